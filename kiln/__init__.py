@@ -1,0 +1,1 @@
+"""AMI Kiln: from one matrix file to verified NVIDIA GPU AMIs."""

@@ -1,0 +1,185 @@
+"""From flags to finished builds: choose rows, choose a target, build one or several."""
+
+from __future__ import annotations
+
+import json
+import platform
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from kiln import aws, build, compat, needs, packer
+from kiln import plan as planning
+from kiln.errors import KilnError
+from kiln.findings import errors
+from kiln.plan import Options, Plan
+from kiln.progress import Progress
+from kiln.recipe import Recipe
+from kiln.target import Target, choose
+
+_LAB_NEEDS_GIB = 4
+
+
+def run(
+    recipes: list[Recipe],
+    options: Options,
+    *,
+    target_kind: str,
+    region: str | None,
+    install: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Build these recipes (or show the plan); the exit code."""
+    progress = Progress()
+    target = choose(target_kind, region)
+    progress.say(str(target))
+    recipes = _runnable(recipes, target, progress)
+    _compatible(recipes)
+    for recipe in recipes:
+        kinds = options.instance_type or recipe.instance_type
+        if target.kind == "aws":
+            progress.say(f"will launch: {kinds} in {target.region} for {recipe.name}")
+    if target.kind == "aws":
+        progress.say(f"account: {aws.account(target)}")
+    if dry_run:
+        _print_plans([planning.plan(recipe, target, options) for recipe in recipes], as_json)
+        return 0
+    found = _ready(recipes, target, progress, install=install)
+    plans = [planning.plan(recipe, target, options) for recipe in recipes]
+    with progress.stage("render and policy"):
+        for one in plans:
+            build.prepare(one)
+    build.clean_dead_runs(lambda kind, where: _same(target, kind, where), progress)
+    built = _one(plans[0], found, progress) if len(plans) == 1 else _several(plans, found)
+    if as_json:
+        print(json.dumps([one.record for one in built], indent=2))
+    else:
+        print("\n".join(summary(one.record) for one in built))
+    return 0 if len(built) == len(plans) and all(one.verified for one in built) else 1
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The end of a run for a person: the AMI, what is on it, its checks, where to read more."""
+    recipe = record["recipe"]
+    checks = record.get("checks") or {"passed": 0, "failed": 0, "skipped": 0, "checks": []}
+    lab = " (an AMI of the lab on this machine)" if record["target"] == "lab" else ""
+    holds = [
+        f"{label} {recipe[name]}"
+        for name, label in (
+            ("driver", "driver"),
+            ("cuda", "CUDA"),
+            ("cudnn", "cuDNN"),
+            ("nccl", "NCCL"),
+            ("efa", "EFA"),
+        )
+        if recipe[name]
+    ]
+    failed = [
+        f"    failed: {check['file']}::{check['name']}: {check['message'].splitlines()[0]}"
+        for check in checks["checks"]
+        if check["outcome"] == "failed"
+    ]
+    return "\n".join(
+        [
+            "",
+            f"{record['ami_id']}  {record['status']}{lab}",
+            f"  {recipe['name']} in {record['region']}",
+            f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
+            f"  checks   {checks['passed']} passed, {checks['failed']} failed, "
+            f"{checks['skipped']} skipped",
+            *failed,
+            f"  record   {_near(record['folder'])}/record.json",
+            f"  report   {_near(record['folder'])}/report.html",
+        ]
+    )
+
+
+def _ready(
+    recipes: list[Recipe], target: Target, progress: Progress, *, install: bool
+) -> packer.Packer:
+    """Install what is missing here; for the lab, bring it up with what the recipes need."""
+    if target.kind == "lab":
+        needs.lab_can_run()
+    groups = ["packer", "ssh"] + (["lab"] if target.kind == "lab" else [])
+    needs.ensure(*groups, install=install, say=progress.say)
+    found = packer.find()
+    if target.kind == "lab":
+        from lab import bridge, settings
+
+        needs.free_disk(settings.current().root, _LAB_NEEDS_GIB)
+        with progress.stage("lab") as stage:
+            for recipe in recipes:
+                bridge.prepare(recipe, say=stage.line)
+    return found
+
+
+def _near(folder: str) -> str:
+    """A path as it reads best from here."""
+    path = Path(folder)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _runnable(recipes: list[Recipe], target: Target, progress: Progress) -> list[Recipe]:
+    """Leave out, saying so, the rows of another processor when the lab is to build several.
+
+    A single such row is left in: the lab refuses it with the reason.
+    """
+    machine = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    if target.kind != "lab" or all(recipe.arch != machine for recipe in recipes):
+        return recipes
+    for recipe in recipes:
+        if recipe.arch != machine:
+            progress.say(f"not built: {recipe.name}: the lab runs {machine} guests here")
+    return [recipe for recipe in recipes if recipe.arch == machine]
+
+
+def _compatible(recipes: list[Recipe]) -> None:
+    """Refuse, before anything is launched, what is known not to work."""
+    found = errors(finding for recipe in recipes for finding in compat.check(recipe))
+    if found:
+        raise KilnError("\n".join(map(str, found)))
+
+
+def _one(plan: Plan, found: packer.Packer, progress: Progress) -> list[build.Built]:
+    return [build.build(plan, found, progress)]
+
+
+def _several(plans: list[Plan], found: packer.Packer) -> list[build.Built]:
+    """Build side by side; a row that fails does not stop the others."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    built: list[build.Built] = []
+    try:
+        with ThreadPoolExecutor(max_workers=min(len(plans), 4)) as pool:
+            pending = [
+                pool.submit(build.build, plan, found, Progress(label=plan.recipe.name), stop)
+                for plan in plans
+            ]
+            for one in pending:
+                error = one.exception()
+                if isinstance(error, KilnError):
+                    print(f"error: {error}", file=sys.stderr)
+                else:
+                    built.append(one.result())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return built
+
+
+def _print_plans(plans: list[Plan], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([one.as_json() for one in plans], indent=2))
+    else:
+        print("\n\n".join(one.as_text() for one in plans))
+
+
+def _same(target: Target, kind: str, region: str) -> Target | None:
+    return target if (target.kind, target.region) == (kind, region) else None

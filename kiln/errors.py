@@ -1,0 +1,45 @@
+"""The one exception the front door turns into a message and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+BAD_INPUT = 2
+WORLD_FAILED = 1
+
+
+class KilnError(Exception):
+    """A failure with a message for a person: what is wrong, where, and what to do.
+
+    `exit_code` is 2 when the user can mend the input, 1 when the outside world failed.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = BAD_INPUT) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+def world_failed(message: str, *, hint: str = "") -> KilnError:
+    """A failure of something outside the program: AWS, the network, a disk, a guest."""
+    return KilnError(message, hint=hint, exit_code=WORLD_FAILED)
+
+
+def nearest(wrong: str, known: Iterable[str]) -> str | None:
+    """The known value a person most likely meant, or None when nothing is close."""
+    close = difflib.get_close_matches(str(wrong), [str(k) for k in known], n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """A hint: the nearest right value, or the whole list when nothing is close."""
+    options = sorted({str(k) for k in known})
+    best = nearest(wrong, options)
+    if best:
+        return f"did you mean {best!r}? Known: {', '.join(options)}."
+    return f"known: {', '.join(options)}."

@@ -1,0 +1,47 @@
+"""The facts `kiln-gpu-boot` ships with: which PCI device needs which kernel module and services.
+
+`runtime/opt/kiln/lib/gpu_boot/devices.json` is made from `knowledge/instances.yaml`:
+`python -m kiln.gpu_devices` writes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+
+from kiln.facts import InstanceType, instances
+from kiln.paths import RUNTIME
+
+FILE = RUNTIME / "opt/kiln/lib/gpu_boot/devices.json"
+
+# NVSwitch as a PCI device: second generation (p4d, p4de) and third (p5 family). The fourth is
+# managed over InfiniBand. Source: aws-parallelcluster-cookbook, get_nvswitches.
+NVSWITCH_DEVICES = ("1af1", "22a3")
+
+
+def devices() -> dict[str, object]:
+    """{"gpus": {device id: {"name", "open_modules", "needs"}}, "nvswitch": [device id]}.
+
+    `needs` is what this GPU needs wherever it is: "nvlsm" (with fabric manager), "imex" or "".
+    """
+    gpus: dict[str, dict[str, str]] = {}
+    for entry in instances().values():
+        for device in entry.pci_device_ids:
+            gpus[device] = {
+                "name": entry.product,
+                "open_modules": entry.open_modules,
+                "needs": _needs(entry),
+            }
+    return {"gpus": dict(sorted(gpus.items())), "nvswitch": list(NVSWITCH_DEVICES)}
+
+
+def _needs(entry: InstanceType) -> str:
+    return "nvlsm" if entry.nvlsm else "imex" if entry.imex else ""
+
+
+def text() -> str:
+    """The file's content."""
+    return json.dumps(devices(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

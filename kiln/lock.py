@@ -1,0 +1,261 @@
+"""`amis.lock.yaml`: exactly which bytes a bake downloads, derived from recipes × components.yaml.
+
+An artefact is a URL with its version and sha256. The sha256 comes from the facts, or from the
+first build on AWS that downloaded it; from then on it is enforced. A key file is known by its
+fingerprint instead (a vendor may renew its signature), packages by repository, signing key and
+version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kiln import components, facts
+from kiln.components import Component
+from kiln.errors import KilnError, world_failed
+from kiln.facts import table
+from kiln.paths import ROOT
+from kiln.recipe import Recipe
+
+FILE = ROOT / "amis.lock.yaml"
+_HEAD = """\
+# Exactly which bytes a bake downloads. Made from amis.yaml and kiln/knowledge/components.yaml by
+# `./invoke lock --update`; do not edit. sha256: null = nobody has recorded it yet: the first build
+# on AWS does, and from then on a bake whose download differs stops.
+"""
+
+
+@dataclass(frozen=True)
+class LockDiff:
+    """What an update of the lock file would change: entries by name, old and new where both are."""
+
+    added: dict[str, str]
+    removed: dict[str, str]
+    changed: dict[str, tuple[str, str]]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def as_json(self) -> dict[str, Any]:
+        """The diff as plain data."""
+        return {"added": self.added, "removed": self.removed, "changed": self.changed}
+
+    def as_text(self) -> str:
+        """The diff for a person: + and - for entries, ~ for one that is known differently."""
+        lines = [f"+ {name}  {what}" for name, what in sorted(self.added.items())]
+        lines += [f"- {name}  {what}" for name, what in sorted(self.removed.items())]
+        for name, (old, new) in sorted(self.changed.items()):
+            lines += [f"~ {name}", f"    - {old}", f"    + {new}"]
+        return "\n".join(lines) or "amis.lock.yaml is up to date"
+
+
+def load(path: Path = FILE) -> dict[str, Any]:
+    """The lock file's data; an empty lock when there is no file.
+
+    Raises KilnError (exit code 2) when it is not a lock file.
+    """
+    if not path.is_file():
+        return {"artifacts": [], "packages": []}
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise KilnError(f"{path.name}: not valid YAML: {error}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("artifacts"), list):
+        raise KilnError(
+            f"{path.name}: it has no list `artifacts`",
+            hint="take it out of version control again: git checkout amis.lock.yaml",
+        )
+    return {"packages": [], **data}
+
+
+def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
+    """The lock these recipes need, with every sha256 that `current` or the facts know.
+
+    Raises KilnError (exit code 2) when something would be downloaded as "latest".
+    """
+    known = {entry["url"]: entry for entry in current["artifacts"]}
+    artifacts: dict[str, dict[str, Any]] = {}
+    repositories: dict[str, dict[str, Any]] = {}
+    for recipe in recipes:
+        filled = [components.get(name).for_recipe(recipe) for name in recipe.components]
+        for component in filled:
+            for entry in _artifacts(component, recipe, known):
+                artifacts.setdefault(entry["url"], entry)
+        for url, signed_by, packages in _packages(filled, recipe):
+            repository = repositories.setdefault(
+                url, {"repository": url, "signed_by": signed_by, "packages": set()}
+            )
+            repository["packages"].update(packages)
+    return {
+        "artifacts": sorted(artifacts.values(), key=lambda entry: entry["url"]),
+        "packages": [
+            {**entry, "packages": sorted(entry["packages"])}
+            for _, entry in sorted(repositories.items())
+        ],
+    }
+
+
+def plan_lock(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> LockDiff:
+    """What `update` would change in `current`."""
+    return diff(current, wanted(recipes, current))
+
+
+def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
+    """The difference of two locks, by URL and by package in a repository."""
+    before, after = _flat(old), _flat(new)
+    return LockDiff(
+        added={name: after[name] for name in after.keys() - before.keys()},
+        removed={name: before[name] for name in before.keys() - after.keys()},
+        changed={
+            name: (before[name], after[name])
+            for name in before.keys() & after.keys()
+            if before[name] != after[name]
+        },
+    )
+
+
+def update(recipes: Iterable[Recipe], path: Path = FILE) -> LockDiff:
+    """Bring the lock file in line with the recipes; what it knew of them stays."""
+    current = load(path)
+    new = wanted(recipes, current)
+    changes = diff(current, new)
+    if changes or not path.is_file():
+        save(new, path)
+    return changes
+
+
+def save(data: Mapping[str, Any], path: Path = FILE) -> None:
+    """Write a lock file."""
+    text = yaml.safe_dump(dict(data), sort_keys=False, width=200, allow_unicode=True)
+    path.write_text(_HEAD + text, encoding="utf-8")
+
+
+def record(
+    downloads: Iterable[Mapping[str, Any]], *, target: str, when: str, path: Path = FILE
+) -> LockDiff:
+    """Merge what a bake saw (`downloads` of its version-info) into the lock file.
+
+    `when` names the build, for the entry's source. Only a bake on AWS counts: the lab's mirror
+    serves stand-ins. Raises KilnError: exit code 2 for a lab bake or entries without URL or
+    sha256, 1 when a sha256 differs from the one that is locked, with both.
+    """
+    if target != "aws":
+        raise KilnError(
+            f"checksums of a bake in {target} are not recorded",
+            hint="only a build on AWS downloads the vendors' own files",
+        )
+    try:
+        seen = {entry["url"]: entry["sha256"] for entry in downloads}
+    except (TypeError, KeyError) as error:
+        raise KilnError(f"the downloads are not what a bake writes: {error!r}") from None
+    current = load(path)
+    entries = []
+    for entry in current["artifacts"]:
+        got = seen.get(entry["url"])
+        if got and entry.get("sha256") and got != entry["sha256"]:
+            raise world_failed(
+                f"{entry['url']} does not have the locked sha256: expected {entry['sha256']}, "
+                f"the bake got {got}",
+                hint="look at why the vendor published it anew before you take its entry out of "
+                "amis.lock.yaml",
+            )
+        if got and "fingerprint" not in entry and not entry["sha256"]:
+            entry = {**entry, "sha256": got, "source": f"seen by {when}"}  # noqa: PLW2901
+        entries.append(entry)
+    new = {**current, "artifacts": entries}
+    changes = diff(current, new)
+    if changes:
+        save(new, path)
+    return changes
+
+
+def _artifacts(
+    component: Component, recipe: Recipe, known: Mapping[str, Mapping[str, Any]]
+) -> Iterable[dict[str, Any]]:
+    for download in component.downloads:
+        if "latest" in download.url:
+            raise KilnError(
+                f"component {component.name!r} of {recipe.name} downloads {download.url}",
+                hint="nothing called latest may reach a provisioner: name the version in the URL",
+            )
+        fingerprint = _fingerprint(component, download.env, download.file)
+        if fingerprint:
+            yield {"url": download.url, "fingerprint": fingerprint}
+            continue
+        before = known.get(download.url, {})
+        sha256, source = before.get("sha256"), before.get("source")
+        if sha256 is None:
+            sha256, source = facts.known_sha256(download.file)
+        yield {
+            "url": download.url,
+            "version": getattr(recipe, component.needs or "driver"),
+            "sha256": sha256,
+            "source": source,
+        }
+
+
+def _fingerprint(component: Component, env: str, file: str) -> str | None:
+    """The key's fingerprint when the download is a key file, else None."""
+    if not env.endswith("_KEY"):
+        return None
+    known = table("keys")["keys"]
+    prints = [str(known[name]["fingerprint"]) for name in component.keys.values()]
+    named = [one for one in prints if one.endswith(file.split(".", maxsplit=1)[0].upper())]
+    return (named or prints)[0]
+
+
+def _packages(filled: list[Component], recipe: Recipe) -> Iterable[tuple[str, str, list[str]]]:
+    """(repository, fingerprint of its key, packages) per component that installs packages."""
+    own = {component.name: _repository(component) for component in filled}
+    vendor = own.get("nvidia-repo")
+    for component in filled:
+        packages = [
+            package
+            for name, value in component.env.items()
+            if name.endswith("_PACKAGES")
+            for package in value.split()
+        ]
+        # driver_source chooses for the driver and what has to be at its version.
+        from_distro = recipe.driver_source == "distro" and component.needs in {
+            None,
+            "driver",
+            "imex",
+        }
+        where = own[component.name] or vendor
+        if not packages:
+            continue
+        if from_distro or where is None:
+            yield f"archive of {recipe.distro.id}", "the distribution's own keys", packages
+        else:
+            yield where[0], where[1], packages
+
+
+def _repository(component: Component) -> tuple[str, str] | None:
+    """The repository a component sets up, and its key's fingerprint."""
+    url = next((v for name, v in component.env.items() if name.endswith("_REPO_URL")), None)
+    if url is None:
+        return None
+    key = next(one for one in component.downloads if one.env.endswith("_KEY"))
+    return url, _fingerprint(component, key.env, key.file) or ""
+
+
+def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
+    flat = {}
+    for entry in lock["artifacts"]:
+        what = "key " + entry["fingerprint"] if "fingerprint" in entry else _known(entry)
+        flat[entry["url"]] = what
+    for repository in lock["packages"]:
+        for package in repository["packages"]:
+            name, _, version = package.partition("=")
+            where = f"{repository['repository']}  {name} {version}".rstrip()
+            flat[where] = f"signed by {repository['signed_by']}"
+    return flat
+
+
+def _known(entry: Mapping[str, Any]) -> str:
+    return f"{entry['version']}  sha256 {entry['sha256'] or 'not known yet'}"

@@ -1,0 +1,12 @@
+"""MIG without a GPU: what an instance type can be cut into, what fits, how to lay a wish out.
+
+The rules are those of `gpu-mig` on the AMI (`runtime/opt/kiln/lib/gpu_mig`), imported, not copied.
+"""
+
+from kiln.mig.check import check, check_label
+from kiln.mig.draw import draw_svg, draw_text
+from kiln.mig.k8s import k8s
+from kiln.mig.plan import plan
+from kiln.mig.profiles import profiles_for
+
+__all__ = ["check", "check_label", "draw_svg", "draw_text", "k8s", "plan", "profiles_for"]

@@ -1,0 +1,137 @@
+"""A MIG layout in Kubernetes: chart values, the node label, and what pods have to ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from kiln import facts
+from kiln.errors import KilnError, did_you_mean
+from kiln.mig.check import SHIPPED_MAP
+from kiln.mig.profiles import chosen
+from kiln.runtime_import import load
+
+_config = load("gpu_mig.config")
+_errors = load("gpu_mig.errors")
+_smi = load("gpu_mig.smi")
+_target = load("gpu_mig.target")
+
+OWNERS = ("ami", "operator")
+
+
+def k8s(
+    label: str,
+    strategy: str,
+    gpu: str | None = None,
+    instance_type: str | None = None,
+    *,
+    owner: str = "ami",
+    labels: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a node with this layout needs and offers.
+
+    `owner`: "ami" when gpu-mig makes the slices at boot, "operator" when the GPU operator's
+    mig-manager does. `gpu_operator` and `device_plugin` are Helm values, `node_labels` those to set
+    on the node, `resources` what one node offers, `limits` an example for a pod. Raises KilnError
+    for an unknown label or strategy, for a layout the GPU cannot hold, and for `single` with
+    slices that are not all alike.
+    """
+    table = facts.table("mig-kubernetes")
+    for what, value, known in (
+        ("strategy", strategy, table["strategies"]),
+        ("owner", owner, OWNERS),
+    ):
+        if value not in known:
+            raise KilnError(f"unknown {what} {value!r}", hint=did_you_mean(value, known))
+    count, kind = chosen(gpu, instance_type)
+    per_gpu = _layout(label, count, kind, labels)
+    if strategy == "single":
+        _refuse_unlike(label, per_gpu)
+    resources = _resources(per_gpu, count, strategy)
+    return {
+        "label": label,
+        "strategy": strategy,
+        "owner": owner,
+        "gpu": kind.name,
+        "gpus": count,
+        "gpu_operator": _operator_values(label, strategy, owner),
+        "device_plugin": {"migStrategy": strategy},
+        "node_labels": {table["node_label"]: label} if owner == "operator" else {},
+        "resources": resources,
+        "limits": {next(iter(resources)): 1},
+    }
+
+
+def _layout(
+    label: str, count: int, kind: Any, labels: dict[str, Any] | None
+) -> dict[int, dict[str, int]]:
+    """Slices of every GPU with MIG on, {index: {profile: count}}. Raises KilnError."""
+    gpus = [
+        _smi.Gpu(i, "", "", kind.pci_device_ids[0], "", kind.product, False, False)
+        for i in range(count)
+    ]
+    try:
+        known = labels if labels is not None else _config.load(str(SHIPPED_MAP))
+        wanted = _target.resolve(_config.choose(known, label), gpus)
+        for one in wanted.values():
+            _target.check(one, kind)
+    except _errors.MigError as e:
+        raise KilnError(e.message, hint=e.hint) from e
+    return {w.gpu: _target.devices_of(w.shapes) for w in wanted.values() if w.mode}
+
+
+def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]]) -> None:
+    kinds = sorted({profile for slices in per_gpu.values() for profile in slices})
+    if len(kinds) > 1:
+        raise KilnError(
+            f"strategy single needs slices that are all alike; {label} makes {', '.join(kinds)}",
+            hint="use --strategy mixed, or a label with one profile such as all-" + kinds[0] + ".",
+        )
+    if not kinds:
+        raise KilnError(
+            f"strategy single needs slices; {label} makes none", hint="leave mig.strategy at none."
+        )
+
+
+def _resources(per_gpu: dict[int, dict[str, int]], count: int, strategy: str) -> dict[str, int]:
+    """{resource name: how many one node offers}. GPUs left whole count as nvidia.com/gpu."""
+    found: dict[str, int] = {}
+    for index in range(count):
+        for profile, n in per_gpu.get(index, {None: 1}).items():
+            whole = profile is None or strategy == "single"
+            name = "nvidia.com/gpu" if whole else f"nvidia.com/mig-{str(profile).replace('+', '.')}"
+            found[name] = found.get(name, 0) + n
+    return dict(sorted(found.items()))
+
+
+def _operator_values(label: str, strategy: str, owner: str) -> dict[str, Any]:
+    """Values for a node whose AMI brings driver and toolkit."""
+    values: dict[str, Any] = {
+        "driver": {"enabled": False},
+        "toolkit": {"enabled": False},
+        "mig": {"strategy": strategy},
+        "migManager": {"enabled": owner == "operator"},
+    }
+    if owner == "operator":
+        # The AMI's driver cannot be reset by a pod everywhere: let mig-manager reboot the node.
+        values["migManager"]["env"] = [{"name": "WITH_REBOOT", "value": "true"}]
+        values["migManager"]["config"] = {"default": label}
+    return values
+
+
+def k8s_text(answer: dict[str, Any]) -> str:
+    """`k8s` as YAML with a comment over each part, ready to be cut apart."""
+    labels = answer["node_labels"] or "none: gpu-mig on the AMI makes the slices"
+    parts = (
+        ("Helm values, chart gpu-operator", answer["gpu_operator"]),
+        ("or, without the operator, chart nvidia-device-plugin", answer["device_plugin"]),
+        ("node labels", labels),
+        (f"what one node offers ({answer['gpus']} × {answer['gpu']})", answer["resources"]),
+        ("what a pod asks for", {"resources": {"limits": answer["limits"]}}),
+    )
+    return "\n".join(
+        f"# {title}\n"
+        + (f"# {body}\n" if isinstance(body, str) else yaml.safe_dump(body, sort_keys=False))
+        for title, body in parts
+    ).rstrip()

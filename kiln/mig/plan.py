@@ -1,0 +1,229 @@
+"""Lays a wish over the GPUs of an instance: fewest GPUs first, then the least mixing.
+
+Exact for what the rules allow: a GPU's possible contents are enumerated (`placement.layouts`), and
+the search over GPUs is bounded by what the remaining ones can hold at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.mig.check import instances, warnings
+from kiln.mig.profiles import on_instance
+from kiln.runtime_import import load
+
+_placement = load("gpu_mig.placement")
+_profile = load("gpu_mig.profile")
+_target = load("gpu_mig.target")
+
+# A GPU's contents: how many of each wanted kind.
+Layout = tuple[int, ...]
+EFFORT = 4000  # steps spent on less mixing once the fewest GPUs are known; some 20 ms
+
+
+def plan(instance_type: str, want: str) -> dict[str, Any]:
+    """Which instances go on which GPU of `instance_type` to give `want` (`1g.5gb=40,3g.20gb=4`).
+
+    `gpus`: one dict per GPU in use (index, instances with profile, start, compute and memory
+    slices); `used`, `available`: GPUs; `label`: the layout as a v1 configuration. When it does not
+    fit: `fits` false, `reason`, and `missing`: the instances left over. Raises KilnError for a
+    type without MIG, and for profiles its GPU does not have.
+    """
+    machine, kind = on_instance(instance_type)
+    shapes = instances(want)
+    names = [profile for profile, _ in shapes]
+    unknown = sorted({n for n in names if n not in kind.profiles})
+    if unknown:
+        like = _placement.translate(kind, unknown[0])
+        raise KilnError(
+            f"{instance_type} ({kind.name}) has no MIG profile {', '.join(unknown)}",
+            hint=f"did you mean {like}? It has: {', '.join(kind.profiles)}.",
+        )
+    kinds = sorted(set(names), key=_profile.by_size)
+    wanted = tuple(names.count(k) for k in kinds)
+    search = _Search(kind, kinds)
+    layouts = search.fewest(wanted, machine.gpu_count)
+    missing: Layout = (0,) * len(kinds)
+    if layouts is None:
+        layouts, missing = search.as_many_as_possible(wanted, machine.gpu_count)
+    else:
+        layouts = search.least_mixed(wanted, layouts)
+    gpus = _lay_out(kind, kinds, layouts, list(shapes))
+    left = _placement.expand(kinds, missing)
+    return {
+        "fits": not left,
+        "reason": f"{_target.counted(left)} more than {machine.gpu_count} GPUs hold"
+        if left
+        else None,
+        "missing": {k: n for k, n in zip(kinds, missing, strict=True) if n},
+        "instance_type": instance_type,
+        "gpu": kind.name,
+        "used": len(gpus),
+        "available": machine.gpu_count,
+        "memory_slices": kind.memory_slices,
+        "compute_slices": kind.compute_slices,
+        "gpus": gpus,
+        "label": _label(gpus, machine.gpu_count),
+        "warnings": warnings(kind, names),
+    }
+
+
+class _Search:
+    """Ways to spread counts of some profiles over GPUs of one type."""
+
+    def __init__(self, kind: Any, kinds: Sequence[str]) -> None:
+        self.kind, self.kinds = kind, list(kinds)
+        every = [c for c in _placement.layouts(kind, self.kinds) if any(c)]
+        self.possible: frozenset[Layout] = frozenset(every)
+        # Only sets that take no more instance matter for the count of GPUs: less can be left out.
+        self.full = sorted(
+            (c for c in every if not any(_plus(c, i) in self.possible for i in range(len(c)))),
+            key=self._bulk,
+            reverse=True,
+        )
+        self.per_gpu = [kind.profile(k).max for k in self.kinds]
+
+    def _bulk(self, counts: Layout) -> int:
+        """Memory and compute slices a layout takes: fuller GPUs are tried first."""
+        slices = [self.kind.profile(k).memory + self.kind.profile(k).compute for k in self.kinds]
+        return sum(n * int(s) for n, s in zip(counts, slices, strict=True))
+
+    def at_least(self, wanted: Layout) -> int:
+        """GPUs that no layout can do without: by count, by compute and by memory slices."""
+        most = [-(-n // m) for n, m in zip(wanted, self.per_gpu, strict=True)]
+        for attribute, total in (
+            ("compute", self.kind.compute_slices),
+            ("memory", self.kind.memory_slices),
+        ):
+            need = sum(
+                n * int(getattr(self.kind.profile(k), attribute))
+                for k, n in zip(self.kinds, wanted, strict=True)
+            )
+            most.append(-(-need // total))
+        return int(max(most))
+
+    def fewest(self, wanted: Layout, gpus: int) -> list[Layout] | None:
+        """A spread over the fewest GPUs, or None when `gpus` of them are not enough."""
+        for count in range(self.at_least(wanted), gpus + 1):
+            found = self._spread(wanted, count, 0, set())
+            if found is not None:
+                return found
+        return None
+
+    def _spread(
+        self, wanted: Layout, gpus: int, first: int, dead: set[tuple[Layout, int, int]]
+    ) -> list[Layout] | None:
+        if not any(wanted):
+            return []
+        if gpus == 0 or self.at_least(wanted) > gpus or (wanted, gpus, first) in dead:
+            return None
+        for at in range(first, len(self.full)):  # GPUs are alike: take layouts in one order only
+            taken = tuple(map(min, self.full[at], wanted))
+            if not any(taken):
+                continue
+            rest = self._spread(_minus(wanted, taken), gpus - 1, at, dead)
+            if rest is not None:
+                return [taken, *rest]
+        dead.add((wanted, gpus, first))
+        return None
+
+    def least_mixed(self, wanted: Layout, found: list[Layout]) -> list[Layout]:
+        """As many GPUs as `found`, with the fewest profiles on each; the best within EFFORT."""
+        best, least = found, sum(map(_kinds_in, found))
+        floor = self._floor(wanted)
+        purest = sorted(self.possible, key=lambda c: (_kinds_in(c), -self._bulk(c)))
+        steps = 0
+
+        def search(left: Layout, gpus: int, first: int, mixed: int, chosen: list[Layout]) -> None:
+            nonlocal best, least, steps
+            steps += 1
+            if not any(left):
+                if mixed < least:
+                    best, least = list(chosen), mixed
+                return
+            short = gpus == 0 or self.at_least(left) > gpus
+            if short or mixed + self._floor(left) >= least or steps > EFFORT:
+                return
+            for at in range(first, len(purest)):
+                layout = purest[at]
+                if any(a > b for a, b in zip(layout, left, strict=True)):
+                    continue
+                search(
+                    _minus(left, layout), gpus - 1, at, mixed + _kinds_in(layout), [*chosen, layout]
+                )
+                if least <= floor or steps > EFFORT:
+                    return
+
+        search(wanted, len(found), 0, 0, [])
+        return best
+
+    def _floor(self, wanted: Layout) -> int:
+        """Fewest (GPU, profile) pairs there can be: every profile alone on its GPUs."""
+        return sum(-(-n // m) for n, m in zip(wanted, self.per_gpu, strict=True) if n)
+
+    def as_many_as_possible(self, wanted: Layout, gpus: int) -> tuple[list[Layout], Layout]:
+        """Fills every GPU with the largest instances first: (layouts, what is left over)."""
+        layouts = []
+        for _ in range(gpus):
+            fitting = [tuple(map(min, c, wanted)) for c in self.full]
+            taken = max(fitting, key=self._bulk)
+            layouts.append(taken)
+            wanted = _minus(wanted, taken)
+        return [c for c in layouts if any(c)], wanted
+
+
+@cache
+def _kinds_in(counts: Layout) -> int:
+    return sum(n > 0 for n in counts)
+
+
+def _plus(counts: Layout, i: int) -> Layout:
+    return (*counts[:i], counts[i] + 1, *counts[i + 1 :])
+
+
+def _minus(a: Layout, b: Layout) -> Layout:
+    return tuple(x - y for x, y in zip(a, b, strict=True))
+
+
+def _lay_out(
+    kind: Any, kinds: Sequence[str], layouts: list[Layout], shapes: list[Any]
+) -> list[dict[str, Any]]:
+    """Start positions for every GPU; instances cut further (`1c.3g.20gb`) are dealt out in turn."""
+    gpus = []
+    for index, counts in enumerate(sorted(layouts, reverse=True)):
+        placed = []
+        for instance in _placement.fit(kind, _placement.expand(kinds, counts)):
+            facts = kind.profile(instance.profile)
+            shape = next(s for s in shapes if s[0] == instance.profile)
+            shapes.remove(shape)
+            placed.append(
+                {
+                    "profile": instance.profile,
+                    "start": instance.start,
+                    "memory_slices": facts.memory,
+                    "compute_slices": facts.compute,
+                    "compute_instances": list(shape[1]),
+                }
+            )
+        gpus.append({"gpu": index, "instances": sorted(placed, key=lambda i: int(i["start"]))})
+    return gpus
+
+
+def _label(gpus: list[dict[str, Any]], available: int) -> dict[str, Any]:
+    """The layout as a v1 configuration, for /etc/kiln/mig-config.d/; unused GPUs get MIG off."""
+    groups: dict[str, dict[str, Any]] = {}
+    for gpu in gpus:
+        shapes = [(i["profile"], tuple(i["compute_instances"])) for i in gpu["instances"]]
+        devices = _target.devices_of(shapes)
+        entry = groups.setdefault(
+            str(sorted(devices.items())),
+            {"devices": [], "mig-enabled": True, "mig-devices": devices},
+        )
+        entry["devices"].append(gpu["gpu"])
+    entries = list(groups.values())
+    if len(gpus) < available:
+        entries.append({"devices": list(range(len(gpus), available)), "mig-enabled": False})
+    return {"version": "v1", "mig-configs": {"planned": entries}}

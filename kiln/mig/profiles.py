@@ -1,0 +1,143 @@
+"""What a GPU, or the GPUs of an instance type, can be cut into."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from kiln import facts
+from kiln.errors import KilnError, did_you_mean
+from kiln.runtime_import import load
+
+_facts = load("gpu_mig.facts")
+_profile = load("gpu_mig.profile")
+
+
+@cache
+def gpu_types() -> dict[str, Any]:
+    """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`), straight from knowledge/mig.yaml."""
+    from kiln.mig.export import profiles
+
+    data = profiles()
+    return {g["gpu"]: _facts.gpu_type(g, data["mode_change"]) for g in data["gpus"]}
+
+
+def gpu_type(name: str) -> Any:
+    """The GPU a person means: `H100-80GB`, `h100 80gb`, `NVIDIA A30`, `0x20B010DE`, `B200`.
+
+    Raises KilnError: for a GPU without MIG, for one that is not known, and for a name that fits
+    several (`A100` comes with 40 and with 80 GB).
+    """
+    asked = _squeeze(name)
+    known = gpu_types()
+    for gpu in known.values():
+        if asked in {_squeeze(gpu.name), _squeeze(gpu.product), *map(_squeeze, gpu.pci_device_ids)}:
+            return gpu
+    without = {_squeeze(n): n for n in facts.table("mig")["not_mig"]}
+    if asked in without:
+        raise KilnError(f"no MIG on this GPU: {without[asked]} cannot be sliced")
+    fitting = [gpu for gpu in known.values() if asked and _squeeze(gpu.name).startswith(asked)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        names = ", ".join(gpu.name for gpu in fitting)
+        raise KilnError(f"{name!r} fits more than one GPU", hint=f"say which: {names}.")
+    raise KilnError(f"unknown GPU {name!r}", hint=did_you_mean(name, [*known, *without.values()]))
+
+
+def _squeeze(name: str) -> str:
+    text = "".join(c for c in name.lower() if c.isalnum())
+    return text.removeprefix("nvidia")
+
+
+def on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
+    """The instance type and its GpuType. Raises KilnError when its GPUs cannot do MIG."""
+    machine = facts.instance(instance_type)
+    if not machine.mig:
+        able = ", ".join(t.type for t in facts.instances().values() if t.mig)
+        raise KilnError(
+            f"no MIG on this GPU: {instance_type} has {machine.ec2_name}",
+            hint=f"types with MIG: {able}.",
+        )
+    return machine, gpu_types()[machine.gpu]
+
+
+def chosen(gpu: str | None, instance_type: str | None) -> tuple[int, Any]:
+    """(GPUs, GpuType) of whichever of the two is given. Raises KilnError unless exactly one is."""
+    if bool(gpu) == bool(instance_type):
+        raise KilnError(
+            "give either a GPU or an instance type",
+            hint="--gpu H100-80GB, or --instance-type p5.48xlarge.",
+        )
+    if gpu:
+        return 1, gpu_type(gpu)
+    machine, kind = on_instance(str(instance_type))
+    return machine.gpu_count, kind
+
+
+def profiles_for(instance_type: str) -> dict[str, Any]:
+    """What each GPU of an instance type can be cut into, as `nvidia-smi mig -lgip` tells it.
+
+    Memory is in GiB, `per_instance` counts over all GPUs. `unsure` names the fields of a profile
+    that no public listing confirmed. Raises KilnError for a type without MIG.
+    """
+    machine, gpu = on_instance(instance_type)
+    rows = [
+        {
+            "profile": p.name,
+            "id": p.id,
+            "per_gpu": p.max,
+            "per_instance": p.max * machine.gpu_count,
+            "memory_gib": p.gib,
+            "sm": p.sm,
+            "compute_slices": p.compute,
+            "memory_slices": p.memory,
+            "starts": list(p.starts),
+            "engines": dict(zip(_facts.ENGINES, p.engines, strict=True)),
+            "unsure": list(p.unsure),
+        }
+        for p in sorted(gpu.profiles.values(), key=lambda p: _profile.by_size(p.name), reverse=True)
+    ]
+    return {
+        "instance_type": instance_type,
+        "gpu": gpu.name,
+        "product": gpu.product,
+        "gpus": machine.gpu_count,
+        "architecture": gpu.arch,
+        "mode_change_needs_reset": gpu.reset,
+        "compute_slices": gpu.compute_slices,
+        "memory_slices": gpu.memory_slices,
+        "profiles": rows,
+    }
+
+
+def profiles_text(table: dict[str, Any]) -> str:
+    """`profiles_for` as a table for the terminal; `?` is a fact nobody published."""
+    head = ("profile", "id", "per GPU", "per instance", "memory GiB", "SMs", "starts:slices")
+    rows = [
+        (
+            p["profile"] + ("*" if p["unsure"] else ""),
+            _or_unknown(p["id"]),
+            str(p["per_gpu"]),
+            str(p["per_instance"]),
+            _or_unknown(p["memory_gib"]),
+            _or_unknown(p["sm"]),
+            "{" + ",".join(map(str, p["starts"])) + "}:" + str(p["memory_slices"]),
+        )
+        for p in table["profiles"]
+    ]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = [f"{table['instance_type']}: {table['gpus']} × {table['product']}"]
+    for row in [head, *rows]:
+        cells = [
+            c.ljust(w) if i in (0, 6) else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  " + "  ".join(cells).rstrip())
+    if any(p["unsure"] for p in table["profiles"]):
+        lines.append("  * partly unconfirmed: see `unsure` in kiln/knowledge/mig.yaml")
+    return "\n".join(lines)
+
+
+def _or_unknown(value: object) -> str:
+    return "?" if value is None else str(value)

@@ -1,0 +1,72 @@
+"""Telling a person what happens: live on a terminal, one line per stage on a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+_INDENT = "      "
+
+
+class Progress:
+    """Stages with their times. On a terminal the running stage is shown live (Rich)."""
+
+    def __init__(self, out: TextIO | None = None, label: str = "") -> None:
+        self._out = out or sys.stderr
+        self._label = f"[{label}] " if label else ""
+        self._live = self._out.isatty() and not label
+        self.seconds: dict[str, float] = {}
+
+    def say(self, text: str) -> None:
+        """A line that stands by itself."""
+        self._print(f"{self._label}{text}")
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[Stage]:
+        """A stage; its time is kept in `seconds`, also when it fails."""
+        stage = Stage(self, name, self._live)
+        started = time.monotonic()
+        failed = True
+        try:
+            with self._spinner(name):
+                yield stage
+            failed = False
+        finally:
+            took = time.monotonic() - started
+            self.seconds[name] = round(took, 3)
+            mark = "failed" if failed else "ok"
+            note = f"  {stage.note}" if stage.note else ""
+            self._print(f"{self._label}{mark:<6} {name:<28} {took:6.1f} s{note}")
+
+    @contextlib.contextmanager
+    def _spinner(self, name: str) -> Iterator[None]:
+        if not self._live:
+            yield
+            return
+        from rich.console import Console
+
+        console = Console(file=self._out)
+        with console.status(f"{name} …"):
+            yield
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+
+class Stage:
+    """A running stage: lines that belong to it, and a note for its end."""
+
+    def __init__(self, progress: Progress, name: str, live: bool) -> None:
+        self._progress = progress
+        self._live = live
+        self.name = name
+        self.note = ""
+
+    def line(self, text: str) -> None:
+        """Something a tool says; shown indented on a terminal, left to the log on a pipe."""
+        if self._live:
+            for part in text.splitlines():
+                self._progress._print(f"{_INDENT}{part}")

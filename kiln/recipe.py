@@ -1,0 +1,123 @@
+"""A recipe: everything that decides the bytes of one AMI."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SourceAmi:
+    """How the parent image is found: a public SSM parameter, or an owner and a name filter."""
+
+    ssm_parameter: str | None = None
+    owner: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        if self.ssm_parameter:
+            return f"ssm:{self.ssm_parameter}"
+        return f"newest of {self.owner} named {self.name}"
+
+
+@dataclass(frozen=True)
+class Distro:
+    """A Linux distribution as EC2 offers it. `family` chooses the package tool: al or debian."""
+
+    id: str
+    name: str
+    family: str
+    package_manager: str
+    ssh_user: str
+    root_device: str
+    cuda_repo: str
+
+
+@dataclass(frozen=True)
+class Volume:
+    """The root volume. Size in GiB, throughput in MiB/s."""
+
+    size: int = 100
+    type: str = "gp3"
+    iops: int = 3000
+    throughput: int = 125
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where in the matrix a recipe comes from, for messages."""
+
+    file: str
+    line: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One AMI. Every field but `row` goes into the digest.
+
+    A GPU stack field that is None means that the component is not on the image.
+    """
+
+    name: str
+    distro: Distro
+    arch: str
+    flavor: str
+    stack: str
+    source_ami: SourceAmi
+    driver: str
+    driver_source: str
+    kernel_module: str
+    kernel: str | None
+    cuda: str | None
+    cudnn: str | None
+    nccl: str | None
+    efa: str | None
+    ofi_nccl: str | None
+    gdrcopy: str | None
+    dcgm: str | None
+    dcgm_exporter: str | None
+    container_toolkit: str | None
+    cloudwatch_agent: str | None
+    mig_parted: str | None
+    imex: bool
+    components: tuple[str, ...]
+    instance_type: str
+    verify_instance_type: str
+    target_instance_types: tuple[str, ...]
+    volume: Volume
+    kubernetes: str | None
+    parallelcluster: str | None
+    telemetry: dict[str, Any]
+    mig_config: str | None
+    extended_support: bool
+    row: Row = field(compare=False)
+
+    @property
+    def cuda_series(self) -> str | None:
+        """CUDA's major.minor, which names its packages and its folder: 11.6.2 → 11.6."""
+        return ".".join(self.cuda.split(".")[:2]) if self.cuda else None
+
+    @property
+    def driver_branch(self) -> str:
+        """The driver's branch: 510.47.03 → 510."""
+        return self.driver.split(".", 1)[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """The recipe as plain data."""
+        return asdict(self)
+
+    def digest(self, files: dict[str, bytes] | None = None) -> str:
+        """SHA-256 over the recipe and the files it bakes in, as hex.
+
+        `files` maps a path in the checkout to its content. Where the row stands in the matrix
+        does not count: moving a line does not make another AMI.
+        """
+        data = self.as_json()
+        del data["row"]
+        total = hashlib.sha256(json.dumps(data, sort_keys=True).encode())
+        for path, content in sorted((files or {}).items()):
+            total.update(path.encode() + b"\0" + hashlib.sha256(content).digest())
+        return total.hexdigest()

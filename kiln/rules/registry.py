@@ -1,0 +1,83 @@
+"""Which rules there are, and the decorators that tie a function to a rule's id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kiln.facts import InstanceType, table
+from kiln.rules.combination import Combination
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule as rules.yaml describes it. `limits` holds the thresholds that are its own, `moves`
+    the fields of a combination that can mend it."""
+
+    id: str
+    level: str
+    what: str
+    example: str
+    confidence: str
+    source: str
+    limits: dict[str, Any]
+    moves: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One clash. `unsure`: the fact behind it is unconfirmed, so it may only warn; `advice`:
+    it works, but a person should know, so it warns too and blocks nothing."""
+
+    message: str
+    hint: str = ""
+    unsure: bool = False
+    advice: bool = False
+    level: str | None = None
+
+
+Check = Callable[[Combination], Iterable[Verdict]]
+InstanceCheck = Callable[[Combination, InstanceType], Iterable[Verdict]]
+
+CHECKS: dict[str, Check] = {}
+INSTANCE_CHECKS: dict[str, InstanceCheck] = {}
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """All rules by id, in the order of rules.yaml."""
+    return {
+        entry["id"]: Rule(
+            id=entry["id"],
+            level=entry["level"],
+            what=entry["what"],
+            example=str(entry["example"]),
+            confidence=entry.get("confidence", "seen"),
+            source=entry["source"],
+            limits=entry.get("limits", {}),
+            moves=tuple(entry.get("moves", ())),
+        )
+        for entry in table("rules")["rules"]
+    }
+
+
+def rule(rule_id: str) -> Callable[[Check], Check]:
+    """The function is the check of that rule on a whole combination."""
+
+    def register(check: Check) -> Check:
+        CHECKS[rule_id] = check
+        return check
+
+    return register
+
+
+def instance_rule(rule_id: str) -> Callable[[InstanceCheck], InstanceCheck]:
+    """The function is the check of that rule on a combination and one instance type."""
+
+    def register(check: InstanceCheck) -> InstanceCheck:
+        INSTANCE_CHECKS[rule_id] = check
+        return check
+
+    return register

@@ -1,0 +1,63 @@
+"""Where a build happens: in AWS, or in the lab on this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from kiln.errors import KilnError, did_you_mean
+
+DEFAULT_REGION = "us-east-1"
+KINDS = ("auto", "aws", "lab")
+
+
+@dataclass(frozen=True)
+class Target:
+    """AWS or the lab, and why it was chosen. `endpoint` is set for the lab alone."""
+
+    kind: str
+    why: str
+    region: str
+    endpoint: str | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "lab":
+            return f"target: lab on this machine ({self.why}); nothing of this is in AWS"
+        return f"target: AWS, region {self.region} ({self.why})"
+
+
+def choose(wanted: str = "auto", region: str | None = None) -> Target:
+    """The target for `--target`; `auto` is AWS when boto3 finds credentials, else the lab.
+
+    Raises KilnError for an unknown target, and for `aws` without credentials.
+    """
+    from kiln import aws
+    from lab import settings
+
+    if wanted not in KINDS:
+        raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
+    endpoint = settings.current().endpoint
+    where = region or _configured_region()
+    if wanted == "lab":
+        return Target("lab", "--target lab", where, endpoint)
+    if os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/") == endpoint:
+        return Target("lab", "AWS_ENDPOINT_URL is the lab's", where, endpoint)
+    method = aws.find_credentials()
+    if method:
+        return Target("aws", f"AWS credentials found: {method}", where)
+    if wanted == "aws":
+        raise KilnError(
+            "--target aws, but boto3 finds no AWS credentials",
+            hint="configure them (aws configure, aws sso login, AWS_PROFILE), or use --target lab",
+        )
+    return Target("lab", "no AWS credentials found", where, endpoint)
+
+
+def _configured_region() -> str:
+    """AWS_REGION and AWS_DEFAULT_REGION first, then the profile's region, then us-east-1."""
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if named:
+        return named
+    import botocore.session
+
+    return botocore.session.Session().get_config_variable("region") or DEFAULT_REGION

@@ -1,0 +1,19 @@
+"""What an image reports to CloudWatch: settings, the agent's files, their rules, their cost."""
+
+from kiln.telemetry.agent import agent_files, dcgm_counters
+from kiln.telemetry.pricing import cost, cost_text
+from kiln.telemetry.rules import Problem, merged, problems, validate, versions
+from kiln.telemetry.settings import Telemetry
+
+__all__ = [
+    "Problem",
+    "Telemetry",
+    "agent_files",
+    "cost",
+    "cost_text",
+    "dcgm_counters",
+    "merged",
+    "problems",
+    "validate",
+    "versions",
+]

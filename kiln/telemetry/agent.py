@@ -1,0 +1,154 @@
+"""The agent's files for one image, split so that it lives without a GPU.
+
+At each start the agent merges every file in `amazon-cloudwatch-agent.d/`. With `nvidia_gpu` among
+them and no `/usr/bin/nvidia-smi` it exits, event log and all. So only the events are put there at
+bake time; what depends on the hardware lies beside it in `kiln.d/`, and `kiln-agent-sources`
+(`ExecStartPre` of the agent's unit) copies in what this machine can serve.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kiln.telemetry.facts import agent_has, facts
+from kiln.telemetry.settings import Telemetry
+
+MERGED = "amazon-cloudwatch-agent.d"
+STAGED = "kiln.d"
+EVENTS = f"{MERGED}/kiln-events.json"
+EVENT_LOG = "/var/log/gpuevent.log"
+TIMESTAMP_FORMAT = "%Y-%m-%dT%H:%M:%S.%f"
+
+
+def agent_files(
+    settings: Telemetry, driver: str, agent_version: str | None = None
+) -> dict[str, str]:
+    """Path below the agent's `etc` → text of each file.
+
+    `driver` is the driver's version on the image ("" when there is none), `agent_version` the
+    agent's, None when it is not pinned. Files in `amazon-cloudwatch-agent.d/` always apply; those
+    in `kiln.d/` apply where the hardware is there.
+    """
+    files: dict[str, Any] = {EVENTS: _events(settings, agent_version)}
+    if settings.metrics and driver:
+        files[f"{STAGED}/gpu.json"] = _metrics(settings, {"nvidia_gpu": _gpu(settings)})
+    if settings.efa:
+        files[f"{STAGED}/efa.json"] = _metrics(settings, _efa(settings, agent_version))
+    if settings.dcgm and driver:
+        files[f"{STAGED}/dcgm.json"] = _dcgm(settings)
+        files[f"{STAGED}/dcgm-scrape.yaml"] = _scrape(settings)
+    return {path: _text(content) for path, content in files.items()}
+
+
+def dcgm_counters() -> str:
+    """`dcgm-counters.csv` for dcgm-exporter: field, Prometheus type, help."""
+    dcgm = facts()["dcgm"]
+    lines = [f"{field['name']}, {field['type']}, {field['help']}." for field in dcgm["fields"]]
+    return "\n".join(["# Written by AMI Kiln from kiln/knowledge/cloudwatch.yaml", *lines, ""])
+
+
+def _events(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "file_path": EVENT_LOG,
+        "log_group_name": settings.log_group,
+        "log_stream_name": "{instance_id}",
+        "timestamp_format": TIMESTAMP_FORMAT,
+        "timezone": "UTC",
+    }
+    if agent_has("retention_in_days", agent_version):
+        entry["retention_in_days"] = settings.retention_days
+    if agent_has("log_group_class", agent_version):
+        entry["log_group_class"] = settings.log_class
+    # Root: the event log and nvidia-smi's device files are not for the cwagent user.
+    return {
+        "agent": {"run_as_user": "root"},
+        "logs": {"logs_collected": {"files": {"collect_list": [entry]}}},
+    }
+
+
+def _metrics(settings: Telemetry, sections: dict[str, Any]) -> dict[str, Any]:
+    # Files are merged key by key and a difference is fatal: every one says the same up here.
+    appended = facts()["append_dimensions"]
+    metrics: dict[str, Any] = {
+        "namespace": settings.namespace,
+        "append_dimensions": {name: appended[name] for name in settings.dimensions},
+        "aggregation_dimensions": [list(names) for names in settings.aggregate_by],
+        "metrics_collected": sections,
+    }
+    for optional in ("append_dimensions", "aggregation_dimensions"):
+        if not metrics[optional]:
+            del metrics[optional]
+    return {"metrics": metrics}
+
+
+def _gpu(settings: Telemetry) -> dict[str, Any]:
+    units = facts()["gpu_metrics"]["names"]
+    return {
+        "measurement": [
+            {"name": name, "unit": units[name]} if units[name] else name
+            for name in settings.metrics
+        ],
+        "metrics_collection_interval": settings.interval,
+    }
+
+
+def _efa(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
+    efa = facts()["efa"]
+    if agent_has("efa", agent_version):
+        names = [counter["agent"] for counter in efa["counters"]]
+        return {"efa": {"measurement": names, "metrics_collection_interval": settings.interval}}
+    return {
+        "statsd": {
+            "service_address": efa["statsd"],
+            "metrics_collection_interval": settings.interval,
+            "metrics_aggregation_interval": settings.interval,
+        }
+    }
+
+
+def _dcgm(settings: Telemetry) -> dict[str, Any]:
+    dcgm = facts()["dcgm"]
+    selectors = [f"^{field['name']}$" for field in dcgm["fields"]]
+    # A slice has the label GPU_I_ID, a whole GPU has not: without the two matchers the slices of
+    # one GPU would be written into one series.
+    declarations = [
+        {
+            "source_labels": ["job", "GPU_I_ID"],
+            "label_matcher": matcher,
+            "dimensions": [["InstanceId", *dimensions]],
+            "metric_selectors": selectors,
+        }
+        for matcher, dimensions in (
+            (f"^{dcgm['job']};$", dcgm["dimensions"]),
+            (f"^{dcgm['job']};.+$", dcgm["mig_dimensions"]),
+        )
+    ]
+    prometheus = {
+        "prometheus_config_path": f"{facts()['agent']['etc']}/{STAGED}/dcgm-scrape.yaml",
+        "log_group_name": dcgm["log_group"],
+        "emf_processor": {
+            "metric_namespace": settings.namespace,
+            "metric_unit": {f["name"]: f["unit"] for f in dcgm["fields"] if f["unit"]},
+            "metric_declaration": declarations,
+        },
+    }
+    return {"logs": {"metrics_collected": {"prometheus": prometheus}}}
+
+
+def _scrape(settings: Telemetry) -> str:
+    dcgm = facts()["dcgm"]
+    return (
+        "# From AMI Kiln. kiln-agent-sources writes the target with its InstanceId at start.\n"
+        "global:\n"
+        f"  scrape_interval: {settings.interval}s\n"
+        f"  scrape_timeout: {min(settings.interval, 10)}s\n"
+        "scrape_configs:\n"
+        f"  - job_name: {dcgm['job']}\n"
+        "    file_sd_configs:\n"
+        f"      - files: [{dcgm['target_file']}]\n"
+    )
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,65 @@
+"""The agent's facts from `kiln/knowledge/`, read on first use."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+from kiln.facts import table
+from kiln.paths import KNOWLEDGE
+
+
+def facts() -> dict[str, Any]:
+    """What the agent accepts: `cloudwatch.yaml`."""
+    return table("cloudwatch")
+
+
+def prices() -> dict[str, Any]:
+    """CloudWatch's price list: `cloudwatch-prices.yaml`. Amounts are text, as all decimals are."""
+    return table("cloudwatch-prices")
+
+
+@cache
+def agent_schema() -> dict[str, Any]:
+    """The agent's own JSON schema (draft-04)."""
+    data: dict[str, Any] = json.loads((KNOWLEDGE / "cloudwatch-agent-schema.json").read_text())
+    return data
+
+
+def gpu_metric_names() -> tuple[str, ...]:
+    """The measurements that the agent's translator knows for a GPU."""
+    return tuple(facts()["gpu_metrics"]["names"])
+
+
+def profile_names() -> tuple[str, ...]:
+    """What `telemetry.profile` may be called."""
+    return (*facts()["profiles"], "full", "none")
+
+
+def profile_metrics(profile: str) -> tuple[str, ...]:
+    """The measurements of a named profile. `full` is all, `none` is events without metrics."""
+    if profile == "full":
+        return gpu_metric_names()
+    if profile == "none":
+        return ()
+    return tuple(facts()["profiles"][profile])
+
+
+def version(text: str) -> tuple[int, ...]:
+    """`1.300056.0b1123` as numbers to compare: (1, 300056, 0)."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def agent_has(feature: str, agent_version: str | None) -> bool:
+    """Whether an agent has a feature of `agent.since`. An unpinned agent is the newest."""
+    return agent_version is None or version(agent_version) >= version(
+        facts()["agent"]["since"][feature]
+    )
+
+
+def driver_branch(driver: str) -> int:
+    """570 for `570.172.08`. A driver that is no version is a KilnError elsewhere; here it is 0."""
+    numbers = version(driver)
+    return numbers[0] if numbers else 0

@@ -1,0 +1,41 @@
+"""`verify`: an AMI that exists already."""
+
+from __future__ import annotations
+
+import json
+
+from kiln import aws, build, builds, matrix, needs, verify
+from kiln.errors import world_failed
+from kiln.progress import Progress
+from kiln.target import choose
+
+
+def run(
+    ami_id: str,
+    instance_type: str | None,
+    *,
+    target_kind: str,
+    region: str | None,
+    install: bool,
+    as_json: bool,
+) -> int:
+    """Boot the AMI, run its checks, tag it; the exit code."""
+    progress = Progress()
+    target = choose(target_kind, region)
+    progress.say(str(target))
+    needs.ensure("ssh", install=install, say=progress.say)
+    if target.kind == "lab":
+        from lab import control
+
+        needs.lab_can_run()
+        needs.ensure("lab", install=install, say=progress.say)
+        control.up()
+    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
+        images = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"]
+    if not images:
+        raise world_failed(f"there is no AMI {ami_id} in {target.region}")
+    tags = {tag["Key"]: tag["Value"] for tag in images[0].get("Tags", [])}
+    recipe = verify.recipe_on(tags, matrix.load_recipes())
+    built = build.verify_ami(ami_id, recipe, target, instance_type, progress)
+    print(json.dumps(built.record, indent=2) if as_json else builds.summary(built.record))
+    return 0 if built.verified else 1

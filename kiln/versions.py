@@ -1,0 +1,44 @@
+"""Versions compared as numbers: 535.98 < 535.104.05, 5.14 > 5.4."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+
+def key(version: str) -> tuple[int, ...]:
+    """The numbers in a version, to compare by; zeros at the end do not count: 12.2.0 is 12.2."""
+    numbers = [int(number) for number in re.findall(r"\d+", version)]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def at_least(version: str, floor: str) -> bool:
+    """Is `version` the same as `floor` or newer?"""
+    return key(version) >= key(floor)
+
+
+def below(version: str, limit: str) -> bool:
+    """Is `version` older than `limit`?"""
+    return key(version) < key(limit)
+
+
+def same(one: str, other: str) -> bool:
+    """Are they the same number, however written: 510.47.3 and 510.47.03?"""
+    return key(one) == key(other)
+
+
+def newest(versions: Iterable[str]) -> str | None:
+    """The newest of them, or None when there is none."""
+    return max(versions, key=key, default=None)
+
+
+def major(version: str) -> str:
+    """The part before the first dot: the branch of a driver, the major of CUDA."""
+    return version.split(".", maxsplit=1)[0]
+
+
+def series(version: str) -> str:
+    """Major and minor: 11.6.2 → 11.6."""
+    return ".".join(version.split(".")[:2])

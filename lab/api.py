@@ -1,0 +1,174 @@
+"""The door to moto: EC2 calls it does not know, ordered failures, and the lab's own calls."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
+
+from lab import imaging
+from lab.faults import KNOWN, Fault, Faults
+
+log = logging.getLogger("lab.api")
+
+_NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+_CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Admin = Callable[[str, dict[str, Any]], Any]
+
+
+def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
+    """moto's WSGI application with the lab's additions. `admin(path, body)` answers `/_lab/…`."""
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+        if path.startswith("/_lab/"):
+            return _admin(admin, path[len("/_lab/") :], body, start_response)
+        action, parameters = _request(body)
+        if not action:
+            return moto(environ, start_response)
+        fault = faults.take(action, parameters)
+        if fault:
+            return _ordered(fault, parameters, start_response)
+        backend = ec2_backends[DEFAULT_ACCOUNT_ID][_region(environ)]
+        extra = _EXTRA.get(action)
+        if extra and (action != "ModifyImageAttribute" or "ImdsSupport.Value" in parameters):
+            return extra(backend, parameters, start_response)
+        if action == "DeregisterImage" and _protected(backend, parameters):
+            return _error(
+                400,
+                "OperationNotPermitted",
+                "The AMI is protected: disable its deregistration protection first",
+                start_response,
+            )
+        answer = moto(environ, start_response)
+        if _CHANGES_IMAGES.search(action) and not action.startswith("Describe"):
+            imaging.remember(backend)
+        return answer
+
+    return application
+
+
+def _request(body: bytes) -> tuple[str, dict[str, str]]:
+    if b"Action=" not in body:
+        return "", {}
+    parameters = dict(parse_qsl(body.decode("utf-8", "replace")))
+    return parameters.get("Action", ""), parameters
+
+
+def _region(environ: dict[str, Any]) -> str:
+    found = re.search(r"Credential=[^/]+/\d+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    return found.group(1) if found else "us-east-1"
+
+
+def _protected(backend: Any, parameters: dict[str, str]) -> bool:
+    ami = backend.amis.get(parameters.get("ImageId"))
+    return getattr(ami, "deregistration_protection", "disabled").startswith("enabled")
+
+
+def _ordered(
+    fault: Fault, parameters: dict[str, str], start_response: Callable[..., Any]
+) -> list[bytes]:
+    status, message = KNOWN.get(fault.code, (400, ""))
+    filled = (fault.message or message).replace(
+        "{InstanceType}", parameters.get("InstanceType", "")
+    )
+    log.info("ordered failure: %s %s", fault.action, fault.code)
+    return _error(status, fault.code, filled, start_response)
+
+
+def _error(status: int, code: str, message: str, start_response: Callable[..., Any]) -> list[bytes]:
+    xml = (
+        '<?xml version="1.0" encoding="UTF-8"?><Response><Errors><Error>'
+        f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
+        f"</Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
+    )
+    return _xml(f"{status} {code}", xml, start_response)
+
+
+def _done(action: str, inner: str, start_response: Callable[..., Any]) -> list[bytes]:
+    xml = (
+        f'<?xml version="1.0" encoding="UTF-8"?><{action}Response xmlns="{_NAMESPACE}">'
+        f"<requestId>{uuid.uuid4()}</requestId>{inner}</{action}Response>"
+    )
+    return _xml("200 OK", xml, start_response)
+
+
+def _xml(status: str, xml: str, start_response: Callable[..., Any]) -> list[bytes]:
+    data = xml.encode()
+    start_response(
+        status, [("Content-Type", "text/xml;charset=UTF-8"), ("Content-Length", str(len(data)))]
+    )
+    return [data]
+
+
+def _set_on_image(
+    action: str, attribute: str, value: Callable[[dict[str, str]], Any]
+) -> Callable[..., list[bytes]]:
+    """A call that moto lacks and that comes down to one attribute of an AMI."""
+
+    def answer(
+        backend: Any, parameters: dict[str, str], start_response: Callable[..., Any]
+    ) -> list[bytes]:
+        image_id = parameters.get("ImageId", "")
+        ami = backend.amis.get(image_id)
+        if ami is None:
+            return _error(
+                400,
+                "InvalidAMIID.NotFound",
+                f"The image id '[{image_id}]' does not exist",
+                start_response,
+            )
+        setattr(ami, attribute, value(parameters))
+        imaging.remember(backend)
+        return _done(action, "<return>true</return>", start_response)
+
+    return answer
+
+
+_EXTRA: dict[str, Callable[..., list[bytes]]] = {
+    "EnableImageDeprecation": _set_on_image(
+        "EnableImageDeprecation", "deprecation_time", lambda given: given.get("DeprecateAt")
+    ),
+    "DisableImageDeprecation": _set_on_image(
+        "DisableImageDeprecation", "deprecation_time", lambda given: None
+    ),
+    "EnableImageDeregistrationProtection": _set_on_image(
+        "EnableImageDeregistrationProtection",
+        "deregistration_protection",
+        lambda given: "enabled-with-cooldown" if given.get("WithCooldown") == "true" else "enabled",
+    ),
+    "DisableImageDeregistrationProtection": _set_on_image(
+        "DisableImageDeregistrationProtection",
+        "deregistration_protection",
+        lambda given: "disabled",
+    ),
+    "ModifyImageAttribute": _set_on_image(
+        "ModifyImageAttribute", "imds_support", lambda given: given["ImdsSupport.Value"]
+    ),
+}
+
+
+def _admin(admin: Admin, path: str, body: bytes, start_response: Callable[..., Any]) -> list[bytes]:
+    try:
+        answer = admin(path, json.loads(body or b"{}"))
+        status = "200 OK"
+    except (KeyError, ValueError, TypeError) as error:
+        answer, status = {"error": str(error)}, "400 Bad Request"
+    data = json.dumps(answer).encode()
+    start_response(
+        status, [("Content-Type", "application/json"), ("Content-Length", str(len(data)))]
+    )
+    return [data]

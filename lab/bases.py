@@ -1,0 +1,244 @@
+"""Root filesystems of the lab's guests.
+
+One Debian tree is made with mmdebstrap from the host's own package mirror and kept. A
+distribution is that tree, hard-linked, with its identity laid over it, so that the second
+distribution costs a second. docs/lab-stand-ins.md says what is real in a base and what is not.
+
+A base's folder is named after a digest of all that went into it and never changes once made:
+AMIs are layers above it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import world_failed
+from lab import aptsources, distros, settings, tree
+from lab.mirror import ca, debian, keys
+from lab.shell import CommandError, run
+from lab.tree import Progress
+
+MARKER = "etc/kiln-lab-base"
+_CA_IN_GUEST = "usr/local/share/ca-certificates/kiln-lab.crt"
+_BUNDLE = "etc/ssl/certs/ca-certificates.crt"
+_RPM_KEYS = "etc/pki/rpm-gpg"
+
+
+def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = None) -> Path:
+    """The root filesystem of a distribution, made when it is not there yet; for reading only.
+
+    `progress` gets one line per step. Raises KilnError for an unknown distribution, and
+    world_failed where mmdebstrap, root or the package mirror fail.
+    """
+    say = progress or (lambda _: None)
+    spec = distros.spec(distro_id)
+    if arch != os.uname().machine and not (arch == "arm64" and os.uname().machine == "aarch64"):
+        raise world_failed(
+            f"the lab cannot run {arch} guests on this {os.uname().machine} machine",
+            hint=f"build the {arch} rows in AWS: ./invoke build --target aws",
+        )
+    imported = imported_link(distro_id, arch)
+    if imported.is_dir():
+        return imported.resolve()
+    if os.geteuid() != 0:
+        raise world_failed("making a root filesystem takes root", hint="run with sudo")
+    home = bases_dir()
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home / ".lock"):
+        common = tree.ensure(home, arch, spec["family"], say)
+        digest = _digest(distro_id, arch, common.name)
+        base = home / f"{distro_id}-{arch}-{digest}"
+        if not base.is_dir():
+            say(f"{spec['name']}: laying its identity over the common tree")
+            _identify(distro_id, spec, arch, common, base)
+    return base
+
+
+def ids() -> list[str]:
+    """The distributions the lab has guests for."""
+    return distros.ids()
+
+
+def bases_dir() -> Path:
+    """Where root filesystems are kept: shared by all labs of this machine."""
+    return settings.current().shared / "bases"
+
+
+def imported_link(distro_id: str, arch: str) -> Path:
+    """The link that `lab.import` makes; when it is there, what it points to is the base."""
+    return bases_dir() / f"{distro_id}-{arch}-imported"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One builder at a time; a second one waits and then finds the work done."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _digest(distro_id: str, arch: str, common: str) -> str:
+    """Over everything that decides a base: tree, identity, the lab's CA and its packages."""
+    from lab.packages import system
+
+    total = hashlib.sha256()
+    trusted = [ca.ensure().certificate.read_text()]
+    trusted += [keys.ensure().fingerprint(name) for name in keys.DISTRIBUTIONS]
+    for part in (distro_id, arch, common, *trusted, system.digest()):
+        total.update(part.encode() + b"\0")
+    inputs = [p for p in distros.FILES.rglob("*") if p.is_file()] + [Path(__file__)]
+    for path in sorted(inputs):
+        total.update(
+            str(path.relative_to(distros.FILES.parent)).encode() + b"\0" + path.read_bytes()
+        )
+    return total.hexdigest()[:12]
+
+
+def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, base: Path) -> None:
+    """Lay a distribution's identity over a linked copy of the common tree."""
+    making = base.with_name(f".making-{base.name}")
+    tree.copy(common, making)
+    try:
+        _common(making, spec)
+        for name in spec["trees"]:
+            _copy_tree(distros.FILES / name, making, _placeholders(spec, arch))
+        if spec["family"] == "al":
+            from lab.packages import system
+
+            _as_amazon_linux(making, spec)
+            system.install(distro_id, arch, making)
+            run("chroot", str(making), "rpm", "--import", f"/{_RPM_KEYS}/{spec['rpm_key']}")
+        else:
+            _as_debian_family(distro_id, making, spec, arch)
+        _mark(making, distro_id, spec)
+        making.rename(base)
+    except (CommandError, OSError) as failure:
+        shutil.rmtree(making, ignore_errors=True)
+        raise world_failed(f"cannot make the {distro_id} base: {failure}") from None
+
+
+def _common(root: Path, spec: dict[str, Any]) -> None:
+    """What every base gets: no identity of its own, the lab's CA, units masked."""
+    for key in (root / "etc/ssh").glob("ssh_host_*"):
+        key.unlink()
+    replace(root / "etc/machine-id", "")
+    (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
+    for name in ("etc/hostname", "etc/resolv.conf"):
+        (root / name).unlink(missing_ok=True)
+    for leftover in (root / "etc/cloud/cloud.cfg.d").iterdir():
+        if leftover.name != "05_logging.cfg":
+            leftover.unlink()
+    certificate = ca.ensure().certificate.read_text()
+    replace(root / _CA_IN_GUEST, certificate)
+    replace(root / _BUNDLE, (root / _BUNDLE).read_text() + certificate)
+    for unit in distros.tree()["mask"]:
+        link = root / "etc/systemd/system" / unit
+        link.unlink(missing_ok=True)
+        link.symlink_to("/dev/null")
+    if spec["stand_in"]:
+        text = "".join(f'{key}="{value}"\n' for key, value in spec["os_release"].items())
+        replace(root / "usr/lib/os-release", text)
+        replace(root / "etc/os-release", text)
+        (root / "etc/debian_version").unlink(missing_ok=True)
+
+
+def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
+    """dnf and rpm are the package tools; apt is not to be found; compilers come by package."""
+    replace(root / "etc/system-release", spec["system_release"] + "\n")
+    replace(root / _RPM_KEYS / spec["rpm_key"], keys.ensure().public("amazon-linux").decode())
+    (root / "usr/bin/yum").symlink_to("dnf")
+    for tool in sorted((root / "usr/bin").glob("apt*")) + sorted((root / "usr/bin").glob("dpkg*")):
+        tool.unlink()
+    (root / "usr/lib/kiln-lab").mkdir(parents=True, exist_ok=True)
+    for path, hidden in distros.tree()["hide"].items():
+        here = root / path.lstrip("/")
+        there = root / hidden.lstrip("/") if hidden else None
+        if there and here.is_symlink():
+            there.symlink_to(Path(path).parent / here.readlink())
+        elif there and here.exists():
+            there.hardlink_to(here)
+        here.unlink(missing_ok=True)
+    for leftover in ("etc/apt", "var/lib/apt", "var/cache/apt"):
+        shutil.rmtree(root / leftover)
+    run("chroot", str(root), "groupadd", "--system", "wheel")
+
+
+def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: str) -> None:
+    """apt with the host's archive for ordinary packages, the lab's for what stands in."""
+    from lab.packages import system
+
+    archive = aptsources.host()
+    if not spec["stand_in"] and archive.origin != "debian":
+        raise world_failed(
+            f"{spec['name']} is real in the lab, and this machine's mirror is {archive.origin}'s",
+            hint="bring it with ./invoke lab.import --distro debian12 --mirror URL",
+        )
+    for leftover in (root / "etc/apt/sources.list.d").iterdir():
+        leftover.unlink()
+    replace(root / "etc/apt/apt.conf.d/90kiln-lab", aptsources.settings())
+    lines = archive.lines(wide=not spec["stand_in"])
+    replace(root / "etc/apt/sources.list", "\n".join(lines) + "\n")
+    if spec["stand_in"]:
+        keyring = "/usr/share/keyrings/kiln-lab-archive.gpg"
+        (root / keyring.lstrip("/")).write_bytes(keys.ensure().binary("ubuntu"))
+        line = f"deb [signed-by={keyring}] {debian.HOST}/{distro_id}/{arch}/ /\n"
+        replace(root / "etc/apt/sources.list.d/kiln-lab.list", line)
+        system.install_kernel(distro_id, arch, root)
+
+
+def _mark(root: Path, distro_id: str, spec: dict[str, Any]) -> None:
+    """Say in the base itself what it is."""
+    changes = ["SSH accepts ssh-rsa", "the lab's CA is trusted", "boot units masked"]
+    stand_in = spec["stand_in"]
+    marker = {
+        "what": "AMI Kiln lab base: a guest for rehearsals, never to be shipped",
+        "distro": distro_id,
+        "stand_in": stand_in,
+        "real": ["systemd", "sshd", "cloud-init", "userland of the host's Debian or Ubuntu mirror"],
+        "stands_in_for": (
+            [spec["name"], "its kernel packages", "its package repositories"] if stand_in else []
+        ),
+        "lab_only": changes,
+    }
+    replace(root / MARKER, json.dumps(marker, indent=2) + "\n")
+    if not stand_in:
+        motd = "AMI Kiln lab: real Debian 12 packages. Lab-only changes: /etc/kiln-lab-base\n"
+        replace(root / "etc/motd", motd)
+
+
+def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
+    return {
+        "@name@": spec["name"],
+        "@ssh_user@": spec["ssh_user"],
+        "@cloud_init_distro@": spec["cloud_init_distro"],
+        "@groups@": ", ".join(spec["groups"]),
+        "@arch@": arch,
+    }
+
+
+def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
+    """Copy files as they are laid out, with their mode, filling in placeholders."""
+    for path in sorted(source.rglob("*")):
+        if path.is_dir() or path.name == ".keep":
+            continue
+        text = path.read_text()
+        for name, value in placeholders.items():
+            text = text.replace(name, value)
+        executable = path.parent.name in ("bin", "sbin")
+        replace(root / path.relative_to(source), text, mode=0o755 if executable else 0o644)
+
+
+def replace(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a new file in a file's place: the old one may be linked into other bases."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(mode)

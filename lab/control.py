@@ -1,0 +1,197 @@
+"""The lab from outside: start it, ask it, stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError, world_failed
+from kiln.paths import KNOWLEDGE, ROOT, matrix_file
+from lab import sweep
+from lab.settings import Lab, current
+
+_START_TIMEOUT = 30.0
+
+
+def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 5.0) -> Any:
+    """One of the lab's own calls. Raises OSError when the lab does not answer."""
+    request = urllib.request.Request(
+        f"{lab.endpoint}/_lab/{path}",
+        data=json.dumps(body or {}).encode(),
+        method="POST",
+    )
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return json.load(answer)
+
+
+def status(lab: Lab | None = None) -> dict[str, Any] | None:
+    """What the lab says of itself, or None when it is down."""
+    lab = lab or current()
+    try:
+        found: dict[str, Any] = call(lab, "status")
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def up(lab: Lab | None = None) -> dict[str, Any]:
+    """Start the lab unless it is up; its status.
+
+    One that is up but was started from other code or another matrix is started anew, unless
+    somebody has instances or key pairs in it.
+    Raises KilnError when it does not come up: with exit code 1, and the reason from its log.
+    """
+    lab = lab or current()
+    found = status(lab)
+    if found and (found.get("started_from") == started_from() or found.get("in_use")):
+        return found
+    if found:
+        down(lab)
+    lab.state.mkdir(parents=True, exist_ok=True)
+    start = lab.log.stat().st_size if lab.log.exists() else 0
+    with lab.log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lab.server"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    deadline = time.monotonic() + _START_TIMEOUT
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise _did_not_start(lab, start)
+        found = status(lab)
+        if found and found["pid"] == process.pid:
+            return found
+        time.sleep(0.05)
+    process.terminate()
+    raise _did_not_start(lab, start)
+
+
+def started_from() -> str:
+    """A digest of what a lab is made of: its code and stand-ins, the facts, the matrix."""
+    files = [path for path in (ROOT / "lab").rglob("*") if path.suffix != ".pyc"]
+    total = hashlib.sha256()
+    for path in sorted([*files, *KNOWLEDGE.glob("*.yaml"), matrix_file()]):
+        if path.is_file():
+            total.update(f"{path}\0".encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+def down(lab: Lab | None = None) -> list[str]:
+    """Stop the lab and take everything of it off the host; what a crashed one had left.
+
+    AMIs stay: `clean` deletes them.
+    """
+    lab = lab or current()
+    pid = _pid(lab)
+    with contextlib.suppress(OSError, ValueError):
+        call(lab, "down")
+    if pid:
+        deadline = time.monotonic() + 20
+        while _runs(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    lab.pid_file.unlink(missing_ok=True)
+    return sweep.sweep(lab)
+
+
+def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
+    """`down`, and delete the lab's AMIs, disks and logs; with `bases` also what labs share.
+
+    Raises KilnError when `bases` would take the ground from under another lab's AMIs.
+    """
+    lab = lab or current()
+    others = [pid.parent.name for pid in lab.root.glob("lab*/lab.pid") if pid.parent != lab.state]
+    if bases and others:
+        raise world_failed(
+            f"{', '.join(others)} stand on the same root filesystems",
+            hint="take them down first: KILN_LAB_INDEX=n ./invoke lab.clean",
+        )
+    swept = down(lab)
+    shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca")]
+    for folder in [lab.state, *(shared if bases else [])]:
+        if folder.exists():
+            shutil.rmtree(folder)
+            swept.append(f"folder {folder}")
+    return swept
+
+
+def order_fault(lab: Lab, **fault: Any) -> None:
+    """Order a failure: see lab.faults.Fault for the fields."""
+    call(lab, "faults", fault)
+
+
+def environment(lab: Lab) -> dict[str, str]:
+    """What an AWS client needs to talk to the lab: the endpoint and keys that open nothing else."""
+    return {
+        "AWS_ENDPOINT_URL": lab.endpoint,
+        "AWS_ACCESS_KEY_ID": "kiln-lab",
+        "AWS_SECRET_ACCESS_KEY": "kiln-lab",
+        "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "us-east-1"),
+    }
+
+
+def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
+    """A root shell (or one command) in a guest, without SSH; its exit status.
+
+    Raises KilnError when there is no such guest.
+    """
+    from lab.guest import leader_of
+
+    pid_file = lab.instances / instance_id / "nspawn.pid"
+    leader = leader_of(int(pid_file.read_text())) if pid_file.exists() else None
+    if leader is None:
+        on = [instance["id"] for instance in (status(lab) or {"instances": []})["instances"]]
+        raise KilnError(
+            f"no guest {instance_id} is on in {lab.bridge}",
+            hint=f"on now: {', '.join(on)}" if on else "none is on: see lab.status",
+        )
+    enter = ["nsenter", f"--target={leader}", "--mount", "--uts", "--ipc", "--net", "--pid"]
+    return subprocess.call([*enter, "--", *(command or ["/bin/bash", "-l"])])
+
+
+def _pid(lab: Lab) -> int | None:
+    try:
+        return int(lab.pid_file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _runs(pid: int) -> bool:
+    """Is the process there, and not a zombie that its parent has yet to collect?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
+    except OSError:
+        return False
+
+
+def _did_not_start(lab: Lab, start: int) -> KilnError:
+    with lab.log.open("rb") as log:
+        log.seek(start)
+        lines = log.read().decode("utf-8", "replace").strip().splitlines()
+    fatal = [line.split("FATAL ", 1)[1] for line in lines if "FATAL " in line]
+    reason = fatal[-1] if fatal else (lines[-1] if lines else "it said nothing")
+    sweep.sweep(lab)
+    hint = f"see {lab.log}"
+    if "in use" in reason:
+        hint = (
+            f"something else listens on 127.0.0.1:{lab.port}: stop it, or choose another port "
+            f"with KILN_LAB_PORT"
+        )
+    return world_failed(f"the lab did not start: {reason}", hint=hint)

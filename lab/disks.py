@@ -1,0 +1,82 @@
+"""Disks are overlays: a distribution's root filesystem, frozen AMI layers, one's own changes.
+
+An AMI is a list of folders, lowest first. CreateImage freezes an instance's upper folder by a
+rename, so that it costs the same for an empty disk and a full one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from lab.settings import Lab
+from lab.shell import run
+
+
+def folder(lab: Lab, instance_id: str) -> Path:
+    """Where an instance keeps its disk, its console log and what the lab tells it."""
+    return lab.instances / instance_id
+
+
+def mount(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
+    """Mount an instance's disk over `layers` (lowest first); the mount point."""
+    home = folder(lab, instance_id)
+    merged = home / "root"
+    if os.path.ismount(merged):
+        return merged
+    for name in ("upper", "work", "root"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    lower = ":".join(str(layer) for layer in reversed(layers))
+    options = f"lowerdir={lower},upperdir={home / 'upper'},workdir={home / 'work'}"
+    run("mount", "-t", "overlay", f"{lab.bridge}-{instance_id}", "-o", options, str(merged))
+    return merged
+
+
+def unmount(lab: Lab, instance_id: str) -> None:
+    """Unmount an instance's disk; its content stays."""
+    merged = folder(lab, instance_id) / "root"
+    if os.path.ismount(merged):
+        # A killed guest may hold the mount for a moment longer.
+        run("umount", "--lazy", str(merged))
+
+
+def freeze(lab: Lab, instance_id: str, image_id: str, *, copy: bool = False) -> Path:
+    """Turn what an instance changed into a layer of an AMI; the layer.
+
+    The disk has to be unmounted unless `copy` is true (CreateImage with NoReboot).
+    """
+    upper = folder(lab, instance_id) / "upper"
+    layer = lab.images / image_id / "layer"
+    layer.parent.mkdir(parents=True, exist_ok=True)
+    if copy:
+        run("cp", "-a", "--reflink=auto", str(upper), str(layer))
+        return layer
+    upper.rename(layer)
+    shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
+    return layer
+
+
+def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
+    """Delete an instance's disk. Its console log stays for `lab.logs` unless told otherwise."""
+    unmount(lab, instance_id)
+    home = folder(lab, instance_id)
+    for name in ("upper", "work", "root", "lab"):
+        shutil.rmtree(home / name, ignore_errors=True)
+    if not keep_log:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def delete_image(lab: Lab, image_id: str) -> None:
+    """Delete an AMI's folder. Layers that other AMIs stand on must be kept: see images.py."""
+    shutil.rmtree(lab.images / image_id, ignore_errors=True)
+
+
+def mounts(lab: Lab) -> list[Path]:
+    """The mount points below this lab's folder, deepest first."""
+    found = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        point = Path(line.split(" ")[1].replace("\\040", " "))
+        if point.is_relative_to(lab.state):
+            found.append(point)
+    return sorted(found, reverse=True)

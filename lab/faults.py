@@ -1,0 +1,84 @@
+"""Failures to order: what EC2 does on a bad day, for tests and for rehearsing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# Message and HTTP status of EC2's own errors, as its API reference gives them:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+KNOWN = {
+    "InsufficientInstanceCapacity": (
+        500,
+        "We currently do not have sufficient {InstanceType} capacity in the Availability Zone you "
+        "requested. Our system will be working on provisioning additional capacity.",
+    ),
+    "RequestLimitExceeded": (503, "Request limit exceeded."),
+    "UnauthorizedOperation": (403, "You are not authorized to perform this operation."),
+    "ExpiredToken": (
+        400,
+        "The security token included in the request is expired",
+    ),
+    "InternalError": (500, "An internal error has occurred"),
+    "VcpuLimitExceeded": (
+        400,
+        "You have requested more vCPU capacity than your current vCPU limit allows.",
+    ),
+}
+
+
+@dataclass
+class Fault:
+    """One order. `action` is an API action or `boot`; `match` narrows it by parameters.
+
+    `code` is an EC2 error code; for `boot` it is `never`: the guest stays without SSH.
+    """
+
+    action: str
+    code: str
+    times: int = 1
+    match: dict[str, str] = field(default_factory=dict)
+    message: str = ""
+
+
+class Faults:
+    """The orders that are still open."""
+
+    def __init__(self) -> None:
+        self._open: list[Fault] = []
+        self._lock = threading.Lock()
+
+    def order(self, fault: Fault) -> None:
+        """Add an order; ValueError when its code is not known."""
+        if fault.action == "boot":
+            if fault.code != "never":
+                raise ValueError("a boot can only be ordered to come up `never`")
+        elif fault.code not in KNOWN and not fault.message:
+            raise ValueError(f"unknown error code {fault.code}: give a message with it")
+        with self._lock:
+            self._open.append(fault)
+
+    def clear(self) -> None:
+        """Cancel all orders."""
+        with self._lock:
+            self._open.clear()
+
+    def take(self, action: str, parameters: dict[str, str]) -> Fault | None:
+        """The order that strikes this request, counted off; None when there is none."""
+        with self._lock:
+            for fault in self._open:
+                if fault.action != action:
+                    continue
+                if any(parameters.get(key) != value for key, value in fault.match.items()):
+                    continue
+                fault.times -= 1
+                if fault.times <= 0:
+                    self._open.remove(fault)
+                return fault
+        return None
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The open orders as plain data."""
+        with self._lock:
+            return [asdict(fault) for fault in self._open]

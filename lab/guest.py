@@ -1,0 +1,186 @@
+"""One instance's machine: a systemd-nspawn container that boots its own systemd."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab import disks, network
+from lab.settings import Lab
+
+# systemd-nspawn run with --keep-unit leaves with this status when the guest wants a reboot.
+REBOOT = 133
+# In the environment of each guest's PID 1: how a sweep finds the guests of a dead lab.
+MARK = "KILN_LAB"
+_LEADER_TIMEOUT = 10.0
+_SIGRTMIN = 34
+_POWEROFF = _SIGRTMIN + 4
+_RESTART = _SIGRTMIN + 5
+
+
+@dataclass
+class Guest:
+    """A guest that is on. `ended` is called once, when it is off for good."""
+
+    lab: Lab
+    instance_id: str
+    address: str
+    layers: list[Path]
+    facts: dict[str, str]
+    hosts: str
+    ended: Callable[[], None]
+    never_boots: bool = False
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _off: threading.Event = field(default_factory=threading.Event, init=False)
+    _killed: bool = field(default=False, init=False)
+
+    @property
+    def hostname(self) -> str:
+        """EC2's IP name: ip-10-201-1-2."""
+        return "ip-" + self.address.replace(".", "-")
+
+    def start(self) -> None:
+        """Mount the disk, make the network, boot, and watch over reboots from then on."""
+        disks.mount(self.lab, self.instance_id, self.layers)
+        home = disks.folder(self.lab, self.instance_id)
+        told = home / "lab"
+        told.mkdir(exist_ok=True)
+        (told / "instance.json").write_text(json.dumps(self.facts) + "\n")
+        # How cloud-init and others know an EC2 instance before IMDS: the hypervisor's UUID.
+        # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
+        (home / "hypervisor").mkdir(exist_ok=True)
+        (home / "hypervisor" / "uuid").write_text(f"ec2{uuid.uuid4()}"[:36] + "\n")
+        (home / "hosts").write_text(
+            f"{self.address} {self.hostname}.ec2.internal {self.hostname}\n{self.hosts}"
+        )
+        (home / "resolv.conf").write_text(f"nameserver {self.lab.gateway}\noptions timeout:20\n")
+        self._boot()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def wait_until_booted(self, timeout: float) -> bool:
+        """Wait until the guest answers on port 22; False when it did not within `timeout` s."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and not self._off.is_set():
+            if not self.never_boots and _answers(self.address, 22):
+                return True
+            time.sleep(0.03)
+        return False
+
+    def power_off(self, timeout: float) -> None:
+        """Ask systemd in the guest to shut down; pull the plug after `timeout` seconds."""
+        leader = self.leader()
+        if leader and not self.never_boots:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(leader, _POWEROFF)
+            self._off.wait(timeout)
+        self.kill()
+
+    def kill(self) -> None:
+        """Pull the plug and wait until the machine is off."""
+        self._killed = True
+        # The guest's PID 1 outlives a killed nspawn; the other way round both go.
+        leader = self.leader()
+        if leader:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(leader, signal.SIGKILL)
+            self._off.wait(5)
+        if self._process and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._off.wait(5)
+
+    def reboot(self) -> None:
+        """Ask systemd in the guest to reboot."""
+        leader = self.leader()
+        if leader:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(leader, _RESTART)
+
+    def leader(self) -> int | None:
+        """The process id, on the host, of the guest's PID 1; None when it is off."""
+        process = self._process
+        return leader_of(process.pid) if process and process.poll() is None else None
+
+    def _boot(self) -> None:
+        home = disks.folder(self.lab, self.instance_id)
+        command = [
+            "systemd-nspawn",
+            f"--directory={home / 'root'}",
+            "--boot",
+            f"--machine={self.instance_id}",
+            f"--hostname={self.hostname}",
+            "--register=no",
+            "--settings=no",
+            "--link-journal=no",
+            "--resolv-conf=off",
+            "--timezone=off",
+            "--console=read-only",
+            f"--network-veth-extra={network.port(self.lab, self.address)}:eth0",
+            f"--setenv={MARK}={self.lab.bridge}",
+            "--capability=CAP_SYSLOG",
+            "--bind=/dev/kmsg",
+            f"--bind-ro={home / 'lab'}:/etc/kiln-lab",
+            f"--bind-ro={home / 'hypervisor'}:/sys/hypervisor",
+            f"--bind-ro={home / 'hosts'}:/etc/hosts",
+            f"--bind-ro={home / 'resolv.conf'}:/etc/resolv.conf",
+        ]
+        # Without systemd on the host nobody can be asked for a scope.
+        if not Path("/run/systemd/system").exists():
+            command.append("--keep-unit")
+        if self.never_boots:
+            command += ["systemd.unit=emergency.target"]
+        with (home / "console.log").open("ab") as console:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
+            )
+        (home / "nspawn.pid").write_text(str(self._process.pid))
+        deadline = time.monotonic() + _LEADER_TIMEOUT
+        while self._process.poll() is None and time.monotonic() < deadline:
+            leader = self.leader()
+            if leader:
+                network.attach(self.lab, self.address, leader)
+                return
+            time.sleep(0.002)
+
+    def _watch(self) -> None:
+        while self._process:
+            status = self._process.wait()
+            if status != REBOOT or self._killed:
+                break
+            self._boot()
+        disks.unmount(self.lab, self.instance_id)
+        self._off.set()
+        self.ended()
+
+
+def leader_of(nspawn: int) -> int | None:
+    """The process id of the PID 1 that a systemd-nspawn process watches over."""
+    for task in Path(f"/proc/{nspawn}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in task.read_text().split():
+                # nspawn's own helper has no children; the guest's systemd is named in comm.
+                if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
+                    return int(child)
+    return None
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=0.5) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

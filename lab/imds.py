@@ -1,0 +1,136 @@
+"""The instance metadata service, version 1 and 2, as a guest sees it at 169.254.169.254.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any
+
+_MAX_TTL = 21600
+_VERSIONS = ("latest", "2021-03-23", "2020-10-27", "2018-09-24", "2016-09-02", "2009-04-04")
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What an instance may learn about itself. `data` is a tree of text; lists end in folders."""
+
+    data: dict[str, Any]
+    user_data: bytes | None
+    identity: dict[str, Any]
+    tokens_required: bool
+    enabled: bool
+
+
+Lookup = Callable[[str], Metadata | None]
+
+
+class QuickServer(ThreadingHTTPServer):
+    """An HTTP server that does not ask DNS for its own name, which can take 20 s to fail."""
+
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """See socketserver.TCPServer."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+
+def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
+    """Answer on `address`:`port`. `lookup` gives an instance's metadata by its address."""
+    tokens: dict[tuple[str, str], float] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        server_version = "EC2ws"
+        sys_version = ""
+
+        def do_PUT(self) -> None:
+            metadata = lookup(self.client_address[0])
+            ttl = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
+            if metadata is None or not metadata.enabled:
+                self._answer(403, b"")
+            elif self.path.rstrip("/") != "/latest/api/token":
+                self._answer(404, b"")
+            elif self.headers.get("X-Forwarded-For"):
+                self._answer(403, b"")
+            elif not ttl.isdigit() or not 1 <= int(ttl) <= _MAX_TTL:
+                self._answer(400, b"")
+            else:
+                token = secrets.token_urlsafe(40)
+                tokens[self.client_address[0], token] = time.monotonic() + int(ttl)
+                self._answer(200, token.encode(), {"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": ttl})
+
+        def do_GET(self) -> None:
+            metadata = lookup(self.client_address[0])
+            if metadata is None or not metadata.enabled:
+                self._answer(403, b"")
+                return
+            token = self.headers.get("X-aws-ec2-metadata-token")
+            valid = tokens.get((self.client_address[0], token or ""), 0) > time.monotonic()
+            if (token and not valid) or (not token and metadata.tokens_required):
+                self._answer(401, b"")
+                return
+            found = resolve(metadata, self.path)
+            self._answer(404 if found is None else 200, found or b"")
+
+        def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain")
+            self.send_header("Content-Length", str(len(body)))
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """Tokens are not for a log."""
+
+    server = QuickServer((address, port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def resolve(metadata: Metadata, path: str) -> bytes | None:
+    """The answer to a path such as /latest/meta-data/instance-id; None where EC2 says 404."""
+    parts = [part for part in path.split("?", maxsplit=1)[0].split("/") if part]
+    if not parts:
+        return "\n".join(_VERSIONS).encode()
+    if parts[0] not in _VERSIONS:
+        return None
+    rest = parts[1:]
+    if rest == ["user-data"]:
+        return metadata.user_data
+    tree: dict[str, Any] = {
+        "dynamic": {"instance-identity": {"document": json.dumps(metadata.identity, indent=2)}},
+        "meta-data": metadata.data,
+    }
+    if metadata.user_data and not rest:
+        tree["user-data"] = ""
+    return _walk(tree, rest)
+
+
+def _walk(tree: dict[str, Any], parts: list[str]) -> bytes | None:
+    node: Any = tree
+    for part in parts:
+        if not isinstance(node, dict) or part not in node:
+            # public-keys lists `0=name` but is entered as `0`.
+            named = [k for k in node if k.split("=")[0] == part] if isinstance(node, dict) else []
+            if not named:
+                return None
+            part = named[0]  # noqa: PLW2901
+        node = node[part]
+    if isinstance(node, dict):
+        return "\n".join(
+            name if not isinstance(child, dict) or "=" in name else f"{name}/"
+            for name, child in node.items()
+        ).encode()
+    return str(node).encode()

@@ -1,0 +1,244 @@
+"""moto's instances with machines behind them: a guest starts when an instance starts.
+
+moto keeps the books (ids, tags, filters, security groups, key pairs); states move as on EC2, a
+thread of each instance following its guest.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import moto.ec2.models.instances as moto_instances
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import ec2_backends
+
+from lab import disks, images
+from lab.faults import Faults
+from lab.guest import Guest
+from lab.settings import Lab
+
+log = logging.getLogger("lab.instances")
+
+BOOT_TIMEOUT = 90.0
+STOP_TIMEOUT = 15.0
+
+PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
+    ("pending", 0),
+    ("running", 16),
+    ("shutting-down", 32),
+    ("stopping", 64),
+)
+
+
+class Machines:
+    """What moto's classes need to know of the lab; one object, set by `install`."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        public: list[images.PublicImage],
+        base: Callable[[str, str], Path],
+        hosts: Callable[[], str],
+        faults: Faults,
+    ) -> None:
+        self.lab = lab
+        self.public = {image.id: image for image in public}
+        self.base = base
+        self.hosts = hosts
+        self.faults = faults
+        self.made: dict[str, images.Image] = {image.id: image for image in images.load(lab)}
+        self.by_address: dict[str, LabInstance] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def address(self, instance: LabInstance) -> str:
+        """A free address for an instance, never the one just given up: ssh remembers keys."""
+        with self._lock:
+            while True:
+                number = next(self._numbers) % (250 * 250)
+                address = f"{self.lab.prefix}.{1 + number // 250}.{2 + number % 250}"
+                if address not in self.by_address:
+                    self.by_address[address] = instance
+                    return address
+
+    def layers(self, image_id: str) -> tuple[str, Path | None, list[str]]:
+        """An AMI's distro, its base (None: today's) and the ids of the frozen layers over it."""
+        if image_id in self.made:
+            image = self.made[image_id]
+            return image.distro, Path(image.base), image.layers
+        if image_id in self.public:
+            return self.public[image_id].distro, None, []
+        raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+
+    def has_key_pairs(self) -> bool:
+        """Has a client made one and not deleted it?"""
+        return any(
+            backend.key_pairs for regions in ec2_backends.values() for backend in regions.values()
+        )
+
+    def in_use(self) -> set[str]:
+        """The frozen layers that instances stand on."""
+        return {layer for instance in self.by_address.values() for layer in instance.layers}
+
+
+class LabInstance(moto_instances.Instance):  # type: ignore[misc]
+    """An EC2 instance with a guest. States move as on EC2; a thread follows the guest."""
+
+    # Set by lab.ec2.install: moto makes its instances itself and passes nothing on to them.
+    machines: ClassVar[Machines]
+
+    def __init__(self, ec2_backend: Any, image_id: str, *args: Any, **kwargs: Any) -> None:
+        self.distro, self.base, self.layers = self.machines.layers(image_id)
+        super().__init__(ec2_backend, image_id, *args, **kwargs)
+        self.guest: Guest | None = None
+        self.reachable = "initializing"
+        self.address = self.machines.address(self)
+        nic = self.nics[0]
+        nic.private_ip_address = self.address
+        nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": self.address}]
+        nic.public_ip = self.address
+        self._busy = threading.Lock()
+        self._set(PENDING)
+        self._spawn(self._power_on)
+
+    @property
+    def instance_status(self) -> dict[str, Any]:
+        return self._status()
+
+    @property
+    def system_status(self) -> dict[str, Any]:
+        return self._status()
+
+    def start(self) -> Any:
+        before = copy.copy(self._state)
+        if self.state == "stopped":
+            self._set(PENDING)
+            self._spawn(self._power_on)
+        elif self.state not in ("pending", "running"):
+            raise incorrect_state(self, "started")
+        return before
+
+    def stop(self) -> Any:
+        before = copy.copy(self._state)
+        if self.state in ("pending", "running"):
+            self._set(STOPPING)
+            self._spawn(self._power_off)
+        elif self.state not in ("stopping", "stopped"):
+            raise incorrect_state(self, "stopped")
+        return before
+
+    def terminate(self) -> Any:
+        before = copy.copy(self._state)
+        if self.state not in ("shutting-down", "terminated"):
+            self._set(SHUTTING_DOWN)
+            self._spawn(self._terminate)
+        return before
+
+    def reboot(self) -> None:
+        if self.guest:
+            self.guest.reboot()
+
+    def power_off_now(self) -> None:
+        """Pull the plug, for the end of the lab."""
+        if self.guest:
+            self.guest.kill()
+
+    def _set(self, state: tuple[str, int]) -> None:
+        self._state.name, self._state.code = state
+
+    def _spawn(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                with self._busy:
+                    work()
+            except Exception:
+                log.exception("%s: %s failed", self.id, work.__name__)
+                self._fail()
+
+        threading.Thread(target=run, daemon=True, name=f"{self.id}-{work.__name__}").start()
+
+    def _power_on(self) -> None:
+        if self.state != "pending":
+            return
+        lab = self.machines.lab
+        fault = self.machines.faults.take("boot", {"InstanceType": self.instance_type})
+        self.base = self.base or self.machines.base(self.distro, self.architecture)
+        self.reachable = "initializing"
+        self.guest = Guest(
+            lab=lab,
+            instance_id=self.id,
+            address=self.address,
+            layers=images.layer_paths(lab, self.base, self.layers),
+            facts={
+                "lab": "AMI Kiln lab",
+                "instance_id": self.id,
+                "instance_type": self.instance_type,
+                "ami_id": self.image_id,
+                "arch": self.architecture,
+            },
+            hosts=self.machines.hosts(),
+            ended=self._ended,
+            never_boots=fault is not None,
+        )
+        self.guest.start()
+        booted = self.guest.wait_until_booted(2.0 if fault else BOOT_TIMEOUT)
+        self.reachable = "passed" if booted else "failed"
+        if self.state == "pending":
+            self._set(RUNNING)
+
+    def _power_off(self) -> None:
+        if self.guest:
+            self.guest.power_off(STOP_TIMEOUT)
+        self._settle_stopped()
+
+    def _terminate(self) -> None:
+        if self.guest:
+            self.guest.kill()
+        disks.delete(self.machines.lab, self.id)
+        self.machines.by_address.pop(self.address, None)
+        super().terminate()
+
+    def _settle_stopped(self) -> None:
+        if self.state != "stopped":
+            super().stop()
+        self.guest = None
+
+    def _ended(self) -> None:
+        """The guest went off: by itself (poweroff in the guest), or because it was told to."""
+        if self.state == "running":
+            if self.instance_initiated_shutdown_behavior == "terminate":
+                self.terminate()
+            else:
+                self._settle_stopped()
+
+    def _fail(self) -> None:
+        """What EC2 does when an instance cannot be started: it terminates it, with a reason."""
+        self.state_reason = moto_instances.StateReason(
+            "Server.InternalError: Internal error on launch (see lab.logs)", "Server.InternalError"
+        )
+        reason = self.state_reason
+        self.terminate()
+        self.state_reason = reason
+
+    def _status(self) -> dict[str, Any]:
+        if self.state_code != RUNNING[1]:
+            return {"Status": "not-applicable"}
+        summary = {"passed": "ok", "failed": "impaired", "initializing": "initializing"}
+        return {
+            "Details": [{"Name": "reachability", "Status": self.reachable}],
+            "Status": summary[self.reachable],
+        }
+
+
+def incorrect_state(instance: LabInstance, verb: str) -> EC2ClientError:
+    """EC2's answer to a call that an instance's state does not allow."""
+    return EC2ClientError(
+        "IncorrectInstanceState",
+        f"The instance '{instance.id}' is not in a state from which it can be {verb}.",
+    )

@@ -1,0 +1,67 @@
+"""The vendors' download hosts, answered on this machine with stand-in packages.
+
+    mirror = lab.mirror.serve("10.201.0.1")
+    ...
+    mirror.close()
+
+What exists is data: catalogue.yaml. docs/lab-stand-ins.md says how a version is added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from kiln.errors import KilnError
+from lab import settings
+from lab.mirror import ca, keys, routes, server
+
+LOG = Path("/run/kiln-lab/mirror.log")
+
+
+def vendor_hosts() -> list[str]:
+    """The host names that the mirror answers for, as they go into a guest's /etc/hosts."""
+    return routes.hosts()
+
+
+def serve(
+    address: str,
+    https_port: int = 443,
+    http_port: int = 80,
+    state: Path | None = None,
+    log: Path = LOG,
+) -> server.Mirror:
+    """Answer for the vendors' hosts on `address`; `.close()` ends it.
+
+    `state` is where the CA, the keys and the packages are kept (default: what all labs share).
+    Raises OSError when a port is taken or the address is not this machine's.
+    """
+    home = state or settings.current().shared
+    context = ca.server_context(vendor_hosts(), home)
+    return server.start(address, https_port, http_port, context, _site(home).find, log)
+
+
+def sha256(url: str, state: Path | None = None) -> str:
+    """The SHA-256, as hex, of what the mirror serves for a URL, made when it is not there yet.
+
+    Raises KilnError for a URL that it answers with 404.
+    """
+    file = _site(state or settings.current().shared).find(url)
+    if file is None or not file.is_file():
+        raise KilnError(
+            f"the lab mirror has no {url}",
+            hint="lab/mirror/catalogue.yaml says which versions exist in the lab",
+        )
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def key_fingerprints(state: Path | None = None) -> dict[str, str]:
+    """The lab's key for each vendor key of kiln/knowledge/keys.yaml: name → fingerprint."""
+    keyring = _site(state or settings.current().shared).keyring
+    return {name: keyring.fingerprint(name) for name in keys.VENDORS}
+
+
+@cache
+def _site(home: Path) -> routes.Site:
+    return routes.Site(home, keys.ensure(home))

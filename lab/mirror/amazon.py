@@ -1,0 +1,59 @@
+"""cdn.amazonlinux.com: the repositories of Amazon Linux 2 and 2023."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lab.mirror.repos import Repo
+from lab.mirror.site import Site, route
+from lab.packages import system
+
+HOST = "https://cdn.amazonlinux.com"
+_DISTROS = {"2": "al2", "al2023": "al2023"}
+
+
+def repository(release: str, part: str, arch: str) -> Repo | None:
+    """The repository of a release ("2" or "al2023"): `part` is core, or a topic of the extras."""
+    distro_id = _DISTROS.get(release)
+    if distro_id is None:
+        return None
+    packages = system.amazon_linux(distro_id, arch)
+    extras = system.extras(distro_id)
+    if part == "core":
+        elsewhere = {name for members in extras.values() for name in members}
+        chosen = [package for package in packages if package.name not in elsewhere]
+    elif part in extras:
+        chosen = [package for package in packages if package.name in extras[part]]
+    else:
+        return None
+    return Repo(f"amazon-{distro_id}-{part}-{arch}", "rpm", "amazon-linux", tuple(chosen))
+
+
+def mirror_list(release: str, part: str, arch: str) -> str:
+    """What mirror.list answers: the one mirror there is."""
+    return f"{HOST}/kiln-lab/{release}/{part}/{arch}/\n"
+
+
+_ARCH = "(?P<arch>x86_64|aarch64)"
+_CDN = r"https://cdn\.amazonlinux\.com"
+
+
+@route(rf"{_CDN}/2/(?:core|extras/(?P<topic>[^/]+))/latest/{_ARCH}/mirror\.list")
+def _al2_mirror_list(site: Site, url: re.Match[str]) -> Path | None:
+    part = url["topic"] or "core"
+    if repository("2", part, url["arch"]) is None:
+        return None
+    text = mirror_list("2", part, url["arch"])
+    return site.text(f"amazon-2-{part}-{url['arch']}.list", text)
+
+
+@route(rf"{_CDN}/al2023/core/mirrors/[^/]+/{_ARCH}/mirror\.list")
+def _al2023_mirror_list(site: Site, url: re.Match[str]) -> Path | None:
+    text = mirror_list("al2023", "core", url["arch"])
+    return site.text(f"amazon-2023-core-{url['arch']}.list", text)
+
+
+@route(rf"{_CDN}/kiln-lab/(?P<release>[^/]+)/(?P<part>[^/]+)/{_ARCH}/(?P<path>.+)")
+def _packages(site: Site, url: re.Match[str]) -> Path | None:
+    return site.repo(repository(url["release"], url["part"], url["arch"]), url["path"])

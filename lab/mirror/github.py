@@ -1,0 +1,61 @@
+"""github.com: source releases that provisioners compile, and mig-parted's archive."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from lab.mirror import catalogue
+from lab.mirror.site import Site, route
+from lab.packages import deb, model
+from lab.packages.model import File
+
+
+def source(payload: str, version: str, top: str) -> Callable[[Path], bool]:
+    """What writes a source archive from `payloads/<payload>/` under the folder `top`."""
+
+    def make(target: Path) -> bool:
+        files = model.tree(payload, {"version": version})
+        if "/configure" in files:
+            files["/configure"] = File(files["/configure"].content, 0o755)
+        target.write_bytes(deb.tar_gz({f"{top}{path}": file for path, file in files.items()}))
+        return True
+
+    return make
+
+
+@route(
+    r"https://github\.com/aws/aws-ofi-nccl/releases/download/v(?P<version>[^/]+)/"
+    r"aws-ofi-nccl-(?P=version)\.tar\.gz"
+)
+def _aws_ofi_nccl(site: Site, url: re.Match[str]) -> Path | None:
+    version = url["version"]
+    if version not in catalogue.data()["aws_ofi_nccl"]:
+        return None
+    name = f"aws-ofi-nccl-{version}"
+    return site.made(f"{name}.tar.gz", source("ofi-nccl-source", version, name))
+
+
+@route(
+    r"https://github\.com/NVIDIA/gdrcopy/archive/refs/tags/v(?P<version>[\d.]+)"
+    r"(?:/gdrcopy-(?P=version))?\.tar\.gz"
+)
+def _gdrcopy(site: Site, url: re.Match[str]) -> Path | None:
+    version = url["version"]
+    if version not in catalogue.data()["gdrcopy"]:
+        return None
+    name = f"gdrcopy-{version}"
+    return site.made(f"{name}.tar.gz", source("gdrcopy-source", version, name))
+
+
+@route(
+    r"https://github\.com/NVIDIA/mig-parted/releases/download/v(?P<version>[\d.]+)/"
+    r"nvidia-mig-manager-(?P=version)-1\.(?:x86_64|aarch64)\.tar\.gz"
+)
+def _mig_parted(site: Site, url: re.Match[str]) -> Path | None:
+    version = url["version"]
+    if version not in catalogue.data()["mig_parted"]:
+        return None
+    name = f"nvidia-mig-manager-{version}-1"
+    return site.made(f"{name}.tar.gz", source("mig-parted", version, name))

@@ -1,0 +1,285 @@
+"""developer.download.nvidia.com: the CUDA package repositories."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab.mirror import catalogue
+from lab.mirror.catalogue import Driver
+from lab.mirror.repos import Repo
+from lab.mirror.site import Site, route
+from lab.packages import deb, driver, model
+from lab.packages.model import File, Package
+
+# NVIDIA's names for machines, as the kernel says them; sbsa is a server's arm64.
+MACHINES = {"x86_64": "x86_64", "sbsa": "aarch64"}
+_TARGETS = {"x86_64": "x86_64-linux", "aarch64": "sbsa-linux"}
+# The open module's DKMS name was nvidia-open until here.
+# source: github:awslabs/amazon-eks-ami install-nvidia-driver.sh
+_ONE_NAME = (570, 148)
+
+
+def repository(name: str, machine: str) -> Repo | None:
+    """The CUDA repository `name` for `machine` (x86_64 or sbsa), None where NVIDIA has none.
+
+    It has the newest of each branch or series, and every version that the matrix names.
+    """
+    return _repository(name, machine, catalogue.named())
+
+
+@cache
+def _repository(name: str, machine: str, wanted: frozenset[str]) -> Repo | None:
+    facts = catalogue.data()["cuda_repos"].get(name)
+    arch = MACHINES.get(machine)
+    if facts is None or arch is None or (name in ("rhel7", "debian12") and machine == "sbsa"):
+        return None
+    shape = {"format": facts["format"], "arch": arch, "libdir": libdir(facts["format"], arch)}
+    packages = [
+        *_toolkits(facts, shape, wanted),
+        *_libraries(facts, shape, wanted),
+        *(
+            p
+            for version in catalogue.data()["dcgm"]
+            for p in model.load("dcgm", dcgm=version, **shape)
+        ),
+        *(
+            p
+            for version in catalogue.data()["dcgm_exporter"]
+            for p in model.load("dcgm-exporter", exporter=version, **shape)
+        ),
+        *model.load("nvlsm", nvlsm=catalogue.data()["nvlsm"], **shape),
+    ]
+    modules = []
+    for version in _drivers(facts, wanted):
+        made = driver_packages(version, facts["format"], facts.get("dist", ""), arch)
+        packages += made
+        modules.append((version, made))
+    return Repo(
+        name=f"cuda-{name}-{machine}",
+        format=facts["format"],
+        key=f"nvidia-cuda-{facts['format']}",
+        packages=tuple(packages),
+        modules=module_streams(modules, arch) if facts["format"] == "rpm" and modules else "",
+    )
+
+
+def libdir(format_: str, arch: str) -> str:
+    """Where libraries go: RPM distributions have lib64, Debian's a folder per machine."""
+    return "/usr/lib64" if format_ == "rpm" else f"/usr/lib/{arch}-linux-gnu"
+
+
+def driver_packages(version: Driver, format_: str, dist: str, arch: str) -> list[Package]:
+    """All packages of one driver version."""
+    flavours = {"open": version.open, "proprietary": version.proprietary}
+    older = tuple(map(int, version.version.split(".")[:2])) < _ONE_NAME
+    names = {"open": "nvidia-open" if older else "nvidia", "proprietary": "nvidia"}
+    folder = libdir(format_, arch)
+    libraries = driver.libraries(version.version, arch)
+    parts: dict[str, dict[str, File]] = {
+        "shared": driver.shared(),
+        "libraries": {f"{folder}/{name}": file for name, file in libraries.items()},
+        "smi": driver.programs("/usr/bin/nvidia-smi"),
+        "persistenced": driver.programs("/usr/bin/nvidia-persistenced"),
+        "modprobe": driver.programs("/usr/bin/nvidia-modprobe"),
+    }
+    for flavour, exists in flavours.items():
+        if exists:
+            source = driver.source(version.version, flavour, dkms_name=names[flavour])
+            parts[f"source-{flavour}"] = source
+    return model.load(
+        f"nvidia-driver-{format_}",
+        parts,
+        driver=version.version,
+        branch=version.branch,
+        cuda=version.cuda,
+        flavours=flavours,
+        dkms_name=names,
+        dist=dist,
+        arch=arch,
+        libdir=folder,
+    )
+
+
+def module_streams(versions: list[tuple[Driver, list[Package]]], arch: str) -> str:
+    """modules.yaml: `<branch>-open` and `<branch>-dkms` for each branch, and the two newest.
+
+    source: NVIDIA driver installation guide 620, kernel modules
+    """
+    streams: dict[str, list[str]] = {}
+    for version, packages in versions:
+        artifacts = [f"{p.name}-{p.epoch}:{p.version}-{p.release}.{p.arch}" for p in packages]
+        for flavour in ("open", "dkms"):
+            if getattr(version, "open" if flavour == "open" else "proprietary"):
+                for stream in (f"{version.branch}-{flavour}", f"{_LATEST[flavour]}"):
+                    streams.setdefault(stream, []).extend(artifacts)
+    documents: list[dict[str, Any]] = [
+        {
+            "document": "modulemd",
+            "version": 2,
+            "data": {
+                "name": "nvidia-driver",
+                "stream": stream,
+                "version": 20231114221320,
+                "context": "kilnlab1",
+                "arch": arch,
+                "summary": f"AMI Kiln lab stand-in: driver stream {stream}",
+                "description": "AMI Kiln lab stand-in",
+                "license": {"module": ["MIT"]},
+                "artifacts": {"rpms": artifacts},
+            },
+        }
+        for stream, artifacts in sorted(streams.items())
+    ]
+    return yaml.safe_dump_all(documents, explicit_start=True, explicit_end=True, sort_keys=False)
+
+
+_LATEST = {"open": "open-dkms", "dkms": "latest-dkms"}
+
+
+def _drivers(facts: dict[str, Any], wanted: frozenset[str]) -> list[Driver]:
+    low, high = facts.get("drivers", (1, 0))
+    listed = [version for line in catalogue.data()["repo_drivers"] for version in line]
+    chosen = catalogue.choose(listed, lambda version: version.split(".")[0], wanted)
+    found = [catalogue.driver(version) for version in chosen]
+    return [version for version in found if version and low <= version.branch <= high]
+
+
+def _number(series: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in series.split("."))
+
+
+def _within(series: str, facts: dict[str, Any]) -> bool:
+    low, high = facts["cuda"]
+    return _number(low) <= _number(series) <= _number(high)
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _toolkits(
+    facts: dict[str, Any], shape: dict[str, str], wanted: frozenset[str]
+) -> list[Package]:
+    packages: list[Package] = []
+    nvcc_of = catalogue.data()["cuda"]
+    for cuda in catalogue.choose(nvcc_of, _series, wanted):
+        series, nvcc = _series(cuda), nvcc_of[cuda]
+        if not _within(series, facts):
+            continue
+        major, minor = _number(series)
+        # The library's name changed its meaning: 11.0 for all of CUDA 11, 12 for all of CUDA 12.
+        soversion = "11.0" if major == 11 else str(major)
+        packages += model.load(
+            "cuda-toolkit",
+            cuda=cuda,
+            series=series,
+            nvcc=nvcc,
+            soversion=soversion,
+            number=major * 1000 + minor * 10,
+            target=_TARGETS[shape["arch"]],
+            dev="devel" if shape["format"] == "rpm" else "dev",
+            **shape,
+        )
+    return packages
+
+
+def _libraries(
+    facts: dict[str, Any], shape: dict[str, str], wanted: frozenset[str]
+) -> list[Package]:
+    packages: list[Package] = []
+    builds = catalogue.data()["nccl"]
+    for nccl in catalogue.choose(builds, _series, wanted):
+        major, minor, patch = _number(nccl)
+        for series in builds[nccl]:
+            if _within(series, facts):
+                packages += model.load(
+                    "nccl",
+                    nccl=nccl,
+                    series=series,
+                    major=major,
+                    minor=minor,
+                    patch=patch,
+                    code=major * 10000 + minor * 100 + patch,
+                    **shape,
+                )
+    for cudnn, about in catalogue.data()["cudnn"].items():
+        major, minor, patch, _ = _number(cudnn)
+        for series in about["cuda"]:
+            # cuDNN 9 was never packaged for el7.
+            if _within(series, facts) and not (major > 8 and facts.get("dist") == "el7"):
+                packages += model.load(
+                    "cudnn",
+                    cudnn=cudnn,
+                    short=about["short"],
+                    series=series,
+                    major=major,
+                    minor=minor,
+                    patch=patch,
+                    **shape,
+                )
+    return packages
+
+
+_BASE = (
+    r"https://developer\.download\.nvidia\.com/compute/cuda/repos/"
+    r"(?P<repo>[a-z]+\d+)/(?P<machine>x86_64|sbsa)"
+)
+
+
+@route(rf"{_BASE}/(?P<key>D42D0685|3bf863cc)\.pub")
+def _key(site: Site, url: re.Match[str]) -> Path | None:
+    repo = repository(url["repo"], url["machine"])
+    if repo is None or (url["key"] == "D42D0685") != (repo.format == "rpm"):
+        return None
+    return site.text(f"{url['key']}.pub", site.keyring.public(repo.key))
+
+
+@route(rf"{_BASE}/cuda-(?P=repo)\.repo")
+def _definition(site: Site, url: re.Match[str]) -> Path | None:
+    repo = repository(url["repo"], url["machine"])
+    if repo is None or repo.format != "rpm":
+        return None
+    base = url[0].rsplit("/", 1)[0]
+    name = f"cuda-{url['repo']}-{url['machine']}"
+    lines = [f"[{name}]", f"name={name}", f"baseurl={base}", "enabled=1", "gpgcheck=1"]
+    return site.text(f"{name}.repo", "\n".join([*lines, f"gpgkey={base}/D42D0685.pub", ""]))
+
+
+@route(rf"{_BASE}/cuda-keyring_(?P<version>1\.[01]-1)_all\.deb")
+def _keyring(site: Site, url: re.Match[str]) -> Path | None:
+    repo = repository(url["repo"], url["machine"])
+    if repo is None or repo.format != "deb":
+        return None
+    base = url[0].rsplit("/", 1)[0]
+    keyring = "/usr/share/keyrings/cuda-archive-keyring.gpg"
+    line = f"deb [signed-by={keyring}] {base}/ /\n"
+    package = Package(
+        name="cuda-keyring",
+        version=url["version"].split("-")[0],
+        release="1",
+        arch="noarch",
+        summary=f"{model.STAND_IN}: where the CUDA repository is and who signs it",
+        files={
+            keyring: File(site.keyring.binary(repo.key)),
+            f"/etc/apt/sources.list.d/cuda-{url['repo']}-{url['machine']}.list": File(
+                line.encode()
+            ),
+        },
+    )
+
+    def make(target: Path) -> bool:
+        deb.build([package], target.parent)[0].replace(target)
+        return True
+
+    key = site.keyring.fingerprint(repo.key)[-8:]
+    return site.made(f"{url['repo']}-{url['machine']}-{key}-cuda-keyring.deb", make)
+
+
+@route(rf"{_BASE}/(?P<path>.+)")
+def _packages(site: Site, url: re.Match[str]) -> Path | None:
+    return site.repo(repository(url["repo"], url["machine"]), url["path"])

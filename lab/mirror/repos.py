@@ -1,0 +1,91 @@
+"""Package repositories, built on first use and kept below the state folder.
+
+A repository's folder is named after a digest of its packages and its key: another version in the
+catalogue or in the matrix makes another folder, and what a guest reads never changes under it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.mirror.keys import Keyring
+from lab.packages import deb, rpm
+from lab.packages.model import Package
+from lab.shell import run
+
+
+@dataclass(frozen=True)
+class Repo:
+    """One repository: `name` is unique, `format` rpm or deb, `key` a name of `lab.mirror.keys`.
+
+    `modules` is the text of a modules.yaml, for DNF module streams.
+    """
+
+    name: str
+    format: str
+    key: str
+    packages: tuple[Package, ...]
+    modules: str = ""
+
+
+def ensure(repo: Repo, home: Path, keyring: Keyring) -> Path:
+    """The repository's folder below `home`, built when it is missing."""
+    total = hashlib.sha256(f"{repo.name} {keyring.fingerprint(repo.key)} {repo.modules}".encode())
+    for package in repo.packages:
+        total.update(package.digest().encode())
+    folder = home / f"{repo.name.replace('/', '_')}-{total.hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / f".lock-{folder.name}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            making = home / f".making-{folder.name}"
+            shutil.rmtree(making, ignore_errors=True)
+            (_rpm if repo.format == "rpm" else _deb)(repo, making, keyring)
+            making.rename(folder)
+    return folder
+
+
+def _rpm(repo: Repo, folder: Path, keyring: Keyring) -> None:
+    files = rpm.build(repo.packages, folder)
+    keyring.sign_rpms(repo.key, files)
+    rpm.index(folder)
+    if repo.modules:
+        text = folder / "modules.yaml"
+        text.write_text(repo.modules)
+        run("modifyrepo_c", "--mdtype=modules", str(text), str(folder / "repodata"))
+        text.unlink()
+    keyring.sign_detached(repo.key, folder / "repodata/repomd.xml", armor=True)
+    (folder / "repodata/repomd.xml.key").write_bytes(keyring.public(repo.key))
+
+
+def _deb(repo: Repo, folder: Path, keyring: Keyring) -> None:
+    deb.build(repo.packages, folder)
+    text = deb.index(repo.packages, folder, prefix="./")
+    index = {
+        "Packages": text.encode(),
+        "Packages.gz": gzip.compress(text.encode(), mtime=0),
+    }
+    for name, content in index.items():
+        (folder / name).write_bytes(content)
+    about = deb.release(
+        index,
+        Origin="AMI Kiln lab",
+        Label=f"AMI Kiln lab stand-in for {repo.name}",
+        Architectures="amd64 arm64 all",
+    )
+    (folder / "Release").write_text(about)
+    (folder / "InRelease").write_text(keyring.sign_inline(repo.key, about))
+    keyring.sign_detached(repo.key, folder / "Release", armor=True).rename(folder / "Release.gpg")
+
+
+def names(packages: Sequence[Package]) -> set[str]:
+    """The names of packages."""
+    return {package.name for package in packages}

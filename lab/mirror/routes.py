@@ -1,0 +1,19 @@
+"""All vendors: importing this registers their routes."""
+
+from __future__ import annotations
+
+from lab.mirror import (
+    amazon,
+    cloudwatch,
+    debian,
+    efa,
+    github,
+    nvidia_cuda,
+    nvidia_driver,
+    nvidia_toolkit,
+)
+from lab.mirror.site import Site, hosts
+
+__all__ = ["VENDORS", "Site", "hosts"]
+
+VENDORS = (amazon, cloudwatch, debian, efa, github, nvidia_cuda, nvidia_driver, nvidia_toolkit)

@@ -1,0 +1,144 @@
+"""HTTP and HTTPS for the vendors' hosts, on the lab's own address."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from lab.imds import QuickServer
+
+Find = Callable[[str], "Path | None"]
+
+_TYPES = {".json": "application/json", ".xml": "text/xml", ".gz": "application/gzip"}
+_CHUNK = 1 << 20
+
+
+class Mirror:
+    """A running mirror. `close()` ends it."""
+
+    def __init__(self, servers: list[_Server]) -> None:
+        self._servers = servers
+        for server in servers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports it listens on, HTTPS first."""
+        return [int(server.server_address[1]) for server in self._servers]
+
+    def close(self) -> None:
+        """Stop listening; requests under way are ended."""
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+
+def start(
+    address: str, https_port: int, http_port: int, context: ssl.SSLContext, find: Find, log: Path
+) -> Mirror:
+    """Listen on both ports. `find` turns a URL into the file that answers it, or None for 404.
+
+    Raises OSError when a port is taken or the address is not this machine's.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    secure = _Server((address, https_port), find, log, context)
+    try:
+        plain = _Server((address, http_port), find, log, None)
+    except OSError:
+        secure.server_close()
+        raise
+    return Mirror([secure, plain])
+
+
+class _Server(QuickServer):
+    request_queue_size = 64
+
+    def __init__(
+        self, where: tuple[str, int], find: Find, log: Path, context: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(where, _Handler)
+        self.find, self.log, self.context = find, log, context
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away in the middle is its own affair."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "kiln-lab-mirror"
+    timeout = 60
+    server: _Server
+
+    def setup(self) -> None:
+        # The handshake belongs to this connection's thread: a slow client must not hold the others.
+        if self.server.context:
+            self.request.settimeout(10)
+            self.request = self.server.context.wrap_socket(self.request, server_side=True)
+        super().setup()
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        host = (self.headers.get("Host") or "").split(":")[0].lower()
+        scheme = "https" if self.server.context else "http"
+        url = f"{scheme}://{host}{unquote(urlsplit(self.path).path)}"
+        started = time.monotonic()
+        try:
+            file = self.server.find(url)
+        except Exception as failure:
+            self._log(url, HTTPStatus.INTERNAL_SERVER_ERROR, 0, started, f"{failure}")
+            self._text(HTTPStatus.INTERNAL_SERVER_ERROR, f"AMI Kiln lab mirror: {failure}\n")
+            return
+        if file is None or not file.is_file():
+            self._log(url, HTTPStatus.NOT_FOUND, 0, started)
+            self._text(HTTPStatus.NOT_FOUND, f"404 Not Found: {url} (AMI Kiln lab mirror)\n")
+            return
+        size = file.stat().st_size
+        tag = f'"{file.parent.name}-{size}"'
+        if self.headers.get("If-None-Match") == tag:
+            self._log(url, HTTPStatus.NOT_MODIFIED, 0, started)
+            self._head(HTTPStatus.NOT_MODIFIED, 0, "", tag)
+            return
+        self._log(url, HTTPStatus.OK, size, started)
+        self._head(HTTPStatus.OK, size, _TYPES.get(file.suffix, "application/octet-stream"), tag)
+        if body:
+            with file.open("rb") as content:
+                while chunk := content.read(_CHUNK):
+                    self.wfile.write(chunk)
+
+    def _head(self, status: HTTPStatus, size: int, kind: str, tag: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(size))
+        if kind:
+            self.send_header("Content-Type", kind)
+        if tag:
+            self.send_header("ETag", tag)
+        self.end_headers()
+
+    def _text(self, status: HTTPStatus, text: str) -> None:
+        content = text.encode()
+        self._head(status, len(content), "text/plain")
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _log(self, url: str, status: HTTPStatus, size: int, started: float, why: str = "") -> None:
+        took = time.monotonic() - started
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        who = f"{stamp} {self.client_address[0]}"
+        line = f"{who} {self.command} {url} {int(status)} {size} {took:.2f}s"
+        with contextlib.suppress(OSError), self.server.log.open("a") as log:
+            log.write(f"{line} {why}".rstrip() + "\n")
+
+    def log_message(self, *_: object) -> None:
+        """The mirror's own log has the address and what was sent."""

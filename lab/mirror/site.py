@@ -1,0 +1,111 @@
+"""What vendors' modules are written with: routes, and a place to keep what they make."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.mirror import repos
+from lab.mirror.keys import Keyring
+
+ROUTES: list[tuple[re.Pattern[str], Answer]] = []
+
+
+def sources_digest() -> str:
+    """Over all that files are made from: a change in the lab's own code makes them anew."""
+    total = hashlib.sha256()
+    lab = Path(__file__).resolve().parent.parent
+    for part in ("mirror", "packages", "standins"):
+        for path in sorted((lab / part).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                total.update(str(path.relative_to(lab)).encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+@dataclass
+class Site:
+    """All the vendors, with what was built for them kept below `state`."""
+
+    state: Path
+    keyring: Keyring
+    digest: str = field(default_factory=sources_digest)
+
+    @property
+    def home(self) -> Path:
+        return self.state / "mirror"
+
+    def find(self, url: str) -> Path | None:
+        """The file that answers `url` (scheme, host and path), built when it is missing.
+
+        None is the vendor's 404.
+        """
+        for pattern, answer in ROUTES:
+            match = pattern.fullmatch(url)
+            if match:
+                return answer(self, match)
+        return None
+
+    def repo(self, repo: repos.Repo | None, path: str) -> Path | None:
+        """A file of a repository, which is built when it is missing."""
+        if repo is None:
+            return None
+        folder = repos.ensure(repo, self.home / "repos", self.keyring)
+        file = folder / path
+        return file if file.resolve().is_relative_to(folder.resolve()) else None
+
+    def text(self, name: str, content: str | bytes) -> Path:
+        """A small file with that content."""
+        file = self.home / "texts" / name
+        raw = content.encode() if isinstance(content, str) else content
+        if not file.exists() or file.read_bytes() != raw:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            making = file.with_name(f".{file.name}.{threading.get_ident()}")
+            making.write_bytes(raw)
+            making.replace(file)
+        return file
+
+    def made(self, name: str, make: Callable[[Path], bool]) -> Path | None:
+        """A file kept under that name; `make` writes it, or says False when there is no such."""
+        file = self.home / "files" / self.digest / name
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            making = file.with_name(f".{threading.get_ident()}.{file.name}")
+            if not make(making):
+                return None
+            making.replace(file)
+        return file
+
+    def signature(self, key: str, file: Path | None, *, armor: bool = False) -> Path | None:
+        """A detached signature of a made file, kept beside it."""
+        if file is None:
+            return None
+        signature = file.with_name(file.name + (".asc" if armor else ".sig"))
+        if not signature.exists():
+            self.keyring.sign_detached(key, file, armor=armor)
+        return signature
+
+
+Answer = Callable[[Site, "re.Match[str]"], "Path | None"]
+
+
+def route(pattern: str) -> Callable[[Answer], Answer]:
+    """Register the answer to URLs of that pattern, which begins with https://host/."""
+
+    def register(answer: Answer) -> Answer:
+        ROUTES.append((re.compile(pattern), answer))
+        return answer
+
+    return register
+
+
+def hosts() -> list[str]:
+    """Every host name that a route begins with."""
+    return sorted({_host(pattern.pattern) for pattern, _ in ROUTES})
+
+
+def _host(pattern: str) -> str:
+    return pattern.split("://", 1)[1].split("/", 1)[0].replace("\\", "")

@@ -1,0 +1,102 @@
+"""What an NVIDIA driver lays down, whichever way it comes: .run file, RPMs or Debian packages."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from typing import Any
+
+import yaml
+
+from kiln.paths import KNOWLEDGE
+from lab.packages import elf, model
+from lab.packages.model import File
+from lab.standins.nvidia_smi import install
+
+# DT_SONAME → the name's stem; a library's file is <stem>.<driver version>.
+# source: file list of NVIDIA's installer manifests and of Debian's driver packages
+LIBRARIES = {
+    "libcuda.so.1": "libcuda.so",
+    "libnvidia-ml.so.1": "libnvidia-ml.so",
+    "libnvidia-ptxjitcompiler.so.1": "libnvidia-ptxjitcompiler.so",
+    "libnvidia-nvvm.so.4": "libnvidia-nvvm.so",
+    "libnvidia-opencl.so.1": "libnvidia-opencl.so",
+    "libnvidia-cfg.so.1": "libnvidia-cfg.so",
+    "libnvcuvid.so.1": "libnvcuvid.so",
+    "libnvidia-encode.so.1": "libnvidia-encode.so",
+    "libcudadebugger.so.1": "libcudadebugger.so",
+}
+PROGRAMS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-persistenced", "/usr/bin/nvidia-modprobe")
+# Fabric manager comes in a package of its own, which checks versions and then runs this.
+FABRIC_MANAGER = "/usr/bin/nv-fabricmanager"
+
+
+def libraries(version: str, arch: str) -> dict[str, File]:
+    """Stub libraries with their links, by file name; the folder depends on the distribution."""
+    files: dict[str, File] = {}
+    for soname, stem in LIBRARIES.items():
+        files[f"{stem}.{version}"] = File(elf.shared_library(soname, arch), 0o755)
+        files[soname] = File(link=f"{stem}.{version}")
+        files[stem] = File(link=soname)
+    return files
+
+
+def shared() -> dict[str, File]:
+    """What the stand-in programs are made of, below /usr/lib/kiln-lab."""
+    payload = _payload()
+    files = {path: file for path, file in payload.items() if path.startswith(install.LIB)}
+    for path in (FABRIC_MANAGER, "/usr/bin/kiln-lab-gpu"):
+        name = f"/usr/lib/kiln-lab/bin/{path.rsplit('/', 1)[1]}"
+        files[name] = payload[path]
+    return files
+
+
+def programs(*paths: str) -> dict[str, File]:
+    """The stand-in programs that land at these paths."""
+    return {path: _payload()[path] for path in paths}
+
+
+@cache
+def _payload() -> dict[str, File]:
+    return {path: File(file.content, file.mode) for path, file in install.payload().items()}
+
+
+def source(version: str, flavour: str, *, dkms_name: str = "nvidia") -> dict[str, File]:
+    """The DKMS source tree, below /usr/src/nvidia-<version>; flavour is proprietary or open.
+
+    `srcversion` is made from both, as the real one changes with every source.
+    """
+    folder = f"/usr/src/nvidia-{version}"
+    token = hashlib.sha256(f"{version} {flavour}".encode()).hexdigest()[:24].upper()
+    files = model.tree(
+        "nvidia-dkms",
+        {
+            "version": version,
+            "license": "NVIDIA" if flavour == "proprietary" else "Dual MIT/GPL",
+            "srcversion": token,
+            "dkms_name": dkms_name,
+        },
+    )
+    files[f"{folder}/refuses"] = File("".join(refusals(version)).encode())
+    return files
+
+
+def refusals(version: str) -> list[str]:
+    """A line `<kernel> <why>` for each kernel that this driver's sources do not compile on."""
+    branch = version.split(".", 1)[0]
+    lines = []
+    for cause in _kernel_builds()["causes"]:
+        last = cause["drivers"].get(branch)
+        if last and _number(version) <= _number(str(last)):
+            lines += [f"{kernel} {cause['what']}\n" for kernel in cause["kernels"]]
+    return lines
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+@cache
+def _kernel_builds() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "kernel_builds.yaml").read_text())
+    return found

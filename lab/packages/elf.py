@@ -1,0 +1,64 @@
+"""Shared libraries that hold nothing but their name.
+
+`ldconfig`, `ldd`, `file` and `dlopen` take them for what they say they are; a program that calls a
+function in one finds that it has none. Layout: System V ABI, ELF-64 object files, chapter 5.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_MACHINES = {"x86_64": 62, "aarch64": 183}
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 4, 5, 6, 10, 11, 14
+_EHDR, _PHDR, _SYM, _PAGE = 64, 56, 24, 0x1000
+
+
+def shared_library(soname: str, machine: str) -> bytes:
+    """A shared library with that DT_SONAME; `machine` is x86_64 or aarch64 (KeyError else)."""
+    strings = b"\0" + soname.encode() + b"\0AMI Kiln lab stand-in\0"
+    symbols = b"\0" * _SYM
+    # One bucket, one symbol (the undefined one): a table in which nothing is found.
+    table = struct.pack("<4I", 1, 1, 0, 0)
+    at_hash = _EHDR + 2 * _PHDR
+    at_symbols = at_hash + len(table)
+    at_strings = at_symbols + len(symbols)
+    at_dynamic = (at_strings + len(strings) + 7) // 8 * 8
+    dynamic = b"".join(
+        struct.pack("<2Q", tag, value)
+        for tag, value in (
+            (_DT_SONAME, 1),
+            (_DT_HASH, at_hash),
+            (_DT_STRTAB, at_strings),
+            (_DT_SYMTAB, at_symbols),
+            (_DT_STRSZ, len(strings)),
+            (_DT_SYMENT, _SYM),
+            (0, 0),
+        )
+    )
+    size = at_dynamic + len(dynamic)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01" + b"\0" * 9,
+        3,  # ET_DYN
+        _MACHINES[machine],
+        1,
+        0,
+        _EHDR,
+        0,
+        0,
+        _EHDR,
+        _PHDR,
+        2,
+        64,
+        0,
+        0,
+    )
+    # Readable and writable: the loader relocates the dynamic section in place.
+    load = struct.pack("<IIQQQQQQ", _PT_LOAD, 6, 0, 0, 0, size, size, _PAGE)
+    about = len(dynamic)
+    point = struct.pack(
+        "<IIQQQQQQ", _PT_DYNAMIC, 6, at_dynamic, at_dynamic, at_dynamic, about, about, 8
+    )
+    head = header + load + point + table + symbols + strings
+    return head.ljust(at_dynamic, b"\0") + dynamic

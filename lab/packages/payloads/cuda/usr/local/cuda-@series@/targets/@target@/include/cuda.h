@@ -1,0 +1,2 @@
+/* AMI Kiln lab stand-in */
+#define CUDA_VERSION @number@

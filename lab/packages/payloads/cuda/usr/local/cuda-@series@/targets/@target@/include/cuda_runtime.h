@@ -1,0 +1,3 @@
+/* AMI Kiln lab stand-in */
+#include "cuda.h"
+#define CUDART_VERSION @number@

@@ -1,0 +1,1 @@
+const char gdrapi_version[] = "@version@ (AMI Kiln lab stand-in)";

@@ -1,0 +1,9 @@
+/* AMI Kiln lab stand-in for the gdrdrv module: a .modinfo section and nothing to load. */
+#define INFO(tag, text) \
+    static const char info_##tag[] __attribute__((section(".modinfo"), used, aligned(1))) = #tag "=" text
+
+INFO(version, "@version@");
+INFO(license, "MIT");
+INFO(vermagic, RELEASE " SMP mod_unload modversions ");
+INFO(name, "gdrdrv");
+INFO(description, "AMI Kiln lab stand-in");

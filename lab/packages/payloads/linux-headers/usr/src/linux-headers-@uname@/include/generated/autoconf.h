@@ -1,0 +1,1 @@
+#define KILN_LAB_STAND_IN 1

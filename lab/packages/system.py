@@ -1,0 +1,86 @@
+"""The distributions' own packages: what a base has installed and what their repositories hold."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab.packages import deb, model, rpm
+from lab.packages.model import Package
+from lab.shell import run
+
+_FILE = model.HERE / "amazon-linux.yaml"
+_INSTALLED_TOO = ("system-release", "amazon-ssm-agent")
+
+
+@cache
+def _catalogue() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(_FILE.read_text())
+    return found
+
+
+@cache
+def _ubuntu_catalogue() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((model.HERE / "ubuntu.yaml").read_text())
+    return found
+
+
+def amazon_linux(distro_id: str, arch: str) -> list[Package]:
+    """Everything in the repositories of al2 or al2023."""
+    facts = _catalogue()[distro_id]
+    return model.load("amazon-linux", distro=distro_id, arch=arch, **facts)
+
+
+def digest() -> str:
+    """Over all recipes and payloads that a base depends on."""
+    total = hashlib.sha256()
+    packages = [p for name in _catalogue() for p in amazon_linux(name, "x86_64")]
+    packages += [p for name in _ubuntu_catalogue() for p in ubuntu(name, "x86_64")]
+    for package in packages:
+        total.update(package.digest().encode())
+    return total.hexdigest()
+
+
+def install(distro_id: str, arch: str, root: Path) -> None:
+    """Put what the parent image has into a base's RPM database: identity, kernel, tools."""
+    facts = _catalogue()[distro_id]
+    first = facts["kernels"][0]
+    names = {*facts["parent"], *_INSTALLED_TOO}
+    packages = [
+        package
+        for package in amazon_linux(distro_id, arch)
+        if package.name in names
+        or (package.name, package.version) == (first["name"], first["version"])
+    ]
+    with tempfile.TemporaryDirectory(dir=root / "var/tmp") as folder:
+        built = rpm.build(packages, Path(folder))
+        inside = ["/" + str(path.relative_to(root)) for path in built]
+        run("chroot", str(root), "rpm", "--install", "--nosignature", *inside)
+
+
+def ubuntu(distro_id: str, arch: str) -> list[Package]:
+    """Everything in the lab's archive for an Ubuntu release; empty for another distribution."""
+    facts = _ubuntu_catalogue().get(distro_id)
+    return model.load("ubuntu", arch=arch, **facts) if facts else []
+
+
+def install_kernel(distro_id: str, arch: str, root: Path) -> None:
+    """Install the kernel of Ubuntu's parent image into a base."""
+    first = _ubuntu_catalogue()[distro_id]["kernels"][0]
+    version, meta = first["version"], first["meta_version"]
+    packages = [p for p in ubuntu(distro_id, arch) if p.version in (version, meta)]
+    with tempfile.TemporaryDirectory(dir=root / "var/tmp") as folder:
+        built = deb.build(packages, Path(folder))
+        inside = ["/" + str(path.relative_to(root)) for path in built]
+        run("chroot", str(root), "dpkg", "--force-unsafe-io", "--install", *inside)
+
+
+def extras(distro_id: str) -> dict[str, list[str]]:
+    """Which packages are in which topic of amazon-linux-extras; empty but for al2."""
+    found: dict[str, list[str]] = _catalogue()[distro_id]["extras"]
+    return found

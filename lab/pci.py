@@ -1,0 +1,71 @@
+"""A stand-in for /sys/bus/pci: the NVIDIA devices an instance type has.
+
+Composed from the facts, not recorded: addresses are invented, ids and counts are the type's. A
+guest lays its tree out with basefiles/common/usr/lib/kiln-lab-pci/pci-tree, from the table that
+`python -m lab.pci` writes beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kiln.facts import instances
+from kiln.gpu_devices import NVSWITCH_DEVICES
+
+TABLE = Path(__file__).resolve().parent / "basefiles/common/usr/lib/kiln-lab-pci/pci.json"
+
+# NVSwitches of the baseboards that show them as PCI devices. source: lspci of HGX A100 (6) and
+# HGX H100 (4) as public repositories show them.
+_SWITCHES = {"ampere": (NVSWITCH_DEVICES[0], 6), "hopper": (NVSWITCH_DEVICES[1], 4)}
+_FRACTION = {"27b8": "1733"}
+
+
+def devices(instance_type: str) -> list[dict[str, str]]:
+    """The NVIDIA PCI functions of an instance type, as sysfs field → content.
+
+    [] for a type that has none or is not known: the lab boots any type.
+    """
+    entry = instances().get(instance_type)
+    if entry is None:
+        return []
+    gpu = entry.pci_device_ids[0]
+    count = max(entry.gpu_count, 1)
+    found = [
+        _fields("0x030200", gpu, _FRACTION.get(gpu, "0000") if entry.fractional else "0000")
+        for _ in range(count)
+    ]
+    if entry.nvswitch and entry.gpu_arch in _SWITCHES:
+        device, switches = _SWITCHES[entry.gpu_arch]
+        found += [_fields("0x068000", device, "0000") for _ in range(switches)]
+    return found
+
+
+def _fields(pci_class: str, device: str, subsystem: str) -> dict[str, str]:
+    return {
+        "vendor": "0x10de",
+        "device": f"0x{device}",
+        "class": pci_class,
+        "subsystem_device": f"0x{subsystem}",
+    }
+
+
+def write(instance_type: str, sysfs: Path) -> None:
+    """Lay the tree out below `sysfs`, so that KILN_SYSFS can name it."""
+    root = sysfs / "bus/pci/devices"
+    root.mkdir(parents=True, exist_ok=True)
+    for number, fields in enumerate(devices(instance_type)):
+        folder = root / f"0000:{0x10 + number:02x}:00.0"
+        folder.mkdir(exist_ok=True)
+        for name, content in fields.items():
+            (folder / name).write_text(content + "\n")
+
+
+def table() -> str:
+    """The devices of every instance type, as JSON."""
+    lines = (f"{json.dumps(name)}: {json.dumps(devices(name))}" for name in instances())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    TABLE.write_text(table())

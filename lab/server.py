@@ -1,0 +1,163 @@
+"""The lab's one process: API, metadata service, vendor mirror, and the guests' keeper.
+
+Started by `lab.control.up`; run it by hand with `python -m lab.server` to see it talk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lab import control, host, images, network, sweep
+from lab.faults import Fault, Faults
+from lab.settings import Lab, current
+
+log = logging.getLogger("lab")
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT; 1 when something that is needed cannot be had."""
+    lab = current()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
+    )
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    # What a killed lab left would be in the way.
+    sweep.sweep(lab)
+    lab.instances.mkdir(parents=True, exist_ok=True)
+    lab.images.mkdir(parents=True, exist_ok=True)
+    try:
+        serve(lab)
+    except OSError as error:
+        # The word that control.up looks for in the log.
+        log.error("FATAL %s", error)
+        sweep.sweep(lab)
+        return 1
+    return 0
+
+
+def serve(lab: Lab) -> None:
+    """Bring everything up, answer until told to stop, take everything down."""
+    from kiln.matrix import load_recipes
+
+    public = images.public_images(load_recipes())
+    os.environ["MOTO_AMIS_PATH"] = str(images.write_public(lab, public))
+    os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
+    os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+
+    # moto reads its settings when it is imported.
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror
+
+    faults = Faults()
+    base_lock = threading.Lock()
+
+    def base(distro: str, arch: str) -> Path:
+        with base_lock:
+            return bases.ensure(distro, arch)
+
+    hosts = "127.0.0.1 localhost\n" + "".join(
+        f"{lab.gateway} {name}\n" for name in mirror.vendor_hosts()
+    )
+    machines = instances.Machines(lab, public, base, lambda: hosts, faults)
+    ec2.install(machines)
+
+    stopping = threading.Event()
+    admin = _Admin(machines, faults, stopping.set)
+    application = api.wrap(DomainDispatcherApplication(create_backend_app), faults, admin)
+    server = make_server("127.0.0.1", lab.port, application, threaded=True)
+    host.prepare()
+    network.up(lab)
+    resolver = dns.Resolver(lab.gateway)
+    metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
+    vendor = mirror.serve(lab.gateway, state=lab.shared)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    lab.pid_file.write_text(str(os.getpid()))
+    log.info("up at %s", lab.endpoint)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    stopping.wait()
+
+    log.info("going down")
+    for instance in list(machines.by_address.values()):
+        with contextlib.suppress(Exception):
+            instance.power_off_now()
+    server.shutdown()
+    metadata_service.shutdown()
+    vendor.close()
+    resolver.close()
+    sweep.sweep(lab)
+    lab.pid_file.unlink(missing_ok=True)
+    log.info("down")
+
+
+class _Admin:
+    """The lab's own calls: status, failures to order, stop."""
+
+    def __init__(self, machines: Any, faults: Faults, stop: Callable[[], None]) -> None:
+        self._machines = machines
+        self._faults = faults
+        self._stop = stop
+        self._since = time.time()
+        self._started_from = control.started_from()
+
+    def __call__(self, path: str, body: dict[str, Any]) -> Any:
+        if path == "status":
+            return self._status()
+        if path == "faults":
+            self._faults.order(Fault(**body))
+            return self._faults.as_json()
+        if path == "faults/clear":
+            self._faults.clear()
+            return []
+        if path == "down":
+            threading.Timer(0.05, self._stop).start()
+            return {"going": "down"}
+        raise KeyError(f"no such call: {path}")
+
+    def _status(self) -> dict[str, Any]:
+        lab: Lab = self._machines.lab
+        return {
+            "lab": lab.bridge,
+            "state": str(lab.state),
+            "endpoint": lab.endpoint,
+            "pid": os.getpid(),
+            "started_from": self._started_from,
+            "in_use": bool(self._machines.by_address) or self._machines.has_key_pairs(),
+            "seconds_up": round(time.time() - self._since, 1),
+            "instances": [
+                {
+                    "id": instance.id,
+                    "state": instance.state,
+                    "ami": instance.image_id,
+                    "instance_type": instance.instance_type,
+                    "address": instance.address,
+                    "distro": instance.distro,
+                }
+                for instance in self._machines.by_address.values()
+            ],
+            "amis": [
+                {"id": image.id, "name": image.name, "region": image.region}
+                for image in self._machines.made.values()
+            ],
+            "public_amis": [
+                {"id": image.id, "name": image.name, "ssm_parameter": image.ssm_parameter}
+                for image in self._machines.public.values()
+            ],
+            "faults": self._faults.as_json(),
+        }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Where one lab keeps its things. Several labs live side by side, told apart by their index."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.errors import KilnError
+
+FIRST_PORT = 4599
+FIRST_NETWORK = 201
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The names, addresses and folders of one lab.
+
+    Lab `n` has bridge `lab<n>`, network 10.<201+n>.0.0/16 and API port 4599+n. Root filesystems
+    of distributions are shared between labs, everything else is a lab's own.
+    """
+
+    index: int
+    root: Path
+
+    @property
+    def bridge(self) -> str:
+        return f"lab{self.index}"
+
+    @property
+    def prefix(self) -> str:
+        """The first two bytes of the lab's network."""
+        return f"10.{FIRST_NETWORK + self.index}"
+
+    @property
+    def gateway(self) -> str:
+        """The host's address on the bridge; the vendor mirror listens there."""
+        return f"{self.prefix}.0.1"
+
+    @property
+    def network(self) -> str:
+        return f"{self.prefix}.0.0/16"
+
+    @property
+    def port(self) -> int:
+        """The API's port on 127.0.0.1."""
+        return int(os.environ.get("KILN_LAB_PORT", FIRST_PORT + self.index))
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def imds_port(self) -> int:
+        """Where IMDS listens on the gateway; nftables sends 169.254.169.254:80 there."""
+        return 8169
+
+    @property
+    def table(self) -> str:
+        return f"kiln_{self.bridge}"
+
+    @property
+    def state(self) -> Path:
+        """AMIs, instance disks, logs: what outlives a `lab.down`."""
+        return self.root / self.bridge
+
+    @property
+    def shared(self) -> Path:
+        """Bases and the mirror's packages: made once for all labs."""
+        return self.root
+
+    @property
+    def images(self) -> Path:
+        return self.state / "images"
+
+    @property
+    def instances(self) -> Path:
+        return self.state / "instances"
+
+    @property
+    def log(self) -> Path:
+        return self.state / "lab.log"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.state / "lab.pid"
+
+
+def current() -> Lab:
+    """The lab that `KILN_LAB_INDEX` names (default 0), kept below `KILN_LAB_STATE`.
+
+    Raises KilnError when it is no number that a lab can have.
+    """
+    root = Path(os.environ.get("KILN_LAB_STATE", "/var/lib/kiln-lab"))
+    index = os.environ.get("KILN_LAB_INDEX", "0")
+    if not index.isdigit() or int(index) > 255 - FIRST_NETWORK:
+        raise KilnError(
+            f"KILN_LAB_INDEX={index}: no such lab",
+            hint=f"a lab is a number from 0 to {255 - FIRST_NETWORK}; 0 is the usual one",
+        )
+    return Lab(index=int(index), root=root)

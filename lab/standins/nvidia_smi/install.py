@@ -1,0 +1,179 @@
+"""Lay the stand-ins down: `payload()` gives every guest path with its bytes and mode.
+
+The programs are copied as they are; the data they read is composed here, at lay-down time, from
+this folder's data files and the knowledge of MIG and instance types, so that a guest needs no YAML.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kiln.facts import instances
+from kiln.paths import KNOWLEDGE
+
+HERE = Path(__file__).parent
+LIB = "/usr/lib/kiln-lab/nvidia_smi"
+LAUNCHER = """#!/usr/bin/python3 -SEI
+# AMI Kiln lab stand-in. No NVIDIA software; never on an AMI that leaves the lab.
+import sys
+sys.path.insert(0, {folder!r})
+from nvidia_smi.{module} import {function}
+sys.exit({function}(sys.argv[1:]))
+"""
+# Guest path -> the module and function behind it.
+PROGRAMS = {
+    "/usr/bin/nvidia-smi": ("main", "main"),
+    "/usr/bin/nvidia-persistenced": ("daemons", "persistenced"),
+    "/usr/bin/nv-fabricmanager": ("daemons", "fabricmanager"),
+    "/usr/bin/nvidia-modprobe": ("daemons", "modprobe"),
+    "/usr/bin/kiln-lab-gpu": ("daemons", "handle"),
+}
+
+
+@dataclass(frozen=True)
+class GuestFile:
+    """A file to lay down: its bytes and its mode (such as 0o755)."""
+
+    content: bytes
+    mode: int
+
+
+def payload() -> dict[str, GuestFile]:
+    """Every file of the stand-ins, by absolute guest path.
+
+    The driver's version is not among them: who installs a driver writes
+    /var/lib/kiln-lab/driver.json, {"version": "510.47.03", "kernel_module": "proprietary",
+    "cuda": "11.6"}, itself.
+    """
+    folder = LIB.rsplit("/", 1)[0]
+    files = {
+        path: GuestFile(
+            LAUNCHER.format(folder=folder, module=module, function=function).encode(), 0o755
+        )
+        for path, (module, function) in PROGRAMS.items()
+    }
+    for source in sorted((HERE / "smi").glob("*.py")):
+        files[f"{LIB}/{source.name}"] = GuestFile(source.read_bytes(), 0o644)
+    for name, value in compose().items():
+        content = json.dumps(value, separators=(",", ":")).encode()
+        files[f"{LIB}/data/{name}.json"] = GuestFile(content, 0o644)
+    return files
+
+
+def lay_down(root: Path) -> list[Path]:
+    """Write the payload under a root filesystem; returns the files written."""
+    written = []
+    for path, file in payload().items():
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.content)
+        target.chmod(file.mode)
+        written.append(target)
+    return written
+
+
+def compose() -> dict[str, Any]:
+    """The data files: machines (with models and MIG facts), attributes, query_fields."""
+    models = _yaml(HERE / "data" / "models.yaml")["models"]
+    mig = _yaml(KNOWLEDGE / "mig.yaml")
+    by_name = {gpu["gpu"]: _mig_entry(gpu, mig) for gpu in mig["gpus"]}
+    for model in models.values():
+        model.pop("source", None)
+        model.pop("unsure", None)
+        if "mig" in model:
+            model["mig_facts"] = by_name[model.pop("mig")]
+    return {
+        "machines": {"models": models, "machines": _machines()},
+        "attributes": _attributes((HERE / "data" / "attributes.txt").read_text(encoding="utf-8")),
+        "query_fields": _fields((HERE / "data" / "query_fields.txt").read_text(encoding="utf-8")),
+    }
+
+
+def _machines() -> dict[str, Any]:
+    """Instance type -> gpu, its addresses, vcpus, fabric; what a fraction of a GPU shows."""
+    families = _yaml(HERE / "data" / "addresses.yaml")["families"]
+    out = {}
+    for name, entry in instances().items():
+        count = max(entry.gpu_count, 1)
+        out[name] = {
+            "gpu": entry.gpu,
+            "bus": families.get(entry.family, families["*"])[count],
+            "vcpus": entry.vcpus,
+            "fabric": entry.nvswitch,
+        }
+        if entry.fractional:
+            # A slice of an L4 under the GRID driver is named by its frame buffer in GB.
+            out[name]["slice"] = [
+                f"{entry.product}-{round(entry.gpu_memory_mib / 954)}Q", entry.gpu_memory_mib
+            ]  # fmt: skip
+    return out
+
+
+def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    profiles = []
+    for number, profile in enumerate(gpu["profiles"]):
+        known = {key: value for key, value in profile.items() if key != "unsure"}
+        if known["id"] is None:
+            known["id"] = 100 + number  # not published: a number no real profile has
+        profiles.append(known)
+    return {
+        "compute_slices": gpu["compute_slices"],
+        "memory_slices": gpu["memory_slices"],
+        "since_driver": gpu.get("since_driver", {}),
+        "profiles": profiles,
+        "compute_instance_profiles": facts["compute_instance_profiles"],
+    }
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(loaded, dict)  # noqa: S101 -- our own file
+    return loaded
+
+
+def _rows(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _spans(text: str) -> list[list[int]]:
+    """'535-575, 590-' -> [[535, 575], [590, 9999]]"""
+    out = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        low, _, high = part.partition("-")
+        out.append([int(low or 0), int(high or 9999)])
+    return out
+
+
+def _attributes(text: str) -> list[list[Any]]:
+    """data/attributes.txt, nested: [tag, label, value, spans, prefix, flag, children]."""
+    top: list[list[Any]] = []
+    open_lists = [top]
+    for line in _rows(text):
+        depth = (len(line) - len(line.lstrip(" "))) // 2
+        cells = [cell.strip() for cell in line.split("|")] + [""] * 6
+        node: list[Any] = [cells[0], cells[1], cells[2], _spans(cells[3]), cells[4], cells[5], []]
+        del open_lists[depth + 1 :]
+        open_lists[depth].append(node)
+        open_lists.append(node[6])
+    return top
+
+
+def _fields(text: str) -> list[list[Any]]:
+    """[[names, unit, spans], ...] of data/query_fields.txt."""
+    out = []
+    for line in _rows(text):
+        cells = [cell.strip() for cell in line.split("|")] + ["", ""]
+        out.append([cells[0].split(), cells[1], _spans(cells[2])])
+    return out
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Lay the stand-ins down in a root filesystem.")
+    parser.add_argument("root", type=Path)
+    lay_down(parser.parse_args().root)

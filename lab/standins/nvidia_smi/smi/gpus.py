@@ -1,0 +1,128 @@
+"""The GPUs of this machine and their state.
+
+Two files hold the state. What a card keeps in its InfoROM (the MIG mode of Ampere, ECC) is in
+/var/lib and counts only for the instance it was written on: a frozen disk takes no card along.
+What the driver keeps is in /run and is gone after a boot: instances, persistence mode, clocks, and
+the MIG mode of Hopper and later.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from . import box
+
+TYPE_CHECKING = False  # typing itself costs start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
+STATE = box.RUN + "/state.json"
+INFOROM = box.ROOT + "/var/lib/kiln-lab/nvidia-smi/inforom.json"
+
+
+class Gpu:
+    """One GPU: what the model says, where it sits, and its state (a plain dict, saved as it is)."""
+
+    def __init__(self, index: int, model: dict[str, Any], bus_id: str, seed: str) -> None:
+        self.index = index
+        self.model = model
+        self.bus_id = bus_id  # 00000000:10:1C.0
+        self.uuid = "GPU-" + ident(seed)
+        self.serial = "165" + str(int(ident(seed)[:8], 16)).rjust(10, "0")
+        self.fabric = False  # sits behind an NVSwitch
+        self.state: dict[str, Any] = {}
+
+    @property
+    def mig(self) -> dict[str, Any] | None:
+        """The card's MIG facts (from kiln/knowledge/mig.yaml), None where it cannot."""
+        return self.model.get("mig_facts")
+
+    @property
+    def ampere(self) -> bool:
+        """Whether a MIG mode change needs a reset, and lasts."""
+        return str(self.model["arch"]) == "Ampere"
+
+
+class Lab:
+    """Everything a command works on."""
+
+    def __init__(
+        self, driver: dict[str, Any], machine: dict[str, Any], gpus: list[Gpu], root: bool
+    ) -> None:
+        self.driver = driver
+        self.machine = machine
+        self.gpus = gpus
+        self.root = root
+        self.branch = int(driver["branch"])  # such as 580
+
+    def save(self) -> None:
+        """Write both state files. Raises OSError for a user who may not."""
+        box.write_json(STATE, {gpu.uuid: gpu.state for gpu in self.gpus})
+        kept = {g.uuid: {k: g.state[k] for k in ("mig_pending", "ecc_pending")} for g in self.gpus}
+        box.write_json(INFOROM, kept)
+
+
+def load(driver: dict[str, Any]) -> Lab:
+    """The machine's GPUs with the state they are in; no GPU on an instance type without."""
+    here = box.machine()
+    facts = box.data("machines")
+    entry = facts["machines"].get(here["instance_type"], {})
+    hidden = box.faults().get("hide", ())
+    gpus = []
+    for index, at in enumerate(entry.get("bus", ())):
+        if index not in hidden:
+            model = facts["models"][entry["gpu"]]
+            if "slice" in entry:
+                name, mib = entry["slice"]
+                model = dict(model, product=name, mib=[mib, 0, 256])
+            gpu = Gpu(index, model, f"00000000:{at}", f"{here['instance_id']}/{index}")
+            gpu.fabric = bool(entry["fabric"])
+            gpus.append(gpu)
+    machine = dict(here, vcpus=entry.get("vcpus", 0))
+    lab = Lab(driver, machine, gpus, int(os.environ.get("KILN_LAB_EUID", os.geteuid())) == 0)
+    volatile = box.read_json(STATE) or {}
+    inforom = box.read_json(INFOROM) or {}
+    for gpu in gpus:
+        gpu.state = volatile.get(gpu.uuid) or _fresh(gpu, inforom.get(gpu.uuid, {}))
+    return lab
+
+
+def _fresh(gpu: Gpu, inforom: dict[str, Any]) -> dict[str, Any]:
+    mig = bool(inforom.get("mig_pending")) if gpu.ampere else False
+    ecc = bool(inforom.get("ecc_pending", True))
+    return {
+        "mig": mig, "mig_pending": mig, "ecc": ecc, "ecc_pending": ecc, "pm": False,
+        "app": None, "pl": None, "compute_mode": "Default", "instances": [],
+    }  # fmt: skip
+
+
+class Locked:
+    """Holds the lock under which state is read, changed and written; free for plain readers."""
+
+    def __init__(self) -> None:
+        self.file: Any = None
+
+    def __enter__(self) -> Locked:
+        try:
+            os.makedirs(box.RUN, exist_ok=True)
+            self.file = open(box.RUN + "/lock", "a")
+            fcntl.flock(self.file, fcntl.LOCK_EX)
+        except OSError:
+            self.file = None  # not root: reads only
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+def ident(seed: str) -> str:
+    """A UUID-shaped name that is always the same for a seed (version 5, as MIG's are)."""
+    try:
+        from _sha1 import sha1  # type: ignore[import-not-found]  # hashlib would load OpenSSL
+    except ImportError:
+        from hashlib import sha1
+    text = sha1(seed.encode()).hexdigest()[:32]  # noqa: S324 -- a name, not a secret
+    text = text[:12] + "5" + text[13:16] + "89ab"[int(text[16], 16) % 4] + text[17:]
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -1,0 +1,344 @@
+"""The command line: what was asked, on which GPUs, with which injected fault; and the journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from . import box, gpus
+from .gpus import Gpu, Lab, Locked
+
+TYPE_CHECKING = False  # typing itself costs start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
+    Result = tuple[str, int]  # text on stdout, exit code
+
+NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
+    "the latest NVIDIA driver is installed and running.\n\n"
+)
+# Options of the plain command: every spelling -> (short name, takes a value).
+OPTIONS: dict[str, tuple[str, bool]] = {}
+for _names, _value in (
+    (("h", "help"), False), (("version",), False), (("L", "list-gpus"), False),
+    (("q", "query"), False), (("x", "xml-format"), False), (("u", "unit"), False),
+    (("i", "id"), True), (("d", "display"), True), (("f", "filename"), True),
+    (("l", "loop"), True), (("lms", "loop-ms"), True), (("B", "list-excluded-gpus"), False),
+    (("query-gpu",), True), (("query-remapped-rows",), True), (("query-compute-apps",), True),
+    (("query-retired-pages",), True), (("query-supported-clocks",), True), (("format",), True),
+    (("help-query-gpu",), False), (("help-query-remapped-rows",), False),
+    (("help-query-compute-apps",), False), (("pm", "persistence-mode"), True),
+    (("mig", "multi-instance-gpu"), True), (("r", "gpu-reset"), False),
+    (("ac", "applications-clocks"), True), (("rac", "reset-applications-clocks"), False),
+    (("pl", "power-limit"), True), (("e", "ecc-config"), True), (("c", "compute-mode"), True),
+    (("lgc", "lock-gpu-clocks"), True), (("rgc", "reset-gpu-clocks"), False),
+):  # fmt: skip
+    for _name in _names:
+        OPTIONS[_name] = (_names[0], _value)
+SETTINGS = {"mig": "mig", "r": "gpu-reset", "pm": "pm", "ac": "ac", "rac": "rac", "pl": "pl",
+            "e": "e", "c": "c", "lgc": "lgc", "rgc": "rgc"}  # fmt: skip
+INVALID = "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
+
+
+class Stop(Exception):
+    """Ends the command with this text and exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.text, self.code = text, code
+
+
+def parse(words: list[str]) -> dict[str, str]:
+    """Options by short name; "" for those without a value. Raises Stop on an unknown one."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(words):
+        word = words[at]
+        name, equals, value = word.lstrip("-").partition("=")
+        known = OPTIONS.get(name) if word.startswith("-") else None
+        # Several short flags may share a dash: -qx, -Lq.
+        if known is None and word[:1] == "-" and word[1:2] != "-" and set(word[1:]) <= set("qxLu"):
+            found.update(dict.fromkeys(word[1:], ""))
+            at += 1
+            continue
+        if known is None:
+            raise Stop(
+                f"ERROR: Option {word} is not recognized. Please run 'nvidia-smi -h' for help.\n", 2
+            )
+        short, takes = known
+        if takes and not equals:
+            at += 1
+            if at >= len(words) or (short not in "l" and words[at].startswith("-")):
+                raise Stop(
+                    f"ERROR: Option {word} requires an argument. Please run 'nvidia-smi -h' for help.\n",
+                    2,
+                )
+            value = words[at]
+        found[short] = value
+        at += 1
+    return found
+
+
+def pick(lab: Lab, wanted: str | None) -> list[Gpu]:
+    """The GPUs of an -i list (index, UUID or bus id; all without one). Raises Stop, code 6."""
+    if not lab.gpus:
+        raise Stop("No devices were found\n", 6)
+    if wanted is None:
+        return lab.gpus
+    chosen = []
+    for name in wanted.split(","):
+        bus = name.upper()[-10:] if ":" in name else "-"
+        for gpu in lab.gpus:
+            if name in (str(gpu.index), gpu.uuid) or gpu.bus_id.endswith(bus):
+                chosen.append(gpu)
+                break
+        else:
+            raise Stop("No devices were found\n", 6)
+    return chosen
+
+
+def command(words: list[str]) -> tuple[Result, bool]:
+    """Run the command: (text, exit code), and whether it was one that changes something."""
+    driver = box.driver()
+    if words[:1] and words[0] in ("-h", "--help"):
+        from . import usage
+
+        return (usage.main(driver), 0), False
+    rules = box.faults()
+    if driver is None or not driver["loaded"] or rules.get("driver_loaded") is False:
+        return (NO_DRIVER, 9), False
+    with Locked():
+        lab = gpus.load(driver)
+        if not lab.gpus and not rules.get("hide"):
+            return (NO_DRIVER, 9), False  # no NVIDIA device: the kernel module does not load
+        if words and words[0] in ("mig", "topo", "nvlink") and not words[0].startswith("-"):
+            return subcommand(lab, words)
+        options = parse(words)
+        changing = [name for name in options if name in SETTINGS]
+        if changing:
+            from . import settings
+
+            chosen = pick(lab, options.get("i"))
+            result = settings.ACTIONS[SETTINGS[changing[0]]](lab, chosen, options[changing[0]])
+            if lab.root:
+                lab.save()
+            return result, True
+        return show(lab, options), False
+
+
+def subcommand(lab: Lab, words: list[str]) -> tuple[Result, bool]:
+    """mig, topo and nvlink."""
+    kind, rest = words[0], words[1:]
+    if kind == "topo":
+        from . import topo
+
+        if rest[:1] in (["-m"], ["--matrix"]):
+            pick(lab, None)
+            return (topo.matrix(lab), 0), False
+        raise Stop(INVALID, 2)
+    if kind == "nvlink":
+        from . import topo
+
+        options = _short_options(rest, {"s": False, "i": True}, {"status": "s", "id": "i"})
+        if "s" not in options:
+            raise Stop(INVALID, 2)
+        return topo.nvlink(lab, pick(lab, options.get("i"))), False
+    from . import mig_cli, usage
+
+    takes = {**dict.fromkeys(mig_cli.ACTIONS, False), "cgi": True, "i": True, "gi": True,
+             "ci": True, "C": False, "h": False}  # fmt: skip
+    options = _short_options(rest, takes, mig_cli.LONG, optional=("cci",))
+    if "h" in options:
+        return (usage.mig(), 0), False
+    actions = [name for name in options if name in mig_cli.ACTIONS]
+    if len(actions) != 1:
+        raise Stop(INVALID, 2)
+    full: dict[str, Any] = {"gi": None, "ci": None, "cci": None, **options, "C": "C" in options}
+    result = mig_cli.run(lab, actions[0], pick(lab, options.get("i")), full)
+    changing = actions[0] in mig_cli.CHANGES
+    if changing and lab.root:
+        lab.save()
+    return result, changing
+
+
+def _short_options(
+    words: list[str], takes: dict[str, bool], long: dict[str, str], optional: tuple[str, ...] = ()
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(words):
+        name, equals, value = words[at].lstrip("-").partition("=")
+        name = long.get(name, name) if words[at].startswith("-") else ""
+        if name not in takes:
+            raise Stop(
+                f"ERROR: Option {words[at]} is not recognized. Please run 'nvidia-smi -h' for help.\n",
+                2,
+            )
+        follows = at + 1 < len(words) and not words[at + 1].startswith("-")
+        if not equals and (takes[name] or (name in optional and follows)):
+            if not follows:
+                raise Stop(INVALID, 2)
+            at += 1
+            value = words[at]
+        found[name] = value
+        at += 1
+    return found
+
+
+def show(lab: Lab, options: dict[str, str]) -> Result:
+    """The commands that only read."""
+    if "h" in options or any(name.startswith("help-query") for name in options):
+        from . import usage
+
+        return usage.fields(lab, next((n for n in options if n.startswith("help-")), "")), 0
+    if "version" in options:
+        from . import usage
+
+        return usage.version(lab.driver), 0
+    if "B" in options:
+        return "No excluded devices found.\n", 0
+    chosen = pick(lab, options.get("i"))
+    queries = [name for name in options if name.startswith("query-")]
+    if queries:
+        return csv(lab, chosen, queries[0], options)
+    if "format" in options:
+        raise Stop(INVALID, 2)
+    if "L" in options:
+        return listing(lab, chosen), 0
+    if "q" in options or "x" in options:
+        from . import attributes
+
+        if "x" in options:
+            return attributes.xml(lab, chosen), 0
+        kinds = [kind for kind in options.get("d", "").upper().split(",") if kind]
+        for kind in kinds:
+            if kind not in attributes.DISPLAY:
+                raise Stop(
+                    f"\"{kind}\" is not a valid display type. Please run 'nvidia-smi -h' for help.\n",
+                    2,
+                )
+        return attributes.text(lab, chosen, kinds), 0
+    from . import table
+
+    return table.render(lab, chosen), 0
+
+
+def listing(lab: Lab, chosen: list[Gpu]) -> str:
+    """-L"""
+    from . import mig
+
+    out = ""
+    for gpu in chosen:
+        out += f"GPU {gpu.index}: {gpu.model['product']} (UUID: {gpu.uuid})\n"
+        for d in mig.devices(gpu, lab.branch) if gpu.state["mig"] else []:
+            # A +me instance is listed without its attribute (seen on H100, driver 580).
+            out += f"  MIG {d['name']:<11} Device {d['index']:>2}: (UUID: {d['uuid']})\n"
+    return out
+
+
+def csv(lab: Lab, chosen: list[Gpu], name: str, options: dict[str, str]) -> Result:
+    """--query-...=FIELDS --format=csv[,noheader][,nounits]"""
+    from . import query
+
+    form = {part.strip() for part in options.get("format", "").split(",")}
+    if "csv" not in form:
+        raise Stop('"--format=" switch is missing. Default to "csv" or run \'nvidia-smi -h\' for help.\n'
+                   if "format" not in options else INVALID, 2)  # fmt: skip
+    fields = [field.strip() for field in options[name].split(",")]
+    try:
+        if name == "query-gpu":
+            return query.query_gpu(lab, chosen, fields, form), 0
+        return query.query_other(lab, chosen, name[6:], fields, form), 0
+    except query.BadField as bad:
+        return f'Field "{bad}" is not a valid field to query.\n\n', 2
+
+
+def apply_faults(words: list[str]) -> dict[str, Any] | None:
+    """The first injected rule that fires for this call; counts matching calls."""
+    injected = box.faults()
+    rules = injected.get("rules", [])
+    if not rules:
+        return None
+    counted = box.read_json(box.RUN + "/faults.json") or {}
+    if counted.get("stamp") != injected["stamp"]:
+        counted = {"stamp": injected["stamp"], "seen": [0] * len(rules)}
+    fired = None
+    for number, rule in enumerate(rules):
+        if not all(token in words for token in rule.get("match", ())):
+            continue
+        counted["seen"][number] += 1
+        nth, times = rule.get("nth", 1), rule.get("times", 1)
+        if fired is None and nth <= counted["seen"][number] < nth + (times or 10**9):
+            fired = rule
+    try:
+        box.write_json(box.RUN + "/faults.json", counted)
+    except OSError:
+        pass  # not root: the count stays
+    return fired
+
+
+def journal(words: list[str], code: int, changes: bool, began: float) -> None:
+    """One line per call, so that a test can count what a program asked for."""
+    line = {"time": round(began, 3), "pid": os.getpid(), "ppid": os.getppid(), "argv": words,
+            "exit": code, "changes": changes, "ms": round((time.time() - began) * 1000, 1)}  # fmt: skip
+    try:
+        os.makedirs(os.path.dirname(box.JOURNAL), exist_ok=True)
+        with open(box.JOURNAL, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")  # one write, at the end of the file
+            os.fchmod(file.fileno(), 0o666)  # other users' calls count too
+    except OSError:
+        pass  # no file yet, or not its owner: the file stays as it is
+
+
+def once(words: list[str]) -> Result:
+    """One run of the command, faults and journal included."""
+    began = time.time()
+    box.look_again()
+    rule = apply_faults(words)
+    changes = False
+    if rule and not rule.get("after"):
+        sys.stderr.write(rule.get("stderr", ""))
+        result: Result = (rule.get("stdout", ""), int(rule.get("exit", 255)))
+    else:
+        try:
+            result, changes = command(words)
+        except Stop as stop:
+            result = (stop.text, stop.code)
+        if rule:
+            result = (result[0], int(rule.get("exit", result[1])))
+    journal(words, result[1], changes, began)
+    if rule and rule.get("kill_parent"):
+        os.kill(os.getppid(), signal.SIGKILL)
+    return result
+
+
+def main(words: list[str]) -> int:
+    """Run nvidia-smi with these arguments; returns the exit code."""
+    seconds = None
+    for at, word in enumerate(words):
+        name, _, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in ("l", "loop", "lms", "loop-ms"):
+            value = value or (words[at + 1] if at + 1 < len(words) else "")
+            unit = 1000.0 if "ms" in name else 1.0
+            seconds = float(value) / unit if value.replace(".", "").isdigit() else 5.0
+    while True:
+        text, code = once(words)
+        path = next((w.partition("=")[2] or words[n + 1] for n, w in enumerate([*words[:-1], ""])
+                     if w in ("-f", "--filename") or w.startswith("--filename=")), None)  # fmt: skip
+        if path:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            try:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                return code
+        if seconds is None or code:
+            return code
+        time.sleep(seconds)

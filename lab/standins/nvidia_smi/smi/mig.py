@@ -1,0 +1,197 @@
+"""MIG's rules: which instance goes where, under which id, and what is left.
+
+How the driver chooses and names was read off public transcripts of A100, A30, H100 and H200:
+
+- An instance goes to the free place that spoils the fewest other places (so a first 1g goes to
+  slice 6, which no 2g can use, and a first 3g to the upper half, which 4g cannot use).
+- Ids number a binary tree over the memory slices: 0 the whole, 1-2 the halves, 3-6 the quarters,
+  7-14 the eighths. On half of the cards the two halves are numbered the other way round.
+"""
+
+from __future__ import annotations
+
+from .gpus import Gpu, ident
+
+TYPE_CHECKING = False  # typing itself costs start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
+# Profile name suffix -> place in NVML's enumeration, which orders -lgi, -lci and -dgi.
+ORDER = {"": 0, "+me": 7, "double": 9, "+gfx": 10, "+me.all": 12, "-me": 14}
+
+
+def profiles(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
+    """The card's GPU instance profiles this driver knows, in -lgip's order."""
+    facts = gpu.mig or {}
+    since = facts.get("since_driver", {})
+    known = [p for p in facts.get("profiles", ()) if int(since.get(p["profile"], 0)) <= branch]
+    return [dict(p, attribute=attribute(p)) for p in known]
+
+
+def attribute(profile: dict[str, Any]) -> str:
+    """What a profile's name adds to its size: "", "+me", "double" (twice the memory), ..."""
+    name = str(profile["profile"])
+    for mark in ("+me.all", "+gfx", "+me", "-me"):
+        if name.endswith(mark):
+            return mark
+    return "double" if profile["id"] == 15 else ""
+
+
+def find_profile(gpu: Gpu, branch: int, wanted: str) -> dict[str, Any] | None:
+    """The profile of an id, a name ("3g.20gb") or a full name ("MIG 3g.20gb")."""
+    name = wanted[4:] if wanted.startswith("MIG ") else wanted
+    for profile in profiles(gpu, branch):
+        if name in (str(profile["id"]), profile["profile"]):
+            return profile
+    return None
+
+
+def free_starts(gpu: Gpu, branch: int, profile: dict[str, Any]) -> list[int]:
+    """Where one more instance of this profile can go; [] when it cannot."""
+    made = _made(gpu, branch)
+    taken = {s for p, start in made for s in range(start, start + p["memory"])}
+    if gpu.mig is None or sum(p["compute"] for p, _ in made) + profile["compute"] > int(
+        gpu.mig["compute_slices"]
+    ):
+        return []
+    if sum(p["id"] == profile["id"] for p, _ in made) >= profile["max"]:
+        return []
+    if "+me" in profile["profile"] and any("+me" in p["profile"] for p, _ in made):
+        return []  # one media engine set on the card
+    return [s for s in profile["starts"] if not taken & set(range(s, s + profile["memory"]))]
+
+
+def free_count(gpu: Gpu, branch: int, profile: dict[str, Any]) -> int:
+    """How many more instances of the profile fit, as -lgip counts them."""
+    starts = free_starts(gpu, branch, profile)
+    made = _made(gpu, branch)
+    left = profile["max"] - sum(p["id"] == profile["id"] for p, _ in made)
+    slices = int((gpu.mig or {})["compute_slices"]) - sum(p["compute"] for p, _ in made)
+    return int(min(len(starts), left, slices // profile["compute"]))
+
+
+def _made(gpu: Gpu, branch: int) -> list[tuple[dict[str, Any], int]]:
+    by_id = {p["id"]: p for p in profiles(gpu, branch)}
+    return [(by_id[i["profile_id"]], int(i["start"])) for i in gpu.state["instances"]]
+
+
+def create(
+    gpu: Gpu, branch: int, profile: dict[str, Any], at: int | None = None
+) -> dict[str, Any] | None:
+    """Add a GPU instance of the profile, at a place or where the driver would put it.
+
+    None: no room.
+    """
+    starts = [s for s in free_starts(gpu, branch, profile) if at in (None, s)]
+    if not starts:
+        return None
+    open_places = [
+        (other, s) for other in profiles(gpu, branch) for s in free_starts(gpu, branch, other)
+    ]
+
+    def spoils(start: int) -> int:
+        mine = range(start, start + profile["memory"])
+        return sum(
+            s < mine.stop and start < s + other["memory"] for other, s in open_places
+        )  # every place this one would overlap
+
+    start = min(starts, key=lambda s: (spoils(s), s))
+    instance = {
+        "id": _tree_id(gpu, profile, start), "profile_id": profile["id"],
+        "profile": profile["profile"], "start": start, "cis": [],
+    }  # fmt: skip
+    gpu.state["instances"].append(instance)
+    return instance
+
+
+def _tree_id(gpu: Gpu, profile: dict[str, Any], start: int) -> int:
+    slices = int((gpu.mig or {})["memory_slices"])
+    level, width = 0, slices
+    while width // 2 >= profile["memory"] and width > 1:
+        level, width = level + 1, width // 2
+    node: int = start // width
+    if level and int(ident(gpu.uuid)[0], 16) % 2:
+        half = 2 ** (level - 1)
+        node = (node + half) % (2 * half)  # this card numbers its halves the other way round
+    return int(2**level - 1 + node)
+
+
+def instances(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
+    """The GPU instances in the order NVML walks them: by profile, then by id."""
+    by_id = {p["id"]: p for p in profiles(gpu, branch)}
+
+    def place(instance: dict[str, Any]) -> tuple[int, int, int]:
+        profile = by_id[instance["profile_id"]]
+        return (ORDER[profile["attribute"]], profile["compute"], instance["id"])
+
+    return sorted(gpu.state["instances"], key=place)
+
+
+def compute_profiles(gpu: Gpu, branch: int, instance: dict[str, Any]) -> list[dict[str, Any]]:
+    """Compute instance profiles of a GPU instance: id, slices, name, max, free, sm, default."""
+    whole = next(p for p in profiles(gpu, branch) if p["id"] == instance["profile_id"])
+    width = int(whole["compute"])
+    one = next(p for p in profiles(gpu, branch) if p["compute"] == 1)
+    used = sum(ci["slices"] for ci in instance["cis"])
+    ids: dict[str, int] = (gpu.mig or {})["compute_instance_profiles"]
+    out = []
+    for slices in (1, 2, 3, 4, 7):
+        # A 4g holds no 3c: the driver offers 1, 2, and the whole; a 7g also 3 and 4.
+        if slices > width or (slices == 3 and width == 4):
+            continue
+        full = slices == width
+        base = instance["profile"].split("+")[0].replace("-me", "")
+        most = 1 if full else width // slices
+        sm = whole["sm"] if full else (one["sm"] or 0) * slices
+        out.append({
+            "id": ids[str(slices)], "slices": slices, "default": full, "max": most,
+            "name": base if full else f"{slices}c.{base}",
+            "free": min(most, (width - used) // slices), "sm": sm or 0, "whole": whole,
+        })  # fmt: skip
+    return out
+
+
+def create_compute(
+    gpu: Gpu, branch: int, instance: dict[str, Any], wanted: str | None
+) -> dict[str, Any] | str:
+    """Add a compute instance (the whole GPU instance when none is named), or say what is wrong."""
+    known = compute_profiles(gpu, branch, instance)
+    name = wanted[4:] if wanted and wanted.startswith("MIG ") else wanted
+    chosen = [
+        p for p in known if (p["default"] if name is None else name in (str(p["id"]), p["name"]))
+    ]
+    if not chosen:
+        return "Invalid Argument"
+    profile = chosen[0]
+    if profile["free"] < 1:
+        return "Insufficient Resources"
+    taken = {s for ci in instance["cis"] for s in range(ci["start"], ci["start"] + ci["slices"])}
+    width = int(profile["whole"]["compute"])
+    starts = [
+        s for s in range(width - profile["slices"] + 1)
+        if not taken & set(range(s, s + profile["slices"]))
+    ]  # fmt: skip
+    if not starts:
+        return "Insufficient Resources"
+    number = next(n for n in range(8) if n not in {ci["id"] for ci in instance["cis"]})
+    made = {
+        "id": number, "profile_id": profile["id"], "name": profile["name"],
+        "slices": profile["slices"], "start": starts[0], "sm": profile["sm"],
+    }  # fmt: skip
+    instance["cis"].append(made)
+    return made
+
+
+def devices(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
+    """The MIG devices (compute instances) in -L's order, by GPU instance then compute instance."""
+    by_id = {p["id"]: p for p in profiles(gpu, branch)}
+    out: list[dict[str, Any]] = []
+    for instance in sorted(gpu.state["instances"], key=lambda i: int(i["id"])):
+        for ci in sorted(instance["cis"], key=lambda c: int(c["id"])):
+            key = f"{gpu.uuid}/{instance['id']}/{ci['id']}"
+            out.append({
+                "index": len(out), "gi": instance["id"], "ci": ci["id"], "name": ci["name"],
+                "uuid": f"MIG-{ident(key)}" if branch >= 470 else f"MIG-{key}",
+                "sm": ci["sm"], "profile": by_id[instance["profile_id"]],
+            })  # fmt: skip
+    return out

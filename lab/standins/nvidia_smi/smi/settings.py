@@ -1,0 +1,276 @@
+"""What changes a GPU: MIG mode, reset, persistence, clocks, power, ECC, compute mode."""
+
+from __future__ import annotations
+
+from . import box
+from .gpus import Gpu, Lab
+
+TYPE_CHECKING = False  # typing itself costs start-up time
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Result = tuple[str, int]  # text on stdout, exit code
+
+ON = {"1": True, "ENABLED": True, "0": False, "DISABLED": False}
+EARLY = "Terminating early due to previous errors.\n"
+WARNED = "Treating as warning and moving on.\n"
+
+
+def switch(value: str) -> bool | None:
+    """1/ENABLED or 0/DISABLED; None for anything else."""
+    return ON.get(value.upper())
+
+
+def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
+    """-mig 0|1.
+
+    Ampere: the driver resets the card, which a client or the hypervisor can stop; the mode is then
+    pending. Later cards switch at once, unless work runs on them or instances are left.
+    """
+    wanted = switch(value)
+    if wanted is None:
+        return f'"{value}" is not a valid MIG mode. Valid options are 0/DISABLED or 1/ENABLED.\n', 2
+    word, verb = ("enable", "Enabled") if wanted else ("disable", "Disabled")
+    out = ""
+    for gpu in gpus:
+        state = gpu.state
+        if gpu.mig is None:
+            out += f"Unable to {word} MIG Mode for GPU {gpu.bus_id}: Not Supported\n{WARNED}"
+            continue
+        if not lab.root:
+            return (
+                out
+                + f"Unable to {word} MIG Mode for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}"
+            ), 4
+        state["mig_pending"] = wanted
+        problem = "" if state["mig"] == wanted else _stops_mode_change(gpu)
+        if problem:
+            out += f"Warning: MIG mode is in pending {word} state for GPU {gpu.bus_id}:{problem}\n"
+            out += (
+                f"{gpu.bus_id} is currently being used by one or more other processes (e.g. CUDA "
+                "application or a monitoring application such as another instance of nvidia-smi). "
+                "Please first kill all processes using the device and retry the command or reboot "
+                "the system to make MIG mode effective.\n"
+                if problem.startswith("In use")
+                else "Reboot the system or try nvidia-smi --gpu-reset to make MIG mode effective on "
+                f"GPU {gpu.bus_id}\n"
+            )
+            continue
+        if state["mig"] != wanted:
+            state["instances"] = []
+        state["mig"] = wanted
+        out += f"{verb} MIG Mode for GPU {gpu.bus_id}\n{_persistence_warning(gpu)}"
+    return out + "All done.\n", 0
+
+
+def _stops_mode_change(gpu: Gpu) -> str:
+    if gpu.ampere and not _can_reset():
+        return "Not Supported"
+    holders = box.clients(gpu.index)
+    if gpu.state["instances"] or any(one["compute"] or gpu.ampere for one in holders):
+        return "In use by another client"
+    return ""
+
+
+def _can_reset() -> bool:
+    return bool(box.faults().get("reset_supported", True))
+
+
+def _persistence_warning(gpu: Gpu) -> str:
+    if gpu.state["pm"]:
+        return ""
+    return (
+        f"\nWarning: persistence mode is disabled on device {gpu.bus_id}. See the Known Issues "
+        "section of the nvidia-smi(1) man page for more information. Run with [--help | -h] switch "
+        "to get more information on how to enable persistence mode.\n"
+    )
+
+
+def reset(lab: Lab, gpus: list[Gpu], _value: str = "") -> Result:
+    """--gpu-reset: a pending mode takes effect; instances are gone."""
+    if not lab.root:
+        return "Insufficient Permissions\n", 4
+    if not _can_reset() and lab.branch < 580:
+        return "".join(f"Resetting GPU {gpu.bus_id} is not supported.\n" for gpu in gpus), 3
+    held = [gpu for gpu in gpus if box.clients(gpu.index)]
+    if held or not _can_reset():
+        why = "In use by another client" if _can_reset() else "Not Supported"
+        out = "The following GPUs could not be reset:\n"
+        out += "".join(f"  GPU {gpu.bus_id}: {why}\n" for gpu in held or gpus)
+        if held:
+            number = "1 device is" if len(held) == 1 else f"{len(held)} devices are"
+            these = "this device" if len(held) == 1 else "these devices"
+            out += (
+                f"\n{number} currently being used by one or more other processes (e.g., Fabric "
+                "Manager, CUDA application, graphics application such as an X server, or a "
+                "monitoring application such as another instance of nvidia-smi). Please first kill "
+                f"all processes using {these} and all compute applications running in the system.\n"
+            )
+        return out, 255
+    for gpu in gpus:
+        state = gpu.state
+        state["mig"], state["instances"] = state["mig_pending"], []
+        state["ecc"] = state["ecc_pending"]
+    done = "".join(f"GPU {gpu.bus_id} was successfully reset.\n" for gpu in gpus)
+    return done + "All done.\n", 0
+
+
+def persistence(lab: Lab, gpus: list[Gpu], value: str) -> Result:
+    """-pm 0|1"""
+    wanted = switch(value)
+    if wanted is None:
+        return (
+            f'"{value}" is not a valid persistence mode. Valid options are 0/DISABLED or 1/ENABLED.\n',
+            2,
+        )
+    out, verb = "", "Enabled" if wanted else "Disabled"
+    for gpu in gpus:
+        if not lab.root:
+            return (
+                f"Unable to set persistence mode for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
+                4,
+            )
+        if gpu.state["pm"] == wanted:
+            out += f"Persistence mode is already {verb} for GPU {gpu.bus_id}.\n"
+        else:
+            gpu.state["pm"] = wanted
+            out += f"{verb} persistence mode for GPU {gpu.bus_id}.\n"
+    return out + "All done.\n", 0
+
+
+def application_clocks(lab: Lab, gpus: list[Gpu], value: str) -> Result:
+    """-ac MEMORY,GRAPHICS"""
+    parts = value.split(",")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        return f"Invalid applications clocks specified: {value}\n", 2
+    memory, graphics = (int(part) for part in parts)
+    out = ""
+    for gpu in gpus:
+        low, high, idle, top = gpu.model["mhz"][:4]
+        if not lab.root:
+            return (
+                f"Setting applications clocks for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
+                4,
+            )
+        if lab.branch >= 590:
+            out += f"Setting applications clocks is not supported for GPU {gpu.bus_id}.\n{WARNED}"
+        elif memory not in (idle, top) or not low <= graphics <= high:
+            out += (
+                f'Specified clock combination "(MEM {memory}, SM {graphics})" is not supported for GPU '
+                f"{gpu.bus_id}. Run 'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock "
+                f"combinations\n{WARNED}"
+            )
+        else:
+            gpu.state["app"] = [memory, graphics]
+            out += (
+                f'Applications clocks set to "(MEM {memory}, SM {graphics})" for GPU {gpu.bus_id}\n'
+            )
+            out += _persistence_warning(gpu)
+    return out + "All done.\n", 0
+
+
+def reset_application_clocks(lab: Lab, gpus: list[Gpu], _value: str = "") -> Result:
+    """-rac"""
+    for gpu in gpus:
+        if not lab.root:
+            return (
+                f"Resetting applications clocks for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
+                4,
+            )
+        gpu.state["app"] = None
+    return "All done.\n", 0
+
+
+def power_limit(lab: Lab, gpus: list[Gpu], value: str) -> Result:
+    """-pl WATTS"""
+    try:
+        watts = float(value)
+    except ValueError:
+        return f'"{value}" is not a valid power limit\n', 2
+    out = ""
+    for gpu in gpus:
+        _idle, default, low, high = (float(w) for w in gpu.model["watts"])
+        if not lab.root:
+            return (
+                f"Changing power management limit for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}"
+            ), 4
+        if not low <= watts <= high:
+            return (
+                f"Provided power limit {watts:.2f} W is not a valid power limit which should be between "
+                f"{low:.2f} W and {high:.2f} W for GPU {gpu.bus_id}\n{EARLY}"
+            ), 2
+        before, gpu.state["pl"] = gpu.state["pl"] or default, watts
+        out += f"Power limit for GPU {gpu.bus_id} was set to {watts:.2f} W from {before:.2f} W.\n"
+        out += _persistence_warning(gpu)
+    return out + "All done.\n", 0
+
+
+def ecc(lab: Lab, gpus: list[Gpu], value: str) -> Result:
+    """-e 0|1: takes effect after a reset or a reboot."""
+    wanted = switch(value)
+    if wanted is None:
+        return f'"{value}" is not a valid ECC mode. Valid options are 0/DISABLED or 1/ENABLED.\n', 2
+    out, verb = "", "Enabled" if wanted else "Disabled"
+    for gpu in gpus:
+        if not lab.root:
+            return (
+                f"Unable to set ECC support for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
+                4,
+            )
+        again = gpu.state["ecc_pending"] == wanted
+        gpu.state["ecc_pending"] = wanted
+        out += f"ECC support is already {verb} for GPU {gpu.bus_id}.\n" if again else (
+            f"{verb} ECC support for GPU {gpu.bus_id}.\n"
+        )  # fmt: skip
+    return out + "All done.\n" + ("" if "already" in out else "Reboot required.\n"), 0
+
+
+def compute_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
+    """-c 0|2|3"""
+    names = {"0": "Default", "DEFAULT": "Default", "2": "Prohibited", "PROHIBITED": "Prohibited",
+             "3": "Exclusive_Process", "EXCLUSIVE_PROCESS": "Exclusive_Process"}  # fmt: skip
+    name = names.get(value.upper())
+    if name is None:
+        return f'"{value}" is not a valid compute mode\n', 2
+    out = ""
+    for gpu in gpus:
+        if not lab.root:
+            return (
+                f"Unable to set the compute mode for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
+                4,
+            )
+        gpu.state["compute_mode"] = name
+        out += f"Set compute mode to {name.upper()} for GPU {gpu.bus_id}.\n"
+    return out + "All done.\n", 0
+
+
+def locked_clocks(lab: Lab, gpus: list[Gpu], value: str) -> Result:
+    """-lgc MIN[,MAX]"""
+    low, _, high = value.partition(",")
+    if not low.isdigit() or (high and not high.isdigit()):
+        return f"Invalid GPU clocks specified: {value}\n", 2
+    out = ""
+    for gpu in gpus:
+        if not lab.root:
+            return (
+                f"Setting locked GPU clocks for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
+                4,
+            )
+        out += (
+            f'GPU clocks set to "(gpuClkMin {low}, gpuClkMax {high or low})" for GPU {gpu.bus_id}\n'
+        )
+        out += _persistence_warning(gpu)
+    return out + "All done.\n", 0
+
+
+def reset_locked_clocks(lab: Lab, gpus: list[Gpu], _value: str = "") -> Result:
+    """-rgc"""
+    return ("All done.\n", 0) if lab.root else (f"Insufficient Permissions\n{EARLY}", 4)
+
+
+ACTIONS: dict[str, Callable[[Lab, list[Gpu], str], Any]] = {
+    "mig": mig_mode, "gpu-reset": reset, "pm": persistence, "ac": application_clocks,
+    "rac": reset_application_clocks, "pl": power_limit, "e": ecc, "c": compute_mode,
+    "lgc": locked_clocks, "rgc": reset_locked_clocks,
+}  # fmt: skip

@@ -1,0 +1,179 @@
+"""What can be read of one GPU, under --query-gpu's names; None is "not available"."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from . import box, mig
+from .gpus import Gpu, Lab
+
+TYPE_CHECKING = False  # typing itself costs start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
+DEPRECATED = "Requested functionality has been deprecated"
+
+
+def now(form: str = "%Y/%m/%d %H:%M:%S") -> str:
+    """The time as nvidia-smi writes it in CSV: local, with milliseconds."""
+    at = time.time()
+    return time.strftime(form, time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"
+
+
+def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
+    """Every readable value of the GPU. Keys not in the result are not available on it."""
+    m, state, branch = gpu.model, gpu.state, lab.branch
+    in_mig = state["mig"]
+    bus, device = gpu.bus_id[9:11], gpu.bus_id[12:14]
+    watts = [float(w) for w in m["watts"]]
+    sm_idle, sm_max, mem_idle, mem_max, video_idle, video_max = m["mhz"]
+    heat = list(m["celsius"]) + [None] * 6
+    app = state["app"] or m["app"]
+    limit = state["pl"] or watts[1]
+    total, reserved, bar1 = m["mib"]
+    instances = mig.devices(gpu, branch) if in_mig else []
+    used = sum(16 for _ in instances)
+    ecc = 0 if state["ecc"] else None
+    power = watts[0]
+    gsp = m.get("gsp") and (lab.driver["kernel_module"] == "open" or m["arch"] not in ("Turing",))
+    old_clocks = branch < 590
+    hmm = branch >= 535 and lab.driver["kernel_module"] == "open"
+    margin = 87 - heat[0] if m.get("tlimit") else None
+    averages = m["arch"] in ("Ada Lovelace", "Hopper", "Blackwell")
+    v: dict[str, Any] = {
+        "timestamp": now(), "driver_version": lab.driver["version"], "count": len(lab.gpus),
+        "name": m["product"], "brand": "NVIDIA", "architecture": m["arch"],
+        "serial": gpu.serial, "uuid": gpu.uuid, "index": gpu.index, "minor_number": gpu.index,
+        "pdi": "0x" + gpu.uuid.replace("-", "")[3:19], "hostname": os.uname().nodename,
+        "board_id": "0x" + f"{int(bus + device, 16):x}", "board_part_number": m["board"],
+        "gpu_part_number": m["part"], "vbios_version": m["vbios"],
+        "inforom.img": m["board"].split("-")[1][1:] + ".0200.00.05" if "-" in m["board"] else None,
+        "inforom.oem": "2.1", "inforom.ecc": m["ecc"], "inforom.checksum_validation": "valid",
+        "pci.bus_id": gpu.bus_id, "pci.domain": "0x0000", "pci.bus": "0x" + bus,
+        "pci.device": "0x" + device, "pci.device_id": "0x" + m["pci"],
+        "pci.sub_device_id": "0x" + m["sub"], "pci.baseClass": "0x3", "pci.subClass": "0x2",
+        "pcie.link.gen.current": m["pcie"], "pcie.link.gen.gpucurrent": m["pcie"],
+        "pcie.link.gen.max": m["pcie"], "pcie.link.gen.gpumax": m["pcie"],
+        "pcie.link.width.current": 16, "pcie.link.width.max": 16,
+        "display_mode": DEPRECATED if branch >= 580 else "Enabled" if branch >= 530 else "Disabled",
+        "display_attached": "Yes", "display_active": "Disabled",
+        "persistence_mode": "Enabled" if state["pm"] else "Disabled",
+        "addressing_mode": "HMM" if hmm else "None",
+        "accounting.mode": "Disabled", "accounting.buffer_size": 4000,
+        "reset_status.reset_required": DEPRECATED if branch >= 570 else "No",
+        "reset_status.drain_and_reset_recommended": DEPRECATED if branch >= 570 else "No",
+        "gpu_recovery_action": "GPU Reset" if _reset_needed(gpu) else "None",
+        "pstate": "P0" if m["mhz"][3] == m["mhz"][2] else "P8", "fan.speed": m.get("fan"),
+        "memory.total": total, "memory.reserved": reserved, "memory.used": used,
+        "memory.free": total - reserved - used, "bar1.total": bar1, "bar1.used": 1,
+        "bar1.free": bar1 - 1, "protected_memory.total": 0, "protected_memory.used": 0,
+        "protected_memory.free": 0, "compute_mode": state["compute_mode"], "compute_cap": m["cc"],
+        "encoder.stats.sessionCount": 0, "encoder.stats.averageFps": 0,
+        "encoder.stats.averageLatency": 0,
+        "ecc.mode.current": "Enabled" if state["ecc"] else "Disabled",
+        "ecc.mode.pending": "Enabled" if state["ecc_pending"] else "Disabled",
+        "ecc.count": ecc, "ecc.threshold": "No" if state["ecc"] else None, "repair.pending": "No",
+        "retired_pages.pending": None if m.get("remapper") else "No",
+        "retired_pages.single_bit_ecc.count": None if m.get("remapper") else 0,
+        "retired_pages.double_bit.count": None if m.get("remapper") else 0,
+        "temperature.gpu": heat[0], "temperature.shutdown": heat[1],
+        "temperature.slowdown": heat[2], "temperature.max": heat[3], "temperature.memory": heat[4],
+        "temperature.memory.max": heat[5], "temperature.gpu.tlimit": margin,
+        "power.management": "Supported", "power.draw": power, "power.draw.instant": power,
+        "power.draw.average": power if averages else None,
+        "power.limit": limit, "enforced.power.limit": limit, "power.default_limit": watts[1],
+        "power.min_limit": watts[2], "power.max_limit": watts[3],
+        "power_state": "P0" if branch < 590 else DEPRECATED,
+        "clocks.current.graphics": sm_idle, "clocks.current.sm": sm_idle,
+        "clocks.current.memory": mem_idle, "clocks.current.video": video_idle,
+        "clocks.applications.graphics": app[1] if old_clocks else DEPRECATED,
+        "clocks.applications.memory": app[0] if old_clocks else DEPRECATED,
+        "clocks.default_applications.graphics": m["app"][1] if old_clocks else DEPRECATED,
+        "clocks.default_applications.memory": m["app"][0] if old_clocks else DEPRECATED,
+        "clocks.max.graphics": sm_max, "clocks.max.sm": sm_max, "clocks.max.memory": mem_max,
+        "clocks.max.video": video_max,
+        "gsp_firmware_version": lab.driver["version"] if gsp else None,
+        "gsp.mode.current": "Enabled" if gsp else "Disabled",
+        "gsp.mode.default": "Enabled" if gsp else "Disabled", "c2c.mode": m.get("c2c"),
+        "sparse_operation_mode": m.get("sparse"), "platform.module_id": gpu.index + 1,
+    }  # fmt: skip
+    for key in ("bus", "device", "domain", "device_id", "sub_device_id"):
+        v[f"pci.{key}.bare"] = v[f"pci.{key}"][2:]
+    for key in ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa"):
+        # On a card in MIG mode nvidia-smi reports no utilisation at all.
+        v[f"utilization.{key}"] = None if in_mig else 0
+    if gpu.mig is not None:
+        v["mig.mode.current"] = "Enabled" if in_mig else "Disabled"
+        v["mig.mode.pending"] = "Enabled" if state["mig_pending"] else "Disabled"
+    _events(v)
+    _errors(v, m, ecc)
+    if m.get("remapper") and not instances:
+        # NVML answers nothing about remapped rows while MIG instances exist.
+        _remapped_rows(v, m["remapper"])
+    _fabric(v, gpu)
+    for key, value in box.faults().get("values", {}).get(str(gpu.index), {}).items():
+        v[key] = value
+    return v
+
+
+def _reset_needed(gpu: Gpu) -> bool:
+    return bool(gpu.ampere and gpu.state["mig"] != gpu.state["mig_pending"])
+
+
+def _events(v: dict[str, Any]) -> None:
+    for key in (
+        "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown",
+        "hw_power_brake_slowdown", "sw_thermal_slowdown", "sync_boost",
+    ):  # fmt: skip
+        v["clocks_event_reasons." + key] = "Not Active"
+    v["clocks_event_reasons.gpu_idle"] = "Active"
+    v["clocks_event_reasons.active"] = "0x0000000000000001"
+    v["clocks_event_reasons.supported"] = "0x00000000000001FF"
+    for key in ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown",
+                "hw_power_brake_slowdown"):  # fmt: skip
+        v["clocks_event_reasons_counters." + key] = 0
+
+
+def _errors(v: dict[str, Any], model: dict[str, Any], ecc: int | None) -> None:
+    for kind in ("corrected", "uncorrected"):
+        for span in ("volatile", "aggregate"):
+            for part in ("dram", "sram", "total", "device_memory"):
+                v[f"ecc.errors.{kind}.{span}.{part}"] = ecc
+            if not model.get("remapper"):
+                for part in ("register_file", "l1_cache", "l2_cache", "texture_memory", "cbu"):
+                    v[f"ecc.errors.{kind}.{span}.{part}"] = ecc
+    for span in ("volatile", "aggregate"):
+        for part in ("parity", "secded"):
+            v[f"ecc.errors.uncorrected.{span}.sram.{part}"] = ecc if model.get("remapper") else None
+    for part in ("l2", "sm", "mcu", "pcie", "other"):
+        v[f"ecc.errors.uncorrected.aggregate.sram.{part}"] = ecc if model.get("remapper") else None
+    v["ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"] = (
+        "No" if model.get("remapper") and ecc == 0 else None
+    )
+
+
+def _remapped_rows(v: dict[str, Any], banks: int) -> None:
+    v["remapped_rows.correctable"] = v["remapped_rows.uncorrectable"] = 0
+    v["remapped_rows.pending"] = v["remapped_rows.failure"] = "No"
+    v["remapped_rows.histogram.max"] = banks
+    for part in ("high", "partial", "low", "none"):
+        v["remapped_rows.histogram." + part] = 0
+
+
+def _fabric(v: dict[str, Any], gpu: Gpu) -> None:
+    registers = gpu.model["arch"] in ("Hopper", "Blackwell") and (
+        gpu.fabric or gpu.model.get("c2c") == "Enabled"
+    )
+    if not registers:
+        return
+    up = not gpu.fabric or box.alive("nv-fabricmanager")
+    v["fabric.state"] = "Completed" if up else "In Progress"
+    v["fabric.status"] = "Success" if up else None
+    if up:
+        v["fabric.cliqueId"] = 0
+        v["fabric.clusterUuid"] = "00000000-0000-0000-0000-000000000000"
+    if gpu.model["arch"] == "Blackwell":
+        v["fabric.health.summary"] = "Healthy" if up else None
+        v["platform.host_id"], v["platform.peer_type"] = 1, "Switch Connected"
+        v["platform.gpu_fabric_guid"] = "0x" + gpu.uuid.replace("-", "")[5:21]

@@ -1,0 +1,101 @@
+"""The Debian tree that all root filesystems of guests are made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from kiln.errors import world_failed
+from lab import aptsources, distros
+from lab.shell import CommandError, run
+
+Progress = Callable[[str], None]
+
+# What a guest changes in place. The rest is replaced, never edited, so it can be linked.
+_COPIED = ("etc", "var")
+
+
+def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
+    """The tree for a family of distributions (al or debian) below `home`, made when missing."""
+    return _of_family(_common(home, arch, say), family)
+
+
+def _common(home: Path, arch: str, say: Progress) -> Path:
+    """The common Debian tree, made by mmdebstrap when it is missing."""
+    archive = aptsources.host()
+    recipe = distros.tree()
+    inputs = json.dumps([archive.origin, archive.suite, recipe["include"], recipe["exclude_paths"]])
+    tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
+    if tree.is_dir():
+        return tree
+    say(f"common {archive.origin} {archive.suite} tree: mmdebstrap, about half a minute, once")
+    making = home / f".making-{tree.name}"
+    shutil.rmtree(making, ignore_errors=True)
+    command = [
+        "mmdebstrap",
+        "--variant=minbase",
+        # With the lists kept, apt-get update in a guest only asks whether they are still current.
+        "--skip=cleanup/apt/lists",
+        "--mode=root",
+        '--aptopt=APT::Install-Recommends "false"',
+        '--aptopt=Acquire::Languages "none"',
+        "--dpkgopt=force-unsafe-io",
+        *(f"--dpkgopt=path-exclude={path}" for path in recipe["exclude_paths"]),
+        f"--include={','.join(recipe['include'])}",
+        archive.suite,
+        str(making),
+        *archive.lines(wide=False),
+    ]
+    log = home / "mmdebstrap.log"
+    try:
+        with log.open("w") as output:
+            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+    except FileNotFoundError:
+        raise world_failed(
+            "mmdebstrap is not installed", hint="apt-get install mmdebstrap"
+        ) from None
+    if done.returncode != 0:
+        shutil.rmtree(making, ignore_errors=True)
+        said = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
+        raise world_failed(
+            f"mmdebstrap could not make the common tree: {' / '.join(said[-3:]) or 'no reason'}",
+            hint=f"its whole output is in {log}",
+        )
+    making.rename(tree)
+    return tree
+
+
+def _of_family(tree: Path, family: str) -> Path:
+    """The tree without the tools of the al family, for distributions that have apt."""
+    if family == "al":
+        return tree
+    without = tree.with_name(f"{tree.name}-{family}")
+    if not without.is_dir():
+        making = without.with_name(f".making-{without.name}")
+        copy(tree, making)
+        try:
+            _apt(making, "purge", "--autoremove", *distros.tree()["al_only"])
+        except CommandError as failure:
+            shutil.rmtree(making, ignore_errors=True)
+            raise world_failed(f"cannot make the tree for {family}: {failure}") from None
+        making.rename(without)
+    return without
+
+
+def copy(tree: Path, target: Path) -> None:
+    """A copy of a tree that shares the files nobody edits in place."""
+    shutil.rmtree(target, ignore_errors=True)
+    run("cp", "-al", str(tree), str(target))
+    for name in _COPIED:
+        shutil.rmtree(target / name)
+        run("cp", "-a", str(tree / name), str(target / name))
+
+
+def _apt(root: Path, *words: str) -> None:
+    words_of_env = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
+    options = ("-qq", "-y", "-o", "DPkg::Options::=--force-unsafe-io")
+    run("chroot", str(root), *words_of_env, "apt-get", *options, *words)

@@ -1,0 +1,512 @@
+# ubuntu2004-570.211.01-open-cuda12.8-base-x86_64: Ubuntu 20.04, NVIDIA driver 570.211.01, CUDA 12.8.1, flavour base, x86_64
+# Written by `./invoke render` from amis.yaml: edit there.
+#
+# For Packer 1.7 and newer; Packer 1.6.6 takes packer-1.6/build.pkr.hcl. Without AMI Kiln, from this
+# folder:
+#   packer init .
+#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=["<your address>/32"]' .
+# The parent AMI: aws ssm get-parameter --query Parameter.Value --output text \
+#   --name /aws/service/canonical/ubuntu/server/20.04/stable/current/amd64/hvm/ebs-gp2/ami-id
+
+packer {
+  required_version = ">= 1.7.0"
+}
+
+variable "source_ami" {
+  type        = string
+  description = "Parent AMI, ami-..."
+  validation {
+    condition     = substr(var.source_ami, 0, 4) == "ami-"
+    error_message = "The variable source_ami must be an AMI id (ami-...)."
+  }
+}
+
+variable "ssh_source_cidrs" {
+  type        = list(string)
+  description = "Who may reach SSH on the build instance. With session_manager: [\"127.0.0.1/32\"]."
+  validation {
+    condition     = length(var.ssh_source_cidrs) > 0
+    error_message = "The variable ssh_source_cidrs is empty, which Packer would take for the whole internet: give your own address, such as [\"203.0.113.7/32\"]."
+  }
+  validation {
+    condition     = contains(var.ssh_source_cidrs, "0.0.0.0/0") == false && contains(var.ssh_source_cidrs, "::/0") == false
+    error_message = "The variable ssh_source_cidrs must not open SSH to the whole internet."
+  }
+}
+
+variable "region" {
+  type    = string
+  default = "us-east-1"
+}
+
+variable "vpc_id" {
+  type        = string
+  description = "Empty: the default VPC."
+  default     = ""
+}
+
+variable "subnet_id" {
+  type        = string
+  description = "Empty: a default subnet."
+  default     = ""
+}
+
+variable "security_group_ids" {
+  type        = list(string)
+  description = "Empty: a temporary group that lets ssh_source_cidrs in."
+  default     = []
+}
+
+variable "ssh_interface" {
+  type        = string
+  description = "public_ip, private_ip, public_dns, private_dns or session_manager. Empty: the public address, or the private one where there is none."
+  default     = ""
+}
+
+variable "ssh_keypair_name" {
+  type        = string
+  description = "EC2 key pair to use, with ssh_private_key_file. Empty: a temporary one."
+  default     = ""
+}
+
+variable "ssh_private_key_file" {
+  type    = string
+  default = ""
+}
+
+variable "iam_instance_profile" {
+  type        = string
+  description = "Of the build instance; session_manager needs one with AmazonSSMManagedInstanceCore."
+  default     = ""
+}
+
+variable "instance_type" {
+  type        = string
+  description = "The type that bakes."
+  default     = "g4dn.xlarge"
+}
+
+variable "volume_size" {
+  type        = number
+  description = "GiB."
+  default     = 100
+}
+
+variable "volume_type" {
+  type    = string
+  default = "gp3"
+}
+
+variable "volume_iops" {
+  type    = number
+  default = 3000
+}
+
+variable "volume_throughput" {
+  type        = number
+  description = "MiB/s."
+  default     = 125
+}
+
+variable "kms_key_id" {
+  type        = string
+  description = "Encrypts the volume and the AMI. Empty: the account's default EBS key."
+  default     = ""
+}
+
+variable "ami_name" {
+  type        = string
+  description = "Empty: the recipe's name and the time."
+  default     = ""
+}
+
+variable "ami_regions" {
+  type        = list(string)
+  description = "Regions that Packer copies the AMI to; the pipeline copies after its checks instead."
+  default     = []
+}
+
+variable "run_id" {
+  type        = string
+  description = "Tags everything this run makes, so that it can be found and removed. Empty: by-hand and the time."
+  default     = ""
+}
+
+variable "git_commit" {
+  type    = string
+  default = "unknown"
+}
+
+variable "recipe_digest" {
+  type        = string
+  description = "SHA-256 over the recipe and every file that is baked in; the pipeline passes it."
+  default     = "unknown"
+}
+
+variable "target" {
+  type        = string
+  description = "aws or lab."
+  default     = "aws"
+}
+
+variable "manifest" {
+  type        = string
+  description = "File that Packer writes the AMI ids to."
+  default     = "manifest.json"
+}
+
+variable "poll_seconds" {
+  type        = number
+  description = "Between two questions whether EC2 is done."
+  default     = 15
+}
+
+variable "reboot_pause" {
+  type        = string
+  description = "Before the first connection after a reboot."
+  default     = "10s"
+}
+
+variable "sha256" {
+  type        = map(string)
+  description = "Hash of each download by file name, from amis.lock.yaml. Missing: not checked, but recorded."
+  default = {
+    "aws-efa-installer-1.42.0.tar.gz" = "4114fe612905ee05083ae5cb391a00a012510f3abfecc642d86c9a5ae4be9008"
+  }
+}
+
+variable "signing_keys" {
+  type        = map(string)
+  description = "Fingerprint of each vendor's signing key, from kiln/knowledge/keys.yaml."
+  default = {
+    "cloudwatch-agent"         = "937616F3450B7D806CBD9725D58167303B789C72"
+    "efa"                      = "4E9091BCBB97A96B26B15E59A05480B1DD2D3CCC"
+    "nvidia-container-toolkit" = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
+    "nvidia-cuda-deb"          = "EB693B3035CD5710E231E123A4B469963BF863CC"
+    "nvidia-cuda-rpm"          = "610C7B14E068A878070DA4E99CD0A493D42D0685"
+  }
+}
+
+# The lab only: another EC2 endpoint, without the look-ups that need the real one.
+variable "custom_endpoint_ec2" {
+  type    = string
+  default = ""
+}
+
+variable "skip_metadata_api_check" {
+  type    = bool
+  default = false
+}
+
+variable "skip_region_validation" {
+  type    = bool
+  default = false
+}
+
+variable "skip_credential_validation" {
+  type    = bool
+  default = false
+}
+
+locals {
+  run_id   = var.run_id != "" ? var.run_id : "by-hand-${formatdate("YYYYMMDD-hhmmss", timestamp())}"
+  ami_name = var.ami_name != "" ? var.ami_name : "ubuntu2004-570.211.01-open-cuda12.8-base-x86_64-${formatdate("YYYYMMDD-hhmmss", timestamp())}"
+
+  tags = {
+    "kiln:recipe"        = "ubuntu2004-570.211.01-open-cuda12.8-base-x86_64"
+    "kiln:distro"        = "ubuntu2004"
+    "kiln:flavor"        = "base"
+    "kiln:arch"          = "x86_64"
+    "kiln:driver"        = "570.211.01"
+    "kiln:kernel-module" = "open"
+    "kiln:cuda"          = "12.8.1"
+    "kiln:nccl"          = "2.26.2"
+    "kiln:efa"           = "1.42.0"
+    "kiln:source-ami"    = var.source_ami
+    "kiln:git-commit"    = var.git_commit
+    "kiln:recipe-digest" = var.recipe_digest
+    "kiln:run-id"        = local.run_id
+    "kiln:target"        = var.target
+  }
+
+  # Every provisioner script gets these.
+  environment = [
+    "KILN_DIR=/var/tmp/kiln",
+    "KILN_DISTRO=ubuntu2004",
+    "KILN_FAMILY=debian",
+    "KILN_PACKAGE_MANAGER=apt",
+    "KILN_ARCH=x86_64",
+    "KILN_FLAVOR=base",
+    "KILN_SOURCE_AMI=${var.source_ami}",
+    "KILN_GIT_COMMIT=${var.git_commit}",
+    "KILN_RECIPE_DIGEST=${var.recipe_digest}",
+    "KILN_RUN_ID=${local.run_id}",
+  ]
+
+  run_as_root = "sudo -n env {{ .Vars }} bash {{ .Path }}"
+}
+
+source "amazon-ebs" "gpu" {
+  region                     = var.region
+  custom_endpoint_ec2        = var.custom_endpoint_ec2
+  skip_metadata_api_check    = var.skip_metadata_api_check
+  skip_region_validation     = var.skip_region_validation
+  skip_credential_validation = var.skip_credential_validation
+
+  source_ami           = var.source_ami
+  instance_type        = var.instance_type
+  iam_instance_profile = var.iam_instance_profile
+  shutdown_behavior    = "terminate"
+
+  vpc_id                                = var.vpc_id
+  subnet_id                             = var.subnet_id
+  security_group_ids                    = var.security_group_ids
+  temporary_security_group_source_cidrs = var.ssh_source_cidrs
+
+  ssh_username            = "ubuntu"
+  ssh_interface           = var.ssh_interface
+  ssh_timeout             = "10m"
+  ssh_keypair_name        = var.ssh_keypair_name
+  ssh_private_key_file    = var.ssh_private_key_file
+  temporary_key_pair_name = "kiln-${local.run_id}"
+  temporary_key_pair_type = "ed25519"
+
+  metadata_options {
+    http_endpoint               = "enabled"
+    http_tokens                 = "required"
+    http_put_response_hop_limit = 1
+  }
+
+  launch_block_device_mappings {
+    device_name           = "/dev/sda1"
+    volume_size           = var.volume_size
+    volume_type           = var.volume_type
+    iops                  = var.volume_iops
+    throughput            = var.volume_throughput
+    encrypted             = true
+    kms_key_id            = var.kms_key_id
+    delete_on_termination = true
+  }
+
+  ami_name              = local.ami_name
+  ami_description       = "Ubuntu 20.04, NVIDIA driver 570.211.01 (open), CUDA 12.8.1, NCCL 2.26.2, flavour base"
+  ami_regions           = var.ami_regions
+  force_deregister      = false
+  force_delete_snapshot = false
+  imds_support          = "v2.0"
+
+  tags            = merge(local.tags, { Name = local.ami_name })
+  snapshot_tags   = merge(local.tags, { Name = local.ami_name })
+  run_tags        = merge(local.tags, { Name = "kiln-${local.run_id}" })
+  run_volume_tags = merge(local.tags, { Name = "kiln-${local.run_id}" })
+
+  aws_polling {
+    delay_seconds = var.poll_seconds
+    max_attempts  = 240
+  }
+}
+
+build {
+  name    = "ubuntu2004-570.211.01-open-cuda12.8-base-x86_64"
+  sources = ["source.amazon-ebs.gpu"]
+
+  provisioner "shell" {
+    inline = ["install -d -m 0755 /var/tmp/kiln"]
+  }
+
+  provisioner "file" {
+    sources     = ["../../provisioners/lib", "../../runtime", "../../runtime-variants", "files"]
+    destination = "/var/tmp/kiln/"
+  }
+
+  # current packages, the kernel that will boot and its headers, the compiler that built it
+  provisioner "shell" {
+    script          = "../../provisioners/kernel.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "KERNEL_PACKAGE=",
+      "KERNEL_DEFAULT_PACKAGE=linux-aws",
+      "KERNEL_COMPILER_PACKAGE=",
+    ])
+    expect_disconnect = true
+  }
+
+  # NVIDIA's package repository, its key checked by fingerprint
+  provisioner "shell" {
+    script          = "../../provisioners/nvidia-repo.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "CUDA_REPO=ubuntu2004",
+      "CUDA_REPO_URL=https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2004/x86_64",
+      "CUDA_REPO_KEY_URL=https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2004/x86_64/3bf863cc.pub",
+      "CUDA_REPO_KEY_SHA256=${lookup(var.sha256, "3bf863cc.pub", "")}",
+      "CUDA_RPM_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-cuda-rpm", "")}",
+      "CUDA_DEB_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-cuda-deb", "")}",
+    ])
+    pause_before        = var.reboot_pause
+    start_retry_timeout = "10m"
+  }
+
+  # NVIDIA driver, its kernel module built by DKMS for the kernel that boots, persistenced
+  provisioner "shell" {
+    script          = "../../provisioners/nvidia-driver.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "NVIDIA_DRIVER_VERSION=570.211.01",
+      "NVIDIA_DRIVER_SOURCE=repo",
+      "NVIDIA_KERNEL_MODULE=open",
+      "NVIDIA_DRIVER_STREAM=570-open",
+      "NVIDIA_DRIVER_PACKAGES=nvidia-open-570=570.211.01",
+    ])
+  }
+
+  # fabric manager at exactly the driver's version, started only where NVSwitch is present
+  provisioner "shell" {
+    script          = "../../provisioners/nvidia-fabricmanager.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "NVIDIA_DRIVER_VERSION=570.211.01",
+      "NVIDIA_FABRICMANAGER_PACKAGES=nvidia-fabricmanager-570=570.211.01 nvlsm libibumad3 infiniband-diags",
+    ])
+  }
+
+  # CUDA toolkit
+  provisioner "shell" {
+    script          = "../../provisioners/cuda.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "CUDA_VERSION=12.8.1",
+      "CUDA_SERIES=12.8",
+      "CUDA_PACKAGES=cuda-toolkit-12-8=12.8.1",
+    ])
+  }
+
+  # NCCL packages for that CUDA
+  provisioner "shell" {
+    script          = "../../provisioners/nccl.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "NCCL_VERSION=2.26.2",
+      "CUDA_VERSION=12.8.1",
+      "NCCL_PACKAGES=libnccl2=2.26.2@cuda12.8 libnccl-dev=2.26.2@cuda12.8",
+    ])
+  }
+
+  # EFA installer (driver, libfabric, Open MPI), its signature checked
+  provisioner "shell" {
+    script          = "../../provisioners/efa.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "EFA_INSTALLER_VERSION=1.42.0",
+      "EFA_SKIP_PLUGIN=",
+      "EFA_INSTALLER_URL=https://efa-installer.amazonaws.com/aws-efa-installer-1.42.0.tar.gz",
+      "EFA_INSTALLER_SHA256=${lookup(var.sha256, "aws-efa-installer-1.42.0.tar.gz", "")}",
+      "EFA_SIGNATURE_URL=https://efa-installer.amazonaws.com/aws-efa-installer-1.42.0.tar.gz.sig",
+      "EFA_SIGNATURE_SHA256=${lookup(var.sha256, "aws-efa-installer-1.42.0.tar.gz.sig", "")}",
+      "EFA_KEY_URL=https://efa-installer.amazonaws.com/aws-efa-installer.key",
+      "EFA_KEY_SHA256=${lookup(var.sha256, "aws-efa-installer.key", "")}",
+      "EFA_KEY_FINGERPRINT=${lookup(var.signing_keys, "efa", "")}",
+    ])
+  }
+
+  # GDRCopy library and kernel module
+  provisioner "shell" {
+    script          = "../../provisioners/gdrcopy.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "GDRCOPY_VERSION=2.5.1",
+      "GDRCOPY_URL=https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.5.1/gdrcopy-2.5.1.tar.gz",
+      "GDRCOPY_SHA256=${lookup(var.sha256, "gdrcopy-2.5.1.tar.gz", "")}",
+    ])
+  }
+
+  # DCGM host engine
+  provisioner "shell" {
+    script          = "../../provisioners/dcgm.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "DCGM_VERSION=4.4.2",
+      "DCGM_PACKAGES=datacenter-gpu-manager-4-core=4.4.2 datacenter-gpu-manager-4-cuda12=4.4.2",
+    ])
+  }
+
+  # NVIDIA container toolkit, configured for the runtimes on the image
+  provisioner "shell" {
+    script          = "../../provisioners/container-toolkit.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "CONTAINER_TOOLKIT_VERSION=1.20.0",
+      "CONTAINER_TOOLKIT_PACKAGES=libnvidia-container1=1.20.0 libnvidia-container-tools=1.20.0 nvidia-container-toolkit-base=1.20.0 nvidia-container-toolkit=1.20.0",
+      "CONTAINER_TOOLKIT_REPO_URL=https://nvidia.github.io/libnvidia-container/stable/deb",
+      "CONTAINER_TOOLKIT_KEY_URL=https://nvidia.github.io/libnvidia-container/gpgkey",
+      "CONTAINER_TOOLKIT_KEY_SHA256=${lookup(var.sha256, "gpgkey", "")}",
+      "CONTAINER_TOOLKIT_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-container-toolkit", "")}",
+    ])
+  }
+
+  # the Xid event parser and its unit
+  provisioner "shell" {
+    script           = "../../provisioners/aws-hw-monitor.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # MIG configuration applied at every boot
+  provisioner "shell" {
+    script          = "../../provisioners/gpu-mig.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "MIG_CONFIG=",
+    ])
+  }
+
+  # CloudWatch agent with GPU metrics and the Xid event log
+  provisioner "shell" {
+    script          = "../../provisioners/cloudwatch-agent.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "CLOUDWATCH_AGENT_VERSION=1.300071.0",
+      "CLOUDWATCH_AGENT_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb",
+      "CLOUDWATCH_AGENT_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.deb", "")}",
+      "CLOUDWATCH_AGENT_SIGNATURE_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb.sig",
+      "CLOUDWATCH_AGENT_SIGNATURE_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.deb.sig", "")}",
+      "CLOUDWATCH_AGENT_KEY_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/assets/amazon-cloudwatch-agent.gpg",
+      "CLOUDWATCH_AGENT_KEY_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.gpg", "")}",
+      "CLOUDWATCH_AGENT_KEY_FINGERPRINT=${lookup(var.signing_keys, "cloudwatch-agent", "")}",
+    ])
+  }
+
+  # /etc/kiln/version-info.json, the truth about what is on the image
+  provisioner "shell" {
+    script           = "../../provisioners/version-info.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # removal of keys, identities, histories, caches and cloud-init state
+  provisioner "shell" {
+    script           = "../../provisioners/cleanup.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # assertion that the clean-up left nothing behind, right before the snapshot
+  provisioner "shell" {
+    script           = "../../provisioners/hygiene.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  post-processor "manifest" {
+    output     = var.manifest
+    strip_path = true
+    custom_data = {
+      recipe        = "ubuntu2004-570.211.01-open-cuda12.8-base-x86_64"
+      recipe_digest = var.recipe_digest
+      run_id        = local.run_id
+      git_commit    = var.git_commit
+      source_ami    = var.source_ami
+      target        = var.target
+    }
+  }
+}

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The Xid event parser: kernel log in, /var/log/gpuevent.log out; hooks on events, health at boot.
+export KILN_COMPONENT=aws-hw-monitor
+# shellcheck source=provisioners/lib/kiln.sh
+source "${KILN_DIR:?}/lib/kiln.sh"
+
+kiln_install_runtime opt/kiln/lib/gpu_xid usr/local/bin/gpu-xid etc/systemd/system/aws-hw-monitor.service \
+    etc/systemd/system/gpu-xid-hooks.path etc/systemd/system/gpu-xid-hooks.service etc/systemd/system/gpu-health.service \
+    etc/kiln/gpu-xid.json etc/kiln/xid.d
+# Compiled once here: the image's first start is faster and the program takes less memory.
+python3 -m compileall -q /opt/kiln/lib/gpu_xid || kiln_die "gpu_xid does not compile on this Python"
+kiln_enable aws-hw-monitor.service gpu-xid-hooks.path gpu-health.service
+kiln_record "version=$(cd /opt/kiln/lib/gpu_xid && find . -name '*.py' -exec cat {} + | sha256sum | cut -c1-12)"

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Everything that belongs to the build instance and not to the image: identities, keys, histories, logs,
+# caches, cloud-init's memory. Runs last, as root; hygiene.sh proves it.
+export KILN_COMPONENT=cleanup
+# shellcheck source=provisioners/lib/kiln.sh
+source "${KILN_DIR:?}/lib/kiln.sh"
+
+# Whatever writes state or logs must not write them again after they are gone.
+systemctl stop amazon-cloudwatch-agent amazon-ssm-agent snap.amazon-ssm-agent.amazon-ssm-agent \
+    aws-hw-monitor aws-gpu-mig unattended-upgrades cron crond atd sysstat syslog.socket rsyslog 2>/dev/null || true
+# systemd may not stop auditd, its own init script may.
+if command -v auditctl >/dev/null; then service auditd stop >/dev/null 2>&1 || auditctl -e 0 >/dev/null 2>&1 || true; fi
+
+case $KILN_PACKAGE_MANAGER in
+    apt)
+        apt-get -qq clean
+        rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
+        ;;
+    *)
+        "$KILN_PACKAGE_MANAGER" -q clean all >/dev/null
+        rm -rf /var/cache/yum /var/cache/dnf
+        ;;
+esac
+
+homes() { getent passwd | awk -F: '$6 ~ "^/" && $6 != "/" { print $6 }' | sort -u; }
+
+while read -r home; do
+    [[ -d $home ]] || continue
+    # SSH: Packer's temporary key among them. The session in use lives on.
+    rm -f "$home"/.ssh/{authorized_keys,authorized_keys2,known_hosts,known_hosts.old,config}
+    rm -f "$home"/.ssh/id_*
+    rm -f "$home"/.{bash,zsh,sh,python,mysql,psql,node_repl}_history "$home"/.{lesshst,viminfo,wget-hsts,netrc} \
+        "$home"/.sudo_as_admin_successful "$home"/.git-credentials
+    rm -rf "$home"/.aws "$home"/.docker "$home"/.kube
+    case $home in /root | /home/*) rm -rf "$home"/.cache "$home"/.gnupg "$home"/.local/share/recently-used* ;; esac
+done < <(homes)
+rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub
+
+# The agent's offsets and its translated configuration belong to the instance that wrote them.
+rm -rf /opt/aws/amazon-cloudwatch-agent/logs/* /opt/aws/amazon-cloudwatch-agent/var/*
+rm -f /opt/aws/amazon-cloudwatch-agent/etc/{amazon-cloudwatch-agent.toml,amazon-cloudwatch-agent.yaml,env-config.json,log-config.json}
+rm -rf /var/lib/amazon/ssm/* /var/snap/amazon-ssm-agent/common/* /var/snap/amazon-ssm-agent/current/*
+rm -rf /var/lib/gpu-xid /var/lib/gpu-mig /var/lib/kiln
+
+rm -rf /var/lib/dhcp/* /var/lib/dhclient/* /var/lib/NetworkManager/*.lease /var/lib/systemd/random-seed \
+    /var/lib/systemd/credential.secret /var/lib/systemd/timers/* /var/lib/private/* /var/crash/* /var/lib/update-notifier/*
+
+if command -v cloud-init >/dev/null; then
+    cloud-init clean --logs --seed >/dev/null 2>&1 || cloud-init clean --logs >/dev/null 2>&1 || true
+    # AL2's cloud-init (19.3) leaves its instance data behind when a mount is busy.
+    rm -rf /var/lib/cloud/instances /var/lib/cloud/instance /var/lib/cloud/data /var/lib/cloud/sem /var/lib/cloud/seed
+fi
+
+# Empty, not "uninitialized": the latter makes systemd apply every unit's preset at the first boot, which
+# would enable units that are off on purpose. An empty file gets a fresh id all the same.
+: >/etc/machine-id
+rm -f /var/lib/dbus/machine-id
+[[ ! -d /var/lib/dbus ]] || ln -s /etc/machine-id /var/lib/dbus/machine-id
+
+if command -v journalctl >/dev/null; then journalctl --rotate >/dev/null 2>&1 || true; fi
+rm -rf /var/log/journal/* /run/log/journal/*
+find /var/log -type f \( -name '*.gz' -o -name '*.xz' -o -name '*.old' -o -name '*.[0-9]' -o -name '*-[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*' \) -delete
+find /var/log -type f ! -path '/var/log/journal/*' -exec truncate -s 0 {} +
+rm -f /var/log/gpuevent.log* /var/log/nvidia-installer.log
+
+# systemd's private folders belong to services that still run and vanish with them.
+find /tmp /var/tmp -mindepth 1 -maxdepth 1 ! -name 'systemd-private-*' ! -name '.*-unix' ! -path "$0" -exec rm -rf {} +
+sync
+printf 'kiln: cleanup: done\n' >&2

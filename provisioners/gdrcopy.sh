@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# GDRCopy from its release: the library for users, the gdrdrv module through DKMS.
+export KILN_COMPONENT=gdrcopy
+# shellcheck source=provisioners/lib/kiln.sh
+source "${KILN_DIR:?}/lib/kiln.sh"
+
+kernel=$(kiln_assert_kernel)
+module_version() { modinfo -k "$kernel" -F version gdrdrv 2>/dev/null || true; }
+source_dir=/usr/src/gdrdrv-$GDRCOPY_VERSION
+
+if [[ $(module_version) != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
+    archive=$(kiln_download GDRCOPY)
+    tree=$(mktemp -d "$KILN_DIR/gdrcopy.XXXXXX")
+    tar -xf "$archive" -C "$tree" --strip-components=1
+    make -C "$tree" -j"$(nproc)" prefix=/usr CUDA=/usr/local/cuda lib lib_install >"$tree.log" 2>&1 \
+        || { tail -n 40 "$tree.log" >&2; kiln_die "GDRCopy $GDRCOPY_VERSION does not build"; }
+    rm -rf "$source_dir"
+    mkdir -p "$source_dir"
+    cp -a "$tree"/src/gdrdrv/. "$source_dir/"
+    # Newer releases probe the kernel with scripts that their DKMS configuration looks for here.
+    [[ ! -d $tree/scripts ]] || cp -a "$tree/scripts" "$source_dir/"
+    sed "s/@FULL_VERSION@/$GDRCOPY_VERSION/; s/@VERSION@/$GDRCOPY_VERSION/; s|@MODULE_LOCATION@|/updates/dkms|" \
+        "$tree/packages/dkms.conf" >"$source_dir/dkms.conf"
+    [[ ! -e $tree/packages/udev/rules.d/70-gdrdrv.rules ]] \
+        || install -m 0644 "$tree/packages/udev/rules.d/70-gdrdrv.rules" /etc/udev/rules.d/
+    rm -rf "$tree" "$tree.log"
+    dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 \
+        || { tail -n 40 "/var/lib/dkms/gdrdrv/$GDRCOPY_VERSION/build/make.log" >&2; kiln_die "gdrdrv does not build for $kernel"; }
+    depmod "$kernel"
+    ldconfig
+fi
+[[ $(module_version) == "$GDRCOPY_VERSION"* ]] || kiln_die "the gdrdrv module for $kernel is not $GDRCOPY_VERSION"
+kiln_record "version=$GDRCOPY_VERSION" "kernel=$kernel"

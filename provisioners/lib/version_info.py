@@ -1,0 +1,233 @@
+"""What is on this machine, as JSON on standard output: the image's own bill of materials.
+
+Runs on the build instance right before the clean-up: Python 3.7, stdlib only. Shape:
+
+    schema       1
+    os           {id, version_id, name}
+    arch         as in `uname -m`
+    kernel       {boots, running}: the kernel the image boots, the one that ran while baking
+    packages     [{manager: rpm|dpkg, name, epoch, version, release, arch}], duplicates kept
+    modules      [{name, kernel, version, srcversion, vermagic, license, path}] of GPU and network
+    runfiles     [{name, version}]: NVIDIA .run installs
+    efa          {installer, packages: […]} or null
+    components   what each provisioner recorded, by its name
+    downloads    [{url, sha256, sha256_was, component}]
+    paths        {name: path or [path]} of what users link against
+    units        [{name, state}]: unit files that are not static
+    held         package names (Debian), name-version-release locks (Amazon Linux)
+"""
+
+import argparse
+import glob
+import json
+import os
+import platform
+import re
+import subprocess
+
+MODULES = (
+    "nvidia",
+    "nvidia-uvm",
+    "nvidia-modeset",
+    "nvidia-drm",
+    "nvidia-peermem",
+    # Debian's names of the same.
+    "nvidia-current",
+    "nvidia-current-uvm",
+    "nvidia-current-modeset",
+    "nvidia-current-drm",
+    "nvidia-current-peermem",
+    "gdrdrv",
+    "efa",
+    "efa_nv_peermem",
+    "ena",
+    "lustre",
+)
+LIBRARIES = {
+    "libcuda": "libcuda.so.1",
+    "libnvidia-ml": "libnvidia-ml.so.1",
+    "libnccl": "libnccl.so.2",
+    "libcudnn": "libcudnn.so.*",
+    "libfabric": "libfabric.so.1",
+    "libgdrapi": "libgdrapi.so.2",
+    "libnccl-net": "libnccl-net*.so*",
+}
+TOOLS = {
+    "nvidia-smi": "/usr/bin/nvidia-smi",
+    "cuda": "/usr/local/cuda",
+    "nvcc": "/usr/local/cuda/bin/nvcc",
+    "fi_info": "/opt/amazon/efa/bin/fi_info",
+    "nvidia-ctk": "/usr/bin/nvidia-ctk",
+    "nv-fabricmanager": "/usr/bin/nv-fabricmanager",
+}
+
+LOCKS = ("/etc/yum/pluginconf.d/versionlock.list", "/etc/dnf/plugins/versionlock.list")
+
+
+def run(*command):
+    """Standard output of a command; empty when it does not exist or fails."""
+    environment = dict(os.environ, LC_ALL="C")
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+    except OSError:
+        return ""
+    return done.stdout.decode("utf-8", "replace")
+
+
+def os_release(path="/etc/os-release"):
+    fields = {}
+    with open(path) as stream:
+        for line in stream:
+            key, _, value = line.strip().partition("=")
+            fields[key] = value.strip("\"'")
+    return {
+        "id": fields.get("ID", ""),
+        "version_id": fields.get("VERSION_ID", ""),
+        "name": fields.get("PRETTY_NAME", ""),
+    }
+
+
+def packages():
+    """Every installed package; of several with one name each is listed."""
+    found = []
+    query = "%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n"
+    for line in run("rpm", "-qa", "--qf", query).splitlines():
+        name, epoch, version, release, arch = line.split("\t")
+        found.append(entry("rpm", name, epoch, version, release, arch))
+    query = "${db:Status-Status}\t${Package}\t${Version}\t${Architecture}\n"
+    for line in run("dpkg-query", "-W", "-f", query).splitlines():
+        status, name, full, arch = line.split("\t")
+        if status == "installed":
+            found.append(entry("dpkg", name, *split_deb(full), arch=arch))
+    return sorted(found, key=lambda p: (p["manager"], p["name"], p["version"], p["release"]))
+
+
+def entry(manager, name, epoch, version, release, arch):
+    return {
+        "manager": manager,
+        "name": name,
+        "epoch": epoch,
+        "version": version,
+        "release": release,
+        "arch": arch,
+    }
+
+
+def split_deb(full):
+    """'1:2.34-5+b1' → ('1', '2.34', '5+b1'); a native package has no release."""
+    epoch, colon, rest = full.partition(":")
+    if not colon:
+        epoch, rest = "0", full
+    version, _, release = rest.rpartition("-")
+    return (epoch, version, release) if version else (epoch, release, "")
+
+
+def kernels():
+    return sorted(name for name in os.listdir("/lib/modules") if name[0].isdigit())
+
+
+def modules():
+    found = []
+    for kernel in kernels():
+        text = run("modinfo", "-k", kernel, *MODULES)
+        for block in re.split(r"^(?=filename: )", text, flags=re.MULTILINE):
+            fields = {}
+            for line in block.splitlines():
+                key, _, value = line.partition(":")
+                fields.setdefault(key.strip(), value.strip())
+            path = fields.get("filename", "")
+            if path.startswith("/"):
+                name = re.sub(r"\.ko(\.\w+)?$", "", os.path.basename(path))
+                keys = ("version", "srcversion", "vermagic", "license")
+                values = {key: fields.get(key, "") for key in keys}
+                found.append(dict(values, name=name, kernel=kernel, path=path))
+    return found
+
+
+def efa():
+    try:
+        with open("/opt/amazon/efa_installed_packages") as stream:
+            lines = stream.read().splitlines()
+    except OSError:
+        return None
+    versions = [line.split(":")[1].strip() for line in lines if "installer version" in line]
+    # The installer writes them on one line.
+    packages = [name for line in lines if not line.startswith("#") for name in line.split()]
+    return {"installer": versions[0] if versions else "", "packages": packages}
+
+
+def paths():
+    found = {name: os.path.realpath(path) for name, path in TOOLS.items() if os.path.exists(path)}
+    cache = [line.split(" => ")[-1].strip() for line in run("ldconfig", "-p").splitlines()[1:]]
+    for name, pattern in LIBRARIES.items():
+        wanted = re.compile(re.escape(pattern).replace(r"\*", ".*") + "$")
+        hits = {os.path.realpath(path) for path in cache if wanted.match(os.path.basename(path))}
+        if hits:
+            found[name] = sorted(hits)
+    return found
+
+
+def units():
+    found = []
+    listing = run("systemctl", "list-unit-files", "--no-legend", "--no-pager", "--full")
+    for line in listing.splitlines():
+        fields = line.split()
+        if len(fields) >= 2 and fields[1] not in ("static", "alias", "generated", "transient"):
+            found.append({"name": fields[0], "state": fields[1]})
+    return found
+
+
+def held():
+    """apt's holds by name; the versionlocks of yum 3 and dnf 4 as name-version-release."""
+    names = set(run("apt-mark", "showhold").split())
+    for path in LOCKS:
+        try:
+            with open(path) as stream:
+                locks = [line.strip() for line in stream]
+        except OSError:
+            continue
+        for lock in locks:
+            if lock.endswith(".*") and not lock.startswith("#"):
+                names.add(re.sub(r"-\d+:", "-", re.sub(r"^\d+:", "", lock[:-2])))
+    return sorted(names)
+
+
+def load(path, default):
+    try:
+        with open(path) as stream:
+            return json.load(stream)
+    except OSError:
+        return default
+
+
+def collect(kernel, etc):
+    files = sorted(glob.glob(os.path.join(etc, "components", "*.json")))
+    components = {record["component"]: record for record in (load(path, {}) for path in files)}
+    runfile = components.get("nvidia-driver", {}).get("runfile")
+    return {
+        "schema": 1,
+        "os": os_release(),
+        "arch": platform.machine(),
+        "kernel": {"boots": kernel, "running": platform.release()},
+        "packages": packages(),
+        "modules": modules(),
+        "runfiles": [{"name": runfile, "version": components["nvidia-driver"].get("version", "")}]
+        if runfile
+        else [],
+        "efa": efa(),
+        "components": components,
+        "downloads": load(os.path.join(etc, "downloads.json"), []),
+        "paths": paths(),
+        "units": units(),
+        "held": held(),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kernel", required=True)
+    parser.add_argument("--etc", default="/etc/kiln")
+    arguments = parser.parse_args()
+    print(json.dumps(collect(arguments.kernel, arguments.etc), indent=1, sort_keys=True))

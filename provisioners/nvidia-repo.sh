@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# NVIDIA's CUDA repository, which holds drivers, CUDA, cuDNN, NCCL and DCGM. Its key is accepted by
+# fingerprint only, and packages are checked against it.
+export KILN_COMPONENT=nvidia-repo
+# shellcheck source=provisioners/lib/kiln.sh
+source "${KILN_DIR:?}/lib/kiln.sh"
+
+key=$(kiln_download CUDA_REPO_KEY)
+if [[ $KILN_FAMILY == debian ]]; then
+    signed_by=$(kiln_repo_key "$key" "$CUDA_DEB_KEY_FINGERPRINT" nvidia-cuda)
+    printf 'deb [signed-by=%s] %s/ /\n' "$signed_by" "$CUDA_REPO_URL" >/etc/apt/sources.list.d/nvidia-cuda.list
+else
+    gpgkey=$(kiln_repo_key "$key" "$CUDA_RPM_KEY_FINGERPRINT" nvidia-cuda)
+    cat >/etc/yum.repos.d/nvidia-cuda.repo <<REPO
+[nvidia-cuda]
+name=NVIDIA CUDA ($CUDA_REPO)
+baseurl=$CUDA_REPO_URL
+enabled=1
+gpgcheck=1
+gpgkey=$gpgkey
+REPO
+fi
+kiln_refresh nvidia-cuda
+kiln_record "version=$CUDA_REPO" "url=$CUDA_REPO_URL"

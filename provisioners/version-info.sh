@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# /etc/kiln/version-info.json: what is really on the image, read off it after the last install.
+export KILN_COMPONENT=version-info
+# shellcheck source=provisioners/lib/kiln.sh
+source "${KILN_DIR:?}/lib/kiln.sh"
+
+kiln_install_files etc/kiln
+python3 "$KILN_DIR/lib/version_info.py" --kernel "$(kiln_boot_kernel)" --etc "$KILN_ETC" >"$KILN_ETC/version-info.json.new"
+mv "$KILN_ETC/version-info.json.new" "$KILN_ETC/version-info.json"
+chmod 0644 "$KILN_ETC/version-info.json"
+kiln_say "$(wc -c <"$KILN_ETC/version-info.json") bytes in $KILN_ETC/version-info.json"

@@ -1,0 +1,55 @@
+"""Which layout this machine should have: command line, then launch, then /etc/default."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import imds
+from .errors import MigError
+from .settings import Settings
+
+
+class Selection(NamedTuple):
+    """`label` or the legacy `partition`; both empty: leave the GPUs be. `source`: who said so."""
+
+    label: str
+    partition: str
+    source: str
+    note: str = ""
+
+    @property
+    def none(self):
+        return not self.label and not self.partition
+
+
+def select(settings: Settings, asked: str = "", ask_imds: bool = True) -> Selection:
+    """The selection in force. A launch override that is set wins over the image's own default.
+
+    `none` as a label means "leave the GPUs alone", so that a launch can switch slicing off.
+    """
+    if asked:
+        return Selection(asked, "", "command line")
+    note = ""
+    if settings.imds and ask_imds:
+        label, note = imds.launch_label()
+        if label:
+            return Selection("" if label == "none" else label, "", note)
+    if settings.label:
+        label = "" if settings.label == "none" else settings.label
+        return Selection(label, "", "MIG_CONFIG in /etc/default/gpu-mig", note)
+    if settings.partition:
+        if settings.partition.strip().lower() in ("none", "0"):
+            return Selection("", "", "MIG_PARTITION", note)
+        return Selection("", settings.partition, "MIG_PARTITION", note)
+    return Selection("", "", "nothing selected", note)
+
+
+def require(selection: Selection) -> Selection:
+    """Raises MigError when nothing is selected: for commands that make no sense without."""
+    if selection.none:
+        raise MigError(
+            "no MIG layout is selected",
+            "name a label, or set MIG_CONFIG=<label> in /etc/default/gpu-mig "
+            "(gpu-mig list-profiles --labels shows them).",
+        )
+    return selection

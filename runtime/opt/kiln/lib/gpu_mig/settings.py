@@ -1,0 +1,101 @@
+"""/etc/default/gpu-mig, and the original pipeline's /etc/default/mig, as typed values."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from typing import NamedTuple, Tuple
+
+from . import paths
+from .errors import MigError, did_you_mean
+
+_LINE = re.compile(r"^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$")
+_CHOICES = {
+    "MIG_IMDS": ("yes", "no"),
+    "MIG_ENGINE": ("auto", "nvidia-smi", "mig-parted"),
+    "MIG_OWNER": ("auto", "kiln", "operator"),
+    "MIG_BLOCK_JOIN": ("yes", "no"),
+    "MIG_REBOOT": ("once", "never"),
+    "MIG_CDI_REFRESH": ("yes", "no"),
+}
+_STOP = (
+    "nvidia-dcgm dcgm dcgm-exporter nvidia-dcgm-exporter nvidia-persistenced "
+    "amazon-cloudwatch-agent"
+)
+
+
+class Settings(NamedTuple):
+    """What an administrator decides. See the comments in /etc/default/gpu-mig."""
+
+    label: str = ""
+    partition: str = ""
+    imds: bool = True
+    engine: str = "auto"
+    owner: str = "auto"
+    reboot: str = "once"
+    cdi_refresh: bool = True
+    stop_services: Tuple[str, ...] = tuple(_STOP.split())
+    config: str = paths.CONFIG
+    config_dir: str = paths.CONFIG_DIR
+
+
+def load():
+    """Settings of this machine. Raises MigError with file:line."""
+    values = _read(paths.DEFAULTS)
+    known = {"MIG_CONFIG", "MIG_STOP_SERVICES", "MIG_CONFIG_FILE", "MIG_PARTITION"} | set(_CHOICES)
+    for key, (line, value) in values.items():
+        where = "{}:{}".format(paths.DEFAULTS, line)
+        if key not in known:
+            raise MigError("{}: unknown setting {}".format(where, key), did_you_mean(key, known))
+        if key in _CHOICES and value not in _CHOICES[key]:
+            raise MigError(
+                "{}: {}={} is not allowed".format(where, key, value),
+                "allowed: {}.".format(", ".join(_CHOICES[key])),
+            )
+
+    def get(key, default=""):
+        return values.get(key, (0, default))[1]
+
+    partition = get("MIG_PARTITION")
+    if not get("MIG_CONFIG") and not partition:
+        partition = _read(paths.LEGACY_DEFAULTS).get("MIG_PARTITION", (0, ""))[1]
+    return Settings(
+        label=get("MIG_CONFIG"),
+        partition=partition,
+        imds=get("MIG_IMDS", "yes") == "yes",
+        engine=get("MIG_ENGINE", "auto"),
+        owner=get("MIG_OWNER", "auto"),
+        reboot=get("MIG_REBOOT", "once"),
+        cdi_refresh=get("MIG_CDI_REFRESH", "yes") == "yes",
+        stop_services=tuple(get("MIG_STOP_SERVICES", _STOP).split()),
+        config=get("MIG_CONFIG_FILE") or paths.CONFIG,
+    )
+
+
+def blocks_join():
+    """MIG_BLOCK_JOIN alone, also when the rest of the file cannot be used."""
+    return re.search(r"^MIG_BLOCK_JOIN=['\"]?yes\b", paths.read(paths.DEFAULTS), re.M) is not None
+
+
+def _read(path):
+    """KEY=value lines as {key: (line, value)}. Comments pass, and the original's shebang."""
+    values = {}
+    if not os.path.exists(paths.at(path)):
+        return values
+    for number, line in enumerate(paths.read(path).splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _LINE.match(text)
+        try:
+            words = shlex.split(match.group(2), comments=True) if match else []
+        except ValueError as e:
+            raise MigError("{}:{}: {}".format(path, number, e)) from e
+        if not match or len(words) > 1:
+            raise MigError(
+                "{}:{}: expected KEY=value, found {!r}".format(path, number, text[:60]),
+                "quote a value that has spaces.",
+            )
+        values[match.group(1)] = (number, words[0] if words else "")
+    return values

@@ -1,0 +1,155 @@
+"""From a label to what every GPU should look like; refused before anything moves."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from .config import Label
+from .errors import MigError
+from .facts import GpuType, by_device_id
+from .placement import nearest, why_not
+from .profile import by_size, parse
+from .smi import Gpu
+
+Shape = Tuple[str, Tuple[int, ...]]
+
+
+class Wanted(NamedTuple):
+    """The aim for one GPU: MIG mode and its GPU instances as (profile, compute slices), sorted."""
+
+    gpu: int
+    mode: bool
+    shapes: Tuple[Shape, ...] = ()
+
+
+def resolve(label: Label, gpus: List[Gpu]) -> Dict[int, Wanted]:
+    """What a label asks of these GPUs; GPUs it does not address are left out.
+
+    Raises MigError when it addresses none, or an index or slice that is not there.
+    """
+    capable = [g for g in gpus if g.capable]
+    indices = {g.index for g in gpus}
+    wanted: Dict[int, Wanted] = {}
+    for entry in label.entries:
+        missing = [i for i in entry.devices or () if i not in indices]
+        if missing and not entry.filters:
+            raise MigError(
+                "{}: label {!r} names GPU {}, this machine has {}".format(
+                    entry.where, label.name, missing[0], len(gpus)
+                ),
+                "GPU indices start at 0; `devices: all` addresses every GPU.",
+            )
+        for gpu in capable:
+            chosen = entry.devices is None or gpu.index in entry.devices
+            if chosen and entry.addresses(gpu.device_id, gpu.subsystem_id):
+                shapes = shape_all(entry.mig_devices, entry.where)
+                wanted[gpu.index] = Wanted(gpu.index, entry.enabled, shapes)
+    if not wanted:
+        raise MigError(
+            "label {!r} ({}) matches no GPU of this machine: {}".format(
+                label.name, label.where, describe(gpus)
+            ),
+            "its device-filter must name one of these PCI device ids.",
+        )
+    return wanted
+
+
+def from_partition(partition: str, gpus: List[Gpu], types) -> Dict[int, Wanted]:
+    """The original's MIG_PARTITION (`19,19,19` or names): the same instances on every GPU."""
+    wanted = {}
+    for gpu in gpus:
+        if not gpu.capable:
+            continue
+        kind = by_device_id(types, gpu.device_id)
+        ids = {str(p.id): p.name for p in kind.profiles.values()} if kind else {}
+        names = []
+        for token in partition.replace(" ", "").strip(",").split(","):
+            if token.isdigit():
+                if token not in ids:
+                    known = ["{} ({})".format(i, n) for i, n in ids.items() if i != "None"]
+                    raise MigError(
+                        "MIG_PARTITION: {} is no profile id of {}".format(token, gpu.name),
+                        "ids: {}. It takes ids, not a count of slices.".format(", ".join(known))
+                        if known
+                        else "its ids are not known here: write profile names.",
+                    )
+                token = ids[token]  # noqa: PLW2901
+            names.append((str(parse(token)), 1))
+        wanted[gpu.index] = Wanted(gpu.index, True, shape_all(names, "MIG_PARTITION"))
+    return wanted
+
+
+def shape_all(devices, where="") -> Tuple[Shape, ...]:
+    """(name, count) pairs as GPU instances; `1c.3g.20gb` × 3 share one 3g.20gb, first fit."""
+    full: List[Shape] = []
+    packed: Dict[str, List[List[int]]] = {}
+    for name, count in devices:
+        p = parse(name)
+        if not p.c or p.c == p.g:
+            full += [(p.gpu_instance, (p.g,))] * count
+        else:
+            packed.setdefault(p.gpu_instance, []).extend([[p.c]] * count)
+    for name, wishes in packed.items():
+        room = parse(name).g
+        instances: List[List[int]] = []
+        for (size,) in sorted(wishes, reverse=True):
+            for instance in instances:
+                if sum(instance) + size <= room:
+                    instance.append(size)
+                    break
+            else:
+                instances.append([size])
+        full += [(name, tuple(i)) for i in instances]
+    return tuple(sorted(full, key=shape_order))
+
+
+def shape_order(shape):
+    """Largest first, the order of creation."""
+    return by_size(shape[0]) + (shape[1],)
+
+
+def check(wanted: Wanted, kind: Optional[GpuType], where: str = "") -> None:
+    """Raises MigError when a GPU of this type cannot hold what is wanted. No type: no opinion."""
+    if kind is None or not wanted.mode:
+        return
+    names = [profile for profile, _ in wanted.shapes]
+    prefix = "{}GPU {} ({}): ".format(where + ": " if where else "", wanted.gpu, kind.name)
+    for name in names:
+        if name not in kind.profiles:
+            raise MigError(
+                "{}no MIG profile {}".format(prefix, name),
+                "it has {}; nearest layout: {}.".format(
+                    ", ".join(sorted(kind.profiles, key=by_size)), counted(nearest(kind, names))
+                ),
+            )
+    reason = why_not(kind, names)
+    if reason:
+        raise MigError(
+            prefix + reason, "nearest that fits: {}.".format(counted(nearest(kind, names)))
+        )
+
+
+def counted(names) -> str:
+    """`['1g.5gb', '1g.5gb']` as `1g.5gb=2`, smallest first as people write it."""
+    kinds = sorted(set(names), key=by_size, reverse=True)
+    return ",".join("{}={}".format(k, names.count(k)) for k in kinds)
+
+
+def devices_of(shapes) -> Dict[str, int]:
+    """Instances back to mig-parted's `mig-devices`: {name: count}."""
+    found: Dict[str, int] = {}
+    for profile, compute in shapes:
+        p = parse(profile)
+        for size in compute:
+            name = str(p._replace(c=size))
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def describe(gpus) -> str:
+    """`8 × NVIDIA A100-SXM4-40GB (0x20B010DE)`: what is in the machine, for messages."""
+    kinds: Dict[str, int] = {}
+    for gpu in gpus:
+        key = "{} ({})".format(gpu.name, gpu.device_id)
+        kinds[key] = kinds.get(key, 0) + 1
+    return ", ".join("{} × {}".format(n, k) for k, n in kinds.items()) or "no GPU"

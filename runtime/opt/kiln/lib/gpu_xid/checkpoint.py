@@ -1,0 +1,183 @@
+"""Where to go on after a restart, a crash or a kill -9: neither losing nor repeating an event.
+
+The event log is the checkpoint. Each line carries its boot id and sequence number, and `safe`
+where that differs: everything up to there is in the log. What lies behind it may be in the log
+as well (another event was held back for folding while this one was written), so the lines
+behind `safe` are read too, to be recognised when the ring is read again.
+
+A small file beside it repeats the position after each write. It serves when the log was moved
+away while the monitor was down, for `--format raw` (whose lines carry no number), and as the
+lock that keeps a second monitor off the same log.
+"""
+
+import fcntl
+import os
+
+from . import fold, lean
+from .log import tail_lines
+from .parse import parse_message
+
+_TAIL = 64 << 10
+_LONG_TAIL = 8 << 20
+_SIZE = 192  # the position file is one padded line, written in one go
+
+
+class BusyError(Exception):
+    """Another monitor holds this position file."""
+
+
+class Position:
+    """boot, seq (last record handled) and its usec, safe, and how far the log was written."""
+
+    __slots__ = ("boot", "inode", "safe", "seq", "size", "usec")
+
+    def __init__(self, boot, seq, usec, safe, inode=0, size=0):
+        self.boot = boot
+        self.seq = seq
+        self.usec = usec
+        self.safe = safe
+        self.inode = inode
+        self.size = size
+
+
+class PositionFile:
+    def __init__(self, path):
+        """Raises BusyError; a file that cannot be made is done without (`fd` is then -1)."""
+        self.fd = -1
+        try:
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.fd)
+            raise BusyError(path) from None
+        except OSError:
+            pass
+
+    def load(self):
+        try:
+            row = lean.loads(os.pread(self.fd, _SIZE, 0).decode())
+            return Position(*[row[key] for key in ("boot", "seq", "usec", "safe", "inode", "size")])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, position):
+        """False when it could not be written. The log alone is then the checkpoint."""
+        row = {key: getattr(position, key) for key in Position.__slots__}
+        try:
+            os.pwrite(self.fd, lean.dumps(row).encode().ljust(_SIZE - 1) + b"\n", 0)
+        except OSError:
+            return False
+        return True
+
+    def close(self):
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Resume:
+    """What the last run left behind."""
+
+    def __init__(self):
+        self.ended = None  # `stop`, `killed` or None: nothing is known of an earlier run
+        self.positions = []  # candidates, one from the log and one from the position file
+        self.covered = []  # log lines behind `safe`, as dicts
+        self.cursors = {}  # boot id -> journal cursor of the newest line
+        self.skip_lines = 0  # raw format: events written after the position was saved
+
+    def position(self, boot):
+        """The furthest position of that boot, or None."""
+        of_boot = [p for p in self.positions if p.boot == boot]
+        return max(of_boot, key=lambda p: p.safe) if of_boot else None
+
+    def cursor(self, boot):
+        """Where the journal was left in that boot, or None."""
+        return self.cursors.get(boot)
+
+    def covers(self, fields):
+        """Is this event (parsed, with `seq`) in the log already, alone or folded?"""
+        seq = fields["seq"]
+        for line in self.covered:
+            if line.get("first_seq", line["seq"]) <= seq <= line["seq"]:
+                logged = parse_message(line["raw"])
+                if logged is not None:
+                    logged["raw"] = line["raw"]
+                    if fold.storm_key(logged) == fold.storm_key(fields):
+                        return True
+        return False
+
+
+def recover(log_path, position_file, raw):
+    """Read the end of the log (mending a torn line) and the position file."""
+    resume = Resume()
+    saved = position_file.load()
+    if saved is not None:
+        resume.positions.append(saved)
+        resume.ended = "killed"
+    lines = tail_lines(log_path, _TAIL, mend=True)
+    if raw:
+        if saved is not None:
+            resume.skip_lines = _lines_behind(log_path, saved)
+        return resume
+    for text in lines:
+        row = _load(text)
+        if isinstance(row.get("cursor"), str):
+            resume.cursors.setdefault(row.get("boot_id"), row["cursor"])
+    newest = next(filter(None, map(_position_of, lines)), None)
+    if newest is None:
+        return resume
+    position, line = newest
+    resume.ended = "stop" if line["event"] == "stop" else "killed"
+    resume.positions.append(position)
+    best = resume.position(position.boot)
+    if best.safe < max(line["seq"], position.seq):
+        lines = tail_lines(log_path, _LONG_TAIL)
+    for text in lines:
+        row = _load(text)
+        if row.get("boot_id") == position.boot and "raw" in row:
+            if isinstance(row.get("seq"), int) and row["seq"] > best.safe:
+                resume.covered.append(row)
+    return resume
+
+
+def logged_until(log_path):
+    """Boot id -> microseconds since boot of its newest line in the log, for the previous boot."""
+    newest = {}
+    for path in (log_path, log_path + ".1"):
+        for text in tail_lines(path, _LONG_TAIL):
+            row = _load(text)
+            boot, usec = row.get("boot_id"), row.get("monotonic_us")
+            if isinstance(usec, int):
+                newest[boot] = max(usec, newest.get(boot, -1))
+    return newest
+
+
+def _load(text):
+    try:
+        row = lean.loads(text.decode())
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _position_of(text):
+    row = _load(text)
+    seq, boot = row.get("seq"), row.get("boot_id")
+    if not isinstance(seq, int) or not isinstance(boot, str) or "event" not in row:
+        return None
+    if row.get("previous_boot"):
+        return None
+    safe = row.get("safe", seq)
+    return Position(boot, seq, row.get("monotonic_us"), safe), row
+
+
+def _lines_behind(path, saved):
+    """How many whole lines the log has behind the saved size, if it is still the same file."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_ino != saved.inode:
+                return 0
+            file.seek(saved.size)
+            return file.read(_LONG_TAIL).count(b"\n")
+    except OSError:
+        return 0

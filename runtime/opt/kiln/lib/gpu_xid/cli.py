@@ -1,0 +1,244 @@
+"""The commands for people: `gpu-xid tail | explain | summary | replay | hooks | health`."""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+from . import __version__, config
+from .catalogue import Catalogue
+
+_COLOURS = {"fatal": "\033[1;31m", "error": "\033[31m", "warning": "\033[33m"}
+
+
+def main(arguments):
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.command:
+        parser.print_help()
+        return 2
+    try:
+        return options.run(options) or 0
+    except config.BadConfigError as error:
+        return _fail(str(error), 2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        if error.filename is None:
+            raise
+        missing = isinstance(error, FileNotFoundError)
+        return _fail("%s: %s" % (error.filename, error.strerror), 2 if missing else 1)
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="gpu-xid", description="NVIDIA Xid and SXid events from the kernel log."
+    )
+    parser.add_argument("--version", action="version", version="gpu-xid " + __version__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    def command(name, run, text):
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command("monitor", _monitor, "the daemon: follow the kernel log, write the event log")
+    sub.add_argument("--file", help="read this archive instead (- for stdin), write to stdout")
+    for option, text in (
+        ("--config", "configuration (%s)" % config.PATH),
+        ("--log", "event log to write"),
+        ("--format", "json or raw"),
+        ("--kmsg", "kernel log device (/dev/kmsg)"),
+        ("--state", "position file"),
+    ):
+        sub.add_argument(option, help=text)
+
+    sub = command("tail", _tail, "the newest events of the event log, for people")
+    sub.add_argument("-n", type=int, default=20, metavar="N", help="so many (20)")
+    sub.add_argument("-f", action="store_true", dest="follow", help="and those to come")
+    _log_option(sub)
+
+    sub = command("explain", _explain, "what a code means: gpu-xid explain 79, sxid 12028")
+    sub.add_argument("code", nargs="+")
+    sub.add_argument("--json", action="store_true")
+
+    sub = command("summary", _summary, "events by code, GPU and severity")
+    sub.add_argument("--json", action="store_true")
+    _log_option(sub)
+
+    sub = command("replay", _replay, "events of an archived kernel log: dmesg, syslog, journal")
+    sub.add_argument("file", help="file, or - for stdin")
+
+    sub = command("hooks", _hooks, "run /etc/kiln/xid.d on the events that wait")
+    sub.add_argument("--config", default=config.PATH)
+    sub.add_argument("--spool", default=None, help=argparse.SUPPRESS)
+
+    sub = command("health", _health, "ask nvidia-smi for remapped rows and fabric state")
+    sub.add_argument("--config", default=config.PATH)
+    return parser
+
+
+def _log_option(sub):
+    sub.add_argument("--log", help="event log (the one of %s)" % config.PATH)
+
+
+def _fail(text, status):
+    sys.stderr.write("gpu-xid: %s\n" % text)
+    return status
+
+
+def _monitor(options):
+    """Only for `--file`: the daemon itself does not come this way."""
+    return _events_of(options.file)
+
+
+def _replay(options):
+    return _events_of(options.file)
+
+
+def _events_of(path):
+    from .stream import events
+
+    source = sys.stdin.buffer if path == "-" else open(path, "rb")
+    with source:
+        for found in events(source):
+            sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+def _log_path(options):
+    return options.log or config.load()["log"]
+
+
+def _rows(lines):
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "event" in row:
+            yield row
+
+
+def one_line(row, colour=False):
+    """An event as a person reads it."""
+    kind = row["event"]
+    if kind in ("xid", "sxid"):
+        what = "%s %d" % ({"xid": "Xid", "sxid": "SXid"}[kind], row[kind])
+        where = row["pci"] if row.get("gpu") is None else "GPU %d (%s)" % (row["gpu"], row["pci"])
+        text = "%-10s %-7s %s: %s" % (what, row["severity"], where, row["name"] or "unknown code")
+        if row.get("process") or row.get("pid") is not None:
+            text += ", %s[%s]" % (row.get("process") or "?", row.get("pid"))
+        if row.get("count", 1) > 1:
+            text += " (x%d)" % row["count"]
+        if row.get("injected"):
+            text += " [test line from user space]"
+    else:
+        known = ("time", "event", "boot_id", "seq", "monotonic_us", "version", "safe")
+        rest = ", ".join("%s %s" % (k, v) for k, v in row.items() if k not in known and v)
+        text = "%-10s %s" % (kind, rest)
+    shade = _COLOURS.get(row.get("severity")) if colour else None
+    text = "%s  %s" % (row["time"], text)
+    return "%s%s\033[0m" % (shade, text) if shade else text
+
+
+def _tail(options):
+    path = _log_path(options)
+    colour = sys.stdout.isatty()
+    with open(path, "rb") as file:
+        newest = list(_rows(file))[-options.n :] if options.n > 0 else []
+        for row in newest:
+            print(one_line(row, colour))
+        inode, offset = os.fstat(file.fileno()).st_ino, file.tell()
+    while options.follow:
+        sys.stdout.flush()
+        time.sleep(0.5)
+        try:
+            with open(path, "rb") as file:
+                if os.fstat(file.fileno()).st_ino != inode:
+                    inode, offset = os.fstat(file.fileno()).st_ino, 0
+                file.seek(offset)
+                data = file.read()
+        except FileNotFoundError:
+            continue
+        whole = data.rfind(b"\n") + 1
+        offset += whole
+        for row in _rows(data[:whole].splitlines()):
+            print(one_line(row, colour))
+    return 0
+
+
+def _explain(options):
+    from .explain import UnknownCodeError, explain
+
+    try:
+        entry = explain(" ".join(options.code))
+    except UnknownCodeError as error:
+        near = "; nearest: %s" % ", ".join(error.nearest) if error.nearest else ""
+        return _fail("%s%s" % (error, near), 2)
+    if options.json:
+        print(json.dumps(entry, indent=2))
+        return 0
+    label = {"xid": "Xid", "sxid": "SXid"}[entry["kind"]]
+    print("%s %d: %s" % (label, entry["code"], entry["name"]))
+    nvidia = entry.get("nvidia", {})
+    sources = Catalogue().entry("sources") or {}
+    for title, text in (
+        ("Severity", entry["severity"] + (", by line" if "by_line" in entry else "")),
+        ("Meaning", entry["meaning"]),
+        ("Causes", ", ".join(entry.get("causes", []))),
+        ("Action (AWS)" if "action_nvidia" in entry else "Action", entry["action"]),
+        ("Action (NVIDIA)", entry.get("action_nvidia")),
+        ("Recovery", entry.get("recovery")),
+        ("NVIDIA's bucket", nvidia.get("immediate")),
+        ("then", nvidia.get("investigate")),
+        ("Since driver", entry.get("since_driver")),
+        ("Driver's name", entry.get("mnemonic")),
+        ("Sources", "; ".join(sources.get(s, s) for s in sorted(set(entry["source"].values())))),
+    ):
+        if text:
+            print("  %-16s %s" % (title + ":", text))
+    return 0
+
+
+def _summary(options):
+    counts, lost, injected = {}, 0, 0
+    with open(_log_path(options), "rb") as file:
+        for row in _rows(file):
+            number = row.get("count", 1)
+            lost += row.get("lost", 0)
+            if row["event"] in ("xid", "sxid"):
+                injected += number if row.get("injected") else 0
+                key = (row["event"], row[row["event"]], row["name"], row["pci"], row["severity"])
+                old = counts.get(key, [0, row["time"], ""])
+                counts[key] = [old[0] + number, min(old[1], row["time"]), max(old[2], row["time"])]
+    order = sorted(counts.items(), key=lambda item: -item[1][0])
+    names = ("kind", "code", "name", "pci", "severity", "count", "first", "last")
+    rows = [dict(zip(names, key + tuple(value))) for key, value in order]  # noqa: B905
+    if options.json:
+        print(json.dumps({"events": rows, "lost_records": lost, "injected": injected}, indent=2))
+        return 0
+    if not rows:
+        print("no Xid and no SXid")
+    for row in rows:
+        print("%(count)6d  %(kind)-4s %(code)-6d %(severity)-7s %(pci)-13s %(name)s" % row)
+        print("        from %(first)s to %(last)s" % row)
+    if lost:
+        print("%d kernel records were lost unread" % lost)
+    return 0
+
+
+def _hooks(options):
+    from .hooks_run import run
+
+    return run(config.load(options.config)["hooks"], options.spool)
+
+
+def _health(options):
+    from .health import main as health
+
+    return health(config_path=options.config)

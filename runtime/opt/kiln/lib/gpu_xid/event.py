@@ -1,0 +1,98 @@
+"""From parsed fields to the line in the event log. The order of the keys is part of the format:
+the time stands first, where the CloudWatch agent's timestamp_format finds it."""
+
+import time
+
+from . import lean
+
+_second = [None, ""]
+
+
+def timestamp(seconds):
+    """UNIX seconds (float) -> `2026-11-21T01:02:03.456789Z` (agent: %Y-%m-%dT%H:%M:%S.%f, UTC)."""
+    whole = int(seconds)
+    if whole != _second[0]:
+        t = time.gmtime(whole)
+        _second[1] = "%04d-%02d-%02dT%02d:%02d:%02d" % t[:6]
+        _second[0] = whole
+    return "%s.%06dZ" % (_second[1], int((seconds - whole) * 1000000))
+
+
+def kernel_time(usec):
+    """Wall-clock seconds of a kernel timestamp, from the clocks as they stand now.
+
+    Taken anew for each event, so a changed clock corrects what follows. The kernel's log clock
+    may drift from CLOCK_MONOTONIC over weeks; an event never lies in the future for that.
+    """
+    now = time.time()
+    if usec is None:
+        return now
+    return min(now, now - time.clock_gettime(time.CLOCK_MONOTONIC) + usec / 1000000.0)
+
+
+# Present in each Xid and SXid line, null when unknown, in this order.
+_COMMON = ("xid", "sxid", "name", "severity", "action", "pci", "gpu", "uuid", "pid", "process")
+# Present where the line or the situation has them.
+_OPTIONAL = (
+    "action_nvidia",
+    "gpu_instance",
+    "compute_instance",
+    "caused_by_xid",
+    "nvswitch",
+    "link",
+    "unit",
+    "word",
+    "resolution",
+    "investigate",
+    "effect",
+    "recovery",
+    "detail",
+    "driver",
+    "injected",
+    "catchup",
+    "previous_boot",
+    "cursor",
+    "implied_xid",
+    "count",
+    "first_seq",
+)
+_OPTIONAL_SET = frozenset(_OPTIONAL)
+
+
+def record(event, when, boot, seq, usec, **more):
+    """The common head of every line, then `more`."""
+    line = {"time": timestamp(when), "event": event, "boot_id": boot, "seq": seq}
+    line["monotonic_us"] = usec
+    line.update(more)
+    return line
+
+
+def gpu_event(fields, when, boot, seq, usec):
+    """Dict of an Xid or SXid event in the order in which it is written."""
+    line = record(fields["kind"], when, boot, seq, usec)
+    get = fields.get
+    for key in _COMMON:
+        line[key] = get(key)
+    if len(_OPTIONAL_SET.intersection(fields)) > 2:  # `driver` and `injected` are always there
+        for key in _OPTIONAL:
+            value = get(key)
+            if value is not None and value is not False:
+                line[key] = value
+    else:
+        if fields["driver"] is not None:
+            line["driver"] = fields["driver"]
+        if fields["injected"]:
+            line["injected"] = True
+    line["raw"] = fields["raw"]
+    return line
+
+
+def encode(line):
+    """One JSON object and its newline, as bytes. ASCII only, so no reader can split it wrongly."""
+    return lean.dumps(line).encode("ascii") + b"\n"
+
+
+def raw_line(usec, text):
+    """The kernel line as dmesg and /var/log/dmesg show it: what the original parser wrote."""
+    head = "[%5d.%06d] %s\n" % (usec // 1000000, usec % 1000000, text.replace("\n", "\\n"))
+    return head.encode("utf-8", "replace")

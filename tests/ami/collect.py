@@ -1,0 +1,174 @@
+# ruff: noqa: F821, PTH123, UP031
+# Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
+# one JSON object: {"now": collect() of version_info.py, "baked": the same from the bake, "units":
+# {name: {property: value}}, "failed": [unit], "files": {path: {mode, size, mtime, target}}, "text":
+# {path: content}, "commands": {name: {rc, out}}, "boot": {…}, "modules_loaded": [name]}
+import pwd
+import stat
+import time
+
+PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,ConditionResult,Result,Type"
+UNITS = (
+    "aws-gpu-mig.service",
+    "aws-hw-monitor.service",
+    "amazon-cloudwatch-agent.service",
+    "cloud-init.service",
+    "kiln-gpu-boot.service",
+    "nvidia-dcgm.service",
+    "nvidia-dcgm-exporter.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
+    "nvidia-mig-manager.service",
+    "nvidia-persistenced.service",
+    "nvlsm.service",
+    "multi-user.target",
+    "docker.service",
+    "containerd.service",
+)
+TEXTS = (
+    "/etc/kiln/hygiene.json",
+    "/etc/kiln/recipe.json",
+    "/etc/kiln/kernel",
+    "/etc/machine-id",
+    "/etc/ld.so.conf.d/kiln-cuda.conf",
+    "/etc/profile.d/kiln-cuda.sh",
+    "/etc/modprobe.d/kiln-nouveau.conf",
+    "/etc/apt/sources.list.d/nvidia-cuda.list",
+    "/etc/apt/sources.list.d/nvidia-container-toolkit.list",
+    "/etc/yum.repos.d/nvidia-cuda.repo",
+    "/etc/yum.repos.d/nvidia-container-toolkit.repo",
+    "/etc/docker/daemon.json",
+    "/etc/containerd/config.toml",
+    "/etc/default/gpu-mig",
+    "/run/kiln/gpu-boot/decision.json",
+    "/etc/kiln/dcgm-counters.csv",
+    "/proc/net/tcp",
+    "/proc/net/tcp6",
+)
+GPU_FIELDS = "index,name,uuid,driver_version,pci.bus_id,persistence_mode,mig.mode.current"
+
+
+def text(path):
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(200000).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def command(*arguments, timeout=20):
+    try:
+        done = subprocess.run(
+            arguments, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    except subprocess.TimeoutExpired:
+        return {"rc": 124, "out": "no answer within %d s" % timeout}
+    except OSError as error:
+        return {"rc": 127, "out": str(error)}
+    return {"rc": done.returncode, "out": done.stdout.decode("utf-8", "replace")}
+
+
+def file_facts(path):
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return None
+    link = os.readlink(path) if stat.S_ISLNK(facts.st_mode) else None
+    mode = "%04o" % stat.S_IMODE(facts.st_mode)
+    return {"mode": mode, "size": facts.st_size, "mtime": facts.st_mtime, "target": link}
+
+
+def unit_facts(names):
+    found = {}
+    shown = run("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, *names)
+    for block in shown.split("\n\n"):
+        facts = dict(line.partition("=")[::2] for line in block.strip().splitlines())
+        if facts.get("Id"):
+            found[facts["Id"]] = facts
+    return found
+
+
+def authorized_keys():
+    found = {}
+    for user in pwd.getpwall():
+        keys = text(os.path.join(user.pw_dir, ".ssh", "authorized_keys"))
+        if keys and keys.strip():
+            found[user.pw_name] = [line for line in keys.splitlines() if line.strip()]
+    return found
+
+
+def agent_files():
+    root = "/opt/aws/amazon-cloudwatch-agent/etc"
+    names = glob.glob(root + "/*.json") + glob.glob(root + "/*.d/*.json")
+    return {path: text(path) for path in names}
+
+
+def dcgm_metrics(units):
+    """What dcgm-exporter serves; it needs some seconds from its start to its first answer."""
+    if units.get("nvidia-dcgm-exporter.service", {}).get("ActiveState") != "active":
+        return ""
+    for _ in range(30):
+        answer = command("curl", "-sf", "-m", "5", "http://127.0.0.1:9400/metrics")
+        if answer["rc"] == 0 and answer["out"].strip():
+            return answer["out"]
+        time.sleep(1)
+    return ""
+
+
+def main():
+    baked = load("/etc/kiln/version-info.json", None)
+    kernel = (baked or {}).get("kernel", {}).get("boots", "")
+    recorded = [u for r in (baked or {}).get("components", {}).values() for u in r.get("units", [])]
+    host_keys = glob.glob("/etc/ssh/ssh_host_*_key")
+    paths = [
+        "/usr/local/cuda",
+        "/var/log/gpuevent.log",
+        "/var/lib/dbus/machine-id",
+        "/opt/amazon/efa/bin/fi_info",
+        "/opt/amazon/efa_installed_packages",
+        "/lib/modules/%s/build" % kernel,
+        "/usr/src/kernels/%s" % kernel,
+        "/boot/vmlinuz-%s" % kernel,
+        "/var/tmp/kiln",
+        "/etc/kiln/version-info.json",
+        *host_keys,
+    ]
+    units = unit_facts(sorted({*UNITS, *recorded}))
+    # Before the tables of /proc/net are read: the exporter listens when it answers.
+    metrics = dcgm_metrics(units)
+    failed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
+    answer = {
+        "now": collect(kernel, "/etc/kiln"),
+        "baked": baked,
+        "units": units,
+        "dcgm_metrics": metrics,
+        "failed": [line.split()[0] for line in failed.splitlines() if line.strip()],
+        "files": {path: file_facts(path) for path in paths},
+        "host_keys": sorted(host_keys),
+        "text": {path: text(path) for path in TEXTS},
+        "agent_files": agent_files(),
+        "authorized_keys": authorized_keys(),
+        "commands": {
+            "nvidia-smi": command(
+                "nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader,nounits"
+            ),
+            "nvcc": command("/usr/local/cuda/bin/nvcc", "--version"),
+            "fi_info": command("/opt/amazon/efa/bin/fi_info", "--version"),
+            "nv-fabricmanager": command("nv-fabricmanager", "--version"),
+            "nvidia-mig-parted": command("nvidia-mig-parted", "--version"),
+            "nvidia-ctk": command("nvidia-ctk", "--version"),
+            "cloud-init": command("cloud-init", "status"),
+            "gpu-mig": command("gpu-mig", "validate"),
+        },
+        "boot": {
+            "container": run("systemd-detect-virt", "--container").strip() not in ("", "none"),
+            "time": time.time() - float((text("/proc/uptime") or "0").split()[0]),
+            "instance_id": (text("/var/lib/cloud/data/instance-id") or "").strip(),
+            "now": time.time(),
+        },
+        "modules_loaded": [line.split()[0] for line in (text("/proc/modules") or "").splitlines()],
+    }
+    print(json.dumps(answer))
+
+
+main()

@@ -1,0 +1,130 @@
+"""The harness for a booted AMI: expectations from the recipe, facts from the machine.
+
+    KILN_EXPECT=expect.json pytest tests/ami --hosts=ssh://user@address --ssh-config=FILE
+
+KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"lab",
+              "gpu": {"count": int, "name": str, "nvswitch": bool, "efa": int, "mig": bool} or null}
+
+All facts are collected by one program on the machine (`collect.py`), so that a check costs nothing.
+A file test_<component>.py is skipped, with that reason, when the recipe has no such component.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import testinfra
+
+HERE = Path(__file__).resolve().parent
+VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
+UNREACHABLE = 3
+BAD_CALL = 2
+
+
+def component_of(path: Path) -> str:
+    """test_nvidia_driver.py → nvidia-driver."""
+    return path.stem.removeprefix("test_").replace("_", "-")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not os.environ.get("KILN_EXPECT"):
+        return
+    wanted = set(_expectations()["recipe"]["components"])
+    known = {
+        path.stem.replace("_", "-") for path in (HERE.parent.parent / "provisioners").glob("*.sh")
+    }
+    for item in items:
+        name = component_of(item.path)
+        if item.path.parent == HERE and name in known - wanted:
+            item.add_marker(pytest.mark.skip(reason=f"{name} is not part of this image"))
+
+
+def _expectations() -> dict[str, Any]:
+    path = os.environ.get("KILN_EXPECT")
+    if not path:
+        pytest.exit("KILN_EXPECT must name the file with the expectations", BAD_CALL)
+    try:
+        expectations: dict[str, Any] = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        pytest.exit(f"KILN_EXPECT={path} cannot be read: {error}", BAD_CALL)
+    return expectations
+
+
+@pytest.fixture(scope="session")
+def expect() -> dict[str, Any]:
+    """What this machine should be: recipe, instance_type, gpu, target."""
+    return _expectations()
+
+
+@pytest.fixture(scope="session")
+def recipe(expect: dict[str, Any]) -> dict[str, Any]:
+    """The recipe the AMI was made from."""
+    found: dict[str, Any] = expect["recipe"]
+    return found
+
+
+@pytest.fixture(scope="session")
+def host(request: pytest.FixtureRequest, expect: dict[str, Any]) -> testinfra.host.Host:
+    """The machine, reached once: no check runs against one that does not answer."""
+    spec = request.config.getoption("hosts")
+    if not spec:
+        pytest.exit("--hosts=ssh://user@address is missing", BAD_CALL)
+    found = testinfra.get_host(
+        spec,
+        ssh_config=request.config.getoption("ssh_config"),
+        ssh_identity_file=request.config.getoption("ssh_identity_file"),
+        ssh_extra_args=request.config.getoption("ssh_extra_args"),
+    )
+    try:
+        answer = found.run("sudo -n true")
+    except RuntimeError as error:
+        said = re.findall(r'stderr="?b?.?(.+?)["\']?\)?$', str(error))
+        why = (said[0] if said else str(error)).replace("\\r\\n", "")
+        pytest.exit(f"{spec} cannot be reached over SSH: {why}", UNREACHABLE)
+    if answer.rc != 0:
+        pytest.exit(f"{spec}: sudo asks for a password: {answer.stderr.strip()}", UNREACHABLE)
+    return found
+
+
+def run_python(host: testinfra.host.Host, program: str, **arguments: str) -> Any:
+    """Run a Python 3.7 program as root on the machine; its standard output as JSON."""
+    source = f"ARGUMENTS = {arguments!r}\n{program}"
+    packed = base64.b64encode(zlib.compress(source.encode())).decode()
+    command = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
+    answer = host.run("sudo -n python3 -c %s", command)
+    assert answer.rc == 0, f"the program on the machine failed: {answer.stderr[-2000:]}"
+    return json.loads(answer.stdout)
+
+
+@pytest.fixture(scope="session")
+def machine(host: testinfra.host.Host) -> dict[str, Any]:
+    """What is on the machine right now; see collect.py for the shape."""
+    library = VERSION_INFO.read_text().split('\nif __name__ == "__main__"')[0]
+    found: dict[str, Any] = run_python(host, library + "\n" + (HERE / "collect.py").read_text())
+    return found
+
+
+@pytest.fixture(scope="session")
+def version_info(machine: dict[str, Any]) -> dict[str, Any]:
+    """/etc/kiln/version-info.json as it was baked."""
+    baked: dict[str, Any] | None = machine["baked"]
+    assert baked is not None, "/etc/kiln/version-info.json is missing or not JSON"
+    return baked
+
+
+@pytest.fixture(scope="session")
+def gpu(expect: dict[str, Any]) -> dict[str, Any]:
+    """The GPUs this instance type has; skips where it has none, or where they are out of reach."""
+    if expect["gpu"] is None:
+        pytest.skip(f"{expect['instance_type']} has no NVIDIA GPU")
+    if expect["target"] == "lab" and expect["recipe"]["driver_source"] == "distro":
+        pytest.skip("the distribution's real driver runs in the lab, which has no GPU")
+    found: dict[str, Any] = expect["gpu"]
+    return found

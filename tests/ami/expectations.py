@@ -1,0 +1,83 @@
+"""Small helpers of the checks: numeric versions, packages, holds, units."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def version(text: str) -> tuple[int, ...]:
+    """The leading numbers: "510.47.03" → (510, 47, 3). Text would put 5.14 after 10.14."""
+    found = re.match(r"\d+(?:\.\d+)*", text.strip())
+    assert found, f"{text!r} is not a version"
+    return tuple(int(part) for part in found.group().split("."))
+
+
+def packages(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
+    """Every installed package of that name; several versions may be there at once."""
+    return [package for package in machine["now"]["packages"] if package["name"] == name]
+
+
+def recorded(version_info: dict[str, Any], component: str) -> dict[str, Any]:
+    """What the component's provisioner recorded at bake time."""
+    found: dict[str, Any] = version_info["components"].get(component, {})
+    assert found, f"{component}.sh left no record: was it run?"
+    return found
+
+
+def assert_packages_at(
+    machine: dict[str, Any], names: list[str], wanted: str, build: str = ""
+) -> None:
+    """Each of these packages is there, once, at exactly that upstream version."""
+    assert names, "the provisioner recorded no package"
+    for name in names:
+        found = packages(machine, name)
+        assert len(found) == 1, f"{name}: {len(found)} installed, one expected"
+        assert found[0]["version"] == wanted, f"{name} is {found[0]['version']}, not {wanted}"
+        assert build in found[0]["release"], (
+            f"{name} {found[0]['release']} was not built for {build}"
+        )
+
+
+def assert_held(machine: dict[str, Any], names: list[str]) -> None:
+    """Each of these packages is held at what is installed now."""
+    assert names, "the provisioner held nothing"
+    held = set(machine["now"]["held"])
+    for name in names:
+        versions = {
+            f"{name}-{p['version']}-{p['release']}"
+            for p in packages(machine, name)
+            if p["manager"] == "rpm"
+        }
+        # apt holds a name; yum and dnf lock name, version and release.
+        assert name in held or versions & held, f"{name} is not held: an upgrade would move it"
+
+
+def assert_enabled(machine: dict[str, Any], unit: str) -> None:
+    """The unit exists and starts at boot."""
+    facts = machine["units"].get(unit, {})
+    assert facts.get("LoadState") == "loaded", f"{unit} is {facts.get('LoadState') or 'not found'}"
+    assert facts["UnitFileState"] == "enabled", f"{unit} is {facts['UnitFileState']}, not enabled"
+
+
+def assert_active(machine: dict[str, Any], unit: str) -> None:
+    """The unit runs now; a oneshot has ended well and stays."""
+    facts = machine["units"].get(unit, {})
+    state = f"{facts.get('ActiveState')} ({facts.get('SubState')})"
+    assert facts.get("ActiveState") == "active", f"{unit} is {state}, not active"
+
+
+def assert_not_started(machine: dict[str, Any], unit: str) -> None:
+    """The unit's condition kept it from starting here, and nothing failed."""
+    facts = machine["units"].get(unit, {})
+    assert facts.get("ActiveState") == "inactive", f"{unit} is {facts.get('ActiveState')}"
+    assert facts.get("ConditionResult") == "no", f"{unit} was not held back by its condition"
+
+
+def nvidia_smi(machine: dict[str, Any]) -> list[dict[str, str]]:
+    """One entry per GPU that nvidia-smi shows."""
+    answer = machine["commands"]["nvidia-smi"]
+    assert answer["rc"] == 0, f"nvidia-smi failed with {answer['rc']}: {answer['out'].strip()}"
+    keys = ("index", "name", "uuid", "driver_version", "bus_id", "persistence_mode", "mig")
+    rows = [line.split(", ") for line in answer["out"].strip().splitlines()]
+    return [dict(zip(keys, row, strict=True)) for row in rows]

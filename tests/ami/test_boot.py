@@ -1,0 +1,53 @@
+"""The machine as a whole came up, for the first time, from this image."""
+
+import json
+
+import pytest
+from expectations import assert_active, assert_enabled
+
+pytestmark = pytest.mark.boot
+
+
+def test_no_unit_failed(machine):
+    assert machine["failed"] == []
+
+
+def test_boot_is_finished(machine):
+    assert_active(machine, "multi-user.target")
+
+
+def test_cloud_init_is_done(machine):
+    answer = machine["commands"]["cloud-init"]
+    assert "status: done" in answer["out"], answer["out"].strip()
+
+
+def test_kernel_is_the_one_that_was_baked_for(machine, version_info):
+    if machine["boot"]["container"]:
+        pytest.skip("a lab guest runs the host's kernel")
+    assert machine["now"]["kernel"]["running"] == version_info["kernel"]["boots"]
+
+
+def test_every_unit_the_components_enabled_starts_at_boot(machine, version_info):
+    units = {u for record in version_info["components"].values() for u in record.get("units", [])}
+    assert units, "no component recorded a unit"
+    for unit in sorted(units):
+        assert_enabled(machine, unit)
+
+
+def test_every_enabled_unit_is_up_or_was_held_back_by_its_condition(machine, version_info):
+    units = {u for record in version_info["components"].values() for u in record.get("units", [])}
+    down = {
+        unit: f"{facts['ActiveState']} ({facts['Result']})"
+        for unit in sorted(units)
+        for facts in [machine["units"][unit]]
+        if facts["ActiveState"] != "active" and facts["ConditionResult"] == "yes"
+    }
+    assert down == {}
+
+
+def test_the_recipe_on_the_image_is_the_one_that_is_checked(machine, recipe):
+    text = machine["text"]["/etc/kiln/recipe.json"]
+    assert text, "/etc/kiln/recipe.json is missing"
+    baked = json.loads(text)
+    for field in ("name", "driver", "kernel_module", "cuda", "nccl", "efa", "arch", "flavor"):
+        assert baked.get(field) == recipe[field], f"{field} differs"

@@ -1,0 +1,44 @@
+"""The CloudWatch agent: pinned, configured from the recipe, without memory of the bake."""
+
+import json
+
+import pytest
+from expectations import assert_active, assert_enabled, assert_held, packages
+
+
+@pytest.mark.bake
+def test_it_is_of_that_version(machine, recipe):
+    found = packages(machine, "amazon-cloudwatch-agent")
+    assert len(found) == 1, f"{len(found)} packages installed, one expected"
+    # The vendor's own package adds its build number: 1.300071.0b1720.
+    version, _, _ = found[0]["version"].partition("b")
+    assert version == recipe["cloudwatch_agent"]
+
+
+@pytest.mark.bake
+def test_it_is_held(machine):
+    assert_held(machine, ["amazon-cloudwatch-agent"])
+
+
+@pytest.mark.bake
+def test_it_is_enabled(machine):
+    assert_enabled(machine, "amazon-cloudwatch-agent.service")
+
+
+@pytest.mark.boot
+def test_it_runs(machine):
+    assert_active(machine, "amazon-cloudwatch-agent.service")
+
+
+@pytest.mark.bake
+def test_its_configuration_ships_the_event_log(machine):
+    files = {path: json.loads(text) for path, text in machine["agent_files"].items()}
+    collected = [
+        entry["file_path"]
+        for config in files.values()
+        for entry in config.get("logs", {})
+        .get("logs_collected", {})
+        .get("files", {})
+        .get("collect_list", [])
+    ]
+    assert "/var/log/gpuevent.log" in collected, f"none of {sorted(files)} collects it"

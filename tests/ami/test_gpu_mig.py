@@ -1,0 +1,39 @@
+"""MIG: the layout the recipe asks for is configured, and its unit did its work at boot."""
+
+import re
+
+import pytest
+from expectations import assert_active, assert_enabled, nvidia_smi
+
+
+@pytest.mark.bake
+def test_its_unit_is_enabled(machine):
+    assert_enabled(machine, "aws-gpu-mig.service")
+
+
+@pytest.mark.bake
+def test_its_configuration_is_valid(machine):
+    answer = machine["commands"]["gpu-mig"]
+    assert answer["rc"] == 0, answer["out"].strip()
+
+
+@pytest.mark.bake
+def test_the_layout_is_the_recipes(machine, recipe):
+    text = machine["text"]["/etc/default/gpu-mig"] or ""
+    found = re.search(r"^MIG_CONFIG=(.*)$", text, re.MULTILINE)
+    assert found, "/etc/default/gpu-mig has no MIG_CONFIG"
+    assert found.group(1).strip("\"'") == (recipe["mig_config"] or "")
+
+
+@pytest.mark.boot
+def test_its_unit_did_its_work(machine, gpu):
+    assert_active(machine, "aws-gpu-mig.service")
+
+
+@pytest.mark.boot
+def test_mig_is_on_exactly_where_the_recipe_and_the_gpu_say_so(machine, recipe, gpu):
+    if recipe["mig_config"] in (None, "none"):
+        pytest.skip("this recipe leaves MIG as it is")
+    modes = {row["mig"] for row in nvidia_smi(machine)}
+    on = gpu["mig"] and recipe["mig_config"] != "all-disabled"
+    assert modes == ({"Enabled"} if on else {"Disabled"} if gpu["mig"] else {"[N/A]"})

@@ -1,0 +1,33 @@
+"""The kernel that boots, what modules are built with, and that neither moves by itself."""
+
+import re
+
+import pytest
+from expectations import assert_held, packages, recorded, version
+
+pytestmark = pytest.mark.bake
+
+
+def test_the_kernel_that_boots_is_installed_with_its_headers(machine, version_info):
+    kernel = version_info["kernel"]["boots"]
+    assert machine["files"][f"/boot/vmlinuz-{kernel}"], f"/boot/vmlinuz-{kernel} is missing"
+    headers = (f"/lib/modules/{kernel}/build", f"/usr/src/kernels/{kernel}")
+    assert any(machine["files"][path] for path in headers), f"no headers for {kernel}"
+
+
+def test_a_pinned_kernel_is_the_one_that_boots(machine, recipe, version_info):
+    if not recipe["kernel"]:
+        pytest.skip("this recipe takes the parent image's kernel")
+    assert packages(machine, re.split(r"[ =]", recipe["kernel"])[0])
+    assert machine["text"]["/etc/kiln/kernel"].strip() == version_info["kernel"]["boots"]
+
+
+def test_kernel_and_headers_are_held(machine, version_info):
+    assert_held(machine, recorded(version_info, "kernel")["held"])
+
+
+def test_the_running_kernel_is_not_older_than_the_image_knows(machine, version_info):
+    if machine["boot"]["container"]:
+        pytest.skip("a lab guest runs the host's kernel")
+    running, boots = machine["now"]["kernel"]["running"], version_info["kernel"]["boots"]
+    assert version(running) >= version(boots)

@@ -1,0 +1,37 @@
+"""Fabric manager: exactly the driver's version, running exactly where there is NVSwitch."""
+
+import re
+
+import pytest
+from expectations import assert_active, assert_enabled, assert_held, assert_not_started, recorded
+
+
+@pytest.mark.bake
+def test_its_version_is_the_drivers(machine, recipe):
+    answer = machine["commands"]["nv-fabricmanager"]
+    assert answer["rc"] == 0, answer["out"].strip()
+    found = re.search(r"\d+(\.\d+)+", answer["out"])
+    assert found, f"no version in {answer['out']!r}"
+    assert found.group() == recipe["driver"]
+
+
+@pytest.mark.bake
+def test_it_is_enabled(machine):
+    assert_enabled(machine, "nvidia-fabricmanager.service")
+
+
+@pytest.mark.boot
+def test_it_runs_exactly_where_there_is_nvswitch(machine, expect):
+    if expect["gpu"] and expect["gpu"]["nvswitch"]:
+        assert_active(machine, "nvidia-fabricmanager.service")
+    else:
+        assert_not_started(machine, "nvidia-fabricmanager.service")
+
+
+@pytest.mark.bake
+def test_nothing_upgrades_it_by_itself(machine, version_info):
+    record = recorded(version_info, "nvidia-fabricmanager")
+    if "archive" in record:
+        assert record["version"] in record["archive"]
+    else:
+        assert_held(machine, record["held"])

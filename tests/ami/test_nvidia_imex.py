@@ -1,0 +1,18 @@
+"""IMEX: the driver's version, started only on hosts whose NVLink reaches others."""
+
+import pytest
+from expectations import assert_enabled, assert_held, assert_packages_at, recorded
+
+pytestmark = pytest.mark.bake
+
+
+def test_its_version_is_the_drivers(machine, recipe, version_info):
+    assert_packages_at(machine, recorded(version_info, "nvidia-imex")["packages"], recipe["driver"])
+
+
+def test_it_is_held(machine, version_info):
+    assert_held(machine, recorded(version_info, "nvidia-imex")["held"])
+
+
+def test_it_is_enabled(machine):
+    assert_enabled(machine, "nvidia-imex.service")

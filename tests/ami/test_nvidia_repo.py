@@ -1,0 +1,25 @@
+"""NVIDIA's repository is the right one, and nothing from it is installed unsigned."""
+
+import pytest
+
+pytestmark = pytest.mark.bake
+
+
+def test_the_repository_is_the_distributions(machine, recipe):
+    paths = ("/etc/apt/sources.list.d/nvidia-cuda.list", "/etc/yum.repos.d/nvidia-cuda.repo")
+    text = next((machine["text"][path] for path in paths if machine["text"][path]), "")
+    wanted = (
+        f"https://developer.download.nvidia.com/compute/cuda/repos/{recipe['distro']['cuda_repo']}/"
+    )
+    assert wanted in text, f"no repository definition names {wanted}"
+
+
+def test_packages_are_checked_against_the_key(machine, recipe):
+    if recipe["distro"]["family"] == "debian":
+        text = machine["text"]["/etc/apt/sources.list.d/nvidia-cuda.list"] or ""
+        assert "[signed-by=/usr/share/keyrings/nvidia-cuda.gpg]" in text
+        assert "trusted=yes" not in text
+    else:
+        text = machine["text"]["/etc/yum.repos.d/nvidia-cuda.repo"] or ""
+        assert "gpgcheck=1" in text.splitlines()
+        assert "gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-nvidia-cuda" in text

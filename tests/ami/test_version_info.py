@@ -1,0 +1,38 @@
+"""/etc/kiln/version-info.json tells the truth about this machine."""
+
+import pytest
+
+pytestmark = pytest.mark.bake
+
+
+def keys(packages):
+    return {
+        (p["manager"], p["name"], p["epoch"], p["version"], p["release"], p["arch"])
+        for p in packages
+    }
+
+
+def test_it_names_every_installed_package_and_no_other(machine, version_info):
+    baked, now = keys(version_info["packages"]), keys(machine["now"]["packages"])
+    # A key that rpm imports shows as a package; nothing else may differ.
+    assert {p for p in baked ^ now if p[1] != "gpg-pubkey"} == set()
+
+
+def test_it_names_every_kernel_module_as_it_is(machine, version_info):
+    assert version_info["modules"] == machine["now"]["modules"]
+
+
+def test_it_names_the_drivers_source(recipe, version_info):
+    runfiles = [entry["version"] for entry in version_info["runfiles"]]
+    assert runfiles == ([recipe["driver"]] if recipe["driver_source"] == "runfile" else [])
+
+
+def test_every_component_of_the_recipe_left_a_record(recipe, version_info):
+    silent = {"version-info", "cleanup", "hygiene"}
+    assert set(recipe["components"]) - silent - set(version_info["components"]) == set()
+
+
+def test_every_download_has_its_checksum(version_info):
+    for entry in version_info["downloads"]:
+        assert len(entry["sha256"]) == 64, entry["url"]
+        assert "latest" not in entry["url"], f"{entry['url']} is not pinned"

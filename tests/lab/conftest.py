@@ -1,0 +1,179 @@
+"""One lab of its own for the lab's tests: what they start is gone when they are done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from kiln import needs
+from kiln.errors import KilnError
+from lab import control, settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A running instance and the key that opens it."""
+
+    id: str
+    address: str
+    user: str
+    key: Path
+
+    def run(self, command: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+        """Run a shell command as the image's user."""
+        return subprocess.run(
+            [
+                *("ssh", "-i", str(self.key), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
+                *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
+                *("-o", "ConnectTimeout=5", f"{self.user}@{self.address}", command),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[settings.Lab]:
+    """A lab that is up. It is not the user's: KILN_LAB_INDEX tells them apart."""
+    os.environ.setdefault("KILN_LAB_INDEX", "9")
+    try:
+        needs.lab_can_run()
+    except KilnError as error:
+        pytest.skip(str(error))
+    found = settings.current()
+    control.down(found)
+    control.up(found)
+    yield found
+    control.clean(found)
+
+
+@pytest.fixture(autouse=True)
+def _no_ordered_failure_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "lab" in request.fixturenames:
+        control.call(settings.current(), "faults/clear")
+
+
+@pytest.fixture(scope="session")
+def client(lab: settings.Lab) -> Callable[[str], Any]:
+    """A plain boto3 client by service name: nothing of ours is between it and the lab."""
+
+    def make(service: str, region: str = "us-east-1") -> Any:
+        return boto3.client(
+            service,
+            endpoint_url=lab.endpoint,
+            region_name=region,
+            aws_access_key_id="any",
+            aws_secret_access_key="key",
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def ec2(client: Callable[[str], Any]) -> Any:
+    """A plain boto3 EC2 client."""
+    return client("ec2")
+
+
+@pytest.fixture(scope="session")
+def source_ami(client: Callable[[str], Any]) -> str:
+    """The stand-in for today's Amazon Linux 2, looked up as anybody would."""
+    name = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
+    return str(client("ssm").get_parameter(Name=name)["Parameter"]["Value"])
+
+
+@pytest.fixture(scope="session")
+def key(ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A key pair: its name in EC2, its file here."""
+    made = ec2.create_key_pair(KeyName=f"test-{time.time()}", KeyType="ed25519")
+    path = tmp_path_factory.mktemp("key") / "key.pem"
+    path.touch(mode=0o600)
+    path.write_text(made["KeyMaterial"])
+    return made["KeyName"], path
+
+
+@pytest.fixture
+def launch(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[Callable[..., Guest]]:
+    """Launch instances and wait until they run; they are terminated after the test."""
+    ids: list[str] = []
+
+    def make(ami: str | None = None, *, user: str = "ec2-user", **more: Any) -> Guest:
+        more.setdefault("InstanceType", "g4dn.xlarge")
+        made = ec2.run_instances(
+            ImageId=ami or source_ami, MinCount=1, MaxCount=1, KeyName=key[0], **more
+        )
+        instance_id = made["Instances"][0]["InstanceId"]
+        ids.append(instance_id)
+        return Guest(instance_id, wait_for(ec2, instance_id, "running"), user, key[1])
+
+    yield make
+    if ids:
+        ec2.terminate_instances(InstanceIds=ids)
+        for instance_id in ids:
+            wait_for(ec2, instance_id, "terminated")
+
+
+def wait_for(ec2: Any, instance_id: str, state: str, timeout: float = 120) -> str:
+    """Wait until an instance is in a state; its private address."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        found = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+        if found["State"]["Name"] == state:
+            return str(found.get("PrivateIpAddress", ""))
+        time.sleep(0.05)
+    raise AssertionError(f"{instance_id} is {found['State']['Name']}, not {state}")
+
+
+def users_environment(home: Path) -> dict[str, str]:
+    """A user's environment with a home and a build folder of its own, and no AWS credentials."""
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
+    return {**clean, "KILN_BUILD_DIR": str(home / "build"), "HOME": str(home)}
+
+
+def inventory(ec2: Any) -> dict[str, set[str]]:
+    """What there is in the lab, by kind: what a run leaves is what is new in it."""
+    pages = ec2.describe_instances()["Reservations"]
+    instances = [one for page in pages for one in page["Instances"]]
+    return {
+        "instances": {
+            one["InstanceId"] for one in instances if one["State"]["Name"] != "terminated"
+        },
+        "key pairs": {one["KeyName"] for one in ec2.describe_key_pairs()["KeyPairs"]},
+        "security groups": {
+            one["GroupId"] for one in ec2.describe_security_groups()["SecurityGroups"]
+        },
+        "volumes": {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]},
+        "amis": {one["ImageId"] for one in ec2.describe_images(Owners=["self"])["Images"]},
+    }
+
+
+@pytest.fixture
+def kiln(lab: settings.Lab, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run ./invoke as a user would, with a build folder of its own and no AWS credentials."""
+
+    def run(*arguments: str, timeout: float = 300, **environment: str) -> Any:
+        return subprocess.run(
+            [str(ROOT / "invoke"), *arguments],
+            cwd=ROOT,
+            env=users_environment(tmp_path) | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,195 @@
+"""Root filesystems of guests: what a provisioner finds in one, and what a real one is held to.
+
+Needs root; the common tree is made once a machine and then kept (about half a minute).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from kiln.errors import KilnError
+from lab import aptsources, bases, distros, importer
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root filesystems are made by root")
+
+STAND_INS = [name for name in bases.ids() if distros.spec(name)["stand_in"]]
+AL = [name for name in bases.ids() if distros.spec(name)["family"] == "al"]
+APT = [name for name in bases.ids() if distros.spec(name)["family"] == "debian"]
+
+
+def inside(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["chroot", root, *command], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("distro", bases.ids())
+def test_a_base_says_which_distribution_it_is_and_that_it_is_the_labs(distro: str) -> None:
+    root = bases.ensure(distro)
+    release = inside(root, "sh", "-c", ". /etc/os-release; echo $ID $VERSION_ID").stdout.split()
+    wanted = distros.spec(distro)["os_release"]
+    assert release == [wanted["ID"], wanted["VERSION_ID"]]
+    marker = json.loads((root / "etc/kiln-lab-base").read_text())
+    assert (marker["distro"], marker["stand_in"]) == (distro, distro in STAND_INS)
+    assert "AMI Kiln lab" in (root / "etc/motd").read_text()
+
+
+@pytest.mark.parametrize("distro", bases.ids())
+def test_a_base_has_no_identity_of_its_own(distro: str) -> None:
+    root = bases.ensure(distro)
+    assert (root / "etc/machine-id").read_text() == ""
+    assert not list((root / "etc/ssh").glob("ssh_host_*"))
+    assert not (root / "etc/hostname").exists()
+
+
+@pytest.mark.parametrize("distro", bases.ids())
+def test_a_base_is_made_once(distro: str) -> None:
+    before = bases.ensure(distro)
+    said: list[str] = []
+    assert bases.ensure(distro, progress=said.append) == before
+    assert said == []
+
+
+@pytest.mark.parametrize("distro", AL)
+def test_amazon_linux_has_yum_and_rpm_and_no_trace_of_apt(distro: str) -> None:
+    root = bases.ensure(distro)
+    assert inside(root, "yum", "--version").returncode == 0
+    assert inside(root, "rpm", "-q", "system-release").returncode == 0
+    for tool in ("apt-get", "apt", "dpkg", "dpkg-query"):
+        assert inside(root, "sh", "-c", f"command -v {tool}").returncode != 0
+    for path in ("etc/debian_version", "etc/apt", "var/lib/apt"):
+        assert not (root / path).exists()
+
+
+@pytest.mark.parametrize("distro", AL)
+def test_amazon_linux_has_no_compiler_until_its_package_is_installed(distro: str) -> None:
+    root = bases.ensure(distro)
+    for tool in ("gcc", "cc", "make", "dkms", "jq"):
+        assert inside(root, "sh", "-c", f"command -v {tool}").returncode != 0, tool
+    assert inside(root, "/usr/lib/kiln-lab/gcc", "--version").returncode == 0
+
+
+@pytest.mark.parametrize("distro", AL)
+def test_the_kernel_of_the_parent_image_belongs_to_a_package(distro: str) -> None:
+    root = bases.ensure(distro)
+    kernel = inside(root, "grubby", "--default-kernel").stdout.strip()
+    assert inside(root, "rpm", "-qf", "--qf", "%{NAME}", kernel).stdout == "kernel"
+
+
+@pytest.mark.parametrize("distro", APT)
+def test_apt_distributions_have_no_rpm_tools(distro: str) -> None:
+    root = bases.ensure(distro)
+    for tool in ("dnf", "yum", "rpm"):
+        assert inside(root, "sh", "-c", f"command -v {tool}").returncode != 0
+
+
+def test_bases_share_the_trees_files_but_not_those_a_guest_edits_in_place() -> None:
+    al2, al2023 = bases.ensure("al2"), bases.ensure("al2023")
+    assert (al2 / "usr/bin/bash").stat().st_ino == (al2023 / "usr/bin/bash").stat().st_ino
+    assert (al2 / "etc/passwd").stat().st_ino != (al2023 / "etc/passwd").stat().st_ino
+
+
+def test_an_unknown_distribution_is_named_with_the_nearest_known_one() -> None:
+    with pytest.raises(KilnError, match="no base for distribution 'ubuntu2205'") as raised:
+        bases.ensure("ubuntu2205")
+    assert "ubuntu2204" in raised.value.hint
+    assert raised.value.exit_code == 2
+
+
+def test_another_machines_architecture_cannot_be_run_here() -> None:
+    other = "arm64" if os.uname().machine == "x86_64" else "x86_64"
+    with pytest.raises(KilnError, match=f"cannot run {other} guests") as raised:
+        bases.ensure("al2023", other)
+    assert raised.value.exit_code == 1
+
+
+class TestAptSources:
+    LISTING = "\n".join(
+        [
+            "https://mirror.example/debian/|bookworm|main|Packages",
+            "https://mirror.example/debian/|bookworm-updates|main|Packages",
+            "https://mirror.example/security/|bookworm-security|main|Packages",
+            "https://mirror.example/debian/|bookworm|main|Translations",
+            "https://other.example/docker/|bookworm|stable|Packages",
+            "https://other.example/node/|nodistro|main|Packages",
+        ]
+    )
+
+    def test_only_the_distributions_own_archive_is_taken(self) -> None:
+        assert aptsources.parse(self.LISTING, "bookworm", "bookworm") == (
+            ("https://mirror.example/debian/", "bookworm"),
+            ("https://mirror.example/debian/", "bookworm-updates"),
+            ("https://mirror.example/security/", "bookworm-security"),
+        )
+
+    def test_a_newer_debian_host_still_gives_the_suite_the_lab_was_tried_with(self) -> None:
+        listing = self.LISTING.replace("bookworm", "trixie")
+        suites = [suite for _, suite in aptsources.parse(listing, "trixie", "bookworm")]
+        assert suites == ["bookworm", "bookworm-updates", "bookworm-security"]
+
+    def test_a_host_without_its_own_archive_is_told_so(self) -> None:
+        with pytest.raises(KilnError, match="no bookworm main archive") as raised:
+            aptsources.parse(
+                "https://other.example/|bookworm|stable|Packages", "bookworm", "bookworm"
+            )
+        assert raised.value.exit_code == 1
+
+
+class TestImport:
+    @pytest.fixture(autouse=True)
+    def shared(
+        self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A state folder of its own: what is imported must not become other tests' base."""
+        self.real = bases.ensure("debian12")
+        monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path_factory.mktemp("state")))
+
+    def test_a_real_root_filesystem_takes_the_place_of_the_stand_in(self, tmp_path: Path) -> None:
+        archive = tmp_path / "rootfs.tar"
+        subprocess.run(["tar", "-C", self.real, "-cf", archive, "."], check=True)
+        base = importer.import_rootfs("debian12", archive, None)
+        assert bases.ensure("debian12") == base
+        assert json.loads((base / "etc/kiln-lab-base").read_text())["stand_in"] is False
+        assert "Ec2" in (base / "etc/cloud/cloud.cfg.d/99_kiln_lab.cfg").read_text()
+
+    def test_another_distribution_than_was_said_is_refused(self) -> None:
+        with pytest.raises(KilnError, match="is debian 12, but al2 is amzn 2") as raised:
+            importer.import_rootfs("al2", self.real, None)
+        assert raised.value.exit_code == 2
+        assert not list(bases.bases_dir().glob("*al2*")), "nothing may be left behind"
+
+    def test_a_container_image_is_refused_with_what_it_lacks(self, tmp_path: Path) -> None:
+        root = tmp_path / "root"
+        (root / "etc").mkdir(parents=True)
+        shutil.copy(self.real / "usr/lib/os-release", root / "etc/os-release")
+        with pytest.raises(KilnError, match="lacks systemd, an SSH server, cloud-init"):
+            importer.import_rootfs("debian12", root, None)
+
+    def test_a_file_that_is_no_archive_is_named(self, tmp_path: Path) -> None:
+        file = tmp_path / "disk.img"
+        file.write_text("no archive")
+        with pytest.raises(KilnError, match=r"disk\.img cannot be unpacked") as raised:
+            importer.import_rootfs("debian12", file, None)
+        assert raised.value.exit_code == 1
+
+    def test_an_archive_without_a_system_in_it_is_named(self, tmp_path: Path) -> None:
+        archive = tmp_path / "x.tar"
+        with tarfile.open(archive, "w") as tar:
+            tar.add(__file__, "readme")
+        with pytest.raises(KilnError, match=r"no root filesystem: it has no etc/os-release"):
+            importer.import_rootfs("debian12", archive, None)
+
+    @pytest.mark.parametrize(("rootfs", "mirror"), [(None, None), (Path("/x"), "https://x")])
+    def test_exactly_one_source_is_asked_for(self, rootfs: Path | None, mirror: str | None) -> None:
+        with pytest.raises(KilnError, match="where the root filesystem comes from"):
+            importer.import_rootfs("al2", rootfs, mirror)
+
+    def test_a_mirror_that_is_not_there_is_the_worlds_failure(self) -> None:
+        with pytest.raises(KilnError, match="did not give a al2023 system") as raised:
+            importer.import_rootfs("al2023", None, "http://127.0.0.1:9/al2023")
+        assert raised.value.exit_code == 1

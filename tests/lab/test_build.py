@@ -1,0 +1,245 @@
+"""`./invoke build --distro al2 --driver 510.47.03` in the lab: one build, looked at from all sides.
+
+Then `verify`, which finds the same AMI good on another instance type and a broken one bad.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, inventory, users_environment, wait_for
+
+AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+COMMIT = r"[0-9a-f]{40}(-dirty)?"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A build that is over: what it printed, what was there before and after, its files."""
+
+    done: subprocess.CompletedProcess[str]
+    home: Path
+    before: dict[str, set[str]]
+    after: dict[str, set[str]]
+
+    @property
+    def folder(self) -> Path:
+        (record,) = (self.home / "build" / AL2).glob("*/record.json")
+        return record.parent
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return json.loads((self.folder / "record.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def built(lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    home = tmp_path_factory.mktemp("built")
+    before = inventory(ec2)
+    done = subprocess.run(
+        [str(ROOT / "invoke"), "build", "--distro", "al2", "--driver", "510.47.03"],
+        cwd=ROOT,
+        env=users_environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Finished(done, home, before, inventory(ec2))
+
+
+@pytest.fixture(scope="module")
+def image(built: Finished, ec2: Any) -> dict[str, Any]:
+    return dict(ec2.describe_images(ImageIds=[built.record["ami_id"]])["Images"][0])
+
+
+def tags(image: dict[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in image["Tags"]}
+
+
+def test_the_first_line_says_where_and_why(built: Finished) -> None:
+    assert built.done.stderr.splitlines()[0] == (
+        "target: lab on this machine (no AWS credentials found); nothing of this is in AWS"
+    )
+
+
+def test_the_last_lines_say_what_there_is_now_and_where_to_read_more(built: Finished) -> None:
+    said = built.done.stdout
+    checks = built.record["checks"]
+    assert f"{built.record['ami_id']}  verified (an AMI of the lab on this machine)" in said
+    assert "driver 510.47.03, CUDA 11.6.2, cuDNN 8.5.0.96, NCCL 2.12.7, EFA 1.34.0" in said
+    assert f"{checks['passed']} passed, 0 failed, {checks['skipped']} skipped" in said
+    assert f"{built.folder}/record.json" in said
+    assert f"{built.folder}/report.html" in said
+
+
+def test_a_pipe_gets_one_line_per_stage_and_no_control_codes(built: Finished) -> None:
+    lines = built.done.stderr.splitlines()[1:]
+    assert all(re.match(r"ok     \S.{27} +\d+\.\d s", line) for line in lines), lines
+    assert [line[7:35].strip() for line in lines] == [
+        "lab",
+        "render and policy",
+        "key pair, security group",
+        "packer build",
+        "boot the AMI",
+        "checks",
+        "clean-up",
+    ]
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", built.done.stdout + built.done.stderr)
+
+
+def test_the_ami_carries_what_it_is_as_tags(built: Finished, image: dict[str, Any]) -> None:
+    found = tags(image)
+    record = built.record
+    assert re.fullmatch(f"pass {TIME} {COMMIT}", found.pop("kiln:verified"))
+    assert found == {
+        "Name": f"{AL2}-{record['run_id']}",
+        "kiln:arch": "x86_64",
+        "kiln:cuda": "11.6.2",
+        "kiln:distro": "al2",
+        "kiln:driver": "510.47.03",
+        "kiln:efa": "1.34.0",
+        "kiln:flavor": "base",
+        "kiln:git-commit": record["git_commit"],
+        "kiln:kernel-module": "proprietary",
+        "kiln:nccl": "2.12.7",
+        "kiln:recipe": AL2,
+        "kiln:recipe-digest": record["digest"],
+        "kiln:run-id": record["run_id"],
+        "kiln:source-ami": record["source_ami"]["ami_id"],
+        "kiln:target": "lab",
+    }
+
+
+def test_its_instances_will_require_imdsv2_and_its_disk_is_encrypted(image: dict[str, Any]) -> None:
+    assert image["ImdsSupport"] == "v2.0"
+    assert [device["Ebs"]["Encrypted"] for device in image["BlockDeviceMappings"]] == [True]
+
+
+def test_its_record_is_complete(built: Finished, source_ami: str) -> None:
+    record = built.record
+    assert record["schema"] == 1
+    assert (record["kind"], record["status"], record["target"]) == ("build", "verified", "lab")
+    assert record["recipe"]["name"] == AL2
+    assert re.fullmatch("[0-9a-f]{64}", record["digest"])
+    assert record["source_ami"]["ami_id"] == source_ami
+    assert record["source_ami"]["found_by"].startswith("ssm:/aws/service/ami-amazon-linux-latest/")
+    assert record["amis"] == {"us-east-1": record["ami_id"]}
+    assert re.fullmatch(r"Packer \d+\.\d+\.\d+ \(.*/packer\)", record["packer"])
+    assert re.fullmatch(COMMIT, record["git_commit"])
+    assert re.fullmatch(TIME, record["started"])
+    assert record["started"] < record["finished"]
+    stages = [line[7:35].strip() for line in built.done.stderr.splitlines()[1:]]
+    assert list(record["seconds"]) == stages
+    assert all(seconds >= 0 for seconds in record["seconds"].values())
+
+
+def test_its_record_holds_what_was_found_on_the_machine(built: Finished) -> None:
+    versions = built.record["versions"]
+    components = versions["components"]
+    assert components["nvidia-driver"]["version"] == "510.47.03"
+    assert set(built.record["recipe"]["components"]) >= set(components)
+    names = {package["name"] for package in versions["packages"]}
+    assert {"kernel", "amazon-cloudwatch-agent", "nvidia-container-toolkit"} <= names
+
+
+def test_its_record_holds_every_check_and_why_some_were_skipped(built: Finished) -> None:
+    checks = built.record["checks"]
+    for outcome in ("passed", "failed", "skipped"):
+        assert checks[outcome] == sum(one["outcome"] == outcome for one in checks["checks"])
+    assert checks["passed"] > 50
+    assert [one for one in checks["checks"] if one["outcome"] == "skipped" and not one["message"]] == []  # fmt: skip  # noqa: E501
+    files = {one["file"] for one in checks["checks"] if one["outcome"] == "passed"}
+    assert {"test_nvidia_driver", "test_cuda", "test_nccl", "test_hygiene", "test_xid_event"} <= files  # fmt: skip  # noqa: E501
+
+
+def test_its_report_needs_nothing_else_and_says_lab(built: Finished) -> None:
+    report = (built.folder / "report.html").read_text()
+    assert report.startswith("<!DOCTYPE html>")
+    assert not re.search(r"<script|<link|<img|https?://|@import|url\(", report)
+    assert "exists in the <strong>lab</strong> alone" in report
+    assert built.record["ami_id"] in report
+    assert report.count('<td class="passed">') == built.record["checks"]["passed"]
+
+
+def test_packers_own_words_are_kept_whole(built: Finished) -> None:
+    log = (built.folder / "packer.log").read_text()
+    baked = re.findall(r"Provisioning with shell script: \.\./\.\./provisioners/(.*)\.sh", log)
+    assert baked == built.record["recipe"]["components"]
+    assert "kiln: nvidia-driver: downloading https://us.download.nvidia.com/tesla/" in log
+    assert f"us-east-1: {built.record['ami_id']}" in log
+
+
+def test_nothing_but_the_ami_is_left(built: Finished) -> None:
+    new = {kind: found - built.before[kind] for kind, found in built.after.items()}
+    assert new.pop("amis") == {built.record["ami_id"]}
+    assert new == {kind: set() for kind in new}
+
+
+def test_no_private_key_is_left_on_this_machine(built: Finished) -> None:
+    files = [path for path in built.home.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if b"PRIVATE KEY" in path.read_bytes()] == []
+    assert not (built.folder / "ssh").exists()
+    assert not (built.folder / "run.json").exists()
+
+
+def test_list_shows_that_it_is_verified(built: Finished, kiln: Callable[..., Any]) -> None:
+    done = kiln("list", "--json", KILN_BUILD_DIR=str(built.home / "build"))
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows[AL2]["last_build"]["status"] == "verified"
+    assert rows[AL2]["last_build"]["ami_id"] == built.record["ami_id"]
+
+
+def test_verify_finds_it_good_on_another_instance_type(
+    built: Finished, ec2: Any, kiln: Callable[..., Any]
+) -> None:
+    ami = built.record["ami_id"]
+    before = inventory(ec2)
+    done = kiln("verify", "--ami", ami, "--instance-type", "p4d.24xlarge", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(done.stdout)
+    assert (record["kind"], record["status"]) == ("verify", "verified")
+    assert record["verify_instance_type"] == "p4d.24xlarge"
+    outcomes = {(one["file"], one["outcome"]) for one in record["checks"]["checks"]}
+    # A g4dn.xlarge has no NVSwitch for it to manage.
+    assert ("test_nvidia_fabricmanager", "passed") in outcomes
+    image = ec2.describe_images(ImageIds=[ami])["Images"][0]
+    assert tags(image)["kiln:verified"].startswith("pass ")
+    assert inventory(ec2) == before
+
+
+def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
+    built: Finished, ec2: Any, launch: Callable[..., Any], kiln: Callable[..., Any]
+) -> None:
+    good = built.record["ami_id"]
+    guest = launch(good)
+    assert guest.run("sudo rm /usr/bin/nvidia-smi && sync").returncode == 0
+    ec2.stop_instances(InstanceIds=[guest.id])
+    wait_for(ec2, guest.id, "stopped")
+    bad = ec2.create_image(InstanceId=guest.id, Name=f"broken-{time.time()}")["ImageId"]
+    ec2.get_waiter("image_available").wait(ImageIds=[bad], WaiterConfig={"Delay": 1})
+    kept = tags(ec2.describe_images(ImageIds=[good])["Images"][0])
+    ec2.create_tags(
+        Resources=[bad], Tags=[{"Key": key, "Value": value} for key, value in kept.items()]
+    )
+    done = kiln("verify", "--ami", bad)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"{bad}  failed" in done.stdout
+    assert "failed: test_nvidia_driver::" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    image = ec2.describe_images(ImageIds=[bad])["Images"][0]
+    assert re.fullmatch(f"fail {TIME} {COMMIT}", tags(image)["kiln:verified"])
+    assert "kiln:verified" in kept
+    assert kept["kiln:verified"].startswith("pass ")

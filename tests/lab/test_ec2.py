@@ -1,0 +1,179 @@
+"""The lab is an EC2 to any client: plain boto3, instances that boot, images that hold."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from botocore.exceptions import ClientError
+from conftest import wait_for
+
+from lab import control
+
+
+def state(ec2, instance_id):
+    found = ec2.describe_instances(InstanceIds=[instance_id])
+    return found["Reservations"][0]["Instances"][0]["State"]["Name"]
+
+
+def test_an_instance_is_pending_then_runs_once_it_has_booted(ec2, source_ami, key):
+    made = ec2.run_instances(
+        ImageId=source_ami, MinCount=1, MaxCount=1, KeyName=key[0], InstanceType="g4dn.xlarge"
+    )["Instances"][0]
+    assert made["State"]["Name"] == "pending"
+    wait_for(ec2, made["InstanceId"], "running")
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    assert state(ec2, made["InstanceId"]) in ("shutting-down", "terminated")
+    wait_for(ec2, made["InstanceId"], "terminated")
+
+
+def test_the_launch_key_opens_the_images_own_user_who_may_become_root(launch):
+    guest = launch()
+    assert guest.run("id -un && sudo -n id -un").stdout.split() == ["ec2-user", "root"]
+
+
+def test_imdsv2_tells_an_instance_who_it_is_and_refuses_without_a_token(launch):
+    guest = launch(MetadataOptions={"HttpTokens": "required"}, InstanceType="p4d.24xlarge")
+    answer = guest.run(
+        "cd /tmp; u=http://169.254.169.254/latest;"
+        "curl -s -o /dev/null -w '%{http_code}\n' $u/meta-data/instance-id;"
+        "t=$(curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' $u/api/token);"
+        "for p in meta-data/instance-id meta-data/instance-type meta-data/placement/region;"
+        'do curl -s -H "X-aws-ec2-metadata-token: $t" $u/$p; echo; done'
+    )
+    assert answer.stdout.split() == ["401", guest.id, "p4d.24xlarge", "us-east-1"]
+
+
+def test_another_instances_token_is_not_accepted(launch):
+    one, other = launch(MetadataOptions={"HttpTokens": "required"}), launch()
+    token = one.run(
+        "curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "
+        "http://169.254.169.254/latest/api/token"
+    ).stdout
+    answer = other.run(
+        f"curl -s -o /dev/null -w '%{{http_code}}' -H 'X-aws-ec2-metadata-token: {token}' "
+        "http://169.254.169.254/latest/meta-data/instance-id"
+    )
+    assert answer.stdout == "401"
+
+
+def test_user_data_runs_through_real_cloud_init(launch):
+    guest = launch(UserData="#!/bin/sh\necho baked-by-user-data > /var/tmp/said\n")
+    deadline = time.monotonic() + 20
+    said = ""
+    while time.monotonic() < deadline and not said:
+        said = guest.run("cat /var/tmp/said 2>/dev/null").stdout.strip()
+    assert said == "baked-by-user-data"
+
+
+def test_instance_tags_reach_the_guest_only_when_asked_for(launch):
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "kiln:mig-config", "Value": "all-1g"}]}]
+    guest = launch(TagSpecifications=tags, MetadataOptions={"InstanceMetadataTags": "enabled"})
+    url = "http://169.254.169.254/latest/meta-data/tags/instance"
+    assert guest.run(f"curl -s {url}/kiln:mig-config").stdout == "all-1g"
+    silent = launch(TagSpecifications=tags)
+    assert silent.run(f"curl -s -o /dev/null -w '%{{http_code}}' {url}").stdout == "404"
+
+
+def test_guests_do_not_reach_each_other(launch):
+    one, other = launch(), launch()
+    answer = one.run(
+        f"timeout 2 bash -c '</dev/tcp/{other.address}/22' && echo open || echo closed"
+    )
+    assert answer.stdout.strip() == "closed"
+
+
+def test_an_image_holds_what_its_instance_had_on_disk(ec2, launch):
+    guest = launch()
+    guest.run("echo kept | sudo tee /opt/kept; sync")
+    ec2.stop_instances(InstanceIds=[guest.id])
+    wait_for(ec2, guest.id, "stopped")
+    name = f"kept-{time.time()}"
+    image = ec2.create_image(InstanceId=guest.id, Name=name)["ImageId"]
+    ec2.get_waiter("image_available").wait(
+        ImageIds=[image], WaiterConfig={"Delay": 1, "MaxAttempts": 30}
+    )
+    fresh = launch(image)
+    assert fresh.run("cat /opt/kept").stdout == "kept\n"
+    with pytest.raises(ClientError, match=r"InvalidAMIName\.Duplicate"):
+        ec2.create_image(InstanceId=guest.id, Name=name)
+
+
+def test_a_stopped_instance_starts_again_with_its_disk(ec2, launch):
+    guest = launch()
+    guest.run("echo still | sudo tee /opt/still; sync")
+    ec2.stop_instances(InstanceIds=[guest.id])
+    wait_for(ec2, guest.id, "stopped")
+    ec2.start_instances(InstanceIds=[guest.id])
+    wait_for(ec2, guest.id, "running")
+    assert guest.run("cat /opt/still").stdout == "still\n"
+
+
+def test_a_reboot_brings_the_same_machine_back(ec2, launch):
+    guest = launch()
+    before = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
+    ec2.reboot_instances(InstanceIds=[guest.id])
+    deadline = time.monotonic() + 30
+    after = before
+    while time.monotonic() < deadline and after in (before, ""):
+        after = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
+        time.sleep(0.2)
+    assert after not in (before, "")
+    assert state(ec2, guest.id) == "running"
+
+
+def test_a_shutdown_inside_stops_or_terminates_as_was_asked(ec2, launch):
+    for behavior, end in (("stop", "stopped"), ("terminate", "terminated")):
+        guest = launch(InstanceInitiatedShutdownBehavior=behavior)
+        guest.run("sudo systemctl poweroff --force")
+        wait_for(ec2, guest.id, end)
+
+
+def test_an_ami_that_does_not_exist_is_refused_as_ec2_does(ec2, key):
+    with pytest.raises(ClientError, match=r"InvalidAMIID\.NotFound"):
+        ec2.run_instances(ImageId="ami-0123456789abcdef0", MinCount=1, MaxCount=1, KeyName=key[0])
+
+
+def test_no_capacity_can_be_ordered(lab, ec2, source_ami, key):
+    control.order_fault(
+        lab,
+        action="RunInstances",
+        code="InsufficientInstanceCapacity",
+        match={"InstanceType": "p5.48xlarge"},
+        times=10,
+    )
+    with pytest.raises(ClientError, match=r"do not have sufficient p5\.48xlarge capacity"):
+        ec2.run_instances(
+            ImageId=source_ami, MinCount=1, MaxCount=1, InstanceType="p5.48xlarge", KeyName=key[0]
+        )
+
+
+def test_a_throttled_call_goes_through_when_the_client_tries_again(lab, ec2):
+    control.order_fault(lab, action="DescribeInstances", code="RequestLimitExceeded", times=1)
+    assert "Reservations" in ec2.describe_instances()
+    assert control.status(lab)["faults"] == []
+
+
+def test_a_boot_that_never_comes_up_can_be_ordered(lab, ec2, launch):
+    control.order_fault(lab, action="boot", code="never")
+    guest = launch()
+    assert guest.run("true").returncode != 0
+    status = ec2.describe_instance_status(InstanceIds=[guest.id])["InstanceStatuses"][0]
+    assert status["InstanceStatus"]["Status"] == "impaired"
+
+
+def test_calls_that_moto_lacks_are_answered(ec2, launch):
+    guest = launch()
+    image = ec2.create_image(InstanceId=guest.id, Name=f"extra-{time.time()}", NoReboot=True)[
+        "ImageId"
+    ]
+    ec2.enable_image_deprecation(ImageId=image, DeprecateAt="2030-01-01T00:00:00Z")
+    ec2.modify_image_attribute(ImageId=image, ImdsSupport={"Value": "v2.0"})
+    found = ec2.describe_images(ImageIds=[image])["Images"][0]
+    assert found["DeprecationTime"].startswith("2030-01-01")
+    assert found["ImdsSupport"] == "v2.0"
+    ec2.enable_image_deregistration_protection(ImageId=image)
+    with pytest.raises(ClientError, match="OperationNotPermitted"):
+        ec2.deregister_image(ImageId=image)
+    ec2.disable_image_deregistration_protection(ImageId=image)
+    ec2.deregister_image(ImageId=image)

@@ -1,0 +1,222 @@
+"""The lab by hand: what `lab.up` starts, `lab.down` takes away, however the lab ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from conftest import ROOT, users_environment, wait_for
+
+from lab.settings import Lab
+
+Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def own(lab: Lab) -> Lab:
+    """Not the lab of the other tests: that one has to stay up."""
+    return Lab((lab.index + 25) % 55, lab.root)
+
+
+@pytest.fixture
+def invoke(own: Lab, tmp_path: Path) -> Iterator[Invoke]:
+    """./invoke with a lab of its own, whose bases are those that all labs share."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ROOT / "invoke"), *arguments],
+            cwd=ROOT,
+            env=users_environment(tmp_path) | {"KILN_LAB_INDEX": str(own.index)} | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    yield run
+    run("lab.clean")
+
+
+def client(lab: Lab, service: str = "ec2") -> Any:
+    return boto3.client(
+        service,
+        endpoint_url=lab.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="any",
+        aws_secret_access_key="key",
+    )
+
+
+def launched(lab: Lab) -> tuple[Any, str]:
+    """An instance that runs, and the client it was launched with."""
+    name = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
+    source = client(lab, "ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    ec2 = client(lab)
+    made = ec2.run_instances(ImageId=source, MinCount=1, MaxCount=1, InstanceType="g4dn.xlarge")
+    instance = made["Instances"][0]["InstanceId"]
+    wait_for(ec2, instance, "running")
+    return ec2, instance
+
+
+def processes(lab: Lab) -> list[str]:
+    """The command lines of what belongs to a lab: its server, its guests and all in them."""
+    marks = {f"KILN_LAB={lab.bridge}", f"KILN_LAB_INDEX={lab.index}"}
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            environment = set((entry / "environ").read_bytes().decode(errors="replace").split("\0"))
+        except OSError:
+            continue
+        if f"{lab.instances}/" in command or (
+            marks & environment and ("lab.server" in command or "systemd" in command)
+        ):
+            found.append(command)
+    return found
+
+
+def on_this_machine(lab: Lab) -> dict[str, list[str]]:
+    """What the lab has here, by kind, seen without the lab's own code."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
+    return {
+        "mounts": [point for point in mounts if point.startswith(f"{lab.state}/")],
+        "interfaces": [path.name for path in Path("/sys/class/net").glob(f"{lab.bridge}*")],
+        "nft tables": [line for line in tables.stdout.splitlines() if line.endswith(lab.table)],
+        "processes": processes(lab),
+        "disks": [str(path) for path in lab.instances.glob("*/upper")],
+    }  # fmt: skip
+
+
+def nothing() -> dict[str, list[str]]:
+    return {name: [] for name in ("mounts", "interfaces", "nft tables", "processes", "disks")}
+
+
+def test_down_leaves_nothing_of_a_lab_with_a_running_instance(invoke: Invoke, own: Lab) -> None:
+    assert invoke("lab.up").returncode == 0
+    launched(own)
+    assert [kind for kind, found in on_this_machine(own).items() if not found] == []
+    done = invoke("lab.down")
+    assert done.returncode == 0, done.stderr
+    assert on_this_machine(own) == nothing()
+    assert invoke("lab.status").returncode == 1
+
+
+def test_down_leaves_nothing_of_a_lab_that_was_killed(invoke: Invoke, own: Lab) -> None:
+    assert invoke("lab.up").returncode == 0
+    launched(own)
+    server = int(own.pid_file.read_text())
+    os.kill(server, signal.SIGKILL)
+    left = on_this_machine(own)
+    assert left["mounts"]
+    assert left["interfaces"]
+    assert any("systemd" in command for command in left["processes"])
+    done = invoke("lab.down")
+    assert done.returncode == 0, done.stderr
+    assert f"took down bridge {own.bridge}" in done.stderr
+    assert on_this_machine(own) == nothing()
+
+
+def test_a_killed_lab_comes_up_again_without_its_remains_in_the_way(
+    invoke: Invoke, own: Lab
+) -> None:
+    assert invoke("lab.up").returncode == 0
+    launched(own)
+    os.kill(int(own.pid_file.read_text()), signal.SIGKILL)
+    assert invoke("lab.up").returncode == 0
+    ec2, instance = launched(own)
+    found = ec2.describe_instances()["Reservations"]
+    assert [one["InstanceId"] for page in found for one in page["Instances"]] == [instance]
+    assert len(on_this_machine(own)["mounts"]) == 1
+
+
+def test_amis_outlive_the_lab_with_their_tags_and_their_disk(invoke: Invoke, own: Lab) -> None:
+    assert invoke("lab.up").returncode == 0
+    ec2, instance = launched(own)
+    image = ec2.create_image(InstanceId=instance, Name="kept")["ImageId"]
+    ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
+    ec2.create_tags(Resources=[image], Tags=[{"Key": "kiln:verified", "Value": "pass today"}])
+    assert invoke("lab.down").returncode == 0
+    assert on_this_machine(own) == nothing()
+    assert invoke("lab.up").returncode == 0
+    (found,) = client(own).describe_images(Owners=["self"])["Images"]
+    assert (found["ImageId"], found["Name"], found["State"]) == (image, "kept", "available")
+    assert found["Tags"] == [{"Key": "kiln:verified", "Value": "pass today"}]
+    again = client(own).run_instances(
+        ImageId=image, MinCount=1, MaxCount=1, InstanceType="g4dn.xlarge"
+    )["Instances"][0]["InstanceId"]
+    wait_for(client(own), again, "running")
+    assert invoke("lab.clean").returncode == 0
+    assert not own.state.exists()
+
+
+def test_a_port_in_use_is_one_clear_message(invoke: Invoke, own: Lab) -> None:
+    with socket.create_server(("127.0.0.1", own.port)):
+        done = invoke("lab.up")
+    assert done.returncode == 1
+    assert done.stderr.count("error: ") == 1
+    assert f"something else listens on 127.0.0.1:{own.port}" in done.stderr
+    assert "KILN_LAB_PORT" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert on_this_machine(own) == nothing()
+
+
+def test_what_up_prints_makes_any_aws_client_talk_to_the_lab(invoke: Invoke, own: Lab) -> None:
+    up = invoke("lab.up")
+    asks = (
+        "import boto3; print(len(boto3.client('ec2').describe_images(Owners=['amazon'])['Images']))"
+    )
+    done = subprocess.run(
+        ["bash", "-euc", 'eval "$1"; exec "$2" -c "$3"', "bash", up.stdout,
+         str(ROOT / ".venv/bin/python"), asks],
+        env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+    again = invoke("lab.up", "--json")
+    assert again.returncode == 0, again.stderr
+    as_json = json.loads(again.stdout)
+    assert as_json["AWS_ENDPOINT_URL"] == own.endpoint
+    assert "kiln-lab" in as_json.values()
+
+
+def test_a_lab_whose_own_code_or_matrix_changed_starts_anew(
+    invoke: Invoke, own: Lab, tmp_path: Path
+) -> None:
+    invoke("lab.up")
+    first = own.pid_file.read_text()
+    invoke("lab.up")
+    assert own.pid_file.read_text() == first
+    other = tmp_path / "amis.yaml"
+    other.write_text((ROOT / "amis.yaml").read_text() + "# changed\n")
+    invoke("lab.up", KILN_MATRIX=str(other))
+    second = own.pid_file.read_text()
+    assert second != first
+    _, instance = launched(own)
+    invoke("lab.up")
+    assert own.pid_file.read_text() == second, f"{instance} was to be left alone"
+
+
+def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -> None:
+    invoke("lab.up")
+    ec2, instance = launched(own)
+    deadline = time.monotonic() + 10
+    while "cloud-init" not in (said := invoke("lab.logs", instance).stdout):
+        assert time.monotonic() < deadline, said
+    shell = invoke("lab.shell")
+    assert shell.returncode == 0, shell.stderr
+    ec2.terminate_instances(InstanceIds=[instance])
+    wait_for(ec2, instance, "terminated")
+    done = invoke("lab.shell")
+    assert done.returncode == 2
+    assert "0 guests are running" in done.stderr

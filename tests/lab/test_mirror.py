@@ -1,0 +1,412 @@
+"""The vendors' hosts as a guest meets them: real TLS, real package tools, the vendors' own 404."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import ssl
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kiln import components, matrix
+from kiln.errors import KilnError
+from kiln.recipe import Recipe
+from lab import bases, mirror, settings
+from lab.mirror import amazon, ca, catalogue, debian, keys, nvidia_cuda, nvidia_toolkit, repos
+from lab.packages import deb, driver, elf, model, rpm
+from lab.packages.model import File, Package
+
+RUN = "https://us.download.nvidia.com/tesla/{0}/NVIDIA-Linux-x86_64-{0}.run"
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests' root filesystems are made by root")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int, Path]]:
+    """A running mirror: its HTTPS port, its HTTP port, its log."""
+    log = tmp_path_factory.mktemp("mirror") / "mirror.log"
+    running = mirror.serve("127.0.0.1", 0, 0, log=log)
+    yield running.ports[0], running.ports[1], log
+    running.close()
+
+
+def fetch(port: int, url: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+    """Status and body, over TLS that trusts the lab's CA and nobody else, with SNI and Host."""
+    host, path = url.removeprefix("https://").split("/", 1)
+    context = ssl.create_default_context(cafile=str(ca.ensure().certificate))
+
+    class Here(http.client.HTTPSConnection):
+        def connect(self) -> None:
+            import socket
+
+            plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+            self.sock = context.wrap_socket(plain, server_hostname=host)
+
+    connection = Here(host, context=context)
+    connection.request(method, f"/{path}", headers={"Host": host, **headers})
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+class TestServer:
+    def test_every_vendor_host_answers_under_its_own_name(
+        self, served: tuple[int, int, Path]
+    ) -> None:
+        for host in mirror.vendor_hosts():
+            assert fetch(served[0], f"https://{host}/nothing-here")[0] == 404
+
+    def test_a_host_that_is_no_vendors_is_not_impersonated(
+        self, served: tuple[int, int, Path]
+    ) -> None:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            fetch(served[0], "https://example.com/")
+
+    def test_what_is_served_has_the_hash_the_build_is_told(
+        self, served: tuple[int, int, Path]
+    ) -> None:
+        url = RUN.format("510.47.03")
+        status, content = fetch(served[0], url)
+        assert status == 200
+        assert hashlib.sha256(content).hexdigest() == mirror.sha256(url)
+
+    def test_a_driver_that_was_never_published_is_the_vendors_404(
+        self, served: tuple[int, int, Path]
+    ) -> None:
+        assert fetch(served[0], RUN.format("510.47.04"))[0] == 404
+        with pytest.raises(KilnError, match=r"has no https://us\.download") as raised:
+            mirror.sha256(RUN.format("510.47.04"))
+        assert "catalogue.yaml" in raised.value.hint
+
+    def test_nothing_outside_a_repository_can_be_asked_for(
+        self, served: tuple[int, int, Path]
+    ) -> None:
+        base = "https://cdn.amazonlinux.com/kiln-lab/2/core/x86_64"
+        assert fetch(served[0], f"{base}/repodata/repomd.xml")[0] == 200
+        for path in ("../../../keys/efa.fpr", "%2e%2e/%2e%2e/%2e%2e/keys/efa.fpr"):
+            assert fetch(served[0], f"{base}/{path}")[0] == 404
+
+    def test_an_unchanged_file_is_not_sent_again(self, served: tuple[int, int, Path]) -> None:
+        url = "https://cdn.amazonlinux.com/2/core/latest/x86_64/mirror.list"
+        file = mirror._site(settings.current().shared).find(url)
+        assert file is not None
+        tag = f'"{file.parent.name}-{file.stat().st_size}"'
+        assert fetch(served[0], url, **{"If-None-Match": tag})[0] == 304
+
+    def test_each_request_is_in_the_log(self, served: tuple[int, int, Path]) -> None:
+        fetch(served[0], "https://nvidia.github.io/libnvidia-container/gone", method="HEAD")
+        last = served[2].read_text().splitlines()[-1]
+        assert "HEAD https://nvidia.github.io/libnvidia-container/gone 404 0" in last
+
+
+@pytest.fixture(params=matrix.load_recipes(), ids=lambda recipe: recipe.name)
+def recipe(request: pytest.FixtureRequest) -> Recipe:
+    found: Recipe = request.param
+    return found
+
+
+class TestTheMatrixCanBeBaked:
+    def test_everything_a_row_downloads_is_there(self, recipe: Recipe) -> None:
+        for name in recipe.components:
+            for download in components.get(name).for_recipe(recipe).downloads:
+                assert len(mirror.sha256(download.url)) == 64, download.url
+
+    def test_every_package_a_row_names_is_in_a_repository(self, recipe: Recipe) -> None:
+        known = {(package.name, package.version) for package in packages_for(recipe)}
+        names = {name for name, _ in known}
+        for component in recipe.components:
+            for variable, value in components.get(component).for_recipe(recipe).env.items():
+                if not variable.endswith("_PACKAGES"):
+                    continue
+                for word in value.split():
+                    name, _, version = word.partition("=")
+                    version = version.partition("@")[0]
+                    if recipe.driver_source == "distro" and name not in names:
+                        continue  # from the distribution's real archive
+                    if version:
+                        assert (name, version) in known, f"{component} asks for {word}"
+
+    def test_so_can_what_no_row_of_ours_asks_for(self) -> None:
+        rows = [row for row in matrix.load_recipes() if row.stack == "lts"]
+        assert {row.distro.family for row in rows} == {"al", "debian"}
+        for row in rows:
+            asked = replace(
+                row,
+                dcgm_exporter="4.8.3",
+                mig_parted="0.14.3",
+                components=("dcgm-exporter", "mig-parted"),
+            )
+            self.test_everything_a_row_downloads_is_there(asked)
+            self.test_every_package_a_row_names_is_in_a_repository(asked)
+
+
+def packages_for(recipe: Recipe) -> list[Package]:
+    """All packages that the lab has for a row's distribution."""
+    arch = "x86_64" if recipe.arch == "x86_64" else "aarch64"
+    format_ = "rpm" if recipe.distro.family == "al" else "deb"
+    machine = "x86_64" if recipe.arch == "x86_64" else "sbsa"
+    found = [
+        nvidia_cuda.repository(recipe.distro.cuda_repo, machine),
+        nvidia_toolkit.repository(format_, arch),
+        debian.repository(recipe.distro.id, arch),
+        amazon.repository("2" if recipe.distro.id == "al2" else recipe.distro.id, "core", arch),
+    ]
+    return [package for repo in found if repo for package in repo.packages]
+
+
+def test_the_vendors_keys_are_replaced_one_for_one() -> None:
+    import yaml
+
+    from kiln.paths import KNOWLEDGE
+
+    known = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
+    found = mirror.key_fingerprints()
+    assert set(found) == set(known)
+    assert not {entry["fingerprint"] for entry in known.values()} & set(found.values())
+
+
+def a_package(**changes: object) -> Package:
+    plain = {
+        "name": "one",
+        "version": "1.2",
+        "release": "3",
+        "arch": "noarch",
+        "summary": f"{model.STAND_IN}: one",
+        "files": {"/usr/share/one": File(b"1\n"), "/usr/bin/one": File(link="/usr/share/one")},
+        "scripts": {"post": "echo installed 100%\n"},
+    }
+    return Package(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+class TestPackages:
+    def test_an_rpm_says_what_it_is(self, tmp_path: Path) -> None:
+        (file,) = rpm.build([a_package(epoch=3, requires=("dkms",), arch="x86_64")], tmp_path)
+        query = "%{NAME} %{EPOCH} %{VERSION}-%{RELEASE}.%{ARCH} %{SUMMARY}"
+        asked = ["rpm", "-qp", "--qf", query, str(file)]
+        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        assert said == "one 3 1.2-3.x86_64 AMI Kiln lab stand-in: one"
+
+    def test_many_rpms_of_one_name_are_built_in_separate_runs(self) -> None:
+        found = rpm.batches([a_package(), a_package(version="2"), a_package(name="two")])
+        assert [[p.name for p in batch] for batch in found] == [["one", "two"], ["one"]]
+
+    def test_two_packages_with_another_content_for_one_path_are_kept_apart(self) -> None:
+        other = a_package(name="two", files={"/usr/share/one": File(b"2\n")})
+        assert len(rpm.batches([a_package(), other])) == 2
+
+    @pytest.mark.parametrize("build", [rpm.build, deb.build])
+    def test_the_same_package_is_the_same_bytes(self, tmp_path: Path, build: object) -> None:
+        content = []
+        for name in ("a", "b"):
+            (file,) = build([a_package()], tmp_path / name)  # type: ignore[operator]
+            content.append(file.read_bytes())
+        assert content[0] == content[1]
+
+    def test_a_debian_package_is_read_by_dpkg(self, tmp_path: Path) -> None:
+        (file,) = deb.build(
+            [a_package(arch="x86_64", epoch=1, config=("/usr/share/one",))], tmp_path
+        )
+        asked = ["dpkg-deb", "--field", str(file), "Package", "Version", "Architecture"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        assert said == "Package: one\nVersion: 1:1.2-3\nArchitecture: amd64\n"
+        listing = subprocess.run(
+            ["dpkg-deb", "--contents", str(file)], capture_output=True, text=True, check=True
+        ).stdout
+        assert "./usr/bin/one -> /usr/share/one" in listing
+
+    def test_a_repository_is_made_anew_when_a_package_changes(self, tmp_path: Path) -> None:
+        keyring = keys.ensure()
+        first = repos.Repo("r", "deb", "ubuntu", (a_package(),))
+        second = repos.Repo("r", "deb", "ubuntu", (a_package(version="2"),))
+        one = repos.ensure(first, tmp_path, keyring)
+        assert repos.ensure(first, tmp_path, keyring) == one
+        assert repos.ensure(second, tmp_path, keyring) != one
+
+    def test_a_deb_repository_is_signed_by_its_key_alone(self, tmp_path: Path) -> None:
+        keyring = keys.ensure()
+        folder = repos.ensure(repos.Repo("r", "deb", "efa", (a_package(),)), tmp_path, keyring)
+        for name, good in (("efa", True), ("ubuntu", False)):
+            asked = ["gpgv", "--keyring", keyring.home / f"{name}.gpg", folder / "InRelease"]
+            assert (subprocess.run(asked, capture_output=True, check=False).returncode == 0) is good
+
+    def test_a_recipe_that_names_a_missing_tree_is_found_out(self) -> None:
+        with pytest.raises(FileNotFoundError, match="a recipe names a tree that is not there"):
+            model.tree("no-such-tree", {})
+
+
+def test_a_stub_library_is_one_to_the_loader(tmp_path: Path) -> None:
+    import ctypes
+
+    content = elf.shared_library("libcuda.so.1", os.uname().machine)
+    (tmp_path / "libcuda.so.510.47.03").write_bytes(content)
+    subprocess.run(["ldconfig", "-n", tmp_path], check=True)
+    assert (tmp_path / "libcuda.so.1").readlink() == Path("libcuda.so.510.47.03")
+    library = ctypes.CDLL(str(tmp_path / "libcuda.so.1"))
+    with pytest.raises(AttributeError, match="undefined symbol: cuInit"):
+        _ = library.cuInit
+
+
+def test_a_stub_library_can_be_for_another_machine() -> None:
+    (machine,) = struct.unpack_from("<H", elf.shared_library("libx.so.1", "aarch64"), 18)
+    assert machine == 183
+
+
+class TestCatalogue:
+    def test_a_version_the_matrix_names_is_published_besides_the_newest(self) -> None:
+        versions = ["580.1", "580.2", "580.3", "590.1"]
+        group = {"group": lambda version: version.split(".")[0]}
+        assert catalogue.choose(versions, wanted=frozenset(), **group) == ["580.3", "590.1"]
+        wanted = frozenset({"580.1"})
+        assert catalogue.choose(versions, wanted=wanted, **group) == ["580.1", "580.3", "590.1"]
+
+    def test_every_driver_in_the_repositories_was_published(self) -> None:
+        listed = [v for line in catalogue.data()["repo_drivers"] for v in line]
+        assert [version for version in listed if catalogue.driver(version) is None] == []
+
+    def test_names_of_packages_follow_the_branch(self) -> None:
+        def names(version: str, format_: str) -> set[str]:
+            found = catalogue.driver(version)
+            assert found is not None
+            return repos.names(nvidia_cuda.driver_packages(found, format_, "amzn2023", "x86_64"))
+
+        assert "nvidia-fabric-manager" in names("575.57.08", "rpm")
+        assert "nvidia-fabricmanager" in names("580.178.04", "rpm")
+        assert {"nvidia-open-580", "cuda-drivers-580"} <= names("580.178.04", "deb")
+        assert {"nvidia-open", "cuda-drivers"} <= names("595.91.07", "deb")
+        assert "cuda-drivers" not in names("620.70.06", "deb"), "620 has open modules only"
+
+
+@pytest.fixture
+def guest(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A throw-away copy of a base, as a mounted overlay."""
+    base = bases.ensure(request.param)
+    for name in ("upper", "work", "root"):
+        (tmp_path / name).mkdir()
+    options = f"lowerdir={base},upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    command = ["mount", "-t", "overlay", "kiln-test", "-o", options, str(tmp_path / "root")]
+    subprocess.run(command, check=True)
+    yield tmp_path / "root"
+    subprocess.run(["umount", "--lazy", tmp_path / "root"], check=True)
+
+
+def inside(root: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a guest's files, with the /proc that DKMS needs."""
+    enter = 'mount -t proc proc "$0/proc" && exec chroot "$0" /bin/bash -euc "$1"'
+    command = ["unshare", "--mount", "sh", "-c", enter, root, script]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def bring(root: Path, repo: repos.Repo | None, *wanted: str) -> None:
+    """Copy packages of a repository into a guest's /tmp."""
+    assert repo is not None
+    folder = repos.ensure(repo, settings.current().shared / "mirror" / "repos", keys.ensure())
+    for name in wanted:
+        (file,) = folder.glob(f"{name}.rpm")
+        (root / "tmp" / file.name).write_bytes(file.read_bytes())
+
+
+@AS_ROOT
+@pytest.mark.parametrize("guest", ["al2"], indirect=True)
+class TestRunFile:
+    KERNEL = "5.10.227-219.884.amzn2.x86_64"
+
+    @pytest.fixture
+    def ready(self, guest: Path) -> Path:
+        """A guest with kernel headers, compiler, DKMS and the .run file in /tmp."""
+        core = amazon.repository("2", "core", "x86_64")
+        kernel = amazon.repository("2", "kernel-5.10", "x86_64")
+        epel = amazon.repository("2", "epel", "x86_64")
+        bring(guest, core, "gcc-7*", "gcc10-10*", "make-*")
+        bring(guest, kernel, "kernel-5.10.227*", "kernel-devel-5.10.227*")
+        bring(guest, epel, "dkms-*")
+        site = mirror._site(settings.current().shared)
+        file = site.find(RUN.format("510.47.03"))
+        assert file is not None
+        (guest / "tmp/driver.run").write_bytes(file.read_bytes())
+        return guest
+
+    def install(self, guest: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        return inside(
+            guest, f"sh /tmp/driver.run --silent --kernel-name={self.KERNEL} {' '.join(options)}"
+        )
+
+    def test_packages_carry_the_signature_that_the_base_trusts(self, ready: Path) -> None:
+        checked = inside(ready, "rpmkeys --checksig --define '_pkgverify_level all' /tmp/*.rpm")
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    def test_without_a_compiler_it_says_what_the_real_one_says(self, ready: Path) -> None:
+        done = self.install(ready, "--dkms")
+        assert done.returncode == 1
+        assert "Unable to find the development tool `cc` in your path" in done.stderr
+
+    def test_without_headers_it_says_what_the_real_one_says(self, ready: Path) -> None:
+        inside(ready, "rpm -i /tmp/gcc-7*.rpm /tmp/make*.rpm")
+        done = self.install(ready)
+        assert "Unable to find the kernel source tree" in done.stderr
+
+    def test_an_option_that_came_later_is_unknown_to_an_older_driver(self, ready: Path) -> None:
+        done = self.install(ready, "--kernel-module-type=open")
+        assert done.returncode == 1
+        assert "unrecognized option '--kernel-module-type=open'" in done.stderr
+
+    def test_the_module_is_built_for_the_kernel_that_was_named(self, ready: Path) -> None:
+        assert inside(ready, "rpm -i --nodeps /tmp/*.rpm").returncode == 0
+        done = self.install(ready, "--dkms", "--no-questions", "--ui=none")
+        assert done.returncode == 0, done.stderr
+        told = inside(ready, f"modinfo -k {self.KERNEL} nvidia").stdout
+        assert "version:        510.47.03" in told
+        assert "license:        NVIDIA" in told
+        assert f"vermagic:       {self.KERNEL} " in told
+        status = inside(ready, "dkms status").stdout
+        assert f"nvidia/510.47.03, {self.KERNEL}, x86_64: installed" in status
+        assert "libcuda.so.1" in inside(ready, "ldconfig -p").stdout
+        state = json.loads((ready / "var/lib/kiln-lab/driver.json").read_text())
+        assert state == {"version": "510.47.03", "kernel_module": "proprietary", "cuda": "11.6"}
+
+    def test_the_kernels_own_compiler_is_asked_for(self, ready: Path) -> None:
+        inside(ready, "rpm -i --nodeps /tmp/*.rpm")
+        done = self.install(ready)
+        assert done.returncode == 1
+        assert "Compiler version check failed: the kernel was built with gcc10-gcc" in done.stderr
+        again = inside(
+            ready, f"CC=gcc10-gcc sh /tmp/driver.run --silent --kernel-name={self.KERNEL}"
+        )
+        assert again.returncode == 0, again.stderr
+
+    def test_uninstalling_leaves_nothing(self, ready: Path) -> None:
+        inside(ready, "rpm -i --nodeps /tmp/*.rpm")
+        assert self.install(ready, "--dkms").returncode == 0
+        assert inside(ready, "nvidia-uninstall").returncode == 0
+        assert not (ready / "usr/bin/nvidia-smi").exists()
+        assert not (ready / "var/lib/kiln-lab/driver.json").exists()
+        assert inside(ready, f"modinfo -k {self.KERNEL} nvidia").returncode != 0
+
+
+def test_a_driver_known_not_to_compile_on_a_kernel_does_not_in_the_lab(tmp_path: Path) -> None:
+    (tmp_path / "refuses").write_text("6.8.0-1069-aws the kernel changed `children`\n")
+    source = driver.source("580.178.04", "open")
+    for path, file in source.items():
+        if not path.endswith("/refuses"):
+            (tmp_path / Path(path).name).write_bytes(file.content)
+    tree = tmp_path / "tree/include/generated"
+    tree.mkdir(parents=True)
+
+    def build(kernel: str) -> subprocess.CompletedProcess[str]:
+        (tree / "utsrelease.h").write_text(f'#define UTS_RELEASE "{kernel}"\n')
+        command = ["make", "-C", tmp_path, f"KERNEL_UNAME={kernel}", f"SYSSRC={tmp_path}/tree"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "error: the kernel changed `children`" in build("6.8.0-1069-aws").stderr
+    assert build("6.8.0-1070-aws").returncode == 0
+    assert driver.refusals("580.105.08") and not driver.refusals("580.126.09")
+    assert driver.refusals("580.95.05")[0].startswith("6.8.0-1069-aws ")
+
+
+def test_every_program_of_the_driver_says_that_it_is_a_stand_in() -> None:
+    for path, file in driver.programs(*driver.PROGRAMS).items():
+        assert b"AMI Kiln lab stand-in" in file.content, path

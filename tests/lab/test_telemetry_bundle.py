@@ -1,0 +1,289 @@
+"""The bundle on running machines of each distribution, with their own systemd and package tool.
+
+Guests are booted straight from the lab's bases; the CloudWatch agent is the lab's stand-in package,
+which dies as the real one does when it is asked for GPU metrics without nvidia-smi.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kiln import bundle
+from kiln.telemetry import Telemetry
+from kiln.telemetry.facts import facts
+from lab import bases
+from lab.guest import leader_of
+from lab.mirror import cloudwatch
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
+
+AGENT_BUILD = "1.300071.0b1720"
+MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
+SERVICES = ("aws-hw-monitor.service", "amazon-cloudwatch-agent.service")
+# What an installation may touch; the rest of a running system changes by itself.
+WATCHED = ("etc", "opt", "usr/local", "var/lib/kiln")
+CHANGES_BY_ITSELF = {"etc/ld.so.cache", "etc/resolv.conf", "etc/machine-id", "etc/mtab"}
+# The agent's package makes the user cwagent and, as packages do, leaves it behind.
+CHANGED_BY_THE_PACKAGE = re.compile(r"etc/(passwd|shadow|group|gshadow|subuid|subgid)-?")
+
+
+@dataclass
+class Guest:
+    """A booted system, its files seen from outside."""
+
+    root: Path
+    leader: int
+
+    def run(self, *command: str, rc: int = 0) -> str:
+        done = subprocess.run(
+            [
+                "nsenter",
+                f"--target={self.leader}",
+                "--all",
+                "--",
+                "env",
+                "-i",
+                f"PATH={PATH}",
+                *command,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == rc, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def put(self, source: Path, target: str) -> None:
+        (self.root / target.lstrip("/")).write_bytes(source.read_bytes())
+
+    def install(self, *options: str, rc: int = 0) -> str:
+        return self.run("bash", "/root/kiln-telemetry.sh", *options, rc=rc)
+
+    def states(self) -> list[str]:
+        return [self.run("systemctl", "show", "-p", "ActiveState", s).strip() for s in SERVICES]
+
+    def metrics(self) -> list[str]:
+        names = self.run("ls", MERGED).split()
+        return [name for name in names if name != "kiln-events.json"]
+
+    def tree(self) -> dict[str, str]:
+        found = {}
+        for folder in WATCHED:
+            for path in sorted((self.root / folder).rglob("*")):
+                name = str(path.relative_to(self.root))
+                if name not in CHANGES_BY_ITSELF and not CHANGED_BY_THE_PACKAGE.fullmatch(name):
+                    found[name] = _content(path)
+        return found
+
+
+# The bundle's distributions by the lab's names: amzn 2023 is al2023, ubuntu 22.04 ubuntu2204.
+SUPPORTED = [
+    f"{distro['id'].replace('amzn', 'al')}{distro['version'].replace('.', '')}"
+    for distro in facts()["bundle"]["distros"]
+]
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _content(path: Path) -> str:
+    if path.is_symlink():
+        return str(path.readlink())
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "other"
+
+
+@pytest.fixture(scope="session")
+def installer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bundle") / "kiln-telemetry.sh"
+    bundle.write(out, Telemetry(efa=True))
+    return out
+
+
+@pytest.fixture(scope="session")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    def package(kind: str) -> Path:
+        target = tmp_path_factory.mktemp("agent") / f"amazon-cloudwatch-agent.{kind}"
+        assert cloudwatch.package(AGENT_BUILD, kind, "x86_64", target)
+        return target
+
+    return package
+
+
+@contextlib.contextmanager
+def booted(distro: str, home: Path) -> Iterator[Guest]:
+    root, upper, work = home / "root", home / "upper", home / "work"
+    for folder in (root, upper, work):
+        folder.mkdir()
+    layers = f"lowerdir={bases.ensure(distro)},upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(root)], check=True)
+    # Nobody answers cloud-init here; it would wait for an IMDS.
+    (root / "etc/cloud").mkdir(exist_ok=True)
+    (root / "etc/cloud/cloud-init.disabled").touch()
+    name = f"bundle-{uuid.uuid4().hex[:8]}"
+    options = ("--register=no", "--settings=no", "--link-journal=no", "--resolv-conf=off")
+    with (home / "console.log").open("wb") as console:
+        nspawn = subprocess.Popen(
+            [
+                *("systemd-nspawn", f"--directory={root}", "--boot", f"--machine={name}", *options),
+                *("--timezone=off", "--console=passive", "--private-network", "--keep-unit"),
+                *("--capability=CAP_SYSLOG", "--bind=/dev/kmsg"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            start_new_session=True,
+        )
+    try:
+        yield Guest(root, _wait_for(nspawn))
+    finally:
+        # The guest's own init: it outlives an nspawn that is killed.
+        leader = leader_of(nspawn.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(leader or nspawn.pid, signal.SIGKILL)
+        nspawn.wait(10)
+        subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+def _wait_for(nspawn: subprocess.Popen[bytes]) -> int:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and nspawn.poll() is None:
+        leader = leader_of(nspawn.pid)
+        if leader:
+            asked = [
+                "nsenter",
+                f"--target={leader}",
+                "--all",
+                "--",
+                "systemctl",
+                "is-system-running",
+            ]
+            said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+            if said in ("running", "degraded"):
+                return leader
+        time.sleep(0.1)
+    raise AssertionError("the guest did not boot in a minute")
+
+
+@pytest.fixture
+def guest(request, tmp_path, installer, agent) -> Iterator[Guest]:
+    """A machine of `request.param` (debian12 when not said) with installer and agent's package."""
+    distro = getattr(request, "param", "debian12")
+    with booted(distro, tmp_path) as machine:
+        machine.put(installer, "/root/kiln-telemetry.sh")
+        kind = "rpm" if distro.startswith("al") else "deb"
+        machine.put(agent(kind), f"/root/agent.{kind}")
+        machine.run("ln", "-s", f"/root/agent.{kind}", "/root/agent")
+        yield machine
+
+
+@pytest.mark.parametrize("guest", SUPPORTED, indirect=True)
+def test_every_distribution_installs_reports_and_goes_back(guest):
+    before = guest.tree()
+    assert "installed and running" in guest.install("--agent-package", "/root/agent")
+    assert guest.states() == ["ActiveState=active"] * 2
+    assert guest.metrics() == []
+
+    mark = f"kiln{uuid.uuid4().hex[:8]}"
+    Path("/dev/kmsg").write_text(f"NVRM: Xid (PCI:0000:00:1e): 79, pid=7, name={mark}, GPU lost\n")
+    assert _event(guest, mark)["xid"] == 79
+
+    monitor = guest.run("systemctl", "show", "-p", "MainPID", SERVICES[0])
+    assert "nothing to do" in guest.install()
+    assert guest.run("systemctl", "show", "-p", "MainPID", SERVICES[0]) == monitor
+
+    guest.install("--uninstall")
+    assert guest.states() == ["ActiveState=inactive"] * 2
+    assert guest.tree() == before
+    assert mark in (guest.root / "var/log/gpuevent.log").read_text()
+
+
+def test_the_agent_outlives_nvidia_smi_and_reports_the_gpu_when_it_is_there(guest):
+    guest.install("--agent-package", "/root/agent")
+    smi = guest.root / "usr/bin/nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'GPU 0: a test double (UUID: GPU-0)'\n")
+    smi.chmod(0o755)
+    guest.run("systemctl", "restart", SERVICES[1])
+    assert guest.metrics() == ["kiln-gpu.json"]
+    guest.run("rm", "/usr/bin/nvidia-smi")
+    guest.run("systemctl", "restart", SERVICES[1])
+    assert guest.metrics() == []
+    time.sleep(1)
+    assert guest.states()[1] == "ActiveState=active"
+
+
+def test_without_the_decision_before_its_start_the_agent_would_die(guest):
+    """Shows that the test above can fail: the stand-in agent behaves as the real one."""
+    guest.install("--agent-package", "/root/agent")
+    staged = "/opt/aws/amazon-cloudwatch-agent/etc/kiln.d/gpu.json"
+    guest.run("cp", staged, f"{MERGED}/not-decided.json")
+    guest.run("systemctl", "restart", SERVICES[1])
+    time.sleep(1)
+    assert guest.states()[1] != "ActiveState=active"
+
+
+def test_killed_at_any_moment_it_can_be_taken_back_or_finished(guest):
+    before = guest.tree()
+    for moment in (0.1, 0.25, 0.4, 0.6, 0.8, 1.1, 1.6):
+        with contextlib.suppress(AssertionError):
+            guest.run(
+                *("timeout", "--signal=KILL", str(moment)),
+                *("bash", "/root/kiln-telemetry.sh", "--without-agent"),
+            )
+        guest.install("--uninstall")
+        assert guest.tree() == before, f"after a kill at {moment} s"
+    with contextlib.suppress(AssertionError):
+        guest.run(
+            "timeout", "--signal=KILL", "0.5", "bash", "/root/kiln-telemetry.sh", "--without-agent"
+        )
+    guest.install("--without-agent")
+    assert guest.states()[0] == "ActiveState=active"
+
+
+def test_what_the_agents_translator_refuses_is_not_installed(guest):
+    guest.install("--agent-package", "/root/agent", "--no-start")
+    guest.install("--uninstall")
+    guest.run("dpkg", "-i", "/root/agent.deb")
+    translator = guest.root / "opt/aws/amazon-cloudwatch-agent/bin/config-translator"
+    translator.write_text(
+        "#!/bin/sh\necho 'Different values are specified for run_as_user'\nexit 1\n"
+    )
+    translator.chmod(0o755)
+    before = guest.tree()
+    said = guest.install(rc=1)
+    assert "Different values are specified for run_as_user" in said
+    assert guest.tree() == before
+
+
+def test_a_system_it_does_not_know_is_left_alone(guest):
+    before = guest.tree()
+    release = guest.root / "etc/os-release"
+    text = release.read_text()
+    release.unlink()
+    release.write_text(re.sub(r"(?m)^ID=.*", "ID=gentoo", text))
+    said = guest.install("--agent-package", "/root/agent", rc=2)
+    assert "no support for gentoo" in said
+    changed = {name for name, content in guest.tree().items() if before.get(name) != content}
+    assert changed == {"etc/os-release"}
+
+
+def _event(guest: Guest, mark: str) -> dict[str, object]:
+    """The first line with `mark` in the event log, waiting a little for it."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        for line in (guest.root / "var/log/gpuevent.log").read_text().splitlines():
+            if mark in line:
+                event: dict[str, object] = json.loads(line)
+                return event
+        time.sleep(0.05)
+    raise AssertionError(f"no event with {mark}")

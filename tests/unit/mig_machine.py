@@ -1,0 +1,230 @@
+"""A machine with the lab's stand-in nvidia-smi under a temporary root, for gpu-mig to work on.
+
+`Machine.run` starts gpu-mig and nvidia-smi as programs. `InProcess` answers the same commands
+without a process each, for the tests that try thousands of layouts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kiln.paths import RUNTIME
+from kiln.runtime_import import load
+from lab.standins.nvidia_smi import install
+
+GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
+_smi = load("gpu_mig.smi")
+
+SYSTEMCTL = """#!/bin/sh
+# Test double: active units are files in $UNITS; every call is written down.
+echo "$@" >> "$UNITS/.log"
+verb=$1
+shift
+while [ "${1#--}" != "${1:-}" ]; do shift; done
+case $verb in
+  is-active|is-enabled) test -e "$UNITS/$1" ;;
+  stop) for u; do rm -f "$UNITS/$u" "$UNITS/$u.service"; done ;;
+  start) for u; do : > "$UNITS/$u"; done ;;
+esac
+"""
+
+
+class Machine:
+    """A booted machine of some instance type with a driver, its files under `root`."""
+
+    def __init__(self, root: Path, instance_type: str, driver: str = "580.105.08") -> None:
+        self.root = root
+        install.lay_down(root)
+        self.write("/var/lib/kiln-lab/driver.json", json.dumps({"version": driver, "cuda": "13.0"}))
+        self.write(
+            "/etc/kiln-lab/instance.json",
+            json.dumps({"instance_type": instance_type, "instance_id": "i-0test"}),
+        )
+        self.write("/etc/kiln/mig-config.yaml", (RUNTIME / "etc/kiln/mig-config.yaml").read_text())
+        self.write("/etc/default/gpu-mig", "MIG_IMDS=no\n")
+        self.write("/etc/machine-id", "0123456789abcdef\n")
+        self.boot_count = 0
+        self.new_boot_id()
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        self.units = root / "units"
+        self.units.mkdir()
+        (self.units / ".log").touch()
+        launcher = install.LAUNCHER.format(
+            folder=str(root / install.LIB.lstrip("/").rsplit("/", 1)[0]),
+            module="main",
+            function="main",
+        ).replace("/usr/bin/python3", sys.executable, 1)
+        self.program("nvidia-smi", launcher)
+        self.program("systemctl", SYSTEMCTL)
+
+    def write(self, path: str, text: str) -> Path:
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        return target
+
+    def program(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def settings(self, **values: str) -> None:
+        """Writes /etc/default/gpu-mig; IMDS is off unless it is named."""
+        lines = {"MIG_IMDS": "no", **values}
+        self.write("/etc/default/gpu-mig", "".join(f'{k}="{v}"\n' for k, v in lines.items()))
+
+    def faults(self, **values: Any) -> None:
+        """What the stand-in does wrong: see docs/lab-nvidia-smi.md."""
+        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(values))
+
+    def active(self, *units: str) -> None:
+        for unit in units:
+            (self.units / unit).touch()
+
+    def systemctl_log(self) -> list[str]:
+        return (self.units / ".log").read_text().splitlines()
+
+    def env(self, **more: str) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "GPU_MIG_ROOT": str(self.root),
+            "KILN_LAB_ROOT": str(self.root),
+            "UNITS": str(self.units),
+            "PYTHONDONTWRITEBYTECODE": "",
+            **more,
+        }
+
+    def run(
+        self, *args: str, python: str = sys.executable, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """gpu-mig with these arguments."""
+        return subprocess.run(
+            [python, str(GPU_MIG), *args],
+            env=self.env(**env),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def json(self, *args: str, status: int = 0, **env: str) -> Any:
+        """gpu-mig's JSON answer; the exit status is checked."""
+        done = self.run(*args, "--json", **env)
+        assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return json.loads(done.stdout)
+
+    def smi(self, *args: str) -> str:
+        done = subprocess.run(
+            [str(self.bin / "nvidia-smi"), *args],
+            env=self.env(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.stdout + done.stderr
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Every nvidia-smi call so far: argv, exit, changes."""
+        path = self.root / "run/kiln-lab/nvidia-smi.log"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def forget_journal(self) -> None:
+        (self.root / "run/kiln-lab/nvidia-smi.log").unlink(missing_ok=True)
+
+    def new_boot_id(self) -> None:
+        self.boot_count += 1
+        self.write("/proc/sys/kernel/random/boot_id", f"boot-{self.boot_count}\n")
+
+    def reboot(self) -> None:
+        """/run is gone: instances, and the mode of Hopper and later; faults stay."""
+        shutil.rmtree(self.root / "run", ignore_errors=True)
+        self.new_boot_id()
+
+    def slices(self) -> dict[int, list[str]]:
+        """{GPU: profiles of its instances}, from the stand-in's own state."""
+        path = self.root / "run/kiln-lab/nvidia-smi/state.json"
+        state = json.loads(path.read_text()) if path.exists() else {}
+        return {
+            n: sorted(i["profile"] for i in gpu["instances"])
+            for n, gpu in enumerate(state.values())
+        }
+
+
+class InProcess(_smi.Smi):  # type: ignore[misc, name-defined]
+    """gpu-mig's Smi with the stand-in called in this process; `changes` counts what it changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[list[str]] = []
+
+    def installed(self) -> bool:
+        return True
+
+    def run(self, *args: object) -> tuple[int, str]:
+        from lab.standins.nvidia_smi.smi import main
+
+        words = [str(a) for a in args]
+        try:
+            (text, code), changed = main.command(words)
+        except main.Stop as stop:
+            text, code, changed = stop.text, stop.code, False
+        self.journal.append({"argv": ["nvidia-smi", *words], "rc": code, "seconds": 0})
+        if changed:
+            self.changes.append(words)
+        return code, text
+
+
+@contextmanager
+def in_process(root: Path, instance_type: str, driver: str = "580.105.08") -> Iterator[InProcess]:
+    """An InProcess whose stand-in keeps its state under `root`, empty at the start."""
+    from lab.standins.nvidia_smi.smi import box, gpus
+
+    shutil.rmtree(root, ignore_errors=True)
+    places = {
+        "ROOT": str(root),
+        "RUN": f"{root}/run/kiln-lab/nvidia-smi",
+        "DRIVER": f"{root}/var/lib/kiln-lab/driver.json",
+        "INSTANCE": f"{root}/etc/kiln-lab/instance.json",
+        "FAULTS": f"{root}/etc/kiln-lab/nvidia-smi-faults.json",
+        "JOURNAL": f"{root}/run/kiln-lab/nvidia-smi.log",
+    }
+    before = {name: getattr(box, name) for name in places}
+    before_data, before_clients = box.data, box.clients
+    before_state = (gpus.STATE, gpus.INFOROM)
+    composed = _composed()
+    try:
+        for name, value in places.items():
+            setattr(box, name, value)
+        box.data = lambda name: composed[name]
+        box.clients = lambda index: []  # it looks through all of /proc, for every GPU and command
+        gpus.STATE = places["RUN"] + "/state.json"
+        gpus.INFOROM = f"{root}/var/lib/kiln-lab/nvidia-smi/inforom.json"
+        box.write_json(places["DRIVER"], {"version": driver, "cuda": "13.0"})
+        box.write_json(
+            places["INSTANCE"], {"instance_type": instance_type, "instance_id": "i-0test"}
+        )
+        yield InProcess()
+    finally:
+        for name, value in before.items():
+            setattr(box, name, value)
+        box.data, box.clients = before_data, before_clients
+        gpus.STATE, gpus.INFOROM = before_state
+
+
+_COMPOSED: dict[str, Any] = {}
+
+
+def _composed() -> dict[str, Any]:
+    if not _COMPOSED:
+        _COMPOSED.update(json.loads(json.dumps(install.compose())))
+    return _COMPOSED

@@ -1,0 +1,97 @@
+"""The checks of tests/ami: each can fail, and the harness says clearly when it cannot start."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kiln import components
+from kiln.paths import AMI_TESTS, ROOT
+
+MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
+
+
+def checks() -> dict[str, set[str]]:
+    """File name → names of its checks."""
+    found = {}
+    for path in sorted(AMI_TESTS.glob("test_*.py")):
+        tree = ast.parse(path.read_text())
+        found[path.name] = {
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        }
+    return found
+
+
+def run_harness(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "KILN_EXPECT"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/ami", *arguments],
+        cwd=ROOT,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_check_has_a_way_to_make_it_fail():
+    known = {name: set(entries) for name, entries in MUTATIONS["checks"].items()}
+    assert checks() == known
+
+
+def test_every_way_to_make_a_check_fail_is_a_shell_command():
+    for name, entries in MUTATIONS["checks"].items():
+        for check, command in entries.items():
+            if isinstance(command, dict):
+                assert list(command) == ["not_in_a_lab"], f"{name}::{check}"
+                continue
+            script = MUTATIONS["prelude"] + command
+            done = subprocess.run(
+                ["bash", "-n"], input=script, text=True, capture_output=True, check=False
+            )
+            assert done.returncode == 0, f"{name}::{check}: {done.stderr}"
+
+
+def test_every_component_has_its_file_of_checks():
+    silent = {"cleanup"}  # what it takes away is what test_hygiene.py looks for
+    missing = [
+        name
+        for name in components.names()
+        if name not in silent and not (AMI_TESTS / f"test_{name.replace('-', '_')}.py").exists()
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", sorted(AMI_TESTS.glob("test_*.py")), ids=lambda p: p.stem)
+def test_every_check_says_where_it_holds(path: Path):
+    tree = ast.parse(path.read_text())
+    if any("pytestmark" in ast.unparse(node) for node in tree.body):
+        return
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            marks = {ast.unparse(decorator) for decorator in node.decorator_list}
+            assert marks & {"pytest.mark.bake", "pytest.mark.boot"}, node.name
+
+
+def test_a_machine_that_does_not_answer_is_one_message(tmp_path: Path):
+    expect = tmp_path / "expect.json"
+    expect.write_text(json.dumps({"recipe": {"components": [], "driver_source": "repo"}}))
+    done = run_harness("--hosts=ssh://nobody@127.0.0.9:1", KILN_EXPECT=str(expect))
+    assert done.returncode == 3
+    assert "ssh://nobody@127.0.0.9:1 cannot be reached over SSH" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_missing_expectations_are_one_message():
+    done = run_harness("--hosts=ssh://nobody@127.0.0.9:1")
+    assert done.returncode == 2
+    assert "KILN_EXPECT must name the file" in done.stdout

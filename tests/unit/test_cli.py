@@ -1,0 +1,437 @@
+"""`./invoke` as a person meets it on a bad day: one message, the right exit code, nothing left.
+
+AWS is a stub on 127.0.0.1 that answers what the test wants and keeps what it was asked. No lab.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+
+from kiln.paths import ROOT
+
+AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
+BUILD = ("build", "--distro", "al2", "--driver", "510.47.03")
+ERROR = "<Response><Errors><Error><Code>{}</Code><Message>{}</Message></Error></Errors></Response>"
+ANSWERS = {
+    "GetCallerIdentity": (
+        200,
+        '<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+        "<GetCallerIdentityResult><Account>123456789012</Account><Arn>arn:aws:iam::1:user/u</Arn>"
+        "<UserId>u</UserId></GetCallerIdentityResult></GetCallerIdentityResponse>",
+    ),
+    "GetParameter": (200, json.dumps({"Parameter": {"Value": "ami-0123456789abcdef0"}})),
+    "DescribeImages": (
+        200,
+        '<DescribeImagesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><imagesSet><item>'
+        "<imageId>ami-0123456789abcdef0</imageId><name>amzn2</name>"
+        "<creationDate>2026-01-01T00:00:00.000Z</creationDate></item></imagesSet>"
+        "</DescribeImagesResponse>",
+    ),
+}  # fmt: skip
+
+
+class Aws:
+    """An AWS that answers three calls; `answers` changes them, `asked` are the actions so far."""
+
+    def __init__(self) -> None:
+        self.answers = dict(ANSWERS)
+        self.asked: list[str] = []
+        aws = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                target = self.headers.get("X-Amz-Target", "")
+                action = target.rpartition(".")[2] or parse_qs(body)["Action"][0]
+                aws.asked.append(action)
+                status, text = aws.answers.get(
+                    action, (403, ERROR.format("UnauthorizedOperation", "not in this test"))
+                )
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server.server_address[1]}",
+            "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "example",
+            "AWS_DEFAULT_REGION": "eu-central-1",
+        }
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    stub = Aws()
+    yield stub
+    stub.server.shutdown()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """./invoke with a build folder and a lab of its own, and no AWS but what a test gives."""
+
+    def call(
+        *arguments: str, root: Path = ROOT, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        clean = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
+        clean |= {
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "HOME": str(tmp_path),
+            "KILN_BUILD_DIR": str(tmp_path / "build"),
+            "KILN_LAB_STATE": str(tmp_path / "lab"),
+            "KILN_LAB_INDEX": "50",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        return subprocess.run(
+            [str(root / "invoke"), *arguments],
+            cwd=root,
+            env=clean | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture
+def refused(run: Run, tmp_path: Path) -> Refused:
+    """Run ./invoke, hold it to one message, no traceback and nothing left; the message."""
+
+    def call(code: int, *arguments: str, **environment: str) -> str:
+        done = run(*arguments, **environment)
+        said = done.stdout + done.stderr
+        assert done.returncode == code, said
+        assert "Traceback" not in said
+        assert done.stderr.count("error: ") == 1, done.stderr
+        assert "\x1b" not in said
+        left = [path for path in tmp_path.glob("build/*/*") if path.name != ".lock"]
+        assert left == []
+        assert not (tmp_path / "lab").exists()
+        return done.stderr[done.stderr.index("error: ") :]
+
+    return call
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of this checkout, to break."""
+    copy = tmp_path / "checkout"
+    parts = ("invoke", "tasks.py", "amis.yaml", "amis.lock.yaml", "pyproject.toml")
+    for name in (*parts, "requirements.lock"):
+        copy.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    leave_out = shutil.ignore_patterns("__pycache__")
+    for name in (
+        "kiln",
+        "lab",
+        "provisioners",
+        "runtime",
+        "runtime-variants",
+        "templates",
+        "setup",
+    ):
+        shutil.copytree(ROOT / name, copy / name, ignore=leave_out)
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    return copy
+
+
+def program(path: Path, says: str) -> str:
+    """An executable that prints `says`; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\ncat <<'E'\n{says}\nE\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+# Bad input: exit code 2.
+
+
+def test_a_task_that_does_not_exist(refused: Refused) -> None:
+    assert "'bulid'" in refused(2, "bulid")
+
+
+def test_a_flag_that_does_not_exist(refused: Refused) -> None:
+    message = refused(2, "build", "--distor", "al2")
+    assert "'--distor'" in message
+    assert "./invoke --help" in message
+
+
+def test_a_distro_that_no_row_has(refused: Refused) -> None:
+    message = refused(2, "build", "--distro", "al3", "--driver", "510.47.03")
+    assert "--distro al3" in message
+    assert "did you mean 'al2023'?" in message
+
+
+def test_a_driver_that_no_row_has(refused: Refused) -> None:
+    message = refused(2, "build", "--distro", "al2", "--driver", "510.47.04")
+    assert "--driver 510.47.04" in message
+    assert "did you mean '510.47.03'?" in message
+
+
+def test_a_distro_and_a_driver_that_no_row_combines(refused: Refused) -> None:
+    message = refused(2, "build", "--distro", "al2", "--driver", "580")
+    assert f"{AL2} (driver is 510.47.03)" in message
+
+
+def test_several_rows_that_fit_are_named_with_the_flag_that_tells_them_apart(
+    refused: Refused,
+) -> None:
+    message = refused(2, "build", "--driver", "580")
+    assert "--distro al2023|ubuntu2204" in message
+    assert "--all" in message
+
+
+def test_a_target_that_does_not_exist(refused: Refused) -> None:
+    message = refused(2, *BUILD, "--target", "azure")
+    assert "--target azure" in message
+    assert "auto, aws, lab" in message
+
+
+def test_yaml_that_does_not_parse(refused: Refused, tmp_path: Path) -> None:
+    matrix = tmp_path / "mine.yaml"
+    matrix.write_text("defaults: {}\ndistros:\n  al2: [\n")
+    assert "mine.yaml:4:1: not valid YAML: " in refused(2, "list", KILN_MATRIX=str(matrix))
+
+
+def test_a_matrix_that_is_not_there(refused: Refused, tmp_path: Path) -> None:
+    message = refused(2, "build", "--all", KILN_MATRIX=str(tmp_path / "gone.yaml"))
+    assert "gone.yaml" in message
+
+
+def test_a_wrong_value_in_the_matrix(refused: Refused, tmp_path: Path) -> None:
+    matrix = tmp_path / "mine.yaml"
+    text = (ROOT / "amis.yaml").read_text().replace("stack: classic", "stack: clasic")
+    matrix.write_text(text)
+    line = text[: text.index("stack: clasic")].count("\n") + 1
+    message = refused(2, "build", "--all", KILN_MATRIX=str(matrix))
+    assert f"mine.yaml:{line}:24: " in message
+    assert "did you mean 'classic'?" in message
+
+
+def test_a_provisioner_that_is_missing(run: Run, checkout: Path, aws: Aws) -> None:
+    (checkout / "provisioners" / "cuda.sh").unlink()
+    for task in (["render"], [*BUILD, "--dry-run"], ["validate"]):
+        done = run(*task, root=checkout, **aws.environment)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "provisioners/cuda.sh" in done.stderr
+        assert done.stderr.count("error: ") == 1
+        assert "Traceback" not in done.stderr
+    assert not (checkout / "packer").exists()
+
+
+def test_an_ami_to_verify_that_ami_kiln_did_not_build(refused: Refused, aws: Aws) -> None:
+    message = refused(2, "verify", "--ami", "ami-0123456789abcdef0", **aws.environment)
+    assert "kiln:recipe" in message
+
+
+def test_aws_asked_for_without_credentials(refused: Refused) -> None:
+    assert "no AWS credentials" in refused(2, *BUILD, "--target", "aws")
+
+
+def test_a_lab_that_cannot_be(refused: Refused) -> None:
+    message = refused(2, "lab.status", KILN_LAB_INDEX="88")
+    assert "KILN_LAB_INDEX=88" in message
+    assert "from 0 to 54" in message
+
+
+# The world failed: exit code 1.
+
+
+def test_no_packer_and_no_leave_to_install_it(refused: Refused, aws: Aws, tmp_path: Path) -> None:
+    for name in ("bash", "env", "dirname", "cmp", "git", "ssh"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    path = {"PATH": str(tmp_path / "bin")}
+    message = refused(1, *BUILD, "--no-install", **aws.environment, **path)
+    assert "packer: builds the AMI" in message
+    assert "run: sudo sh -c 'apt-get update && apt-get install" in message
+
+
+def test_a_packer_that_is_too_old(refused: Refused, aws: Aws, tmp_path: Path) -> None:
+    old = program(tmp_path / "packer", "Packer v1.4.0")
+    message = refused(1, *BUILD, **aws.environment, KILN_PACKER=old)
+    assert f"Packer 1.4.0 at {old} is too old" in message
+    assert "1.6" in message
+
+
+def test_a_packer_that_is_another_program(refused: Refused, aws: Aws, tmp_path: Path) -> None:
+    other = program(tmp_path / "packer", "usage: packer dbname")
+    message = refused(1, *BUILD, **aws.environment, KILN_PACKER=other)
+    assert f"{other} is not HashiCorp's Packer" in message
+
+
+def test_credentials_that_have_expired(refused: Refused, aws: Aws) -> None:
+    aws.answers["GetCallerIdentity"] = (403, ERROR.format("ExpiredToken", "The token is expired"))
+    message = refused(1, *BUILD, **aws.environment)
+    assert "ExpiredToken" in message
+    assert "log in again" in message
+    assert aws.asked == ["GetCallerIdentity"]
+
+
+def test_an_aws_that_does_not_answer(refused: Refused, aws: Aws) -> None:
+    aws.server.shutdown()
+    aws.server.server_close()
+    assert "Could not connect to the endpoint" in refused(1, *BUILD, **aws.environment)
+
+
+def test_a_source_ami_whose_parameter_is_not_there(refused: Refused, aws: Aws) -> None:
+    aws.answers["GetParameter"] = (400, json.dumps({"__type": "ParameterNotFound"}))
+    message = refused(1, *BUILD, **aws.environment)
+    assert "source AMI not found" in message
+    assert "amzn2-ami-kernel-5.10-hvm-x86_64-gp2" in message
+    assert "amis.yaml" in message
+
+
+def test_a_source_ami_that_is_gone(refused: Refused, aws: Aws) -> None:
+    gone = "The image id '[ami-0123456789abcdef0]' does not exist"
+    aws.answers["DescribeImages"] = (400, ERROR.format("InvalidAMIID.NotFound", gone))
+    message = refused(1, *BUILD, **aws.environment)
+    assert f"source AMI not found for {AL2} in eu-central-1" in message
+
+
+def test_a_permission_that_is_missing(refused: Refused, aws: Aws) -> None:
+    aws.answers["DescribeImages"] = (403, ERROR.format("UnauthorizedOperation", "not you"))
+    assert "docs/iam-policy.json" in refused(1, *BUILD, **aws.environment)
+
+
+def test_a_second_build_of_the_same_ami_at_once(refused: Refused, aws: Aws, tmp_path: Path) -> None:
+    folder = tmp_path / "build" / AL2
+    folder.mkdir(parents=True)
+    with (folder / ".lock").open("w") as lock:
+        lock.write("run 20261121T000000Z-abcd, process 4242")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        message = refused(1, *BUILD, **aws.environment)
+    assert f"{AL2} is being built already: run 20261121T000000Z-abcd, process 4242" in message
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system without a free byte."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk takes root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], check=True)
+    folder = disk / AL2
+    folder.mkdir()
+    (folder / ".lock").touch()
+    with pytest.raises(OSError, match="No space left"):
+        (disk / "filler").write_bytes(bytes(65537))
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_without_room_for_the_builds_records(
+    refused: Refused, aws: Aws, full_disk: Path
+) -> None:
+    message = refused(1, *BUILD, **aws.environment, KILN_BUILD_DIR=str(full_disk))
+    assert "the disk is full" in message
+    assert [path.name for path in (full_disk / AL2).iterdir()] == [".lock"]
+    assert not {"CreateKeyPair", "RunInstances"} & set(aws.asked)
+
+
+def test_a_disk_without_room_for_a_lab_build(refused: Refused, full_disk: Path) -> None:
+    message = refused(1, *BUILD, "--target", "lab", KILN_LAB_STATE=str(full_disk))
+    assert f"the disk is full: 0.0 GiB are free at {full_disk}" in message
+    assert "KILN_LAB_STATE" in message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_the_lab_without_root_says_what_still_works() -> None:
+    done = subprocess.run(
+        [str(ROOT / ".venv/bin/python"), "-c",
+         # All is imported as root: root's own Python may lie where nobody else can read.
+         "import os\n"
+         "from kiln import front, needs\n"
+         "os.seteuid(65534)\n"
+         "raise SystemExit(front.guarded(needs.lab_can_run))"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "it needs root" in done.stderr
+    assert "list, check, render, validate, and building in AWS" in done.stderr
+
+
+# What a person sees when nothing is wrong.
+
+
+def test_a_dry_run_in_aws_shows_the_plan_and_only_looks(run: Run, aws: Aws, tmp_path: Path) -> None:
+    done = run(*BUILD, "--dry-run", **aws.environment)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stderr.splitlines()[:2]
+    assert first == "target: AWS, region eu-central-1 (AWS credentials found: env)"
+    assert second == f"will launch: g4dn.xlarge in eu-central-1 for {AL2}"
+    assert f"packer/{AL2}" in done.stdout
+    assert "ami-0123456789abcdef0 amzn2" in done.stdout
+    assert "bake nvidia-driver:" in done.stdout
+    assert set(aws.asked) == {"GetCallerIdentity", "GetParameter", "DescribeImages"}
+    assert not (tmp_path / "build").exists()
+
+
+def test_a_dry_run_in_the_lab_starts_no_lab(run: Run, tmp_path: Path) -> None:
+    done = run(*BUILD, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == (
+        "target: lab on this machine (no AWS credentials found); nothing of this is in AWS"
+    )
+    (plan,) = json.loads(done.stdout)
+    assert plan["target"] == "lab"
+    assert plan["source_ami"]["ami_id"].startswith("ami-")
+    assert plan["steps"][0] == f"launch g4dn.xlarge from {plan['source_ami']['ami_id']}"
+    assert not (tmp_path / "build").exists()
+    assert not (tmp_path / "lab").exists()
+
+
+def test_the_front_door_loads_nothing_heavy() -> None:
+    heavy = {"boto3", "botocore", "moto", "pydantic", "jinja2", "rich", "hcl2", "pytest"}
+    done = subprocess.run(
+        [str(ROOT / ".venv/bin/python"), "-c",
+         "import sys, kiln.front, tasks; print(*sys.modules)"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert heavy & set(done.stdout.split()) == set()
+
+
+def test_every_task_says_what_it_is_for_and_explains_its_flags(
+    run: Run,
+) -> None:
+    import tasks
+
+    importlib.reload(tasks)  # Invoke takes the help out of a task when it first parses for it
+    for name in tasks.ns.task_names:
+        task = tasks.ns[name]
+        assert task.__doc__, name
+        explained = set(task.help)
+        flags = {one.name.replace("_", "-") for one in task.get_arguments()}
+        assert flags == explained, name
+    listed = run("--list").stdout
+    assert all(f"\n  {name} " in listed for name in tasks.ns.task_names)

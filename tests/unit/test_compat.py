@@ -1,0 +1,284 @@
+"""`check`: what a user is told about a GPU stack, in the matrix or not."""
+
+import re
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from kiln import versions
+from kiln.compat import check, check_combination, check_matrix
+from kiln.errors import KilnError
+from kiln.facts import instances, table
+from kiln.findings import errors
+from kiln.matrix import load_recipes
+from kiln.paths import ROOT
+
+TODAY = date(2026, 11, 21)
+RECIPES = {recipe.name: recipe for recipe in load_recipes(ROOT / "amis.yaml")}
+
+
+def classic(**changes):
+    return replace(RECIPES["al2-510.47.03-cuda11.6-base-x86_64"], **changes)
+
+
+def lts(**changes):
+    recipe = next(
+        one for one in RECIPES.values() if (one.distro.id, one.stack) == ("al2023", "lts")
+    )
+    return replace(recipe, **changes)
+
+
+def levels(result):
+    return {finding["rule"]: finding["level"] for finding in result["findings"]}
+
+
+def test_the_matrix_has_no_error():
+    assert errors(check_matrix(RECIPES.values(), today=TODAY)) == []
+
+
+def test_the_classic_stack_is_allowed_on_al2_with_a_warning_of_what_its_end_means():
+    found = {finding.rule: finding for finding in check(classic(), today=TODAY)}
+    assert found["OS-EOL"].level == "warning"
+    assert "550.163.01" in found["OS-EOL"].message
+    assert "DRV-EOL" in found
+
+
+def test_a_finding_names_its_row_and_line_and_source():
+    recipe = classic(cuda="12.2.2")
+    (finding,) = errors(check(recipe, today=TODAY))
+    assert finding.rule == "DRV-CUDA-MAJOR"
+    assert (finding.row, finding.file, finding.line) == (
+        recipe.name,
+        recipe.row.file,
+        recipe.row.line,
+    )
+    assert finding.source
+
+
+@pytest.mark.parametrize("known", table("cuda")["known_good"], ids=lambda known: known["name"])
+def test_what_aws_ships_passes(known):
+    variants = [known["check"]]
+    variants += [{**known["check"], "cuda": other} for other in known.get("other_cuda", [])]
+    variants += [{**known["check"], "kubernetes": k} for k in known.get("other_kubernetes", [])]
+    for variant in variants:
+        result = check_combination(**variant, today=TODAY)
+        assert [f for f in result["findings"] if f["level"] == "error"] == []
+        assert result["instance_types"]
+
+
+def test_there_are_ten_known_good_sets():
+    assert len(table("cuda")["known_good"]) == 10
+
+
+def test_the_json_has_the_fields_a_script_reads():
+    result = check_combination("al2", "510.47.03", cuda="12.2", today=TODAY)
+    assert list(result) == ["findings", "instance_types"]
+    fields = {"level", "rule", "message", "hint", "row", "file", "line", "source"}
+    assert all(set(finding) == fields for finding in result["findings"])
+
+
+def test_the_hint_names_a_combination_that_works():
+    result = check_combination("al2", "510.47.03", cuda="12.2", today=TODAY)
+    (error,) = [f for f in result["findings"] if f["level"] == "error"]
+    assert error["hint"] == "nearest that works: driver 535.309.01, or CUDA 11.6.2"
+    for change in ({"driver": "535.309.01", "cuda": "12.2"}, {"cuda": "11.6.2"}):
+        again = check_combination(**{"distro": "al2", "driver": "510.47.03", **change}, today=TODAY)
+        assert "error" not in levels(again).values()
+
+
+def test_a_mistyped_driver_gets_the_right_one():
+    result = check_combination("al2", "510.47.3", today=TODAY)
+    (error,) = [f for f in result["findings"] if f["level"] == "error"]
+    assert error["rule"] == "DRV-UNKNOWN"
+    assert "did you mean 510.47.03?" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ({"distro": "al2024"}, "al2023"),
+        ({"instance_type": "p5.47xlarge"}, "p5.48xlarge"),
+        ({"kernel_module": "opne"}, "open"),
+        ({"arch": "amd64"}, "arm64"),
+        ({"colour": "red"}, ""),
+    ],
+)
+def test_what_is_not_even_a_choice_is_bad_input(wrong, hint):
+    with pytest.raises(KilnError) as error:
+        check_combination(**{"distro": "al2", "driver": "510.47.03", **wrong})
+    assert error.value.exit_code == 2
+    assert hint in error.value.hint
+
+
+def test_a_wrong_target_in_the_matrix_is_named_with_its_line():
+    recipe = classic(target_instance_types=("p4d.25xlarge",))
+    with pytest.raises(KilnError, match=rf"{recipe.row.file}:{recipe.row.line}: p4d\.25xlarge"):
+        check(recipe)
+
+
+def test_the_types_served_are_those_the_driver_and_the_module_drive():
+    served = check_combination("al2", "510.47.03", today=TODAY)["instance_types"]
+    assert {"g4dn.xlarge", "g5.xlarge", "p4d.24xlarge", "p3dn.24xlarge"} <= set(served)
+    # Too new for it, another processor, not offered, a fraction of a GPU.
+    assert not {"p5.48xlarge", "g6.xlarge", "g5g.xlarge", "p3.2xlarge", "g6f.large"} & set(served)
+
+
+def test_blackwell_is_served_by_open_modules_of_a_new_enough_driver_only():
+    open_ = check_combination("al2023", "595.112.07", kernel_module="open", today=TODAY)
+    closed = check_combination("al2023", "595.112.07", kernel_module="proprietary", today=TODAY)
+    blackwell = {
+        name
+        for name, one in instances().items()
+        if (one.gpu_arch, one.arch) == ("blackwell", "x86_64")
+    }
+    assert blackwell <= set(open_["instance_types"])
+    assert not blackwell & set(closed["instance_types"])
+
+
+def test_a_combination_that_does_not_work_serves_nothing():
+    assert check_combination("al2", "510.47.03", cuda="12.2")["instance_types"] == []
+
+
+def test_an_arm64_instance_type_says_which_image_is_meant():
+    result = check_combination("al2023", "595.91.07", instance_type="g5g.xlarge", today=TODAY)
+    assert "ARCH-INSTANCE" not in levels(result)
+    assert "g5g.xlarge" in result["instance_types"]
+
+
+def test_strict_refuses_a_branch_without_security_fixes():
+    found = {f.rule: f.level for f in check(classic(), today=TODAY, strict=True)}
+    assert found["DRV-EOL"] == "error"
+
+
+def test_a_branch_ends_on_its_day():
+    before = check_combination("al2023", "580.178.04", today=date(2028, 6, 30))
+    after = check_combination("al2023", "580.178.04", today=date(2028, 7, 1))
+    assert "DRV-EOL" not in levels(before)
+    assert levels(after)["DRV-EOL"] == "warning"
+
+
+def test_a_fact_nobody_confirmed_only_warns():
+    # H100's first driver branch is from memory; p6-b300's is in AWS's device lists.
+    hopper = check_combination("al2", "515.86.01", instance_type="p5.48xlarge", today=TODAY)
+    assert levels(hopper)["GPU-HOPPER"] == "warning"
+    b300 = check_combination("al2023", "570.211.01", instance_type="p6-b300.48xlarge", today=TODAY)
+    assert levels(b300)["GPU-BLACKWELL-OPEN"] == "error"
+    # It does not serve it all the same.
+    assert "p5.48xlarge" not in hopper["instance_types"]
+
+
+def test_declared_extended_support_makes_an_ended_distribution_a_warning():
+    refused = check_combination("ubuntu2004", "535.309.01", today=TODAY)
+    declared = check_combination("ubuntu2004", "535.309.01", extended_support=True, today=TODAY)
+    assert levels(refused)["OS-EOL"] == "error"
+    assert levels(declared)["OS-EOL"] == "warning"
+
+
+def test_the_distributions_own_packages_may_build_where_stock_sources_fail():
+    stock = check_combination("debian12", "535.261.03", driver_source="runfile", today=TODAY)
+    own = check_combination("debian12", "535.261.03", driver_source="distro", today=TODAY)
+    assert levels(stock)["KERN-BUILD"] == "error"
+    assert "KERN-BUILD" not in levels(own)
+
+
+def test_no_kernel_of_amazon_linux_was_measured_so_it_only_warns():
+    result = check_combination("al2023", "570.211.01", today=TODAY)
+    assert levels(result)["KERN-BUILD"] == "warning"
+
+
+def test_a_pinned_kernel_is_the_one_that_counts():
+    rolled = check_combination("ubuntu2404", "580.126.09", kernel="linux-aws-lts-24.04")
+    assert "KERN-BUILD" not in levels(rolled)
+    old = check_combination("ubuntu2404", "580.95.05", kernel="linux-aws-lts-24.04")
+    assert levels(old)["KERN-BUILD"] == "error"
+
+
+def test_a_row_without_fabric_manager_does_not_fit_an_nvswitch_target():
+    components = tuple(name for name in lts().components if name != "nvidia-fabricmanager")
+    recipe = lts(components=components, target_instance_types=("p5.48xlarge",))
+    assert "FM-NEEDED" in {finding.rule for finding in errors(check(recipe, today=TODAY))}
+
+
+def test_baking_the_driver_before_the_kernel_is_refused():
+    names = [name for name in lts().components if name != "kernel"]
+    names.insert(names.index("nvidia-driver") + 1, "kernel")
+    found = errors(check(lts(components=tuple(names)), today=TODAY))
+    assert [finding.rule for finding in found] == ["KERN-HEADERS"]
+
+
+def test_a_check_machine_the_driver_does_not_drive_is_pointed_out():
+    recipe = lts(verify_instance_type="p3dn.24xlarge")
+    messages = [f.message for f in check(recipe, today=TODAY) if f.rule == "BUILD-INSTANCE"]
+    assert any("p3dn.24xlarge" in message for message in messages)
+
+
+def test_the_names_components_yaml_derives_are_the_vendors_names():
+    for recipe in RECIPES.values():
+        for driver in ("570.211.01", "580.178.04", "590.48.01", "595.112.07"):
+            for source in ("repo", "distro"):
+                changed = replace(recipe, driver=driver, driver_source=source, imex=True)
+                imex = replace(changed, components=(*recipe.components, "nvidia-imex"))
+                assert [f for f in check(imex, today=TODAY) if f.rule == "FM-NAME"] == []
+
+
+def test_nccl_without_cuda_is_refused_in_a_row():
+    found = errors(check(lts(cuda=None), today=TODAY))
+    assert {finding.rule for finding in found} == {"LIB-CUDA"}
+
+
+def test_a_mig_label_has_to_fit_the_targets():
+    recipe = lts(mig_config="all-1g.5gb", target_instance_types=("p5.48xlarge",))
+    assert "MIG-GPU" in {finding.rule for finding in errors(check(recipe, today=TODAY))}
+
+
+def test_a_flavour_without_its_version_is_judged_in_a_row_only():
+    for flavor, rule in (("eks", "EKS-OS"), ("parallelcluster", "PC-OS")):
+        asked = check_combination("al2023", "595.112.07", flavor=flavor, today=TODAY)
+        assert rule not in levels(asked)
+        row = errors(check(lts(flavor=flavor), today=TODAY))
+        assert rule in {finding.rule for finding in row}
+
+
+def test_a_build_machine_of_another_processor_is_an_error():
+    found = errors(check(lts(instance_type="g5g.xlarge"), today=TODAY))
+    assert [finding.rule for finding in found] == ["ARCH-INSTANCE"]
+
+
+def test_a_branch_alone_is_no_version():
+    result = check_combination("al2023", "580", today=TODAY)
+    message = next(f["message"] for f in result["findings"] if f["rule"] == "DRV-UNKNOWN")
+    newest = max(table("drivers")["branches"]["580"]["versions"], key=versions.key)
+    assert f"did you mean {newest}?" in message
+
+
+def test_an_nccl_nobody_released_is_pointed_out():
+    assert "NCCL-CUDA" in levels(check_combination("al2023", "580.178.04", nccl="9.9.9"))
+
+
+def test_a_distribution_the_facts_do_not_know_is_named_with_its_row():
+    recipe = classic(distro=replace(classic().distro, id="plan9"))
+    with pytest.raises(KilnError, match=r"amis\.yaml:\d+: plan9 is not a known distribution"):
+        check(recipe)
+
+
+def test_an_unknown_pinned_kernel_is_pointed_out_and_not_judged():
+    result = check_combination("ubuntu2404", "510.47.03", kernel="linux-lowlat", today=TODAY)
+    assert "OS-SSM-KERNEL" in levels(result)
+    assert not {"KERN-BUILD", "KERN-MIN"} & set(levels(result))
+
+
+def test_a_driver_that_fails_on_an_older_kernel_is_doubted_on_a_newer_one():
+    # ubuntu2404 boots 7.0, where only 580 and 595 were tried; 550 fails on its 6.8 already.
+    doubted = check_combination("ubuntu2404", "550.163.01", driver_source="runfile", today=TODAY)
+    assert levels(doubted)["KERN-BUILD"] == "warning"
+    tried = check_combination("ubuntu2404", "580.178.04", today=TODAY)
+    assert "KERN-BUILD" not in levels(tried)
+
+
+def test_the_hint_of_a_row_minds_the_packages_that_move_with_it():
+    # DCGM's package follows the driver: the row of branch 570 has -cuda12, that of 580 -cuda13.
+    recipe = lts(driver="570.211.01", cuda="13.0.2")
+    finding = next(f for f in errors(check(recipe, today=TODAY)) if f.rule == "DRV-CUDA-MAJOR")
+    (driver,) = re.findall(r"driver (580[\d.]+)", finding.hint)
+    assert not errors(check(replace(recipe, driver=driver), today=TODAY))

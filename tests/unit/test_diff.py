@@ -1,0 +1,187 @@
+"""`diff`: what differs between two images, the loud things first."""
+
+import copy
+import json
+
+import pytest
+
+from kiln.diff import as_text, diff, of_names
+from kiln.errors import KilnError
+
+PACKAGES = [
+    ("glibc", "2.34", "52.amzn2023", "x86_64"),
+    ("kernel", "6.1.100", "1.amzn2023", "x86_64"),
+    ("kernel", "6.1.112", "1.amzn2023", "x86_64"),
+    ("libnccl", "2.28.9", "1+cuda13.0", "x86_64"),
+    ("tree", "1.8.0", "1.amzn2023", "x86_64"),
+]
+INFO = {
+    "schema": 1,
+    "os": {"id": "amzn", "version_id": "2023", "name": "Amazon Linux 2023"},
+    "kernel": {"boots": "6.1.112-1.amzn2023.x86_64", "running": "6.1.112-1.amzn2023.x86_64"},
+    "packages": [
+        {"manager": "rpm", "name": n, "epoch": "0", "version": v, "release": r, "arch": a}
+        for n, v, r, a in PACKAGES
+    ],
+    "modules": [
+        {
+            "name": "nvidia",
+            "kernel": "6.1.112-1.amzn2023.x86_64",
+            "version": "580.178.04",
+            "srcversion": "AAAA",
+        }
+    ],
+    "components": {
+        "nvidia-driver": {"component": "nvidia-driver", "version": "580.178.04"},
+        "cuda": {"component": "cuda", "version": "13.0.2"},
+    },
+    "paths": {"libnccl": ["/usr/lib64/libnccl.so.2.28.9"]},
+    "units": [{"name": "nvidia-persistenced.service", "state": "enabled"}],
+    "held": ["kernel-6.1.112-1.amzn2023", "glibc-2.34-52.amzn2023"],
+}
+
+
+@pytest.fixture
+def other():
+    return copy.deepcopy(INFO)
+
+
+def only(changes):
+    (change,) = changes
+    return (change.severity, change.what, change.name, change.old, change.new)
+
+
+def package(info, name):
+    return next(entry for entry in info["packages"] if entry["name"] == name)
+
+
+def test_an_image_does_not_differ_from_itself():
+    assert diff(INFO, INFO) == []
+
+
+def test_a_new_driver_branch_is_loud(other):
+    other["components"]["nvidia-driver"]["version"] = "595.112.07"
+    expected = ("high", "changed", "nvidia-driver", "580.178.04", "595.112.07")
+    assert only(diff(INFO, other)) == expected
+
+
+def test_a_newer_driver_of_the_branch_is_not(other):
+    other["components"]["nvidia-driver"]["version"] = "580.190.01"
+    assert only(diff(INFO, other))[0] == "medium"
+
+
+def test_another_cuda_major_is_loud_and_another_minor_is_not(other):
+    other["components"]["cuda"]["version"] = "12.9.1"
+    assert only(diff(INFO, other))[0] == "high"
+    other["components"]["cuda"]["version"] = "13.2.0"
+    assert only(diff(INFO, other))[0] == "medium"
+
+
+def test_another_kernel_is_loud(other):
+    other["kernel"]["boots"] = "6.12.1-1.amzn2023.x86_64"
+    assert only(diff(INFO, other))[:3] == ("high", "changed", "boots")
+
+
+def test_another_glibc_is_loud(other):
+    package(other, "glibc")["release"] = "53.amzn2023"
+    change = diff(INFO, other)[0]
+    assert (change.severity, change.what, change.name) == ("high", "changed", "glibc")
+    assert (change.old, change.new) == ("2.34-52.amzn2023", "2.34-53.amzn2023")
+
+
+def test_a_package_of_the_gpu_stack_is_louder_than_any_other(other):
+    package(other, "tree")["version"] = "1.9.0"
+    package(other, "libnccl")["version"] = "2.29.2"
+    assert [(change.severity, change.name) for change in diff(INFO, other)] == [
+        ("medium", "libnccl"),
+        ("low", "tree"),
+    ]
+
+
+def test_one_of_two_kernels_that_goes_is_removed_not_changed(other):
+    other["packages"] = [e for e in other["packages"] if e["version"] != "6.1.100"]
+    expected = ("medium", "removed", "kernel", "6.1.100-1.amzn2023", None)
+    assert only(diff(INFO, other)) == expected
+
+
+def test_the_same_package_for_two_processors_is_two(other):
+    other["packages"].append({**package(other, "glibc"), "arch": "i686"})
+    assert ("glibc:i686", "added") in {(c.name, c.what) for c in diff(INFO, other)}
+
+
+def test_a_module_built_anew_shows_by_its_srcversion(other):
+    other["modules"][0]["srcversion"] = "BBBB"
+    assert only(diff(INFO, other))[:3] == ("medium", "changed", "nvidia")
+
+
+def test_a_lost_nvidia_module_is_loud(other):
+    other["modules"] = []
+    assert only(diff(INFO, other))[:3] == ("high", "removed", "nvidia")
+
+
+def test_a_lost_hold_is_loud(other):
+    other["held"] = other["held"][1:]
+    assert only(diff(INFO, other))[:2] == ("high", "removed")
+
+
+def test_a_hold_that_follows_its_package_is_quiet(other):
+    package(other, "glibc")["release"] = "53.amzn2023"
+    other["held"][1] = "glibc-2.34-53.amzn2023"
+    changes = diff(INFO, other)
+    assert [(c.severity, c.kind, c.what) for c in changes if c.kind == "held"] == [
+        ("low", "held", "changed")
+    ]
+
+
+def test_a_disabled_unit_of_the_stack_is_noticed(other):
+    other["units"][0]["state"] = "disabled"
+    assert only(diff(INFO, other))[0] == "medium"
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """A build folder with one record, as `./invoke build` leaves it."""
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
+
+    def write(row, run_id, ami_id, info):
+        folder = tmp_path / row / run_id
+        folder.mkdir(parents=True)
+        record = {"run_id": run_id, "ami_id": ami_id, "amis": {"eu-west-1": ami_id}}
+        (folder / "record.json").write_text(json.dumps({**record, "versions": info}))
+        return folder / "record.json"
+
+    return write
+
+
+def test_two_builds_are_compared_by_ami_id_run_name_or_file(records, other):
+    package(other, "tree")["version"] = "1.9.0"
+    records("al2023-lts", "run-1", "ami-1", INFO)
+    newer = records("al2023-lts", "run-2", "ami-2", other)
+    for a, b in (("ami-1", "ami-2"), ("run-1", "al2023-lts"), ("ami-1", str(newer))):
+        assert [change["name"] for change in of_names(a, b)["changes"]] == ["tree"]
+
+
+def test_the_text_counts_by_severity(records, other):
+    other["components"]["cuda"]["version"] = "12.9.1"
+    package(other, "tree")["version"] = "1.9.0"
+    records("a", "run-1", "ami-1", INFO)
+    records("b", "run-2", "ami-2", other)
+    text = as_text(of_names("ami-1", "ami-2"))
+    assert text.splitlines()[-1] == "1 high, 1 low"
+    assert "13.0.2 → 12.9.1" in text
+    assert as_text(of_names("ami-1", "ami-1")) == "ami-1 and ami-1: no difference"
+
+
+def test_a_build_that_is_not_here_is_bad_input(records):
+    records("al2023-lts", "run-1", "ami-1", INFO)
+    with pytest.raises(KilnError, match="ami-7: no record") as error:
+        of_names("ami-1", "ami-7")
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"versions": null}'])
+def test_a_file_without_version_info_is_bad_input(tmp_path, text):
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(KilnError, match=r"record\.json"):
+        of_names(str(path), str(path))

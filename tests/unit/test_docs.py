@@ -1,0 +1,186 @@
+"""What README and docs/ say is there, is there: tasks, flags, variables, files, messages."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from invoke.config import Config
+from invoke.loader import FilesystemLoader
+
+from kiln import links
+from kiln.front import Front
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+CODE_FOLDERS = ("kiln", "lab", "provisioners", "runtime", "templates", "tests", "setup")
+# A call ends where the shell's next word is another's, or the inline code ends.
+CALL = re.compile(r"\./invoke((?: +(?![|&>;#])[^\s`|&;)]+)*)")
+FLAG = re.compile(r"--?[a-z][\w-]*")
+
+
+def tasks() -> dict[str, set[str]]:
+    """Task → its flags, as Invoke reads tasks.py; '' has those of ./invoke itself."""
+    config = Config(project_location=str(ROOT))
+    module, _ = FilesystemLoader(start=str(ROOT), config=config).load("tasks")
+    own = {name for arg in Front().core_args() for name in (f"--{n}" for n in arg.names)}
+    return {
+        "": own,
+        **{context.name: set(context.flags) for context in module.ns.to_contexts()},
+    }
+
+
+TASKS = tasks()
+
+
+def calls(text: str) -> list[tuple[str, set[str]]]:
+    """Each ./invoke in a text: the task and its flags."""
+    found = []
+    for words in (match.group(1).split() for match in CALL.finditer(text)):
+        plain = [word for word in words if not word.startswith("-")]
+        if words and words[0].startswith("--help") and plain:
+            found.append((plain[0], set()))
+        elif words:
+            name = "" if words[0].startswith("-") else words[0]
+            found.append((name, {flag.group() for word in words if (flag := FLAG.match(word))}))
+    return found
+
+
+def wrong_calls(text: str) -> list[str]:
+    """The calls of a text that Invoke would refuse."""
+    found = []
+    for name, flags in calls(text):
+        if name not in TASKS:
+            found.append(f"no task {name}")
+        elif flags - TASKS[name]:
+            found.append(f"{name} has no {', '.join(sorted(flags - TASKS[name]))}")
+    return found
+
+
+def code() -> str:
+    """The project's source, literals that stand side by side joined as Python joins them."""
+    files = [ROOT / "invoke", ROOT / "tasks.py"]
+    for folder in CODE_FOLDERS:
+        files += [
+            path
+            for path in (ROOT / folder).rglob("*")
+            if path.suffix in {".py", ".sh", ".yaml", ".j2"} and path != Path(__file__)
+        ]
+    text = "\n".join(path.read_text(errors="replace") for path in files)
+    return re.sub(r'"\s*\n\s*\+?\s*f?"', "", text)
+
+
+CODE = code()
+
+
+def message_parts(heading: str) -> list[str]:
+    """The parts of the messages in a heading that do not differ from case to case."""
+    text = "…".join(re.findall(r"`([^`]+)`", heading))
+    # Places, quoted values and the names of rules are examples.
+    text = re.sub(r"^[\w.]+:\d+:\d+: |'[^']*'|\bDRV-\w+", "…", text)
+    parts = [part.strip(" :(),[]") for part in text.split("…")]
+    return [part for part in parts if len(part) > 3]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    assert links.broken(ROOT / page, ROOT) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_invoke_call_names_a_task_and_flags_that_exist(page):
+    assert wrong_calls(PAGES[page]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("`./invoke list --json | jq .`", []),
+        ("./invoke check && ./invoke rendre", ["no task rendre"]),
+        ("(`./invoke build --distrib al2`)", ["build has no --distrib"]),
+        ("./invoke --lists", [" has no --lists"]),
+        ("./invoke --help bild", ["no task bild"]),
+        ("./invoke lab.up --no-install    # not --force", []),
+    ],
+)
+def test_a_wrong_call_would_be_found(text, wrong):
+    assert wrong_calls(text) == wrong
+
+
+def test_every_task_is_in_the_documentation():
+    named = {name for text in PAGES.values() for name, _ in calls(text)}
+    assert set(TASKS) - {""} - named == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_environment_variable_is_read_somewhere(page):
+    named = set(re.findall(r"\bKILN_[A-Z_]*[A-Z]\b", PAGES[page]))
+    assert {name for name in named if not re.search(rf"\b{name}\b", CODE)} == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_is_named_is_in_the_checkout(page):
+    top = "|".join((*CODE_FOLDERS, "docs", "packer", r"\.ci", "runtime-variants"))
+    named = re.findall(rf"`((?:{top})/[\w./*-]*)`", PAGES[page])
+    # x is any component.
+    paths = [path.rstrip("/") for path in named if not re.search(r"[/_]x\.\w+$", path)]
+    assert [path for path in paths if not list(ROOT.glob(path))] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_dotted_name_of_the_lab_is_a_task_or_a_module(page):
+    named = re.findall(r"`(?:\./invoke )?lab\.([a-z]+)(?![\w.])", PAGES[page])
+    assert [
+        name
+        for name in named
+        if f"lab.{name}" not in TASKS and not (ROOT / "lab" / f"{name}.py").exists()
+    ] == []
+
+
+HEADINGS = re.findall(r"^### (.*`.*)$", PAGES["docs/troubleshooting.md"], re.MULTILINE)
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_troubleshooting_quotes_messages_that_the_program_has(heading):
+    assert [part for part in message_parts(heading) if part not in CODE] == []
+
+
+def test_a_message_that_nobody_says_would_be_found():
+    parts = message_parts("`the oven is cold: …, so nothing bakes`")
+    assert parts == ["the oven is cold", "so nothing bakes"]
+    assert not any(part in CODE for part in parts)
+
+
+def test_records_explains_every_key_that_a_run_writes():
+    tree = ast.parse((ROOT / "kiln" / "build.py").read_text())
+    keys = {"schema"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "data":
+            keys.add(ast.literal_eval(node.slice))
+        if isinstance(node, ast.Dict) and any(
+            isinstance(key, ast.Constant) and key.value == "run_id" for key in node.keys
+        ):
+            keys |= {ast.literal_eval(key) for key in node.keys}
+    record, version_info = PAGES["docs/records.md"].split("## version-info.json")
+    assert explained(record) == keys
+    assert explained(version_info.split("##")[0]) == version_info_keys()
+
+
+def explained(text: str) -> set[str]:
+    """The keys in the first column of a page's tables."""
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+
+
+def version_info_keys() -> set[str]:
+    text = (ROOT / "provisioners" / "lib" / "version_info.py").read_text()
+    collect = next(
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name == "collect"
+    )
+    answer = next(node for node in ast.walk(collect) if isinstance(node, ast.Return))
+    return {ast.literal_eval(key) for key in answer.value.keys}

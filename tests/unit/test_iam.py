@@ -1,0 +1,178 @@
+"""The IAM policy: everything that is called, nothing else, and only on what AMI Kiln made."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln import iam, matrix, packer, render
+from kiln.errors import KilnError
+
+
+def test_every_aws_call_of_the_program_is_allowed() -> None:
+    missing = {
+        action: place
+        for action, place in iam.called().items()
+        if action not in iam.allowed("kiln") | set(iam.facts()["free"])
+    }
+    assert not missing, f"add to kiln/knowledge/iam.yaml, then python -m kiln.iam: {missing}"
+
+
+def test_nothing_is_allowed_that_the_program_does_not_call() -> None:
+    assert iam.allowed("kiln") - set(iam.called()) == set()
+
+
+def test_the_policy_in_the_documentation_is_the_one_in_force() -> None:
+    assert iam.POLICY_FILE.read_text() == iam.text()
+
+
+def test_a_call_is_seen_however_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(
+        "c.copy_image()\n"
+        "make().run_instances(A=1)\n"
+        "c.get_paginator('describe_regions')\n"
+        "c.get_waiter('image_available').wait()\n"
+        "c.not_a_call_of_aws()\n"
+        "'delete_vpc'\n"
+    )
+    assert {action: place.rpartition(":")[2] for action, place in iam.called(tmp_path).items()} == {
+        "ec2:CopyImage": "1",
+        "ec2:RunInstances": "2",
+        "ec2:DescribeRegions": "3",
+        "ec2:DescribeImages": "4",
+    }
+
+
+def test_what_changes_or_removes_holds_for_what_a_run_made() -> None:
+    harmful = re.compile(r"ec2:(Delete|Terminate|Stop|Deregister|Authorize|Create(?!Tags))")
+    for statement in iam.policy()["Statement"]:
+        if any(harmful.match(action) for action in statement["Action"]):
+            kinds = {arn.rpartition(":")[2] for arn in statement["Resource"] if arn != "*"}
+            assert "kiln:run-id" in json.dumps(statement.get("Condition", "")) or kinds <= {
+                "image/*",
+                "snapshot/*",
+                "vpc/*",
+            }, statement["Sid"]
+
+
+def test_iam_would_take_the_policy() -> None:
+    document = iam.policy()
+    sids = [statement["Sid"] for statement in document["Statement"]]
+    assert len(sids) == len(set(sids))
+    assert all(re.fullmatch(r"[A-Za-z0-9]+", sid) for sid in sids)
+    assert not any("*" in action for s in document["Statement"] for action in s["Action"])
+    # IAM's limit for a managed policy, which does not count white space.
+    assert len(re.sub(r"\s", "", iam.text())) <= 6144
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What Packer asks of EC2 for a rendered row: moto answers, nothing is logged into."""
+    try:
+        found = packer.find()
+    except KilnError as error:
+        pytest.skip(f"needs Packer: {error.message}")
+    import boto3
+    from moto.core.responses import BaseResponse
+    from moto.server import ThreadedMotoServer
+
+    calls: list[tuple[str, dict[str, Any]]] = []
+    answer = BaseResponse.call_action
+
+    def noted(self: BaseResponse) -> Any:
+        calls.append((f"{self.service_name}:{self._get_action()}", dict(self.querystring)))
+        return answer(self)
+
+    folder = tmp_path_factory.mktemp("row")
+    recipe = matrix.load_recipes()[0]
+    files = render.render(recipe)
+    for name in (packer.BUILD_1_6, render.BUILD):
+        (folder / name).parent.mkdir(exist_ok=True)
+        # Without a machine there is nothing to log into and nothing to provision.
+        text = re.sub(r"^  ssh_username .*", '  communicator = "none"', files[name], flags=re.M)
+        text = re.sub(r"^  ssh_(interface|timeout) .*\n", "", text, flags=re.M)
+        text = re.sub(r'^  provisioner ".*(?=^  post-processor)', "", text, flags=re.M | re.S)
+        (folder / name).write_text(text)
+    patch = pytest.MonkeyPatch()
+    patch.setenv("AWS_ACCESS_KEY_ID", "test")
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        client = boto3.client("ec2", "us-east-1", endpoint_url=endpoint)
+        parent = client.describe_images()["Images"][0]["ImageId"]
+        group = client.create_security_group(GroupName="own", Description="own")["GroupId"]
+        key = client.create_key_pair(KeyName="own", KeyType="ed25519")
+        (folder / "key.pem").write_text(key["KeyMaterial"])
+        patch.setattr(BaseResponse, "call_action", noted)
+        result = packer.run_build(
+            found,
+            folder,
+            log=folder / "packer.log",
+            manifest=folder / "manifest.json",
+            variables={
+                **render.variables(recipe, run_id="r1", git_commit="c0", target="lab"),
+                "source_ami": parent,
+                "ssh_source_cidrs": ["192.0.2.1/32"],
+                "security_group_ids": [group],
+                "ssh_keypair_name": "own",
+                "ssh_private_key_file": str(folder / "key.pem"),
+                "custom_endpoint_ec2": endpoint,
+                "skip_metadata_api_check": True,
+                "skip_region_validation": True,
+                "skip_credential_validation": True,
+                "poll_seconds": 1,
+            },
+        )
+        patch.undo()
+        image = client.describe_images(Owners=["self"])["Images"][0]
+        snapshot = client.describe_snapshots(
+            SnapshotIds=[image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]]
+        )["Snapshots"][0]
+        yield {"result": result, "calls": calls, "image": image, "snapshot": snapshot}
+    finally:
+        patch.undo()
+        server.stop()
+
+
+def test_packer_calls_what_is_allowed_to_it_and_no_more(seen: dict[str, Any]) -> None:
+    assert seen["result"].exit_code == 0
+    called = {action for action, _ in seen["calls"]}
+    assert called == iam.allowed("packer") - set(iam.facts()["unseen"])
+
+
+def test_packer_tags_the_instance_and_its_volume_in_the_launch_itself(
+    seen: dict[str, Any],
+) -> None:
+    (launch,) = [given for action, given in seen["calls"] if action == "ec2:RunInstances"]
+    for number, kind in ((1, "instance"), (2, "volume")):
+        prefix = f"TagSpecification.{number}."
+        assert launch[f"{prefix}ResourceType"] == [kind]
+        keys = {v[0] for k, v in launch.items() if k.startswith(prefix) and k.endswith("Key")}
+        assert "kiln:run-id" in keys
+
+
+def test_the_ami_and_its_snapshot_carry_every_tag(seen: dict[str, Any]) -> None:
+    from kiln.policy import REQUIRED_TAGS
+
+    for made in (seen["image"], seen["snapshot"]):
+        tags = {tag["Key"]: tag["Value"] for tag in made["Tags"]}
+        assert set(REQUIRED_TAGS) <= set(tags)
+        assert (tags["kiln:run-id"], tags["kiln:driver"]) == ("r1", "510.47.03")
+        assert re.fullmatch(r"[0-9a-f]{64}", tags["kiln:recipe-digest"])
+
+
+def test_the_build_knows_the_ami_it_made(seen: dict[str, Any]) -> None:
+    assert seen["result"].amis == {"us-east-1": seen["image"]["ImageId"]}
+
+
+def test_the_extra_permissions_in_the_documentation_are_json() -> None:
+    text = (iam.POLICY_FILE.parent / "aws.md").read_text()
+    extra = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
+    assert {statement["Sid"] for statement in extra} == {"HandOverTheRole", "EncryptWithOurKey"}

@@ -1,0 +1,43 @@
+"""The guests' resolver: what it knows not to exist, and how it says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab import dns
+
+
+def query(name: str) -> bytes:
+    labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
+    return b"\x12\x34\x01\x00\x00\x01" + b"\0" * 6 + labels + b"\0\0\1\0\1"
+
+
+def test_the_name_of_a_query_is_read() -> None:
+    assert dns.name_of(query("Developer.Download.nvidia.com")) == "developer.download.nvidia.com"
+
+
+@pytest.mark.parametrize("packet", [b"", b"\0" * 12, query("a.b")[:-3], b"\0" * 12 + b"\xff" * 9])
+def test_what_is_no_query_is_refused(packet: bytes) -> None:
+    with pytest.raises(ValueError, match="not a DNS query"):
+        dns.name_of(packet)
+
+
+def test_no_such_name_answers_the_question_that_was_asked() -> None:
+    answer = dns.no_such_name(query("nowhere.invalid"))
+    assert answer[:2] == b"\x12\x34"
+    assert answer[2] & 0x80 and answer[3] & 0x0F == 3
+    assert answer[12:] == query("nowhere.invalid")[12:]
+
+
+@pytest.mark.parametrize(
+    ("name", "never"),
+    [
+        ("does-not-exist.example.com", True),
+        ("example.invalid", True),
+        ("instance-data", True),
+        ("developer.download.nvidia.com", False),
+        ("example.com.evil.net", False),
+    ],
+)
+def test_reserved_names_are_never_asked_for(name: str, never: bool) -> None:
+    assert bool(dns._NEVER.search(name)) is never

@@ -1,0 +1,136 @@
+"""`amis.lock.yaml`: which bytes a bake downloads."""
+
+from dataclasses import replace
+
+import pytest
+
+from kiln import lock, render
+from kiln.errors import KilnError
+from kiln.matrix import load_recipes
+from kiln.paths import ROOT
+
+RECIPES = load_recipes(ROOT / "amis.yaml")
+CLASSIC = next(one for one in RECIPES if (one.distro.id, one.stack) == ("al2", "classic"))
+EMPTY = {"artifacts": [], "packages": []}
+RUNFILE = "https://us.download.nvidia.com/tesla/510.47.03/NVIDIA-Linux-x86_64-510.47.03.run"
+EFA = "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"
+EFA_SHA256 = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
+
+
+@pytest.fixture
+def locked(tmp_path):
+    path = tmp_path / "amis.lock.yaml"
+    lock.update([CLASSIC], path)
+    return path
+
+
+def artifact(path, url):
+    return next(entry for entry in lock.load(path)["artifacts"] if entry["url"] == url)
+
+
+def downloads(url, sha256):
+    return [{"url": url, "sha256": sha256, "sha256_was": "first-seen", "component": "x"}]
+
+
+def test_the_committed_lock_is_what_the_matrix_downloads():
+    assert lock.plan_lock(RECIPES, lock.load()).as_text() == "amis.lock.yaml is up to date"
+
+
+def test_every_download_of_a_recipe_is_in_the_lock(locked):
+    urls = {entry["url"] for entry in lock.load(locked)["artifacts"]}
+    for line in render.render(CLASSIC)["build.pkr.hcl"].splitlines():
+        if "_URL=https://" in line and "_REPO_URL=" not in line:
+            assert line.split("_URL=", 1)[1].strip(' ",') in urls
+
+
+def test_a_checksum_the_facts_know_is_in_the_lock_with_its_source(locked):
+    entry = artifact(locked, EFA)
+    assert entry["version"] == "1.34.0"
+    assert entry["sha256"] == EFA_SHA256
+    assert "parallelcluster" in entry["source"]
+
+
+def test_an_artifact_nobody_downloaded_yet_has_no_checksum(locked):
+    assert artifact(locked, RUNFILE)["sha256"] is None
+
+
+def test_a_key_file_is_known_by_its_fingerprint(locked):
+    url = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub"
+    assert artifact(locked, url)["fingerprint"].endswith("D42D0685")
+
+
+def test_packages_are_locked_by_repository_key_and_version(locked):
+    repositories = {entry["repository"]: entry for entry in lock.load(locked)["packages"]}
+    cuda = repositories["https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"]
+    assert cuda["signed_by"].endswith("D42D0685")
+    assert "cuda-toolkit-11-6=11.6.2" in cuda["packages"]
+
+
+def test_the_distributions_own_driver_is_not_said_to_come_from_nvidia():
+    recipe = replace(CLASSIC, driver_source="distro")
+    (archive,) = [
+        entry
+        for entry in lock.wanted([recipe], EMPTY)["packages"]
+        if entry["repository"] == "archive of al2"
+    ]
+    assert any(package.endswith("=510.47.03") for package in archive["packages"])
+
+
+def test_a_new_version_shows_as_a_readable_diff(locked):
+    changes = lock.plan_lock([replace(CLASSIC, efa="1.36.0")], lock.load(locked)).as_text()
+    assert f"- {EFA}  1.34.0  sha256 {EFA_SHA256}" in changes
+    assert "+ https://efa-installer.amazonaws.com/aws-efa-installer-1.36.0.tar.gz" in changes
+
+
+def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
+    lock.record(downloads(RUNFILE, "a" * 64), target="aws", when="build 7", path=locked)
+    assert artifact(locked, RUNFILE)["sha256"] == "a" * 64
+    assert artifact(locked, RUNFILE)["source"] == "seen by build 7"
+    assert not lock.update([CLASSIC], locked)
+    assert artifact(locked, RUNFILE)["sha256"] == "a" * 64
+
+
+def test_a_checksum_that_differs_stops_with_both(locked):
+    with pytest.raises(KilnError) as error:
+        lock.record(downloads(EFA, "b" * 64), target="aws", when="build 8", path=locked)
+    assert error.value.exit_code == 1
+    assert EFA_SHA256 in error.value.message
+    assert "b" * 64 in error.value.message
+    assert artifact(locked, EFA)["sha256"] == EFA_SHA256
+
+
+def test_the_labs_stand_ins_are_never_recorded(locked):
+    with pytest.raises(KilnError, match="lab"):
+        lock.record(downloads(RUNFILE, "c" * 64), target="lab", when="run 1", path=locked)
+    assert artifact(locked, RUNFILE)["sha256"] is None
+
+
+def test_a_key_files_checksum_is_not_recorded(locked):
+    url = "https://efa-installer.amazonaws.com/aws-efa-installer.key"
+    lock.record(downloads(url, "d" * 64), target="aws", when="build 9", path=locked)
+    assert "sha256" not in artifact(locked, url)
+
+
+def test_a_download_called_latest_is_refused(monkeypatch):
+    from kiln import components
+
+    efa = components.get("efa")
+    url = "https://efa-installer.amazonaws.com/aws-efa-installer-latest.tar.gz"
+    bad = replace(efa, downloads=(replace(efa.downloads[0], url=url),))
+    monkeypatch.setattr(components, "get", lambda name: bad)
+    with pytest.raises(KilnError, match="latest"):
+        lock.wanted([CLASSIC], EMPTY)
+
+
+@pytest.mark.parametrize("text", ["- a", "artifacts: 3", "{"])
+def test_a_broken_lock_file_is_named(tmp_path, text):
+    path = tmp_path / "amis.lock.yaml"
+    path.write_text(text)
+    with pytest.raises(KilnError, match=r"amis\.lock\.yaml"):
+        lock.load(path)
+
+
+@pytest.mark.parametrize("entries", ["text", [1], [{"url": "x"}]])
+def test_broken_downloads_are_bad_input(locked, entries):
+    with pytest.raises(KilnError, match="not what a bake writes"):
+        lock.record(entries, target="aws", when="x", path=locked)

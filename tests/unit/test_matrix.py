@@ -1,0 +1,277 @@
+"""The matrix: what a mistake in `amis.yaml` is answered with, and what its rows become."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from kiln import components, located, matrix, schema
+from kiln.errors import KilnError
+from kiln.paths import ROOT
+
+MATRIX = """\
+defaults:
+  instance_type: {x86_64: g4dn.xlarge}
+  volume: {size: 100}
+distros:
+  al2:
+    name: Amazon Linux 2
+    family: al
+    package_manager: yum
+    ssh_user: ec2-user
+    root_device: /dev/xvda
+    cuda_repo: rhel7
+    source:
+      base: {ssm_parameter: "/aws/{arch}-gp2"}
+      eks: {owner: "602401143452", name: "eks-{kubernetes}-*"}
+stacks:
+  classic:
+    driver: 510.47.03
+    kernel_module: proprietary
+    cuda: 11.6.2
+amis:
+- {distro: al2, stack: classic}
+"""
+ROW = "- {distro: al2, stack: classic}"
+
+
+def load(tmp_path: Path, *edits: tuple[str, str]) -> list[matrix.Recipe]:
+    text = MATRIX
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = tmp_path / "amis.yaml"
+    path.write_text(text)
+    return matrix.load_recipes(path)
+
+
+def row(more: str) -> tuple[str, str]:
+    return ROW, ROW.replace("}", f", {more}}}")
+
+
+# What is edited, and the beginning of what a person then reads: place, wrong value, nearest right.
+MISTAKES = {
+    "unknown key at the top": (("stacks:", "stackz:"), "amis.yaml:15:1: stackz: there is no key"),
+    "unknown key in a row": (
+        row("flavours: [base]"),
+        "amis.yaml:21:33: amis.0.flavours: there is no key 'flavours' here: did you mean 'flavors'",
+    ),
+    "unknown key in defaults": (
+        ("instance_type:", "instance_typ:"),
+        "amis.yaml:2:3: defaults.instance_typ: there is no key 'instance_typ' here: did you mean "
+        "'instance_type'",
+    ),
+    "unknown key in a volume": (
+        ("size: 100", "sise: 100"),
+        "amis.yaml:3:12: defaults.volume.sise: there is no key 'sise' here: did you mean 'size'",
+    ),
+    "unknown key in a distro": (
+        ("ssh_user:", "ssh_usr:"),
+        "amis.yaml:9:5: distros.al2.ssh_usr: there is no key 'ssh_usr' here: did you mean "
+        "'ssh_user'",
+    ),
+    "missing key": (("    family: al\n", ""), "amis.yaml:6:5: distros.al2.family is missing"),
+    "unknown distro": (
+        (ROW, "- {distro: al22, stack: classic}"),
+        "amis.yaml:21:12: distro 'al22' is not among `distros`: did you mean 'al2'",
+    ),
+    "unknown stack": (
+        (ROW, "- {distro: al2, stack: clasic}"),
+        "amis.yaml:21:24: stack 'clasic' is not among `stacks`: did you mean 'classic'",
+    ),
+    "unknown flavour": (
+        row("flavors: [bse]"),
+        "amis.yaml:21:43: amis.0.flavors.0: 'bse' is not allowed: did you mean 'base'",
+    ),
+    "flavour without parent AMI": (
+        row("flavors: [ecs]"),
+        "amis.yaml:21:42: al2 has no parent AMI for flavour 'ecs'; it has: base, eks",
+    ),
+    "unknown arch": (
+        row("arches: [arm]"),
+        "amis.yaml:21:42: amis.0.arches.0: 'arm' is not allowed: did you mean 'arm64'",
+    ),
+    "arch without instance type": (
+        row("arches: [arm64]"),
+        "amis.yaml:21:3: no instance_type for arm64",
+    ),
+    "arch misspelt as a key": (
+        ("{x86_64:", "{x86:"),
+        "amis.yaml:2:19: defaults.instance_type.x86: 'x86' is not allowed: did you mean 'x86_64'",
+    ),
+    "no flavours": (row("flavors: []"), "amis.yaml:21:42: amis.0.flavors: must not be empty"),
+    "version latest": (
+        ("510.47.03", "latest"),
+        "amis.yaml:17:13: stacks.classic.driver: 'latest' is not a version such as 510.47.03 "
+        "(nothing may be called latest: name the version)",
+    ),
+    "half a version": (
+        ("cuda: 11.6.2", "cuda: 11"),
+        "amis.yaml:19:11: stacks.classic.cuda: 11 is not text: write the whole version",
+    ),
+    "no instance type": (
+        ("g4dn.xlarge", "g4dnxlarge"),
+        "amis.yaml:2:27: defaults.instance_type.x86_64: 'g4dnxlarge' is not an instance type",
+    ),
+    "volume too small": (
+        ("size: 100", "size: 4"),
+        "amis.yaml:3:18: defaults.volume.size: must be at least 8, not 4",
+    ),
+    "a row that is a word": ((ROW, "- al2"), "amis.yaml:21:3: amis.0: must be a mapping"),
+    "amis that is a mapping": ((ROW, "  distro: al2"), "amis.yaml:21:3: amis: must be a list"),
+    "an empty value": (
+        ("ssh_user: ec2-user", "ssh_user:"),
+        "amis.yaml:9:14: distros.al2.ssh_user is empty",
+    ),
+    "a truth value that is none": (
+        row("imex: maybe"),
+        "amis.yaml:21:39: amis.0.imex: must be true or false, not 'maybe'",
+    ),
+    "a distro that would leave its folder": (
+        ("  al2:", "  ../al2:"),
+        "amis.yaml:5:3: distros.../al2: '../al2' is not a name of small letters",
+    ),
+    "a parent AMI found in no way": (
+        ('{ssm_parameter: "/aws/{arch}-gp2"}', "{owner: amazon}"),
+        "amis.yaml:13:13: distros.al2.source.base: give either ssm_parameter, or owner and name",
+    ),
+    "a placeholder nobody fills": (
+        ("{arch}-gp2", "{arhc}-gp2"),
+        "amis.yaml:13:29: {arhc} is not known: did you mean 'arch'",
+    ),
+    "a placeholder left open": (("{arch}-gp2", "{arch-gp2"), "amis.yaml:13:29: '/aws/{arch-gp2':"),
+    "a placeholder without its value": (
+        row("flavors: [eks]"),
+        "amis.yaml:14:42: {kubernetes} is asked for, but the row has no `kubernetes`",
+    ),
+    "unknown component": (
+        row("without: [gpu-mg]"),
+        "amis.yaml:21:43: component 'gpu-mg' does not exist: did you mean 'gpu-mig'",
+    ),
+    "a component nothing works without": (
+        row("without: [hygiene]"),
+        "amis.yaml:21:43: component 'hygiene' cannot be left out",
+    ),
+    "the same AMI twice": (
+        (ROW, f"{ROW}\n{ROW}"),
+        "amis.yaml:22:3: al2-510.47.03-cuda11.6-base-x86_64 exists already (line 21)",
+    ),
+    "a stack without driver": (
+        ("    driver: 510.47.03\n", ""),
+        "amis.yaml:20:3: driver is missing: neither row nor stack has it",
+    ),
+    "unknown telemetry key": (
+        row("telemetry: {profil: compute}"),
+        "amis.yaml:21:45: amis.0.telemetry.profil: there is no key 'profil' here: did you mean "
+        "'profile'",
+    ),
+    "unknown telemetry profile": (
+        row("telemetry: {profile: compte}"),
+        "amis.yaml:21:54: amis.0.telemetry.profile: unknown telemetry profile 'compte'; did you "
+        "mean 'compute'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "said"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_answered_with_its_place_and_the_nearest_right_value(
+    tmp_path: Path, edit: tuple[str, str], said: str
+) -> None:
+    with pytest.raises(KilnError) as caught:
+        load(tmp_path, edit)
+    lines = caught.value.message.splitlines()
+    assert any(line.startswith(said) for line in lines), caught.value.message
+    assert caught.value.exit_code == 2
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(KilnError) as caught:
+        load(tmp_path, (ROW, "- {distro: al22, stack: classic}\n- {distro: al2, stack: clasic}"))
+    assert [line.split(":")[1] for line in caught.value.message.splitlines()] == ["21", "22"]
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "hello\n"])
+def test_a_file_that_is_no_matrix_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "amis.yaml").write_text(text)
+    with pytest.raises(KilnError, match=r"^amis.yaml:1:1: "):
+        matrix.load_recipes(tmp_path / "amis.yaml")
+
+
+def test_a_version_is_text_whatever_it_looks_like(tmp_path: Path) -> None:
+    (recipe,) = load(tmp_path, ("cuda: 11.6.2", "cuda: 12.10"))
+    assert (recipe.cuda, recipe.cuda_series) == ("12.10", "12.10")
+
+
+def test_a_row_becomes_one_recipe_per_flavour_and_arch(tmp_path: Path) -> None:
+    recipes = load(
+        tmp_path,
+        row('flavors: [base, eks], arches: [x86_64, arm64], kubernetes: "1.33"'),
+        ("{x86_64: g4dn.xlarge}", "{x86_64: g4dn.xlarge, arm64: g5g.xlarge}"),
+    )
+    assert [recipe.name for recipe in recipes] == [
+        "al2-510.47.03-cuda11.6-base-x86_64",
+        "al2-510.47.03-cuda11.6-base-arm64",
+        "al2-510.47.03-cuda11.6-eks-x86_64",
+        "al2-510.47.03-cuda11.6-eks-arm64",
+    ]
+    assert [recipe.instance_type for recipe in recipes[:2]] == ["g4dn.xlarge", "g5g.xlarge"]
+    assert recipes[2].source_ami.name == "eks-1.33-*"
+    assert [recipe.kubernetes for recipe in recipes] == [None, None, "1.33", "1.33"]
+
+
+def test_a_row_overrides_its_stack_and_null_takes_a_component_off(tmp_path: Path) -> None:
+    (recipe,) = load(tmp_path, row("driver: 510.85.02, cuda: null"))
+    assert (recipe.driver, recipe.cuda) == ("510.85.02", None)
+    assert "cuda" not in recipe.components
+    assert recipe.name == "al2-510.85.02-base-x86_64"
+
+
+def test_components_come_in_bake_order_less_those_left_out(tmp_path: Path) -> None:
+    (recipe,) = load(tmp_path, row("without: [gpu-mig]"))
+    order = [name for name in components.names() if name in recipe.components]
+    assert list(recipe.components) == order
+    assert "gpu-mig" not in recipe.components
+    assert recipe.components[-2:] == ("cleanup", "hygiene")
+
+
+def test_the_recipe_knows_its_row(tmp_path: Path) -> None:
+    (recipe,) = load(tmp_path)
+    assert (recipe.row.file, recipe.row.line) == ("amis.yaml", 21)
+
+
+def test_a_row_that_moves_makes_the_same_ami(tmp_path: Path) -> None:
+    (here,) = load(tmp_path)
+    (there,) = load(tmp_path, ("amis:", "\n\namis:"))
+    assert here.row != there.row
+    assert here.digest() == there.digest()
+
+
+def test_the_schema_for_editors_is_the_one_in_use() -> None:
+    assert (ROOT / "docs" / "amis.schema.json").read_text() == matrix.json_schema()
+
+
+def test_editors_accept_the_matrix_and_refuse_a_typo() -> None:
+    schema = json.loads(matrix.json_schema())
+    data = located.load(ROOT / "amis.yaml").data
+    jsonschema.validate(data, schema)
+    data["amis"][0]["flavours"] = ["base"]
+    with pytest.raises(jsonschema.ValidationError, match="flavours"):
+        jsonschema.validate(data, schema)
+
+
+@pytest.mark.parametrize(
+    "model", [schema.RowModel, schema.DistroModel, schema.VolumeModel, schema.SourceAmiModel]
+)
+def test_every_key_is_documented(model: type[schema.Strict]) -> None:
+    text = (ROOT / "docs" / "matrix.md").read_text()
+    assert [key for key in model.model_fields if f"`{key}`" not in text] == []
+
+
+def test_every_documented_key_exists() -> None:
+    text = (ROOT / "docs" / "matrix.md").read_text()
+    documented = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert documented == {*schema.RowModel.model_fields, *schema.DistroModel.model_fields}

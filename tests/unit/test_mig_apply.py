@@ -1,0 +1,649 @@
+"""gpu-mig as a program, on the lab's stand-in nvidia-smi: what a person or the boot would see."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from mig_machine import Machine
+
+from kiln.paths import ROOT
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
+PYTHON37 = Path("/root/.pyenv/versions/3.7.16/bin/python")
+BALANCED = ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]
+
+
+@pytest.fixture
+def p4d(tmp_path: Path) -> Machine:
+    return Machine(tmp_path, "p4d.24xlarge")
+
+
+@pytest.fixture
+def p5(tmp_path: Path) -> Machine:
+    return Machine(tmp_path, "p5.48xlarge")
+
+
+def changing(machine: Machine) -> list[list[str]]:
+    return [call["argv"] for call in machine.journal() if call["changes"]]
+
+
+# --- apply ---------------------------------------------------------------------------------
+
+
+def test_apply_makes_the_slices_and_a_second_apply_changes_nothing(p4d):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    assert p4d.json("apply")["changed"] == list(range(8))
+    assert p4d.slices() == dict.fromkeys(range(8), BALANCED)
+    p4d.forget_journal()
+    assert p4d.json("apply")["changed"] == []
+    assert changing(p4d) == []
+    assert len(p4d.journal()) == 3  # the GPUs, their GPU instances, their compute instances
+
+
+def test_eight_gpus_in_seven_slices_take_two_commands(p4d):
+    p4d.json("apply", "all-1g.5gb")
+    assert changing(p4d) == [
+        ["-i", "0,1,2,3,4,5,6,7", "-mig", "1"],
+        ["mig", "-i", "0,1,2,3,4,5,6,7", "-cgi", ",".join(["1g.5gb"] * 7), "-C"],
+    ]
+
+
+def test_slices_are_gone_after_a_reboot_and_come_back(p5):
+    p5.settings(MIG_CONFIG="all-balanced")
+    p5.json("apply", "--boot")
+    p5.reboot()
+    assert p5.json("verify", status=1)["ok"] is False
+    p5.json("apply", "--boot")
+    assert p5.json("verify")["ok"] is True
+
+
+def test_ampere_keeps_its_mode_over_a_reboot_hopper_does_not(tmp_path):
+    for instance_type, kept in (("p4d.24xlarge", True), ("p5.48xlarge", False)):
+        machine = Machine(tmp_path / instance_type, instance_type)
+        machine.json("apply", "all-enabled")
+        machine.reboot()
+        modes = {
+            g["mode"]["current"]
+            for g in machine.json("verify", "all-enabled", status=1 - kept)["gpus"]
+        }
+        assert modes == {kept}
+
+
+def test_only_what_must_change_is_destroyed(p5):
+    p5.json("apply", "all-balanced")
+    p5.write("/etc/kiln/mig-config.d/mine.json", json.dumps({"version": "v1", "mig-configs": {
+        "without-2g": [{"devices": "all", "mig-enabled": True,
+                        "mig-devices": {"3g.40gb": 1, "1g.10gb": 2}}]}}))  # fmt: skip
+    plan = p5.json("plan", "without-2g")
+    assert [i["profile"] for i in plan["gpus"][0]["destroy"]] == ["2g.20gb"]
+    assert plan["gpus"][0]["create"] == []
+    p5.json("apply", "without-2g")
+    assert p5.slices()[0] == ["1g.10gb", "1g.10gb", "3g.40gb"]
+
+
+def test_new_slices_are_placed_around_those_that_stay(p4d):
+    p4d.json("apply", "all-balanced")
+    before = p4d.json("verify", "all-balanced")["gpus"][0]["instances"]
+    done = p4d.run("apply", "all-1g.5gb")
+    assert "trying again" not in done.stderr
+    after = p4d.json("verify", "all-1g.5gb")["gpus"][0]["instances"]
+    assert [i for i in before if i["profile"] == "1g.5gb"] == [i for i in after if i in before]
+    creations = [argv for argv in changing(p4d) if "-cgi" in argv]
+    assert creations[-1][creations[-1].index("-cgi") + 1] == (
+        "1g.5gb:0,1g.5gb:1,1g.5gb:4,1g.5gb:5,1g.5gb:6"
+    )
+
+
+def test_disabling_removes_the_slices_and_the_mode(p4d):
+    p4d.json("apply", "all-balanced")
+    p4d.json("apply", "all-disabled")
+    assert p4d.json("verify", "all-disabled")["ok"] is True
+    assert p4d.slices() == {n: [] for n in range(8)}
+
+
+def test_gpu_instances_can_hold_several_compute_instances(p4d):
+    p4d.write("/etc/kiln/mig-config.d/ci.json", json.dumps({"version": "v1", "mig-configs": {
+        "shared": [{"devices": [0], "mig-enabled": True,
+                    "mig-devices": {"1c.3g.20gb": 3, "3g.20gb": 1}}]}}))  # fmt: skip
+    p4d.json("apply", "shared")
+    answer = p4d.json("verify", "shared")
+    assert sorted(i["compute_slices"] for i in answer["gpus"][0]["instances"]) == [[1, 1, 1], [3]]
+    p4d.forget_journal()
+    p4d.json("apply", "shared")
+    assert changing(p4d) == []
+
+
+def test_the_originals_etc_default_mig_still_works(p4d):
+    p4d.settings()
+    p4d.write("/etc/default/mig", "#!/bin/bash\nMIG_PARTITION=19,19,19,19,19,19,19\n")
+    p4d.json("apply", "--boot")
+    assert p4d.slices()[7] == ["1g.5gb"] * 7
+
+
+def test_export_then_apply_is_the_identity(p4d):
+    p4d.json("apply", "all-balanced")
+    exported = p4d.run("export", "--label", "same")
+    p4d.write("/etc/kiln/mig-config.d/same.yaml", exported.stdout)
+    p4d.forget_journal()
+    assert p4d.json("apply", "same")["changed"] == []
+    assert changing(p4d) == []
+
+
+# --- refusals, before anything moves -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["apply", "all-1g.10bg"], "did you mean 'all-1g.10gb'"),
+        (["apply", "all-1g.5gb"], "no MIG profile 1g.5gb"),
+        (["apply", "all-3g.95gb"], "nearest layout: 3g.40gb=2"),
+        (["apply"], "no MIG layout is selected"),
+        (["verify", "nonsense"], "no label 'nonsense'"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_touched(p5, arguments, says):
+    done = p5.run(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert changing(p5) == []
+
+
+def test_a_broken_file_is_named_with_its_line(p4d):
+    p4d.write("/etc/kiln/mig-config.d/x.yaml", "version: v1\nmig-configs:\n  a: yes\n")
+    done = p4d.run("validate")
+    assert done.returncode == 2
+    assert "mig-config.d/x.yaml:3: yes is read differently" in done.stderr
+
+
+def test_an_unknown_setting_is_named_with_its_line(p4d):
+    p4d.write("/etc/default/gpu-mig", "# c\nMIG_CONFG=all-balanced\n")
+    done = p4d.run("validate")
+    assert done.returncode == 2
+    assert "/etc/default/gpu-mig:2: unknown setting MIG_CONFG" in done.stderr
+    assert "did you mean 'MIG_CONFIG'" in done.stderr
+
+
+def test_validate_warns_of_slices_that_no_known_gpu_has(p4d):
+    p4d.write("/etc/kiln/mig-config.d/x.json", json.dumps({"version": "v1", "mig-configs": {
+        "odd": [{"devices": "all", "mig-enabled": True,
+                 "mig-devices": {"1g.15gb": 3}}]}}))  # fmt: skip
+    warnings = p4d.json("validate")["warnings"]
+    assert [w for w in warnings if "label 'odd': no GPU known here can hold 1g.15gb=3" in w]
+
+
+def test_validate_refuses_an_entry_that_its_own_gpu_cannot_do(p4d):
+    p4d.write("/etc/kiln/mig-config.d/x.json", json.dumps({"version": "v1", "mig-configs": {
+        "bad": [{"device-filter": "0x20B010DE", "devices": "all", "mig-enabled": True,
+                 "mig-devices": {"4g.20gb": 2}}]}}))  # fmt: skip
+    done = p4d.run("validate")
+    assert done.returncode == 2
+    assert "holds at most 1" in done.stderr
+
+
+# --- the boot ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("instance_type", ["g4dn.xlarge", "g5.xlarge"])
+def test_gpus_without_mig_are_a_clean_no_op_at_boot(tmp_path, instance_type):
+    machine = Machine(tmp_path, instance_type)
+    machine.settings(MIG_CONFIG="all-balanced")
+    answer = machine.json("apply", "--boot")
+    assert "no GPU of this machine can do MIG" in answer["nothing"]
+    machine.json("gate")
+
+
+def test_known_gpus_without_mig_on_the_pci_bus_do_not_even_ask_nvidia_smi(tmp_path):
+    machine = Machine(tmp_path, "g4dn.xlarge")
+    machine.settings(MIG_CONFIG="all-balanced")
+    for name, text in (("vendor", "0x10de"), ("device", "0x1eb8"), ("class", "0x030200")):
+        machine.write(f"/sys/bus/pci/devices/0000:00:1e.0/{name}", text + "\n")
+    assert "1eb8" in machine.json("apply", "--boot")["nothing"]
+    assert machine.journal() == []
+
+
+def test_without_a_selection_the_boot_leaves_the_gpus_alone(p4d):
+    assert "no MIG layout is selected" in p4d.json("apply", "--boot")["nothing"]
+    assert p4d.journal() == []
+
+
+def test_no_driver_at_boot_is_no_failure(p4d):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    (p4d.bin / "nvidia-smi").unlink()
+    assert "not installed" in p4d.json("apply", "--boot")["nothing"]
+
+
+@pytest.mark.parametrize("settings", [{"MIG_OWNER": "operator"}, {}])
+def test_it_steps_aside_for_the_operators_mig_manager(p4d, settings):
+    p4d.settings(MIG_CONFIG="all-balanced", **settings)
+    p4d.active("nvidia-mig-manager.service")
+    assert "mig-manager is in charge" in p4d.json("apply", "--boot")["nothing"]
+    assert p4d.journal() == []
+
+
+def test_a_failed_apply_fails_and_keeps_the_node_out_only_when_told_to(p4d):
+    for block, gate in (("no", 0), ("yes", 1)):
+        p4d.settings(MIG_CONFIG="all-nonsense", MIG_BLOCK_JOIN=block)
+        assert p4d.run("apply", "--boot").returncode == 2
+        done = p4d.run("gate")
+        assert done.returncode == gate
+    assert "the MIG slices are not as configured (failed)" in done.stderr
+    p4d.json("apply", "all-balanced")  # mended by hand
+    assert p4d.run("gate").returncode == 0
+
+
+def test_settings_that_cannot_be_read_keep_the_node_out_too(p4d):
+    p4d.write("/etc/default/gpu-mig", "MIG_BLOCK_JOIN=yes\nMIG_CONFG=x\n")
+    assert p4d.run("apply", "--boot").returncode == 2
+    assert p4d.run("gate").returncode == 1
+
+
+def test_cdi_is_refreshed_after_a_change_and_only_then(p4d):
+    p4d.active("nvidia-cdi-refresh.service")
+    p4d.json("apply", "all-balanced")
+    assert "restart --no-block nvidia-cdi-refresh.service" in p4d.systemctl_log()
+    p4d.json("apply", "all-balanced")
+    assert len([line for line in p4d.systemctl_log() if line.startswith("restart")]) == 1
+
+
+# --- launch overrides ----------------------------------------------------------------------
+
+
+class Imds(BaseHTTPRequestHandler):
+    answers: dict[str, bytes] = {}  # noqa: RUF012
+
+    def do_PUT(self):
+        self.reply(b"token")
+
+    def do_GET(self):
+        if self.headers.get("X-aws-ec2-metadata-token") != "token":
+            self.send_error(401)
+        elif self.path in self.answers:
+            self.reply(self.answers[self.path])
+        else:
+            self.send_error(404)
+
+    def reply(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def imds():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Imds)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Imds.answers = {}
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def selected(machine: Machine, endpoint: str) -> tuple[str, str]:
+    answer = machine.json("plan", AWS_EC2_METADATA_SERVICE_ENDPOINT=endpoint)
+    return answer["label"], answer["source"]
+
+
+def test_the_instance_tag_overrides_the_image(p4d, imds):
+    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
+    Imds.answers = {"/latest/meta-data/tags/instance/kiln:mig-config": b"all-1g.5gb"}
+    assert selected(p4d, imds) == ("all-1g.5gb", "instance tag kiln:mig-config")
+
+
+@pytest.mark.parametrize(
+    "user_data",
+    [
+        b"#!/bin/bash\n# kiln:mig-config=all-2g.10gb\n",
+        b"#cloud-config\n#kiln:mig-config: all-2g.10gb\r\n",
+    ],
+)
+def test_a_line_in_user_data_overrides_the_image(p4d, imds, user_data):
+    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
+    Imds.answers = {"/latest/user-data": user_data}
+    assert selected(p4d, imds) == ("all-2g.10gb", "user-data")
+
+
+def test_a_launch_can_switch_slicing_off(p4d, imds):
+    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
+    Imds.answers = {"/latest/meta-data/tags/instance/kiln:mig-config": b"none"}
+    answer = p4d.json("apply", "--boot", AWS_EC2_METADATA_SERVICE_ENDPOINT=imds)
+    assert "no MIG layout is selected" in answer["nothing"]
+
+
+def test_without_imds_the_image_decides_within_a_second(p4d):
+    import socket
+    import time
+
+    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and never answers
+        began = time.monotonic()
+        label, source = selected(p4d, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert time.monotonic() - began < 1.5
+    assert (label, source) == ("all-balanced", "MIG_CONFIG in /etc/default/gpu-mig")
+
+
+# --- trouble -------------------------------------------------------------------------------
+
+
+def test_a_busy_gpu_names_its_client_and_is_left_as_it_was(p4d):
+    p4d.faults(busy=[{"pid": 4711, "name": "python3"}])
+    done = p4d.run("apply", "all-balanced")
+    assert done.returncode == 1
+    assert "in use by another client" in done.stderr
+    assert "4711" in done.stderr or "python3" in done.stderr
+    assert p4d.slices() == {n: [] for n in range(8)}
+
+
+def test_a_client_is_named_with_its_unit(p4d):
+    p4d.write("/proc/4711/comm", "python3\n")
+    p4d.write("/proc/4711/cgroup", "0::/system.slice/train.service\n")
+    (p4d.root / "proc/4711/fd").mkdir()
+    (p4d.root / "proc/4711/fd/3").symlink_to("/dev/nvidia0")
+    p4d.write("/proc/4712/comm", "bash\n")
+    (p4d.root / "sys/module/nvidia_drm").mkdir(parents=True)
+    p4d.faults(busy=[{"pid": 4711, "name": "python3"}])
+    said = p4d.run("apply", "all-balanced").stderr
+    assert "stop python3 (pid 4711, train.service), then run gpu-mig apply again" in said
+    assert "nvidia_drm is loaded" in said
+    assert "4712" not in said
+
+
+def test_a_listed_service_is_stopped_for_the_change_and_started_again(p4d):
+    p4d.active("nvidia-persistenced")
+    p4d.program("systemctl", (p4d.bin / "systemctl").read_text().replace(
+        "stop)", f"stop) rm -f {p4d.root}/etc/kiln-lab/nvidia-smi-faults.json;"))  # fmt: skip
+    p4d.faults(busy=[{"pid": 4711, "name": "nvidia-persistenced"}])
+    p4d.json("apply", "all-balanced")
+    assert p4d.slices()[0] == BALANCED
+    log = p4d.systemctl_log()
+    assert "stop nvidia-persistenced" in log
+    assert "start nvidia-persistenced" in log  # before the slices are made: it keeps the driver
+    assert not [line for line in log if "dcgm" in line and line.startswith("stop")]
+
+
+def test_persistenced_keeps_running_on_hopper_where_it_keeps_the_mode(p5):
+    p5.active("nvidia-persistenced", "nvidia-dcgm")
+    p5.program("systemctl", (p5.bin / "systemctl").read_text().replace(
+        "stop)", f"stop) rm -f {p5.root}/etc/kiln-lab/nvidia-smi-faults.json;"))  # fmt: skip
+    p5.faults(busy=[{"pid": 4711, "name": "python3"}])
+    p5.json("apply", "all-balanced")
+    stops = [line for line in p5.systemctl_log() if line.startswith("stop")]
+    assert stops == ["stop nvidia-dcgm"]
+    assert "start --no-block nvidia-dcgm" in p5.systemctl_log()
+
+
+def test_services_a_killed_run_had_stopped_are_started_by_the_next(p4d):
+    p4d.write("/run/gpu-mig/stopped-services.json", '{"services": ["nvidia-dcgm"]}')
+    p4d.json("apply", "all-balanced")
+    assert "start --no-block nvidia-dcgm" in p4d.systemctl_log()
+    assert not (p4d.root / "run/gpu-mig/stopped-services.json").exists()
+
+
+def test_stopped_from_outside_it_brings_the_former_layout_back(p4d):
+    p4d.json("apply", "all-2g.10gb")
+    real = p4d.bin / "nvidia-smi"
+    real.rename(p4d.bin / "real-smi")
+    p4d.program(
+        "nvidia-smi",
+        f"""#!/bin/sh
+{p4d.bin}/real-smi "$@"
+status=$?
+case "$*" in *-cgi*) mkdir {p4d.root}/once 2>/dev/null && kill -TERM $PPID ;; esac
+exit $status
+""",
+    )
+    done = p4d.run("apply", "all-3g.20gb")
+    assert done.returncode == 1
+    assert "stopped by a signal; the former layout is back" in done.stderr
+    assert p4d.slices()[0] == ["2g.10gb"] * 3
+
+
+def test_a_vm_that_cannot_reset_its_gpu_is_rebooted_once_and_never_again(p4d):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    p4d.faults(reset_supported=False)
+    answer = p4d.json("apply", "--boot")
+    assert answer["reboot"] is True
+    assert p4d.systemctl_log().count("reboot --no-block") == 1
+    assert p4d.run("gate").returncode == 1  # a node on its way down must not join
+    p4d.json("apply", "--boot")  # again in the same boot: it is asked for already
+    assert p4d.systemctl_log().count("reboot --no-block") == 1
+    p4d.reboot()
+    p4d.json("apply", "--boot")
+    assert p4d.slices()[3] == BALANCED
+    assert not (p4d.root / "var/lib/kiln/gpu-mig/reboot.json").exists()
+
+
+def test_a_reboot_that_did_not_help_ends_in_a_failure_not_a_loop(p4d):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    p4d.faults(reset_supported=False)
+    p4d.json("apply", "--boot")
+    (p4d.root / "var/lib/kiln-lab/nvidia-smi/inforom.json").unlink()  # the mode did not stick
+    p4d.reboot()
+    done = p4d.run("apply", "--boot")
+    assert done.returncode == 1
+    assert "rebooted for this once already" in done.stderr
+    assert p4d.systemctl_log().count("reboot --no-block") == 1
+
+
+def test_by_hand_it_says_that_a_reboot_is_needed_and_does_not_reboot(p4d):
+    p4d.faults(reset_supported=False)
+    done = p4d.run("apply", "all-balanced")
+    assert done.returncode == 3
+    assert "this VM cannot reset its GPU" in done.stderr
+    assert "reboot --no-block" not in p4d.systemctl_log()
+
+
+def test_a_creation_that_keeps_failing_brings_the_former_layout_back(p4d):
+    p4d.json("apply", "all-2g.10gb")
+    p4d.faults(rules=[{"match": ["3g.20gb,3g.20gb"], "times": 0, "exit": 19,
+                       "stdout": "Unable to create a GPU instance: Unknown Error\n"},
+                      {"match": ["3g.20gb:0,3g.20gb:4"], "times": 0, "exit": 19,
+                       "stdout": "Unable to create a GPU instance: Unknown Error\n"}])  # fmt: skip
+    done = p4d.run("apply", "all-3g.20gb")
+    assert done.returncode == 1
+    assert "the former layout is back" in done.stderr
+    assert p4d.slices()[0] == ["2g.10gb"] * 3
+
+
+def test_when_the_former_layout_cannot_come_back_the_gpus_are_left_clean(p4d):
+    p4d.json("apply", "all-2g.10gb")
+    p4d.faults(rules=[{"match": ["-cgi"], "times": 0, "exit": 19, "stdout": "Unknown Error\n"}])
+    done = p4d.run("apply", "all-3g.20gb")
+    assert done.returncode == 1
+    assert "left clean: no instances" in done.stderr
+    assert p4d.slices() == {n: [] for n in range(8)}
+
+
+def test_one_hiccup_of_a_creation_is_tried_again(p4d):
+    p4d.faults(rules=[{"match": ["-cgi"], "nth": 1, "exit": 19, "stdout": "Unknown Error\n"}])
+    p4d.json("apply", "all-3g.20gb")
+    assert p4d.slices()[0] == ["3g.20gb", "3g.20gb"]
+
+
+@pytest.mark.parametrize("instance_type", ["p4d.24xlarge", "p5.48xlarge"])
+def test_killed_after_any_single_command_the_next_boot_ends_as_wanted(tmp_path, instance_type):
+    label = {"p4d.24xlarge": "all-1g.5gb", "p5.48xlarge": "all-1g.10gb"}[instance_type]
+    whole = Machine(tmp_path / "whole", instance_type)
+    whole.json("apply", "all-balanced")
+    whole.forget_journal()
+    whole.json("apply", label)
+    commands = len(whole.journal())
+    assert commands > 5
+    for n in range(1, commands + 1):
+        machine = Machine(tmp_path / str(n), instance_type)
+        machine.settings(MIG_CONFIG=label)
+        machine.json("apply", "all-balanced")
+        machine.faults(rules=[{"match": [], "nth": n, "after": True, "kill_parent": True}])
+        assert machine.run("apply", "--boot").returncode == -9
+        (machine.root / "etc/kiln-lab/nvidia-smi-faults.json").unlink()
+        machine.reboot()
+        machine.json("apply", "--boot")
+        assert machine.json("verify")["ok"] is True, f"after command {n}"
+
+
+def test_killed_and_run_again_without_a_reboot_it_ends_as_wanted(tmp_path):
+    for n in range(1, 10):
+        machine = Machine(tmp_path / str(n), "p4d.24xlarge")
+        machine.json("apply", "all-balanced")
+        machine.faults(rules=[{"match": [], "nth": n, "after": True, "kill_parent": True}])
+        machine.run("apply", "all-1g.5gb")
+        (machine.root / "etc/kiln-lab/nvidia-smi-faults.json").unlink()
+        machine.json("apply", "all-1g.5gb")
+        assert machine.json("verify", "all-1g.5gb")["ok"] is True, f"after command {n}"
+
+
+def test_a_second_gpu_mig_waits_its_turn_by_being_refused(p4d):
+    import fcntl
+
+    (p4d.root / "run/gpu-mig").mkdir(parents=True)
+    with (p4d.root / "run/gpu-mig/lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = p4d.run("apply", "all-balanced")
+    assert done.returncode == 1
+    assert "another gpu-mig" in done.stderr
+
+
+# --- mig-parted as the engine --------------------------------------------------------------
+
+# The lab's stand-in, as a baked image has it.
+PARTED = (ROOT / "lab/packages/payloads/mig-parted/nvidia-mig-parted").read_text()
+
+
+def test_mig_parted_is_used_when_it_is_installed_with_the_same_result(p5):
+    p5.program("nvidia-mig-parted", PARTED)
+    answer = p5.json("apply", "all-balanced")
+    assert [c["argv"][0] for c in answer["commands"]].count("nvidia-mig-parted") == 1
+    assert p5.json("verify", "all-balanced")["ok"] is True
+    p5.forget_journal()
+    assert p5.json("apply", "all-balanced")["changed"] == []
+    assert changing(p5) == []
+
+
+OWN = """version: v1
+mig-configs:
+  own:
+  - devices: [0, 3]
+    mig-enabled: true
+    mig-devices: {1c.3g.40gb: 2, 2c.4g.40gb: 1}
+  - devices: [1]
+    mig-enabled: true
+    mig-devices: {1g.10gb+me: 1, 1g.10gb: 2, 3g.40gb: 1}
+"""
+
+
+@pytest.mark.parametrize("label", ["all-1g.10gb", "all-1g.10gb.me", "all-3g.40gb", "own"])
+def test_both_engines_end_with_the_same_instances(tmp_path, label):
+    slices = []
+    for engine in ("nvidia-smi", "mig-parted"):
+        machine = Machine(tmp_path / engine, "p5.48xlarge")
+        machine.program("nvidia-mig-parted", PARTED)
+        machine.write("/etc/kiln/mig-config.d/own.yaml", OWN)
+        machine.settings(MIG_ENGINE=engine)
+        machine.json("apply", "all-balanced")
+        machine.json("apply", label)
+        assert machine.json("verify", label)["ok"] is True
+        slices.append(machine.slices())
+    assert slices[0] == slices[1]
+
+
+def test_mig_parted_of_the_lab_asserts_and_exports_what_gpu_mig_made(p5):
+    p5.program("nvidia-mig-parted", PARTED)
+    p5.settings(MIG_ENGINE="nvidia-smi")
+    p5.json("apply", "all-balanced")
+
+    def parted(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(p5.bin / "nvidia-mig-parted"), *arguments],
+            env=p5.env(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    config = ["--config-file", str(p5.root / "etc/kiln/mig-config.yaml")]
+    assert parted("assert", *config, "--selected-config", "all-balanced").returncode == 0
+    other = parted("assert", *config, "--selected-config", "all-1g.10gb")
+    assert other.returncode == 1
+    assert "not currently applied" in other.stderr
+    assert "selected mig-config not present: x" in parted("assert", *config, "-c", "x").stderr
+    (entry,) = json.loads(parted("export", "-o", "json").stdout)["mig-configs"]["current"]
+    assert entry == {
+        "devices": "all",
+        "mig-enabled": True,
+        "mig-devices": {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1},
+    }
+
+
+def test_a_failure_of_mig_parted_rolls_back_too(p5):
+    p5.json("apply", "all-2g.20gb")
+    p5.program("nvidia-mig-parted", "#!/bin/sh\necho broken >&2\nexit 1\n")
+    done = p5.run("apply", "all-balanced")
+    assert done.returncode == 1
+    assert "mig-parted failed: broken; the former layout is back" in done.stderr
+    assert p5.slices()[0] == ["2g.20gb"] * 3
+
+
+def test_mig_parted_asked_for_but_missing_is_a_clear_failure(p5):
+    p5.settings(MIG_ENGINE="mig-parted")
+    done = p5.run("apply", "all-balanced")
+    assert done.returncode == 1
+    assert "nvidia-mig-parted is not installed" in done.stderr
+
+
+# --- the rest ------------------------------------------------------------------------------
+
+
+def test_verify_sees_a_gpu_instance_without_its_compute_instance(p4d):
+    p4d.json("apply", "all-3g.20gb")
+    p4d.smi("mig", "-i", "2", "-dci")
+    problems = p4d.json("verify", "all-3g.20gb", status=1)["problems"]
+    assert problems == ["GPU 2: has 3g.20gb=2 without compute instance, wanted 3g.20gb=2"]
+
+
+def test_verify_names_a_gpu_the_layout_leaves_out(p4d):
+    p4d.write("/etc/kiln/mig-config.d/x.json", json.dumps({"version": "v1", "mig-configs": {
+        "first": [{"devices": [0], "mig-enabled": False}]}}))  # fmt: skip
+    assert p4d.json("verify", "first")["not_addressed"] == list(range(1, 8))
+
+
+def test_list_profiles_shows_what_lgip_would(p4d):
+    table = p4d.json("list-profiles")["gpus"][0]
+    assert [p["name"] for p in table["profiles"]][:2] == ["7g.40gb", "4g.20gb"]
+    assert "{0,1,2,3,4,5,6}:1" in p4d.run("list-profiles").stdout
+
+
+def test_a_gpu_that_is_not_in_profiles_json_is_read_from_its_driver(p4d):
+    from kiln.mig.profiles import gpu_types
+    from kiln.runtime_import import load
+
+    p4d.json("apply", "all-enabled")
+    listings = {w: p4d.smi("mig", "-i", "0", w) for w in ("-lgip", "-lgipp")}
+    smi = load("gpu_mig.smi")
+
+    class Told(smi.Smi):
+        def must(self, *args: str) -> str:
+            return listings[args[-1]]
+
+    gpu = smi.Gpu(0, "", "", "0xFFFF10DE", "", "NVIDIA New", True, True)
+    read, known = Told().gpu_type(gpu), gpu_types()["A100-40GB"]
+    assert read.compute_slices == known.compute_slices
+    assert read.memory_slices == known.memory_slices
+    for name, facts in known.profiles.items():
+        other = read.profiles[name]
+        assert (other.id, other.max, other.compute, other.memory) == (
+            facts.id, facts.max, facts.compute, facts.memory)  # fmt: skip
+        assert (other.starts, other.engines) == (facts.starts, facts.engines)
+
+
+@pytest.mark.skipif(not PYTHON37.exists(), reason="no Python 3.7 on this machine")
+def test_it_runs_on_the_python_of_amazon_linux_2(p4d):
+    done = p4d.run("apply", "all-balanced", "--json", python=str(PYTHON37))
+    assert done.returncode == 0, done.stderr
+    assert p4d.slices()[0] == BALANCED

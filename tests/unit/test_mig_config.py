@@ -1,0 +1,205 @@
+"""mig-parted's v1 format: what is accepted, what is refused, and how a label meets the GPUs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kiln import facts
+from kiln.mig import export
+from kiln.mig.profiles import gpu_types
+from kiln.paths import RUNTIME
+from kiln.runtime_import import load
+
+config = load("gpu_mig.config")
+target = load("gpu_mig.target")
+smi = load("gpu_mig.smi")
+gpu_facts = load("gpu_mig.facts")
+MigError = load("gpu_mig.errors").MigError
+SHIPPED = RUNTIME / "etc/kiln/mig-config.yaml"
+HEAD = "version: v1\nmig-configs:\n"
+
+
+def gpus(device_id: str, count: int = 2, capable: bool = True) -> list:
+    mode = False if capable else None
+    return [smi.Gpu(i, "", "", device_id, "", "a GPU", mode, mode) for i in range(count)]
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(MigError) as refused:
+        config.loads(text, "my.yaml")
+    return str(refused.value)
+
+
+def test_profiles_json_is_what_the_knowledge_says():
+    """`python -m kiln.mig.export` after a change of mig.yaml or instances.yaml."""
+    assert export.PROFILES_JSON.read_text() == export.text()
+
+
+def test_the_image_and_the_pipeline_see_the_same_gpus():
+    assert gpu_facts.load() == gpu_types()
+
+
+def test_the_shipped_map_has_the_labels_of_nvidias_own():
+    labels = config.load(str(SHIPPED))
+    assert len(labels) == 81
+    assert {"all-disabled", "all-enabled", "all-balanced", "all-1g.5gb", "all-7g.278gb"} <= set(
+        labels
+    )
+
+
+def fits(label, gpu) -> bool:
+    try:
+        target.check(target.resolve(label, gpus(gpu.pci_device_ids[0], 1))[0], gpu)
+    except MigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("gpu", gpu_types().values(), ids=lambda g: g.name)
+def test_every_gpu_has_labels_that_fit_it(gpu):
+    labels = config.load(str(SHIPPED))
+    fitting = {name for name, label in labels.items() if fits(label, gpu)}
+    assert {"all-disabled", "all-enabled"} <= fitting
+    # NVIDIA's map knows nothing of the RTX PRO 4500 yet.
+    if gpu.name != "RTX-PRO-4500-32GB":
+        assert "all-balanced" in fitting
+        assert len(fitting) > 5
+
+
+@pytest.mark.parametrize("gpu", gpu_types().values(), ids=lambda g: g.name)
+def test_an_entry_that_names_a_gpu_fits_that_gpu(gpu):
+    labels = config.load(str(SHIPPED))
+    for label in labels.values():
+        for entry in label.entries:
+            if entry.filters and any(entry.addresses(i) for i in gpu.pci_device_ids):
+                shapes = target.shape_all(entry.mig_devices)
+                target.check(target.Wanted(0, entry.enabled, shapes), gpu, label.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mig-configs: {}\n", "version is missing"),
+        ("version: v2\nmig-configs: {}\n", "my.yaml:1: version 'v2' is not supported"),
+        ("version: v1\n", "mig-configs is missing"),
+        ("version: v1\nmig-config: {}\n", "did you mean 'mig-configs'"),
+        (HEAD + "  a: {}\n", "must be a list of entries"),
+        (HEAD + "  a: []\n", "must be a list of entries"),
+        (HEAD + "  a:\n  - mig-enabled: true\n", "my.yaml:4: label 'a': devices is missing"),
+        (HEAD + "  a:\n  - devices: all\n", "mig-enabled is missing"),
+        (HEAD + "  a:\n  - devices: all\n    mig-enabled: true\n", "mig-devices is missing"),
+        (HEAD + "  a:\n  - devices: all\n    mig-enabled: 1\n", "must be true or false"),
+        (HEAD + "  a:\n  - devices: some\n    mig-enabled: false\n", "devices must be all"),
+        (HEAD + "  a:\n  - devices: [-1]\n    mig-enabled: false\n", "-1 is not a GPU index"),
+        (HEAD + "  a:\n  - device: all\n    mig-enabled: false\n", "did you mean 'devices'"),
+        (HEAD + '  a:\n  - device-filter: "20B0"\n    devices: all\n    mig-enabled: false\n',
+         "my.yaml:4: device-filter '20B0' is no PCI device id"),
+        (HEAD + '  a:\n  - {devices: all, mig-enabled: false, mig-devices: {"1g.5gb": 1}}\n',
+         "mig-enabled is false"),
+        (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb": 0}}\n',
+         "every count in mig-devices is 0"),
+        (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb": -1}}\n',
+         "-1 is not a count"),
+        (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g5gb": 1}}\n',
+         "my.yaml:4: '1g5gb' is not a MIG profile name"),
+        (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb+xx": 1}}\n',
+         "unknown attribute +xx"),
+        (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"4c.3g.20gb": 1}}\n',
+         "4 compute slices do not fit in 3"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_refused_with_file_line_and_advice(text, says):
+    assert says in refusal(text)
+
+
+def test_a_drop_in_adds_labels_and_replaces_one(tmp_path):
+    (tmp_path / "10-mine.yaml").write_text(
+        HEAD + '  mine:\n  - {devices: all, mig-enabled: true, mig-devices: {"3g.40gb": 2}}\n'
+    )
+    (tmp_path / "20-json.json").write_text(json.dumps({"version": "v1", "mig-configs": {
+        "all-balanced": [{"devices": "all", "mig-enabled": False}]}}))  # fmt: skip
+    (tmp_path / "README").write_text("not a configuration")
+    labels = config.load(str(SHIPPED), str(tmp_path))
+    assert labels["mine"].entries[0].mig_devices == (("3g.40gb", 2),)
+    assert labels["all-balanced"].where.startswith(str(tmp_path / "20-json.json"))
+    assert len(labels) == 82
+
+
+def test_an_unknown_label_gets_the_nearest_one():
+    with pytest.raises(MigError, match="did you mean 'all-balanced'"):
+        raise_with_hint(lambda: config.choose(config.load(str(SHIPPED)), "all-balancd"))
+
+
+def raise_with_hint(call) -> None:
+    try:
+        call()
+    except MigError as e:
+        raise MigError(str(e)) from e
+
+
+def test_entries_are_walked_in_order_and_the_last_that_matches_wins():
+    labels = config.loads(
+        HEAD + "  a:\n  - {devices: all, mig-enabled: false}\n"
+        '  - {devices: [1], mig-enabled: true, mig-devices: {"1g.5gb": 7}}\n'
+    )
+    wanted = target.resolve(labels["a"], gpus("0x20B010DE"))
+    assert (wanted[0].mode, wanted[0].shapes) == (False, ())
+    assert (wanted[1].mode, len(wanted[1].shapes)) == (True, 7)
+
+
+def test_a_filter_that_matches_no_gpu_is_an_error_not_success():
+    labels = config.loads(
+        HEAD + '  a:\n  - {device-filter: "0x20B010DE", devices: all, mig-enabled: false}\n'
+    )
+    with pytest.raises(MigError, match="matches no GPU of this machine: 2 × a GPU"):
+        target.resolve(labels["a"], gpus("0x233010DE"))
+
+
+def test_a_filter_may_name_the_subsystem():
+    entry = config.loads(
+        HEAD
+        + '  a:\n  - {device-filter: "0x20b010de:0x134F10DE", devices: all, mig-enabled: false}\n'
+    )["a"].entries[0]
+    assert entry.addresses("0x20B010DE", "0x134F10DE")
+    assert not entry.addresses("0x20B010DE", "0x144E10DE")
+
+
+def test_a_gpu_index_that_is_not_there_is_refused():
+    labels = config.loads(HEAD + "  a:\n  - {devices: [2], mig-enabled: false}\n")
+    with pytest.raises(MigError, match="names GPU 2, this machine has 2"):
+        target.resolve(labels["a"], gpus("0x20B010DE"))
+
+
+def test_gpus_without_mig_are_never_addressed():
+    labels = config.load(str(SHIPPED))
+    machine = [*gpus("0x20B010DE", 1), smi.Gpu(1, "", "", "0x1EB810DE", "", "T4", None, None)]
+    assert list(target.resolve(labels["all-disabled"], machine)) == [0]
+
+
+def test_compute_instances_share_a_gpu_instance_until_it_is_full():
+    shapes = target.shape_all([("1c.3g.20gb", 4), ("3g.20gb", 1)])
+    assert sorted(shapes) == [("3g.20gb", (1,)), ("3g.20gb", (1, 1, 1)), ("3g.20gb", (3,))]
+    assert target.devices_of(shapes) == {"1c.3g.20gb": 4, "3g.20gb": 1}
+
+
+def test_legacy_partition_ids_become_profiles():
+    machine = gpus("0x20B010DE", 1)
+    assert target.from_partition("19,19,14,9", machine, gpu_types())[0].shapes == (
+        ("3g.20gb", (3,)), ("2g.10gb", (2,)), ("1g.5gb", (1,)), ("1g.5gb", (1,)),
+    )  # fmt: skip
+
+
+def test_the_originals_partition_7_is_no_profile_id():
+    with pytest.raises(MigError) as refused:
+        target.from_partition("7", gpus("0x20B010DE", 1), gpu_types())
+    assert "7 is no profile id" in refused.value.message
+    assert "19 (1g.5gb)" in refused.value.hint
+
+
+def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
+    ids = gpu_facts.load_without_mig()
+    known = facts.table("instances")["gpus"]
+    assert "1eb8" in ids
+    assert not set(ids) & {i for g in known.values() if g["mig"] for i in g["pci_device_ids"]}

@@ -1,0 +1,339 @@
+"""MIG without a GPU: profiles, check, plan, drawings, Kubernetes, the matrix's default labels."""
+
+from __future__ import annotations
+
+import time
+import xml.etree.ElementTree as ET
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kiln import facts
+from kiln.errors import KilnError
+from kiln.mig import check, check_label, draw_svg, draw_text, k8s, plan, profiles_for
+from kiln.mig.k8s import k8s_text
+from kiln.mig.profiles import gpu_type, gpu_types, profiles_text
+from kiln.runtime_import import load
+
+placement = load("gpu_mig.placement")
+config = load("gpu_mig.config")
+
+
+# --- profiles ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("instance_type", ["p4d.24xlarge", "p5.48xlarge", "p6-b200.48xlarge"])
+def test_an_eight_gpu_instance_gives_fifty_six_of_the_smallest_slice(instance_type):
+    smallest = profiles_for(instance_type)["profiles"][0]
+    assert (smallest["per_gpu"], smallest["per_instance"]) == (7, 56)
+
+
+def test_the_table_shows_what_lgip_shows():
+    text = profiles_text(profiles_for("p5.48xlarge"))
+    assert text.splitlines()[0] == "p5.48xlarge: 8 × NVIDIA H100 80GB HBM3"
+    row = next(line for line in text.splitlines() if line.startswith("  3g.40gb"))
+    assert row.split() == ["3g.40gb", "9", "2", "16", "39.5", "60", "{0,4}:4"]
+
+
+def test_what_nobody_published_shows_as_unknown_and_unsure():
+    text = profiles_text(profiles_for("g7.48xlarge"))
+    assert "1g.16gb*" in text
+    assert "partly unconfirmed" in text
+
+
+@pytest.mark.parametrize(
+    "instance_type", ["g5.xlarge", "g4dn.xlarge", "g6.xlarge", "p3dn.24xlarge"]
+)
+def test_types_without_mig_say_so(instance_type):
+    with pytest.raises(KilnError, match="no MIG on this GPU"):
+        profiles_for(instance_type)
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [("H100-80GB", "H100-80GB"), ("h100 80gb", "H100-80GB"), ("b200", "B200-180GB"),
+     ("NVIDIA A30", "A30-24GB"), ("0x20B010DE", "A100-40GB"),
+     ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("rtx pro 6000", "RTX-PRO-6000-96GB")],
+)  # fmt: skip
+def test_a_gpu_is_found_as_people_write_it(typed, found):
+    assert gpu_type(typed).name == found
+
+
+def test_a_gpu_of_several_sizes_asks_which():
+    with pytest.raises(KilnError, match="more than one GPU") as e:
+        gpu_type("A100")
+    assert "A100-40GB, A100-80GB" in e.value.hint
+
+
+def test_an_unknown_gpu_gets_the_nearest_name():
+    with pytest.raises(KilnError, match="unknown GPU 'H10-80GB'") as e:
+        gpu_type("H10-80GB")
+    assert "did you mean 'H100-80GB'" in e.value.hint
+
+
+# --- check ---------------------------------------------------------------------------------
+
+
+def test_eight_slices_of_seven_are_impossible_and_the_nearest_keeps_three_tenants():
+    answer = check(gpu="H100-80GB", devices="2g.20gb=2,4g.40gb=1")
+    assert answer["valid"] is False
+    assert answer["reason"] == "1 × 4g.40gb + 2 × 2g.20gb need 8 of 7 compute slices"
+    assert answer["nearest"] == "2g.20gb=2,3g.40gb=1"
+    assert check(gpu="H100-80GB", devices=answer["nearest"])["valid"] is True
+
+
+def test_sevenths_alone_do_not_decide():
+    answer = check(instance_type="p4d.24xlarge", devices="3g.20gb=2,1g.5gb=1")  # 7 of 7 compute
+    assert answer["valid"] is False
+    assert "memory slices" in answer["reason"]
+
+
+def test_a_valid_layout_comes_with_its_places():
+    answer = check(instance_type="p5.48xlarge", devices="1g.10gb=2,2g.20gb=1,3g.40gb")
+    assert (answer["valid"], answer["reason"], answer["nearest"]) == (True, None, None)
+    places = sorted(answer["placement"], key=lambda p: p["start"])
+    assert [(p["profile"], p["start"]) for p in places] == [
+        ("2g.20gb", 0), ("1g.10gb", 2), ("1g.10gb", 3), ("3g.40gb", 4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", ["A10G", "T4", "L4", "V100", "nvidia l40s"])
+def test_gpus_without_mig_are_an_answer_not_a_crash(gpu):
+    answer = check(gpu=gpu, devices="1g.5gb=1")
+    assert answer["valid"] is False
+    assert answer["reason"].startswith("no MIG on this GPU")
+
+
+def test_a_profile_of_another_card_is_translated():
+    answer = check(instance_type="p4de.24xlarge", devices="1g.5gb=7")
+    assert answer["reason"] == "A100-80GB has no profile 1g.5gb"
+    assert answer["nearest"] == "1g.10gb=7"
+
+
+def test_placements_from_memory_warn_and_do_not_refuse():
+    answer = check(instance_type="g7e.2xlarge", devices="2g.48gb=2")
+    assert answer["valid"] is True
+    assert "from memory" in answer["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"gpu": "H100-80GB", "devices": "2g20gb=1"}, "not a MIG profile name"),
+        ({"gpu": "H100-80GB", "devices": "2g.20gb=x"}, "is not a count"),
+        ({"gpu": "H100-80GB", "devices": ""}, "not a MIG profile name"),
+        ({"gpu": "H100-80GB", "devices": "1g.10gb=0"}, "no instance asked for"),
+        ({"devices": "1g.10gb=1"}, "either a GPU or an instance type"),
+        ({"gpu": "A30", "instance_type": "p5.48xlarge", "devices": "1g.6gb"}, "either a GPU or"),
+        ({"instance_type": "p5.48xlrge", "devices": "1g.10gb=1"}, "not a GPU instance type"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(arguments, says):
+    with pytest.raises(KilnError, match=says) as e:
+        check(**arguments)
+    assert e.value.exit_code == 2
+
+
+# --- plan ----------------------------------------------------------------------------------
+
+
+def contents(answer) -> list[list[str]]:
+    return [sorted(i["profile"] for i in gpu["instances"]) for gpu in answer["gpus"]]
+
+
+def test_the_plan_of_the_issue_fits_eight_gpus_without_mixing():
+    answer = plan("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
+    assert (answer["fits"], answer["used"]) == (True, 8)
+    assert all(len(set(names)) == 1 for names in contents(answer))
+    assert sum(len(names) for names in contents(answer)) == 44
+
+
+def test_fewest_gpus_comes_before_less_mixing():
+    answer = plan("p4d.24xlarge", "3g.20gb=1,4g.20gb=1")
+    assert contents(answer) == [["3g.20gb", "4g.20gb"]]
+
+
+def test_what_does_not_fit_says_what_is_missing():
+    answer = plan("p4d.24xlarge", "1g.5gb=60")
+    assert answer["fits"] is False
+    assert answer["missing"] == {"1g.5gb": 4}
+    assert "1g.5gb=4" in answer["reason"]
+
+
+def test_a_profile_the_gpu_does_not_have_gets_the_like_one():
+    with pytest.raises(KilnError, match=r"has no MIG profile 1g\.5gb") as e:
+        plan("p5.48xlarge", "1g.5gb=8")
+    assert "did you mean 1g.10gb?" in e.value.hint
+
+
+def test_the_plan_is_a_configuration_that_the_ami_reads():
+    answer = plan("p4d.24xlarge", "1c.3g.20gb=3,1g.5gb=9")
+    label = config.loads(yaml.safe_dump(answer["label"]))["planned"]
+    devices = {e.devices: dict(e.mig_devices) for e in label.entries}
+    asked: dict[str, int] = {}
+    for indices, counts in devices.items():
+        for name, n in counts.items():
+            asked[name] = asked.get(name, 0) + n * len(indices)
+    assert asked == {"1c.3g.20gb": 3, "1g.5gb": 9}
+    assert check_label("planned", ["p4d.24xlarge"], {"planned": label}) == []
+
+
+wishes = st.sampled_from([t.type for t in facts.instances().values() if t.mig]).flatmap(
+    lambda name: st.tuples(
+        st.just(name),
+        st.dictionaries(
+            st.sampled_from(sorted(gpu_types()[facts.instance(name).gpu].profiles)),
+            st.integers(1, 12),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes)
+def test_a_plan_never_exceeds_the_placements_and_leaves_nothing_out(wish):
+    instance_type, counts = wish
+    kind = gpu_types()[facts.instance(instance_type).gpu]
+    answer = plan(instance_type, ",".join(f"{p}={n}" for p, n in counts.items()))
+    assert answer["used"] <= answer["available"]
+    seen: dict[str, int] = dict(answer["missing"])
+    for gpu in answer["gpus"]:
+        names = [i["profile"] for i in gpu["instances"]]
+        assert names
+        fixed = [placement.Placed(i["profile"], i["start"]) for i in gpu["instances"]]
+        assert placement.over_budget(kind, names) is None
+        taken = [
+            s for i in gpu["instances"] for s in range(i["start"], i["start"] + i["memory_slices"])
+        ]
+        assert len(taken) == len(set(taken))
+        assert all(p.start in kind.profile(p.profile).starts for p in fixed)
+        for name in names:
+            seen[name] = seen.get(name, 0) + 1
+    assert seen == counts
+    assert answer["fits"] == (not answer["missing"])
+
+
+def test_eight_gpus_are_planned_in_less_than_a_tenth_of_a_second():
+    plan("p4d.24xlarge", "1g.5gb=1")  # facts are read once
+    for want in (
+        "1g.5gb=40,3g.20gb=4",
+        "1g.5gb=5,1g.10gb=4,2g.10gb=5,3g.20gb=4,4g.20gb=2,7g.40gb=1",
+    ):
+        best = 9.0
+        for _ in range(3):
+            began = time.perf_counter()
+            plan("p4d.24xlarge", want)
+            best = min(best, time.perf_counter() - began)
+        assert best < 0.1, want
+
+
+# --- pictures ------------------------------------------------------------------------------
+
+
+def test_the_terminal_picture_has_a_row_per_gpu_of_equal_width():
+    lines = draw_text(plan("p4d.24xlarge", "1g.5gb=9,3g.20gb=1,1g.5gb+me=1")).splitlines()
+    rows = [line for line in lines if line.startswith("  GPU")]
+    assert len({row.rindex("  ") for row in rows}) == 1
+    assert "1g.5gb+me" in "".join(rows)
+
+
+def test_the_svg_is_well_formed_and_names_every_instance():
+    answer = plan("p4d.24xlarge", "1g.5gb=9,3g.20gb=1")
+    root = ET.fromstring(draw_svg(answer))
+    texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("1g.5gb") == 9
+    assert texts.count("3g.20gb") == 1
+
+
+# --- Kubernetes ----------------------------------------------------------------------------
+
+
+def paths(values, at="") -> set[str]:
+    if not isinstance(values, dict):
+        return {at}
+    return {p for k, v in values.items() for p in paths(v, f"{at}.{k}".lstrip("."))}
+
+
+@pytest.mark.parametrize("owner", ["ami", "operator"])
+def test_only_values_that_todays_charts_have(owner):
+    charts = facts.table("mig-kubernetes")["charts"]
+    answer = k8s("all-balanced", "mixed", instance_type="p5.48xlarge", owner=owner)
+    assert paths(answer["gpu_operator"]) <= set(charts["gpu-operator"]["values"])
+    assert paths(answer["device_plugin"]) <= set(charts["nvidia-device-plugin"]["values"])
+
+
+def test_single_offers_whole_gpus():
+    answer = k8s("all-1g.10gb", "single", instance_type="p5.48xlarge")
+    assert answer["resources"] == {"nvidia.com/gpu": 56}
+    assert answer["gpu_operator"]["mig"] == {"strategy": "single"}
+
+
+def test_mixed_offers_a_resource_per_profile():
+    answer = k8s("all-balanced", "mixed", instance_type="p4d.24xlarge")
+    assert answer["resources"] == {
+        "nvidia.com/mig-1g.5gb": 16, "nvidia.com/mig-2g.10gb": 8, "nvidia.com/mig-3g.20gb": 8,
+    }  # fmt: skip
+
+
+def test_a_plus_becomes_a_dot_in_the_resource_name():
+    answer = k8s("all-1g.5gb.me", "mixed", gpu="A100-40GB")
+    assert answer["resources"] == {"nvidia.com/mig-1g.5gb.me": 1}
+
+
+def test_single_with_unlike_slices_is_refused():
+    with pytest.raises(KilnError, match="slices that are all alike") as e:
+        k8s("all-balanced", "single", instance_type="p5.48xlarge")
+    assert "--strategy mixed" in e.value.hint
+
+
+def test_the_ami_owns_the_slices_unless_the_operator_does():
+    ours = k8s("all-balanced", "mixed", gpu="H200-141GB")
+    theirs = k8s("all-balanced", "mixed", gpu="H200-141GB", owner="operator")
+    assert ours["gpu_operator"]["migManager"] == {"enabled": False}
+    assert ours["node_labels"] == {}
+    assert theirs["gpu_operator"]["migManager"]["config"] == {"default": "all-balanced"}
+    assert theirs["node_labels"] == {"nvidia.com/mig.config": "all-balanced"}
+
+
+def test_the_text_is_yaml_in_parts():
+    text = k8s_text(k8s("all-balanced", "mixed", instance_type="p4d.24xlarge"))
+    assert "# node labels\n# none: gpu-mig on the AMI makes the slices\n" in text
+    read = yaml.safe_load(text)  # the parts have no key in common
+    assert read["mig"] == {"strategy": "mixed"}
+    assert read["nvidia.com/mig-1g.5gb"] == 16
+    assert read["resources"] == {"limits": {"nvidia.com/mig-1g.5gb": 1}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("all-balanced", "singel"), "unknown strategy 'singel'"),
+        (("all-balancd", "mixed"), "no label 'all-balancd'"),
+        (("all-1g.5gb", "mixed"), "no MIG profile 1g.5gb"),
+    ],
+)
+def test_kubernetes_questions_that_cannot_be_answered(arguments, says):
+    with pytest.raises(KilnError, match=says):
+        k8s(*arguments, instance_type="p5.48xlarge")
+
+
+# --- default labels of the matrix ----------------------------------------------------------
+
+
+def test_a_default_label_must_fit_every_type_that_has_mig():
+    assert check_label("all-balanced", ["p4d.24xlarge", "p5.48xlarge", "g5.xlarge"]) == []
+    problems = check_label("all-1g.10gb", ["p4d.24xlarge", "p5.48xlarge", "p5e.48xlarge"])
+    assert len(problems) == 1
+    assert problems[0].startswith("MIG label 'all-1g.10gb' on p5e.48xlarge (H200-141GB)")
+
+
+def test_a_default_label_for_types_without_mig_is_a_problem():
+    assert "has a GPU with MIG" in check_label("all-balanced", ["g5.xlarge", "g4dn.xlarge"])[0]
+
+
+def test_an_unknown_default_label_gets_the_nearest():
+    assert "did you mean 'all-balanced'?" in check_label("all-balancd", ["p5.48xlarge"])[0]

@@ -1,0 +1,179 @@
+"""Properties of gpu-mig over layouts nobody wrote down, on the stand-in in this process."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mig_machine import in_process
+
+from kiln import facts
+from kiln.mig.profiles import gpu_types
+from kiln.paths import RUNTIME
+from kiln.runtime_import import load
+
+applying = load("gpu_mig.apply")
+config = load("gpu_mig.config")
+placement = load("gpu_mig.placement")
+report = load("gpu_mig.report")
+target = load("gpu_mig.target")
+Settings = load("gpu_mig.settings").Settings
+MigError = load("gpu_mig.errors").MigError
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
+LABELS = config.load(str(RUNTIME / "etc/kiln/mig-config.yaml"))
+TYPES = {  # one instance type per GPU that EC2 offers
+    machine.gpu: machine.type for machine in facts.instances().values() if machine.mig
+}
+ON_SMI = Settings(engine="nvidia-smi", stop_services=())
+
+
+def quiet(message: str) -> None:
+    pass
+
+
+def apply(smi, label):
+    gpus = smi.gpus()
+    wanted = target.resolve(label, gpus)
+    return applying.apply(smi, gpus, wanted, gpu_types(), ON_SMI, quiet)
+
+
+def as_label(entries) -> object:
+    import json
+
+    return config.loads(json.dumps({"version": "v1", "mig-configs": {"x": entries}}))["x"]
+
+
+layouts_of = {
+    gpu: [
+        placement.expand(sorted(gpu_types()[gpu].profiles), counts)
+        for counts in placement.layouts(gpu_types()[gpu], sorted(gpu_types()[gpu].profiles))
+    ]
+    for gpu in ("A100-40GB", "H100-80GB", "RTX-PRO-6000-96GB")
+}
+
+
+@st.composite
+def journeys(draw):
+    """A GPU and two to four layouts it goes through, each GPU of the machine in its own way."""
+    gpu = draw(st.sampled_from(sorted(layouts_of)))
+    stops = []
+    for _ in range(draw(st.integers(2, 4))):
+        entries = []
+        for index in range(2):
+            layout = draw(st.sampled_from(layouts_of[gpu]))
+            enabled = bool(layout) or draw(st.booleans())
+            entry = {"devices": [index], "mig-enabled": enabled}
+            if enabled:
+                entry["mig-devices"] = {p: layout.count(p) for p in layout}
+            entries.append(entry)
+        stops.append(as_label(entries))
+    return gpu, stops
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(journey=journeys())
+def test_any_layout_is_reached_from_any_other_and_applying_again_changes_nothing(
+    tmp_path_factory, journey
+):
+    gpu, stops = journey
+    with in_process(tmp_path_factory.getbasetemp() / "journey", TYPES[gpu]) as smi:
+        for label in stops:
+            apply(smi, label)
+            wanted = target.resolve(label, smi.gpus())
+            assert applying.differences(smi.gpus(), wanted) == []
+            done = len(smi.changes)
+            assert apply(smi, label).changed == ()
+            assert len(smi.changes) == done
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(journey=journeys())
+def test_what_export_prints_applies_as_the_identity(tmp_path_factory, journey):
+    gpu, stops = journey
+    with in_process(tmp_path_factory.getbasetemp() / "export", TYPES[gpu]) as smi:
+        apply(smi, stops[0])
+        text = report.export_yaml(report.export_dict(smi.gpus(), "x"))
+        done = len(smi.changes)
+        assert apply(smi, config.loads(text)["x"]).changed == ()
+        assert len(smi.changes) == done
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(journey=journeys())
+def test_a_plan_keeps_what_can_stay(tmp_path_factory, journey):
+    """What is wanted and there already is kept, unless the rest would then not fit."""
+    gpu, stops = journey
+    kind = gpu_types()[gpu]
+    with in_process(tmp_path_factory.getbasetemp() / "keep", TYPES[gpu]) as smi:
+        apply(smi, stops[0])
+        gpus = smi.gpus()
+        wanted = target.resolve(stops[1], gpus)
+        for plan in applying.checked_plan(smi, gpus, wanted, gpu_types()):
+            aim = wanted[plan.gpu]
+            after = [i.profile for i in plan.keep] + [c.profile for c in plan.create]
+            if aim.mode and gpus[plan.gpu].current:
+                assert sorted(after) == sorted(p for p, _ in aim.shapes)
+                kept = [placement.Placed(i.profile, i.start) for i in plan.keep]
+                assert placement.fit(kind, [c.profile for c in plan.create], kept) is not None
+
+
+@pytest.mark.parametrize("gpu", sorted(TYPES))
+def test_every_label_is_applied_and_changed_to_every_other_label_of_its_gpu(tmp_path, gpu):
+    with in_process(tmp_path / "labels", TYPES[gpu]) as smi:
+        machine = smi.gpus()
+        fitting = []
+        for name, label in sorted(LABELS.items()):
+            if _fits(label, machine, gpu_types()[gpu]):
+                fitting.append(name)
+        assert len(fitting) >= 2
+        walk = list(pairwise(every_change(fitting)))
+        assert {(a, b) for a in fitting for b in fitting if a != b} <= set(walk)
+        for a, b in walk:
+            apply(smi, LABELS[b])
+            wanted = target.resolve(LABELS[b], machine)
+            assert applying.differences(smi.gpus(), wanted) == [], f"{a} to {b}"
+
+
+def every_change(names):
+    """A walk that goes from every name to every other: from each to all later ones and back."""
+    return [
+        stop
+        for i, here in enumerate(names)
+        for stop in [here, *(s for there in names[i + 1 :] for s in (there, here))]
+    ]
+
+
+def _fits(label, machine, kind) -> bool:
+    try:
+        wanted = target.resolve(label, machine)
+        for one in wanted.values():
+            target.check(one, kind)
+    except MigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("gpu", sorted(TYPES))
+def test_largest_first_the_driver_finds_a_place_for_every_set_that_fits(tmp_path, gpu):
+    """Why gpu-mig leaves the places to the driver on an empty GPU: its own choice never dead-ends.
+
+    Checked against the lab's model of the driver's choice, which was read off public transcripts.
+    """
+    kind = gpu_types()[gpu]
+    kinds = sorted(kind.profiles)
+    with in_process(tmp_path / "sets", TYPES[gpu]) as smi:
+        apply(smi, LABELS["all-enabled"])
+        stuck = []
+        for counts in placement.layouts(kind, kinds):
+            names = sorted(placement.expand(kinds, counts), key=load("gpu_mig.profile").by_size)
+            if names:
+                code, _ = smi.run("mig", "-i", "0", "-cgi", ",".join(names), "-C")
+                if code:
+                    stuck.append(names)
+                smi.run("mig", "-i", "0", "-dci")
+                smi.run("mig", "-i", "0", "-dgi")
+        assert stuck == []

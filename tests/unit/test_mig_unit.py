@@ -1,0 +1,75 @@
+"""aws-gpu-mig.service and the gate: their place in the boot."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from kiln.paths import RUNTIME
+from kiln.runtime_import import load
+
+UNITS = RUNTIME / "etc" / "systemd" / "system"
+
+
+def settings(path) -> dict[str, list[str]]:
+    """{key: every word of all its lines}."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text().splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith(("#", ";")):
+            found.setdefault(key, []).extend(value.split())
+    return found
+
+
+UNIT = settings(UNITS / "aws-gpu-mig.service")
+
+
+@pytest.mark.parametrize("earlier", ["nvidia-persistenced", "nvidia-fabricmanager"])
+def test_it_runs_after_what_brings_the_gpus_up(earlier):
+    assert f"{earlier}.service" in UNIT["After"]
+
+
+@pytest.mark.parametrize(
+    "later",
+    ["nvidia-dcgm", "docker", "containerd", "kubelet", "ecs", "slurmd", "amazon-cloudwatch-agent",
+     "nvidia-cdi-refresh"],
+)  # fmt: skip
+def test_it_runs_before_whoever_uses_them(later):
+    assert f"{later}.service" in UNIT["Before"]
+
+
+def test_it_is_a_oneshot_that_the_boot_starts():
+    assert UNIT["Type"] == ["oneshot"]
+    assert UNIT["RemainAfterExit"] == ["yes"]
+    assert UNIT["WantedBy"] == ["multi-user.target"]
+    assert UNIT["ExecStart"] == ["/usr/local/bin/gpu-mig", "apply", "--boot"]
+
+
+@pytest.mark.parametrize("unit", ["kubelet", "ecs", "slurmd"])
+def test_who_joins_a_cluster_asks_the_gate_first(unit):
+    dropin = settings(UNITS / f"{unit}.service.d" / "20-gpu-mig.conf")
+    assert dropin["ExecStartPre"] == ["/usr/local/bin/gpu-mig", "gate"]
+    assert "aws-gpu-mig.service" in dropin["After"]
+    assert f"{unit}.service" in UNIT["Before"]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
+    text = (UNITS / "aws-gpu-mig.service").read_text()
+    unit = tmp_path / "aws-gpu-mig.service"
+    unit.write_text(text.replace("/usr/local/bin/gpu-mig", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "aws-gpu-mig" not in done.stderr, done.stderr
+
+
+def test_the_shipped_settings_file_says_what_holds_without_it(monkeypatch, tmp_path):
+    settings_of = load("gpu_mig.settings")
+    monkeypatch.setenv("GPU_MIG_ROOT", str(RUNTIME))
+    shipped = settings_of.load()
+    monkeypatch.setenv("GPU_MIG_ROOT", str(tmp_path))
+    assert shipped == settings_of.load() == settings_of.Settings()

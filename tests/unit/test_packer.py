@@ -1,0 +1,295 @@
+"""Packer: found, refused, run, stopped. Real Packer with a builder that needs no machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kiln import packer, packer_output
+from kiln.errors import KilnError
+from kiln.packer import Event, Packer
+from kiln.paths import ROOT
+
+OLD = Packer(Path("/usr/bin/packer"), (1, 6, 6))
+NEW = Packer(Path("/usr/bin/packer"), (1, 11, 2))
+
+# Builds nothing, on nothing; $SCRIPT runs here.
+HCL = """
+variable "manifest" {
+  type = string
+}
+variable "script" {
+  type = string
+}
+source "null" "here" {
+  communicator = "none"
+}
+build {
+  sources = ["source.null.here"]
+  provisioner "shell-local" {
+    inline = [var.script]
+  }
+  provisioner "shell-local" {
+    inline = ["echo second step"]
+  }
+  post-processor "manifest" {
+    output = var.manifest
+  }
+}
+"""
+
+
+def program(folder: Path, says: str, name: str = "packer") -> Path:
+    """An executable of that name which prints `says`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ncat <<'E'\n{says}\nE\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def real() -> Packer:
+    try:
+        return packer.find()
+    except KilnError as error:
+        pytest.skip(f"needs Packer: {error.message}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for path in (tmp_path / "row" / "build.pkr.hcl", tmp_path / "row" / packer.BUILD_1_6):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(HCL)
+    return tmp_path / "row"
+
+
+def run(real: Packer, folder: Path, script: str, **more: object) -> packer.BuildResult:
+    return packer.run_build(
+        real,
+        folder,
+        log=folder.parent / "out" / "packer.log",
+        manifest=folder.parent / "out" / "manifest.json",
+        variables={"script": script},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_no_packer_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(KilnError, match="there is no packer on PATH") as caught:
+        packer.find()
+    assert "install packer" in caught.value.hint
+    assert caught.value.exit_code == 1
+
+
+def test_an_old_packer_is_refused_with_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "Packer v1.5.4")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    with pytest.raises(KilnError, match=r"Packer 1\.5\.4 .* is too old") as caught:
+        packer.find()
+    assert "1.6.6" in caught.value.hint
+
+
+def test_another_program_of_that_name_is_told_from_packer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(tmp_path, "1024 words")
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    with pytest.raises(KilnError, match="is not HashiCorp's Packer") as caught:
+        packer.find()
+    assert str(path) in caught.value.message
+    assert "cracklib" in caught.value.message
+
+
+def test_packer_is_found_behind_another_program_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "sbin", "usage: packer")
+    right = program(tmp_path / "bin", "Packer v1.11.2\n\nYour version of Packer is out of date!")
+    monkeypatch.setenv("PATH", f"{tmp_path}/sbin:{tmp_path}/bin:/bin")
+    assert packer.find() == Packer(right, (1, 11, 2))
+
+
+def test_a_named_binary_goes_before_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = program(tmp_path, "Packer v1.7.0", name="my-packer")
+    monkeypatch.setenv("KILN_PACKER", str(named))
+    assert packer.find() == Packer(named, (1, 7, 0))
+    monkeypatch.setenv("KILN_PACKER", str(tmp_path / "nowhere"))
+    with pytest.raises(KilnError, match=r"nowhere is not HashiCorp's Packer"):
+        packer.find()
+
+
+def test_the_old_packer_gets_its_own_file_and_the_new_one_the_folder() -> None:
+    assert packer.command(OLD, "validate")[-1] == "packer-1.6/build.pkr.hcl"
+    assert packer.command(NEW, "validate")[-1] == "."
+    assert Packer(OLD.path, (1, 7, 0)).has_plugins
+    assert not OLD.has_plugins
+
+
+def test_variables_are_written_as_packer_reads_them() -> None:
+    given = {"region": "eu-west-1", "ssh_source_cidrs": ["192.0.2.1/32"], "skip": True, "n": 3}
+    argv = packer.command(OLD, "build", variables=given, var_files=[Path("/v.pkrvars.hcl")])
+    assert argv[1:-1] == [
+        "build",
+        "-var-file=/v.pkrvars.hcl",
+        *("-var", "region=eu-west-1"),
+        *("-var", 'ssh_source_cidrs=["192.0.2.1/32"]'),
+        *("-var", "skip=true"),
+        *("-var", "n=3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (
+            "1795225487,,ui,say,==> al2-510.47.03-cuda11.6-base-x86_64.amazon-ebs.gpu: Waiting",
+            Event(1795225487, "say", "Waiting"),
+        ),
+        (
+            "7,,ui,message,    al2-1.amazon-ebs.gpu: a%!(PACKER_COMMA) b\\n",
+            Event(7, "message", "a, b"),
+        ),
+        (
+            "7,,ui,error,Build 'x.amazon-ebs.gpu' errored: a\\nb",
+            Event(7, "error", "Build 'x.amazon-ebs.gpu' errored: a\nb"),
+        ),
+        ("7,x.gpu,artifact,0,id,us-east-1:ami-1", Event(7, "artifact", "0,id,us-east-1:ami-1")),
+        ("panic: runtime error", None),
+    ],
+)
+def test_a_line_of_packers_output_is_read(line: str, event: Event | None) -> None:
+    assert packer_output.parse(line) == event
+
+
+def test_an_event_knows_its_component_and_its_instance() -> None:
+    text = "Provisioning with shell script: ../../provisioners/nvidia-driver.sh"
+    assert Event(0, "say", text).component == "nvidia-driver"
+    assert Event(0, "message", "Instance ID: i-0a1b").instance_id == "i-0a1b"
+    assert Event(0, "message", "hello").component is None
+
+
+def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(
+        '{"builds": [{"artifact_id": "us-east-1:ami-old"},'
+        ' {"artifact_id": "eu-west-1:ami-2,us-east-1:ami-1"}]}'
+    )
+    assert packer_output.read_manifest(path) == {"eu-west-1": "ami-2", "us-east-1": "ami-1"}
+    assert packer_output.read_manifest(tmp_path / "nowhere") == {}
+
+
+def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Path) -> None:
+    seen: list[Event] = []
+    result = run(real, folder, "echo one, two; echo three", on_event=seen.append)
+    assert (result.exit_code, result.interrupted) == (0, False)
+    texts = [event.text for event in seen]
+    assert any(text.endswith("one, two") for text in texts)
+    log = (folder.parent / "out" / "packer.log").read_text()
+    assert "one, two" in log and "three" in log
+    assert "\x1b" not in log
+
+
+def test_a_build_that_fails_gives_packers_own_words(real: Packer, folder: Path) -> None:
+    result = run(real, folder, "exit 3")
+    assert result.exit_code == 1
+    assert result.amis == {}
+    assert any("exit status: 3" in error for error in result.errors)
+
+
+def test_an_old_manifest_is_not_taken_for_a_new_one(real: Packer, folder: Path) -> None:
+    manifest = folder.parent / "out" / "manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text('{"builds": [{"artifact_id": "us-east-1:ami-old"}]}')
+    assert run(real, folder, "exit 3").amis == {}
+
+
+def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, folder: Path) -> None:
+    stop = threading.Event()
+    seen: list[str] = []
+
+    def watch(event: Event) -> None:
+        seen.append(event.text)
+        if "started" in event.text:
+            stop.set()
+
+    result = run(real, folder, "echo started; exec sleep 2", on_event=watch, stop=stop)
+    assert result.interrupted
+    assert result.exit_code != 0
+    assert any("Cancelling build after receiving" in text for text in seen)
+    assert not any("second step" in text for text in seen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_packer_once_and_waits_for_it(
+    real: Packer, folder: Path, number: signal.Signals
+) -> None:
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from kiln import packer, packer_output
+result = packer.run_build(
+    packer.find(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
+    manifest=Path({str(folder)!r}, "manifest.json"),
+    variables={{"script": "echo started; exec sleep 2"}},
+    on_event=lambda event: print(event.text, flush=True),
+)
+print("interrupted", result.interrupted, flush=True)
+"""
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert caller.stdout
+    lines = []
+    for line in caller.stdout:
+        lines.append(line)
+        if line.strip().endswith("started"):
+            # As a terminal does it: to the whole foreground group.
+            os.killpg(caller.pid, number)
+    assert caller.wait(timeout=30) == 0
+    assert sum("Cancelling build after receiving" in line for line in lines) == 1
+    assert lines[-1] == "interrupted True\n"
+    assert not any("second step" in line for line in lines)
+
+
+def test_an_error_in_the_caller_leaves_no_packer_behind(real: Packer, folder: Path) -> None:
+    def fail(event: Event) -> None:
+        if "started" in event.text:
+            raise RuntimeError("caller")
+
+    with pytest.raises(RuntimeError) as caught:
+        run(real, folder, "echo started; exec sleep 2", on_event=fail)
+    assert str(caught.value) == "caller"
+    # Packer's command line names the folder's neighbour, where its manifest was to go.
+    left = subprocess.run(["pgrep", "-f", str(folder.parent)], capture_output=True, check=False)
+    assert left.stdout == b""
+
+
+def test_packer_validate_finds_what_is_wrong(real: Packer, folder: Path) -> None:
+    extra = 'variable "source_ami" {\n}\nvariable "ssh_source_cidrs" {\n  type = list(string)\n}\n'
+    defaults = HCL.replace("type = string", 'type    = string\n  default = "x"')
+    for path in (folder / "build.pkr.hcl", folder / packer.BUILD_1_6):
+        path.write_text(extra + defaults)
+    assert packer.validate(real, folder) == ""
+    for path in (folder / "build.pkr.hcl", folder / packer.BUILD_1_6):
+        path.write_text(extra + defaults.replace("communicator", "comunicator"))
+    assert "comunicator" in packer.validate(real, folder)
+
+
+def test_packer_fmt_finds_the_file_it_would_change(real: Packer, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.pkr.hcl", tmp_path / "bad.pkr.hcl"
+    good.write_text('variable "a" {\n  type = string\n}\n')
+    bad.write_text('variable "a" {\n    type = string\n}\n')
+    assert packer.badly_formatted(real, [good, bad]) == [bad]
+    assert packer.badly_formatted(real, [good]) == []

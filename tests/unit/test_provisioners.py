@@ -1,0 +1,474 @@
+"""The provisioners: what can be proven about them without a machine to bake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+import pytest
+import yaml
+
+from kiln.matrix import load_recipes
+from kiln.paths import KNOWLEDGE, PROVISIONERS
+
+COMPONENTS = yaml.safe_load((KNOWLEDGE / "components.yaml").read_text())["components"]
+KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
+SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
+ALWAYS = {"KILN_DIR", "KILN_DISTRO", "KILN_FAMILY", "KILN_PACKAGE_MANAGER", "KILN_ARCH"}
+ALWAYS |= {"KILN_FLAVOR", "KILN_COMPONENT", "KILN_ETC", "KILN_ROOT"}
+
+
+def rendered(component: dict, recipe: object) -> dict[str, str]:
+    """What the pipeline puts into a script's environment for a recipe, hashes left out."""
+    engine = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    values = dict(component.get("env", {}))
+    values |= {entry["env"] + "_URL": entry["url"] for entry in component.get("downloads", [])}
+    return {name: engine.from_string(text).render(recipe=recipe) for name, text in values.items()}
+
+
+# ------------------------------------------------------------------- every script
+
+
+def test_every_component_has_its_script_and_every_script_its_component():
+    assert {entry["name"] for entry in COMPONENTS} == {path.stem for path in SCRIPTS}
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing():
+    files = [*SCRIPTS, PROVISIONERS / "lib/kiln.sh"]
+    done = subprocess.run(["shellcheck", *files], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_uses_no_variable_that_nobody_gives_it(path: Path):
+    component = next(entry for entry in COMPONENTS if entry["name"] == path.stem)
+    given = ALWAYS | set(component.get("env", {})) | set(component.get("keys", {}))
+    for entry in component.get("downloads", []):
+        given |= {entry["env"] + "_URL", entry["env"] + "_SHA256"}
+    text = re.sub(r"^\s*#.*$", "", path.read_text(), flags=re.MULTILINE)
+    used = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]{2,})", text))
+    used -= set(re.findall(r"^\s*(?:export )?([A-Z][A-Z0-9_]+)=", text, flags=re.MULTILINE))
+    # Part of a line the script writes for a user's shell.
+    used -= {"PATH"}
+    assert used - given == set()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_download_is_one_the_pipeline_knows(path: Path):
+    component = next(entry for entry in COMPONENTS if entry["name"] == path.stem)
+    known = {entry["env"] for entry in component.get("downloads", [])}
+    assert set(re.findall(r"kiln_download ([A-Z_]+)", path.read_text())) == known
+
+
+def test_no_script_asks_for_whatever_is_newest():
+    for path in SCRIPTS:
+        code = re.sub(r"#.*$", "", path.read_text(), flags=re.MULTILINE)
+        assert "latest" not in code.replace("kmod-nvidia-latest-dkms", ""), path.name
+
+
+@pytest.mark.parametrize("recipe", load_recipes(), ids=lambda recipe: recipe.name)
+def test_everything_a_recipe_downloads_is_pinned_and_encrypted(recipe):
+    for component in COMPONENTS:
+        if component["name"] in recipe.components:
+            for name, value in rendered(component, recipe).items():
+                if name.endswith("_URL") and value:
+                    assert value.startswith("https://"), name
+                    assert "latest" not in value, name
+
+
+@pytest.mark.parametrize("recipe", load_recipes(), ids=lambda recipe: recipe.name)
+def test_packages_are_named_with_exact_versions(recipe):
+    # Companions of fabric manager have versions of their own.
+    unpinned = {"nvlsm", "libibumad", "libibumad3", "infiniband-diags", "nvidia-persistenced"}
+    for component in COMPONENTS:
+        if component["name"] in recipe.components:
+            for name, value in rendered(component, recipe).items():
+                if name.endswith("_PACKAGES"):
+                    names = [word for word in value.split() if "=" not in word]
+                    assert set(names) <= unpinned, name
+
+
+def test_every_key_a_script_checks_is_known_by_its_full_fingerprint():
+    for component in COMPONENTS:
+        for name in component.get("keys", {}).values():
+            assert re.fullmatch("[0-9A-F]{40}", KEYS[name]["fingerprint"]), name
+            assert KEYS[name]["source"]
+
+
+# ------------------------------------------------------------------- lib/kiln.sh
+
+
+class Machine:
+    """A folder that stands in for the build instance; commands in `bin` come first."""
+
+    def __init__(self, root: Path, family: str = "debian") -> None:
+        self.root, self.bin, self.etc = root, root / "bin", root / "etc-kiln"
+        self.kiln = root / "kiln"
+        (self.kiln / "lib").mkdir(parents=True)
+        for name in ("kiln.sh", "record.py"):
+            (self.kiln / "lib" / name).symlink_to(PROVISIONERS / "lib" / name)
+        self.bin.mkdir()
+        self.environment = {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "KILN_DIR": str(self.kiln),
+            "KILN_ETC": str(self.etc),
+            "KILN_ROOT": str(root / "image"),
+            "KILN_DISTRO": "ubuntu2204" if family == "debian" else "al2023",
+            "KILN_FAMILY": family,
+            "KILN_PACKAGE_MANAGER": "apt" if family == "debian" else "dnf",
+            "KILN_ARCH": "x86_64",
+            "KILN_COMPONENT": "sample",
+        }
+
+    def command(self, name: str, body: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+
+    def bash(self, code: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", f'source "$KILN_DIR/lib/kiln.sh"\n{code}'],
+            env={**self.environment, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"), [("510.47.03", "515.65.01"), ("5.14", "10.14"), ("1.9.2", "1.14.0")]
+)
+def test_versions_are_compared_as_numbers(machine: Machine, older: str, newer: str):
+    assert machine.bash(f"kiln_version_lt {older} {newer}").returncode == 0
+    assert machine.bash(f"kiln_version_lt {newer} {older}").returncode == 1
+    assert machine.bash(f"kiln_version_lt {older} {older}").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "version", "build", "fits"),
+    [
+        ("2.12.7-1+cuda11.6", "2.12.7", "cuda11.6", True),
+        ("2.12.7-1+cuda11.6", "2.12.7", "cuda11.7", False),
+        ("2.12.70-1+cuda11.6", "2.12.7", "cuda11.6", False),
+        ("8.5.0.96-1.cuda11.7", "8.5.0.96", "cuda11", True),
+        ("8.5.0.96-1.cuda12.0", "8.5.0.96", "cuda11", False),
+        ("1:4.6.0-1", "4.6.0", "", True),
+        ("580.178.04-1ubuntu1", "580.178.04", "", True),
+        ("580.178.04-1ubuntu1", "580.178.0", "", False),
+    ],
+)
+def test_a_revision_is_only_taken_for_exactly_the_version(
+    machine: Machine, installed: str, version: str, build: str, fits: bool
+):
+    done = machine.bash(f"_kiln_matches '{installed}' '{version}' '{build}'")
+    assert (done.returncode == 0) is fits
+
+
+def test_apt_gets_the_newest_revision_of_exactly_that_version(machine: Machine):
+    machine.command(
+        "apt-cache",
+        "printf ' libnccl2 | 2.29.0-1+cuda13.0 | x\\n libnccl2 | 2.28.9-1+cuda13.0 | x\\n"
+        " libnccl2 | 2.28.9-1+cuda12.9 | x\\n'",
+    )
+    machine.command(
+        "dpkg-query", "grep -q installed $0.state 2>/dev/null && echo 'ii 2.28.9-1+cuda13.0'"
+    )
+    machine.command("apt-get", 'echo "$@" >> $0.log; echo installed > ${0%apt-get}dpkg-query.state')
+    done = machine.bash("kiln_install libnccl2=2.28.9@cuda13.0")
+    assert done.returncode == 0, done.stderr
+    assert "libnccl2=2.28.9-1+cuda13.0" in (machine.bin / "apt-get.log").read_text()
+
+
+def test_a_version_no_repository_has_is_one_message_that_lists_what_there_is(machine: Machine):
+    machine.command("apt-cache", "echo ' libnccl2 | 2.29.0-1+cuda13.0 | x'")
+    machine.command("dpkg-query", "exit 1")
+    done = machine.bash("kiln_install libnccl2=2.28.9@cuda13.0; echo unreachable")
+    assert done.returncode == 1
+    assert "no repository has libnccl2 2.28.9 built for cuda13.0" in done.stderr
+    assert "it offers: 2.29.0-1+cuda13.0" in done.stderr
+    assert "unreachable" not in done.stdout
+
+
+def test_a_package_that_the_tool_forgave_is_not_taken_for_installed(tmp_path: Path):
+    machine = Machine(tmp_path, "al")
+    machine.command("dnf", "exit 0")
+    machine.command("rpm", "echo package is not installed; exit 1")
+    done = machine.bash("kiln_install nvidia-driver=580.178.04")
+    assert done.returncode == 1
+    assert "nvidia-driver is not installed" in done.stderr
+
+
+@pytest.mark.parametrize("tool", ["yum", "dnf"])
+def test_a_hold_that_is_there_is_not_added_twice(tmp_path: Path, tool: str):
+    machine = Machine(tmp_path, "al")
+    line = {"yum": "0:libnccl-2.12.7-1+cuda11.6.*", "dnf": "libnccl-0:2.12.7-1+cuda11.6.*"}[tool]
+    locks = machine.root / "image/etc" / {"yum": "yum/pluginconf.d", "dnf": "dnf/plugins"}[tool]
+    plant(locks, {"versionlock.conf": "", "versionlock.list": line + "\n"})
+    machine.command(tool, 'echo "$@" >> $0.log')
+    machine.command("rpm", "echo 2.12.7-1+cuda11.6")
+    done = machine.bash("kiln_hold libnccl", KILN_PACKAGE_MANAGER=tool)
+    assert done.returncode == 0, done.stderr
+    assert not (machine.bin / f"{tool}.log").exists()
+
+
+def serve(machine: Machine, content: str) -> str:
+    """A curl that answers with `content`; its sha256."""
+    machine.command(
+        "curl", f'while [[ $1 != --output ]]; do shift; done; printf %s "{content}" > "$2"'
+    )
+    done = subprocess.run(["sha256sum"], input=content, capture_output=True, text=True, check=True)
+    return done.stdout.split()[0]
+
+
+def test_a_download_with_another_hash_stops_and_shows_both(machine: Machine):
+    seen = serve(machine, "something else")
+    done = machine.bash("kiln_download X", X_URL="https://vendor/x.run", X_SHA256="ab" * 32)
+    assert done.returncode == 1
+    assert f"expected {'ab' * 32}, got {seen}" in done.stderr
+    assert not (machine.etc / "downloads.json").exists()
+
+
+def test_a_download_nobody_knew_the_hash_of_is_recorded(machine: Machine):
+    seen = serve(machine, "new")
+    done = machine.bash("kiln_download X", X_URL="https://vendor/x.run", X_SHA256="")
+    assert Path(done.stdout.strip()).read_text() == "new"
+    assert json.loads((machine.etc / "downloads.json").read_text()) == [
+        {
+            "url": "https://vendor/x.run",
+            "sha256": seen,
+            "sha256_was": "first-seen",
+            "component": "sample",
+        }
+    ]
+
+
+def test_a_locked_file_that_is_there_is_not_fetched_again(machine: Machine):
+    seen = serve(machine, "same")
+    settings = {"X_URL": "https://vendor/x.run", "X_SHA256": seen}
+    assert machine.bash("kiln_download X", **settings).returncode == 0
+    machine.command("curl", "exit 22")
+    assert machine.bash("kiln_download X", **settings).returncode == 0
+
+
+def test_a_host_that_does_not_answer_is_one_message(machine: Machine):
+    machine.command("curl", "exit 6")
+    done = machine.bash("kiln_download X", X_URL="https://vendor/x.run", X_SHA256="")
+    assert done.returncode == 1
+    assert "cannot download https://vendor/x.run" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A file, its detached signature, the key's file, its fingerprint, and another key's file."""
+    home = tmp_path_factory.mktemp("gnupg")
+    gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--passphrase", ""]
+    paths = {name: str(home / name) for name in ("file", "signature", "key", "other")}
+    Path(paths["file"]).write_text("the installer")
+    for name in ("vendor", "other"):
+        subprocess.run([*gpg, "--quick-generate-key", name, "ed25519", "sign"], check=True)
+    for name, target in (("vendor", "key"), ("other", "other")):
+        subprocess.run([*gpg, "--armor", "--output", paths[target], "--export", name], check=True)
+    sign = [*gpg, "--local-user", "vendor", "--output", paths["signature"], "--detach-sign"]
+    subprocess.run([*sign, paths["file"]], check=True)
+    listed = subprocess.run(
+        [*gpg, "--with-colons", "--list-keys", "vendor"], capture_output=True, text=True, check=True
+    )
+    fingerprint = re.search(r"^fpr:+([0-9A-F]{40}):", listed.stdout, re.MULTILINE)
+    assert fingerprint
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+    return {**paths, "fingerprint": fingerprint.group(1)}
+
+
+def verify(machine: Machine, signed: dict[str, str], **change: str) -> subprocess.CompletedProcess:
+    values = {**signed, **change}
+    words = " ".join(f"'{values[n]}'" for n in ("file", "signature", "key", "fingerprint"))
+    return machine.bash(f"kiln_check_signature {words}")
+
+
+def test_a_good_signature_by_the_known_key_passes(machine: Machine, signed: dict[str, str]):
+    done = verify(machine, signed)
+    assert done.returncode == 0, done.stderr
+    spaced = " ".join(re.findall("....", signed["fingerprint"].lower()))
+    assert verify(machine, signed, fingerprint=spaced).returncode == 0
+
+
+def test_a_file_that_was_changed_is_refused(
+    machine: Machine, signed: dict[str, str], tmp_path: Path
+):
+    changed = tmp_path / "changed"
+    changed.write_text("another installer")
+    done = verify(machine, signed, file=str(changed))
+    assert done.returncode == 1
+    assert "changed is not what" in done.stderr
+
+
+def test_a_key_that_came_with_the_file_is_refused(machine: Machine, signed: dict[str, str]):
+    done = verify(machine, signed, key=signed["other"])
+    assert done.returncode == 1
+    assert f"expected {signed['fingerprint']}, got" in done.stderr
+
+
+def test_a_key_file_with_a_second_key_is_refused(
+    machine: Machine, signed: dict[str, str], tmp_path: Path
+):
+    both = tmp_path / "both"
+    both.write_text(Path(signed["key"]).read_text() + Path(signed["other"]).read_text())
+    assert verify(machine, signed, key=str(both)).returncode == 1
+
+
+def test_a_missing_fingerprint_is_no_licence_to_trust(machine: Machine, signed: dict[str, str]):
+    done = verify(machine, signed, fingerprint="")
+    assert done.returncode == 1
+    assert "no fingerprint given" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "compiler"),
+    [
+        ("gcc10-gcc (GCC) 10.5.0 20230707 (Red Hat 10.5.0-1)", "gcc10-gcc"),
+        ("x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0", "gcc-12"),
+        ("gcc (GCC) 11.5.0 20240719 (Red Hat 11.5.0-5)", "gcc"),
+    ],
+)
+def test_the_kernels_configuration_names_its_compiler(machine: Machine, text: str, compiler: str):
+    code = (PROVISIONERS / "lib/kiln.sh").read_text().replace('"/boot/config-$1"', '"$1"')
+    (machine.kiln / "lib/kiln.sh").unlink()
+    (machine.kiln / "lib/kiln.sh").write_text(code)
+    config = machine.root / "config"
+    config.write_text(f'CONFIG_CC_VERSION_TEXT="{text}"\n')
+    assert machine.bash(f"kiln_compiler {config}").stdout.strip() == compiler
+
+
+def test_a_pinned_kernel_is_the_one_that_boots(machine: Machine):
+    machine.etc.mkdir()
+    (machine.etc / "kernel").write_text("5.15.0-1120-aws\n")
+    assert machine.bash("kiln_boot_kernel").stdout.strip() == "5.15.0-1120-aws"
+
+
+@pytest.mark.parametrize(("systemd", "text"), [("219", "old"), ("252", "new")])
+def test_an_old_systemd_gets_the_unit_it_understands(machine: Machine, systemd: str, text: str):
+    unit = "etc/systemd/system/x.service"
+    for tree, content in (("runtime", "new"), ("runtime-variants/systemd-before-240", "old")):
+        path = machine.kiln / tree / unit
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    machine.command("systemctl", f"echo systemd {systemd}")
+    done = machine.bash(f"kiln_install_runtime {unit}")
+    assert done.returncode == 0, done.stderr
+    assert (machine.root / "image" / unit).read_text() == text
+
+
+def test_programs_are_executable_on_the_image_and_other_files_are_not(machine: Machine):
+    folder = machine.kiln / "runtime/opt/x"
+    folder.mkdir(parents=True)
+    (folder / "program").write_text("#!/bin/sh\n")
+    (folder / "data").write_text("x")
+    (folder / "data").chmod(0o777)
+    assert machine.bash("kiln_install_runtime opt/x").returncode == 0
+    modes = {p.name: oct(p.stat().st_mode)[-3:] for p in (machine.root / "image/opt/x").iterdir()}
+    assert modes == {"program": "755", "data": "644"}
+
+
+def test_what_a_script_needs_and_the_upload_lacks_is_named(machine: Machine):
+    done = machine.bash("kiln_install_runtime opt/missing")
+    assert done.returncode == 1
+    assert "runtime/opt/missing is missing from the upload" in done.stderr
+
+
+def test_a_record_of_a_second_run_repeats_nothing(machine: Machine):
+    for _ in range(2):
+        machine.bash("kiln_record version=1.2 'held+=a b'; kiln_record 'held+=b c'")
+    record = json.loads((machine.etc / "components/sample.json").read_text())
+    assert record == {"component": "sample", "version": "1.2", "held": ["a", "b", "c"]}
+
+
+# ------------------------------------------------------------------- hygiene.sh
+
+CLEAN = {
+    "etc/passwd": "root:x:0:0::/root:/bin/bash\nec2-user:x:1000:1000::/home/ec2-user:/bin/bash\n",
+    "etc/shadow": "root:*LOCK*:1::::::\nec2-user:!!:1::::::\n",
+    "etc/machine-id": "",
+    "var/log/wtmp": "x",
+    "var/tmp/systemd-private-1/keep": "x",
+    "home/ec2-user/.bashrc": "x",
+}
+DIRTY = {
+    "SSH host keys": ("etc/ssh/ssh_host_rsa_key", "x"),
+    "SSH keys of users": ("home/ec2-user/.ssh/authorized_keys", "ssh-rsa AAAA packer"),
+    "shell and tool histories": ("root/.bash_history", "x"),
+    "credentials of users": ("home/ec2-user/.aws/credentials", "x"),
+    "private keys": ("opt/kiln/x", "-----BEGIN RSA PRIVATE KEY-----"),
+    "AWS access keys": ("etc/kiln/x", "key=AKIA" + "A" * 16),
+    "machine id": ("etc/machine-id", "0" * 32),
+    "D-Bus machine id": ("var/lib/dbus/machine-id", "0" * 32),
+    "cloud-init state": ("var/lib/cloud/instances/i-1/x", "x"),
+    "random seed and credential secret": ("var/lib/systemd/random-seed", "x"),
+    "logs with content": ("var/log/syslog", "x"),
+    "journals of the build instance": ("var/log/journal/0123/system.journal", ""),
+    "GPU events": ("var/log/gpuevent.log.1", "x"),
+    "CloudWatch agent state": ("opt/aws/amazon-cloudwatch-agent/logs/state/x", "x"),
+    "SSM agent registration": ("var/lib/amazon/ssm/Vault/x", "x"),
+    "package caches": ("var/cache/apt/archives/x.deb", "x"),
+    "build files": ("var/tmp/kiln/x", "x"),
+    "temporary files": ("tmp/x", "x"),
+    "passwords": ("etc/shadow", "root:$6$salt$hash:1::::::\n"),
+}
+
+
+def hygiene(root: Path) -> tuple[subprocess.CompletedProcess[str], dict]:
+    done = subprocess.run(
+        ["bash", str(PROVISIONERS / "hygiene.sh")],
+        env={"PATH": os.environ["PATH"], "KILN_ROOT": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, json.loads((root / "etc/kiln/hygiene.json").read_text())
+
+
+def plant(root: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+
+def test_a_clean_image_passes_hygiene(tmp_path: Path):
+    plant(tmp_path, CLEAN)
+    done, report = hygiene(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert report["failed"] == 0
+    assert {check["check"] for check in report["checks"]} == set(DIRTY)
+
+
+@pytest.mark.parametrize("name", DIRTY)
+def test_hygiene_stops_the_bake_over_what_is_left(tmp_path: Path, name: str):
+    path, content = DIRTY[name]
+    plant(tmp_path, {**CLEAN, path: content})
+    done, report = hygiene(tmp_path)
+    assert done.returncode == 1
+    assert f"ERROR: {name}: " in done.stderr
+    assert name in [check["check"] for check in report["checks"] if not check["ok"]]
+
+
+# ------------------------------------------------------------------- lib/version_info.py
+
+
+def test_debian_versions_are_taken_apart():
+    sys.path.insert(0, str(PROVISIONERS / "lib"))
+    import version_info
+
+    assert version_info.split_deb("1:2.34-5+b1") == ("1", "2.34", "5+b1")
+    assert version_info.split_deb("2.12.7-1+cuda11.6") == ("0", "2.12.7", "1+cuda11.6")
+    assert version_info.split_deb("20230311") == ("0", "20230311", "")

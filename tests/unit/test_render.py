@@ -1,0 +1,224 @@
+"""Rendered HCL: complete, reproducible, noticed when stale."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import hcl2
+import pytest
+
+from kiln import components, hcl, matrix, packer, render, template_values
+from kiln.components import Component, Download
+from kiln.errors import KilnError
+from kiln.paths import ROOT
+from kiln.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def recipes() -> list[Recipe]:
+    return matrix.load_recipes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `packer/` of its own."""
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
+    return tmp_path / "packer"
+
+
+@pytest.fixture
+def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
+    """The NCCL component with a download and a key, whatever the real one has."""
+    made = replace(
+        components.get("nccl"),
+        env={"NCCL_VERSION": "{{ recipe.nccl }}", "ODD": "a ${b} \"c\" %{d} 'e'"},
+        downloads=(Download("NCCL", "https://example.com/x/nccl-{{ recipe.nccl }}.tar"),),
+        keys={"NCCL_KEY_FINGERPRINT": "efa"},
+    )
+    monkeypatch.setattr(components, "get", lambda name: made)
+    return made
+
+
+def test_what_is_committed_is_what_the_matrix_says(recipes: list[Recipe]) -> None:
+    assert render.stale(recipes) == []
+
+
+def test_rendering_twice_gives_the_same(recipes: list[Recipe]) -> None:
+    assert render.render(recipes[0]) == render.render(recipes[0])
+
+
+def test_both_packers_get_the_same_provisioners(recipes: list[Recipe]) -> None:
+    files = render.render(recipes[0])
+    new, old = hcl2.loads(files[render.BUILD]), hcl2.loads(files[packer.BUILD_1_6])
+    assert new["build"] == old["build"]
+    assert new["locals"] == old["locals"]
+
+
+def test_only_the_new_packer_is_told_what_the_old_one_refuses(recipes: list[Recipe]) -> None:
+    files = render.render(recipes[0])
+    for word in ("metadata_options", "imds_support", "required_version", "required_plugins"):
+        assert word not in files[packer.BUILD_1_6]
+    assert "metadata_options" in files[render.BUILD]
+
+
+def test_scripts_run_in_the_order_of_the_recipe(recipes: list[Recipe]) -> None:
+    for recipe in recipes:
+        text = render.render(recipe)[render.BUILD]
+        places = [text.index(f"provisioners/{name}.sh") for name in recipe.components]
+        assert places == sorted(places)
+
+
+def test_the_step_after_a_reboot_waits_for_it(recipes: list[Recipe]) -> None:
+    data = hcl2.loads(render.render(recipes[0])[render.BUILD])
+    steps = [s for block in data["build"][0]["provisioner"] for s in block.values()]
+    rebooting = [i for i, step in enumerate(steps) if step.get("expect_disconnect")]
+    assert rebooting
+    for index in rebooting:
+        assert "pause_before" in steps[index + 1]
+        assert "start_retry_timeout" in steps[index + 1]
+
+
+def test_a_download_brings_its_url_and_its_hash(
+    recipes: list[Recipe], one_component: Component, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "https://example.com/x/nccl-2.12.7.tar"
+    monkeypatch.setattr(template_values, "locked", lambda: {url: "ab12", "https://other": "cd34"})
+    text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
+    assert f'"NCCL_URL={url}",' in text
+    assert '"NCCL_SHA256=${lookup(var.sha256, "nccl-2.12.7.tar", "")}",' in text
+    assert '    "nccl-2.12.7.tar" = "ab12"\n' in text
+    assert "cd34" not in text
+
+
+def test_two_downloads_of_one_name_are_refused(
+    recipes: list[Recipe], one_component: Component
+) -> None:
+    twin = replace(
+        one_component, downloads=(Download("A", "https://a/x"), Download("B", "https://b/x"))
+    )
+    with pytest.raises(KilnError, match=r"two files called x: https://a/x and https://b/x"):
+        template_values._hashes(recipes[0], [twin])
+
+
+def test_a_key_brings_its_fingerprint(recipes: list[Recipe], one_component: Component) -> None:
+    text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
+    assert '"NCCL_KEY_FINGERPRINT=${lookup(var.signing_keys, "efa", "")}",' in text
+    assert hcl2.loads(text)["variable"]
+
+
+def test_values_are_quoted_for_hcl(recipes: list[Recipe], one_component: Component) -> None:
+    text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
+    assert r""""ODD=a $${b} \"c\" %%{d} 'e'",""" in text
+
+
+def test_a_missing_provisioner_is_named_with_its_path(recipes: list[Recipe]) -> None:
+    ghost = replace(components.get("nccl"), name="ghost")
+    with pytest.raises(KilnError, match=r"'ghost'.*provisioners/ghost\.sh does not exist") as info:
+        template_values._require_provisioners(recipes[0], [ghost])
+    assert info.value.exit_code == 2
+
+
+def test_an_expression_over_a_field_no_recipe_has_is_named(recipes: list[Recipe]) -> None:
+    wrong = replace(components.get("nccl"), env={"X": "{{ recipe.ncll }}"})
+    with pytest.raises(KilnError, match=r"components\.yaml: component 'nccl'.*ncll"):
+        wrong.for_recipe(recipes[0])
+
+
+def test_an_unknown_signing_key_is_named() -> None:
+    with pytest.raises(KilnError, match=r"'nobody' is not in kiln/knowledge/keys\.yaml"):
+        template_values._fingerprints(["nobody"])
+
+
+def test_what_the_machine_learns_is_the_recipe(recipes: list[Recipe]) -> None:
+    told = json.loads(render.render(recipes[0])["files/etc/kiln/recipe.json"])
+    assert told["driver"] == recipes[0].driver
+    assert told["components"] == list(recipes[0].components)
+    assert "row" not in told
+
+
+def test_a_first_render_writes_everything_and_a_second_nothing(
+    folder: Path, recipes: list[Recipe]
+) -> None:
+    assert all(line.endswith(": missing") for line in render.write_all(recipes))
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert render.write_all(recipes) == []
+    assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+
+
+def test_an_edited_a_lost_and_a_left_over_file_are_stale(
+    folder: Path, recipes: list[Recipe]
+) -> None:
+    render.write_all(recipes)
+    name = recipes[0].name
+    (folder / name / render.BUILD).write_text("# by hand\n")
+    (folder / name / render.PLUGINS).unlink()
+    (folder / name / "files" / "old.json").write_text("{}")
+    assert render.stale(recipes) == [
+        f"packer/{name}/build.pkr.hcl: differs from the matrix",
+        f"packer/{name}/files/old.json: not rendered any more",
+        f"packer/{name}/plugins.pkr.hcl: missing",
+    ]
+    render.write_all(recipes)
+    assert render.stale(recipes) == []
+
+
+def test_the_folder_of_a_row_that_is_gone_is_stale_and_goes(
+    folder: Path, recipes: list[Recipe]
+) -> None:
+    render.write_all(recipes)
+    gone, *kept = recipes
+    assert render.stale(kept) == [f"packer/{gone.name}: no row of the matrix makes it"]
+    render.write_all(kept)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(r.name for r in kept)
+
+
+def test_what_render_did_not_write_stays(folder: Path, recipes: list[Recipe]) -> None:
+    render.write_all(recipes)
+    notes = folder / recipes[0].name / "mine.auto.pkrvars.hcl"
+    notes.write_text('region = "eu-west-1"\n')
+    render.write_all(recipes)
+    render.write_all(recipes[1:])
+    assert notes.exists()
+
+
+def test_the_digest_names_the_content(recipes: list[Recipe]) -> None:
+    first = recipes[0]
+    assert render.digest(first) == render.digest(first)
+    assert len({render.digest(recipe) for recipe in recipes}) == len(recipes)
+    assert render.digest(replace(first, nccl="2.12.12")) != render.digest(first)
+
+
+@pytest.mark.parametrize("kind", ["provisioner", "library", "runtime"])
+def test_the_digest_changes_with_every_file_that_is_baked_in(
+    recipes: list[Recipe], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = render.digest(recipes[0])
+    changed = {
+        "provisioner": ROOT / "provisioners" / f"{recipes[0].components[0]}.sh",
+        "library": ROOT / "provisioners" / "lib" / "kiln.sh",
+        "runtime": next(p for p in sorted((ROOT / "runtime").rglob("*")) if p.is_file()),
+    }[kind]
+    real = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: real(path) + (b"#" if path == changed else b"")
+    )
+    assert render.digest(recipes[0]) != before
+
+
+def test_a_run_is_told_to_the_hcl_in_variables_it_has(recipes: list[Recipe]) -> None:
+    told = render.variables(recipes[0], run_id="r1", git_commit="c", target="lab")
+    declared = {
+        name
+        for block in hcl2.loads(render.render(recipes[0])[render.BUILD])["variable"]
+        for name in block
+    }
+    assert {f'"{name}"' for name in told} <= declared
+
+
+def test_hcl_text_reads_back_as_itself() -> None:
+    odd = {"a": 'x "y" \\ z', "b-c": "tab\tnewline\n", "long key": "ü"}
+    data = hcl2.loads(f"v = {hcl.mapping(odd, 0)}\n")
+    assert [json.loads(value) for value in data["v"].values()] == list(odd.values())

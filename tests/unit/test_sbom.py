@@ -1,0 +1,145 @@
+"""The CycloneDX bill of materials of an image."""
+
+import json
+from datetime import datetime, timezone
+
+import pytest
+from cyclonedx.validation.json import JsonStrictValidator
+
+from kiln.errors import KilnError
+from kiln.matrix import load_recipes
+from kiln.paths import ROOT
+from kiln.sbom import SCHEMA, sbom
+
+RECIPE = load_recipes(ROOT / "amis.yaml")[0]
+RUN = "NVIDIA-Linux-x86_64-510.47.03.run"
+KERNEL = "5.10.240-1.amzn2.x86_64"
+
+
+def rpm(name, version, release, arch="x86_64", epoch="0"):
+    return {
+        "manager": "rpm", "name": name, "epoch": epoch, "version": version, "release": release,
+        "arch": arch,
+    }  # fmt: skip
+
+
+INFO = {
+    "schema": 1,
+    "os": {"id": "amzn", "version_id": "2", "name": "Amazon Linux 2"},
+    "arch": "x86_64",
+    "kernel": {"boots": KERNEL, "running": KERNEL},
+    "packages": [
+        rpm("glibc", "2.26", "64.amzn2"),
+        rpm("glibc", "2.26", "64.amzn2", arch="i686"),
+        rpm("kernel", "5.10.230", "1.amzn2"),
+        rpm("kernel", "5.10.240", "1.amzn2"),
+        rpm("openssl", "1.0.2k", "24.amzn2", epoch="1"),
+        rpm("gpg-pubkey", "1", "1", arch="(none)"),
+        rpm("gpg-pubkey", "1", "1", arch="(none)"),
+    ],
+    "modules": [
+        {
+            "name": "nvidia", "kernel": KERNEL, "version": "510.47.03", "srcversion": "AB12",
+            "vermagic": f"{KERNEL} SMP", "license": "NVIDIA", "path": "/lib/modules/x/nvidia.ko",
+        }
+    ],
+    "runfiles": [{"name": RUN, "version": "510.47.03"}],
+    "efa": {"installer": "1.34.0", "packages": ["libfabric-aws-1.22.0amzn1.0"]},
+    "components": {
+        "nvidia-fabricmanager": {"version": "510.47.03", "archive": "fm-archive.tar.xz"},
+        "aws-ofi-nccl": {"version": "1.9.2", "plugin": "/opt/aws-ofi-nccl/lib/libnccl-net.so"},
+        "cuda": {"version": "11.6.2", "packages": ["cuda-toolkit-11-6"]},
+    },
+    "downloads": [
+        {"url": f"https://us.download.nvidia.com/tesla/510.47.03/{RUN}", "sha256": "a" * 64},
+        {"url": "https://efa-installer.amazonaws.com/aws-efa-installer.key", "sha256": "b" * 64},
+    ],
+}  # fmt: skip
+
+
+def bill(info=INFO, **more):
+    return json.loads(sbom(info, RECIPE, **more))
+
+
+def named(name):
+    return [component for component in bill()["components"] if component["name"] == name]
+
+
+def test_it_is_valid_cyclonedx():
+    assert JsonStrictValidator(SCHEMA).validate_str(sbom(INFO, RECIPE)) is None
+    broken = json.dumps({**bill(), "components": "many"})
+    assert JsonStrictValidator(SCHEMA).validate_str(broken) is not None
+
+
+def test_the_image_is_what_it_is_about():
+    image = bill()["metadata"]["component"]
+    assert image["name"] == RECIPE.name
+    assert image["type"] == "operating-system"
+    assert {"name": "kiln:kernel", "value": KERNEL} in image["properties"]
+
+
+def test_every_package_has_its_url_with_distribution_and_processor():
+    (openssl,) = named("openssl")
+    assert openssl["version"] == "1:1.0.2k-24.amzn2"
+    assert openssl["purl"].startswith("pkg:rpm/amzn/openssl@1:1.0.2k-24.amzn2?")
+    assert "distro=amzn-2" in openssl["purl"]
+
+
+def test_packages_of_one_name_stay_apart():
+    assert {entry["version"] for entry in named("kernel")} == {
+        "5.10.230-1.amzn2",
+        "5.10.240-1.amzn2",
+    }
+    assert len(named("glibc")) == 2
+    assert len(named("gpg-pubkey")) == 2
+
+
+def test_what_no_package_manager_knows_is_in_it():
+    (module,) = named("nvidia.ko")
+    assert module["type"] == "device-driver"
+    assert {"name": "kiln:srcversion", "value": "AB12"} in module["properties"]
+    assert {entry["type"] for entry in named(RUN)} == {"device-driver", "file"}
+    assert named("aws-efa-installer")[0]["version"] == "1.34.0"
+    assert named("aws-ofi-nccl")[0]["version"] == "1.9.2"
+    assert named("nvidia-fabricmanager")
+    assert not named("cuda")  # its packages are there
+
+
+def test_a_download_has_its_checksum_and_a_key_is_no_software():
+    (file,) = [entry for entry in named(RUN) if entry["type"] == "file"]
+    assert file["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
+    assert not named("aws-efa-installer.key")
+
+
+def test_the_image_depends_on_everything():
+    content = bill()
+    (image,) = [entry for entry in content["dependencies"] if entry["ref"] == "image"]
+    assert len(image["dependsOn"]) == len(content["components"])
+
+
+def test_the_same_image_gives_the_same_bill():
+    made = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    assert sbom(INFO, RECIPE, made=made) == sbom(INFO, RECIPE, made=made)
+    other = {**INFO, "packages": INFO["packages"][1:]}
+    assert bill()["serialNumber"] != bill(other)["serialNumber"]
+
+
+def test_debian_packages_have_debian_urls():
+    info = {
+        **INFO,
+        "os": {"id": "debian", "version_id": "12", "name": "Debian 12"},
+        "packages": [{**rpm("libc6", "2.36", "9+deb12u10", arch="amd64"), "manager": "dpkg"}],
+    }
+    (libc,) = [entry for entry in bill(info)["components"] if entry["name"] == "libc6"]
+    assert libc["purl"].startswith("pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64")
+
+
+def test_a_build_record_and_its_recipe_do_as_well():
+    record = {"versions": INFO, "recipe": RECIPE.as_json()}
+    assert sbom(record, record["recipe"]).count("pkg:rpm") == sbom(INFO, RECIPE).count("pkg:rpm")
+    assert json.loads(sbom(record))["metadata"]["component"]["name"] == "amzn-2"
+
+
+def test_a_record_without_version_info_is_bad_input():
+    with pytest.raises(KilnError, match="no version-info"):
+        sbom({"ami_id": "ami-1"}, RECIPE)

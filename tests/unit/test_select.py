@@ -1,0 +1,112 @@
+"""Choosing rows by flags: what a person gets, and what they are told instead."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from kiln import matrix
+from kiln.errors import KilnError
+from kiln.recipe import Recipe
+from kiln.select import select
+
+
+@pytest.fixture(scope="module")
+def recipes() -> list[Recipe]:
+    """Three rows of the matrix, and the first one's EKS flavour."""
+    wanted = ("al2-510.47.03", "al2023-580", "ubuntu2204-580")
+    rows = [
+        next(r for r in matrix.load_recipes() if r.name.startswith(name) and _is_usual(r))
+        for name in wanted
+    ]
+    eks = replace(rows[0], name=rows[0].name.replace("base", "eks"), flavor="eks")
+    return [*rows, eks]
+
+
+def _is_usual(recipe: Recipe) -> bool:
+    return (recipe.flavor, recipe.arch) == ("base", "x86_64")
+
+
+def names(found: list[Recipe]) -> list[str]:
+    return [recipe.name for recipe in found]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"distro": "al2", "driver": "510.47.03", "flavor": "base"},
+        {"distro": "al2", "driver": "510", "flavor": "base"},
+        {"driver": "510.47", "cuda": "11", "flavor": "base"},
+        {"cuda": "11.6", "flavor": "base", "arch": "x86_64"},
+        {"name": "al2-510.47.03-cuda11.6-base-x86_64"},
+    ],
+)
+def test_flags_find_the_row_they_describe(recipes: list[Recipe], flags: dict[str, str]) -> None:
+    assert names(select(recipes, **flags)) == ["al2-510.47.03-cuda11.6-base-x86_64"]
+
+
+def test_every_row_that_fits_is_taken_when_asked_for(recipes: list[Recipe]) -> None:
+    assert select(recipes, every=True) == recipes
+    assert {r.distro.id for r in select(recipes, driver="580", every=True)} == {
+        "al2023",
+        "ubuntu2204",
+    }
+
+
+def refused(recipes: list[Recipe], **flags: str) -> KilnError:
+    with pytest.raises(KilnError) as caught:
+        select(recipes, **flags)
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_a_misspelt_distro_is_answered_with_the_nearest(recipes: list[Recipe]) -> None:
+    error = refused(recipes, distro="ubuntu2404", driver="580")
+    assert error.message == "no row of the matrix has --distro ubuntu2404"
+    assert "did you mean 'ubuntu2204'" in error.hint
+
+
+def test_an_unknown_driver_is_answered_with_those_there_are(recipes: list[Recipe]) -> None:
+    error = refused(recipes, driver="470.256.02")
+    assert "510.47.03" in error.hint and "580" in error.hint
+
+
+def test_half_a_number_is_no_beginning_of_a_version(recipes: list[Recipe]) -> None:
+    assert "--driver 51" in refused(recipes, driver="51").message
+
+
+def test_flags_that_exist_but_not_together_name_the_nearest_rows(recipes: list[Recipe]) -> None:
+    error = refused(recipes, distro="al2", driver="580", cuda="13.0")
+    assert error.message == "no row of the matrix has --distro al2 --driver 580 --cuda 13.0"
+    assert "al2023-580" in error.hint and "(distro is al2023)" in error.hint
+    assert "al2-510" not in error.hint
+
+
+def test_several_rows_are_named_with_the_flag_that_tells_them_apart(recipes: list[Recipe]) -> None:
+    error = refused(recipes, driver="580")
+    assert len(re.findall(r"^  \S+-580\.", error.message, re.MULTILINE)) == 2
+    assert "--distro al2023|ubuntu2204" in error.hint
+    assert "--all" in error.hint
+
+
+def test_the_base_flavour_is_meant_when_none_is_said(recipes: list[Recipe]) -> None:
+    assert [recipe.flavor for recipe in select(recipes, distro="al2")] == ["base"]
+    assert [recipe.flavor for recipe in select(recipes, distro="al2", flavor="eks")] == ["eks"]
+
+
+def test_this_kind_of_processor_is_meant_when_none_is_said(recipes: list[Recipe]) -> None:
+    rows = [replace(recipes[0], arch="arm64"), recipes[0]]
+    assert select(rows, distro="al2") == [recipes[0]]
+
+
+def test_rows_of_two_flavours_are_told_apart_by_flavour(recipes: list[Recipe]) -> None:
+    rows = [recipes[3], replace(recipes[3], name="al2-ecs", flavor="ecs")]
+    assert "--flavor eks|ecs" in refused(rows, distro="al2").hint
+
+
+def test_no_flag_at_all_lists_the_matrix(recipes: list[Recipe]) -> None:
+    error = refused(recipes)
+    assert all(recipe.name in error.message for recipe in recipes if _is_usual(recipe))
+    assert "--distro al2|al2023|ubuntu2204" in error.hint

@@ -1,0 +1,116 @@
+"""The stand-ins beside nvidia-smi: daemons that hold devices, and the lab's own handle."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from standin_nvidia_smi_guest import Guest, until
+
+Make = Callable[..., Guest]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def _make(instance_type: str) -> Guest:
+        return Guest(tmp_path, instance_type, "580.173.02")
+
+    return _make
+
+
+@contextmanager
+def forked(guest: Guest, program: str, pid_file: str) -> Iterator[None]:
+    """The daemon, started as systemd starts one of Type=forking, and stopped again."""
+    said = guest.run(program)
+    assert said.code == 0, said
+    path = guest.root / pid_file
+    pid = int(path.read_text())  # there as soon as the parent has left
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: not path.exists())
+
+
+def field(guest: Guest, name: str) -> str:
+    return guest.ok(f"--query-gpu={name}", "--format=csv,noheader", "-i", "0").strip()
+
+
+PERSISTENCED = "run/nvidia-persistenced/nvidia-persistenced.pid"
+FABRIC_MANAGER = "run/nvidia-fabricmanager/nv-fabricmanager.pid"
+
+
+def test_persistence_mode_lasts_as_long_as_persistenced(make: Make) -> None:
+    guest = make("g5.xlarge")
+    with forked(guest, "nvidia-persistenced", PERSISTENCED):
+        assert field(guest, "persistence_mode") == "Enabled"
+    assert field(guest, "persistence_mode") == "Disabled"
+
+
+def test_persistenced_stops_a_reset_of_an_ampere_card(make: Make) -> None:
+    guest = make("p4d.24xlarge")
+    with forked(guest, "nvidia-persistenced", PERSISTENCED):
+        assert "In use by another client" in guest.ok("-i", "0", "-mig", "1")
+        assert guest.smi("-r").code == 255
+        assert field(guest, "mig.mode.current") == "Disabled"
+    assert guest.smi("-r").code == 0
+    assert field(guest, "mig.mode.current") == "Enabled"
+
+
+def test_persistenced_does_not_stop_a_mode_change_on_hopper(make: Make) -> None:
+    guest = make("p5.48xlarge")
+    with forked(guest, "nvidia-persistenced", PERSISTENCED):
+        guest.ok("-i", "0", "-mig", "1")
+        assert field(guest, "mig.mode.current") == "Enabled"
+
+
+def test_persistenced_fails_without_a_gpu(make: Make) -> None:
+    said = make("c5.large").run("nvidia-persistenced")
+    assert said.code == 1 and "failed to initialize" in said.err
+
+
+def test_the_fabric_is_ready_only_while_fabric_manager_runs(make: Make) -> None:
+    guest = make("p5.48xlarge")
+    assert field(guest, "fabric.state") == "In Progress"
+    with forked(guest, "nv-fabricmanager", FABRIC_MANAGER):
+        assert field(guest, "fabric.state") == "Completed"
+    assert field(guest, "fabric.state") == "In Progress"
+
+
+def test_fabric_manager_refuses_a_machine_without_nvswitch(make: Make) -> None:
+    said = make("g5.xlarge").run("nv-fabricmanager")
+    assert said.code == 1 and "NV_WARN_NOTHING_TO_DO" in said.err
+
+
+def test_modprobe_makes_the_device_files(make: Make) -> None:
+    guest = make("g5.12xlarge")
+    assert guest.run("nvidia-modprobe").code == 0
+    made = {path.name for path in (guest.root / "dev").iterdir()}
+    assert {"nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm"} <= made and "nvidia4" not in made
+
+
+def test_unloading_the_driver_forgets_what_it_kept(make: Make) -> None:
+    guest = make("p5.48xlarge")
+    guest.ok("-i", "0", "-mig", "1")
+    guest.ok("mig", "-i", "0", "-cgi", "9")
+    assert guest.run("kiln-lab-gpu", "unload").code == 0
+    assert field(guest, "mig.mode.current") == "Disabled"
+
+
+def test_a_driver_in_use_does_not_unload(make: Make) -> None:
+    guest = make("p5.48xlarge")
+    guest.ok("-i", "0", "-mig", "1")
+    with guest.work(0):
+        said = guest.run("kiln-lab-gpu", "unload")
+    assert said.code == 1 and "in use" in said.err
+    assert field(guest, "mig.mode.current") == "Enabled"
+
+
+@pytest.mark.parametrize("gpu", ["8", "all"])
+def test_hold_names_the_gpu_that_is_not_there(make: Make, gpu: str) -> None:
+    said = make("p5.48xlarge").run("kiln-lab-gpu", "hold", gpu)
+    assert (said.code, said.err) == (2, f"kiln-lab-gpu hold: no GPU {gpu} here (0 to 7)\n")

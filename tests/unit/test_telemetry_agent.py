@@ -1,0 +1,120 @@
+"""The agent's files: what lies where, and that the agent would take it."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from kiln.telemetry import Telemetry, agent_files, dcgm_counters, merged, validate
+from kiln.telemetry.agent import EVENTS
+from kiln.telemetry.facts import facts
+
+ROOT = Path(__file__).parents[2]
+DRIVER = "580.178.04"
+
+
+def files(settings: Telemetry, driver=DRIVER, agent_version=None) -> dict[str, dict]:
+    texts = agent_files(settings, driver, agent_version)
+    return {path: json.loads(text) for path, text in texts.items() if path.endswith(".json")}
+
+
+def test_the_file_that_always_applies_has_events_and_no_metrics():
+    always = {p: c for p, c in files(Telemetry(efa=True, dcgm=True)).items() if "kiln.d" not in p}
+    assert list(always) == [EVENTS]
+    assert "metrics" not in always[EVENTS]
+    assert "metrics_collected" not in always[EVENTS]["logs"]
+
+
+def test_events_go_where_the_original_sent_them():
+    events = files(Telemetry())[EVENTS]
+    assert events["agent"]["run_as_user"] == "root"
+    assert events["logs"]["logs_collected"]["files"]["collect_list"] == [
+        {
+            "file_path": "/var/log/gpuevent.log",
+            "log_group_name": "/ec2/accelerated/accel-event-log",
+            "log_stream_name": "{instance_id}",
+            "timestamp_format": "%Y-%m-%dT%H:%M:%S.%f",
+            "timezone": "UTC",
+            "retention_in_days": 90,
+            "log_group_class": "STANDARD",
+        }
+    ]
+
+
+def test_gpu_series_carry_the_four_dimensions_their_units_and_an_aggregate_per_instance():
+    metrics = files(Telemetry())["kiln.d/gpu.json"]["metrics"]
+    assert metrics["append_dimensions"] == {
+        name: f"${{aws:{name}}}"
+        for name in ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
+    }
+    assert metrics["aggregation_dimensions"] == [["InstanceId"]]
+    measured = metrics["metrics_collected"]["nvidia_gpu"]["measurement"]
+    assert {"name": "utilization_gpu", "unit": "Percent"} in measured
+    assert "power_draw" in measured
+
+
+def test_without_a_driver_on_the_image_there_are_only_events():
+    assert list(files(Telemetry(dcgm=True), driver="")) == [EVENTS]
+
+
+def test_profile_none_has_no_gpu_file():
+    assert list(files(Telemetry(profile="none"))) == [EVENTS]
+
+
+def test_efa_counters_come_from_the_agent_where_it_has_them_and_by_statsd_where_not():
+    new = files(Telemetry(efa=True), agent_version="1.300068.0b1")["kiln.d/efa.json"]
+    old = files(Telemetry(efa=True), agent_version="1.300067.1")["kiln.d/efa.json"]
+    assert "efa_rx_bytes" in new["metrics"]["metrics_collected"]["efa"]["measurement"]
+    assert list(old["metrics"]["metrics_collected"]) == ["statsd"]
+
+
+def test_an_agent_without_log_classes_is_not_told_one():
+    events = files(Telemetry(), agent_version="1.300031.1")[EVENTS]
+    entry = events["logs"]["logs_collected"]["files"]["collect_list"][0]
+    assert "log_group_class" not in entry
+    assert entry["retention_in_days"] == 90
+
+
+def test_slices_of_one_gpu_get_series_of_their_own():
+    emf = files(Telemetry(dcgm=True))["kiln.d/dcgm.json"]
+    prometheus = emf["logs"]["metrics_collected"]["prometheus"]
+    whole, piece = prometheus["emf_processor"]["metric_declaration"]
+    assert whole["dimensions"] == [["InstanceId", "gpu"]]
+    assert piece["dimensions"] == [["InstanceId", "gpu", "GPU_I_ID", "GPU_I_PROFILE"]]
+    assert {whole["label_matcher"], piece["label_matcher"]} == {"^dcgm;$", "^dcgm;.+$"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "efa", "dcgm", "agent_version"),
+    list(
+        itertools.product(
+            ("compute", "graphics", "full", "none", ("power_draw",)),
+            (False, True),
+            (False, True),
+            (None, "1.300030.0"),
+        )
+    ),
+)
+def test_the_agent_takes_every_combination(profile, efa, dcgm, agent_version):
+    settings = Telemetry(profile=profile, efa=efa, dcgm=dcgm, namespace="Team/GPU")
+    config, clashes = merged(files(settings, agent_version=agent_version))
+    assert clashes == []
+    assert validate(config) == []
+
+
+def test_the_exporters_fields_on_the_image_are_those_of_the_knowledge():
+    assert (ROOT / "runtime/etc/kiln/dcgm-counters.csv").read_text() == dcgm_counters()
+
+
+def test_the_programs_on_the_image_use_the_paths_of_the_knowledge():
+    sources = (ROOT / "runtime/opt/kiln/lib/kiln-agent-sources").read_text()
+    exporter = (
+        ROOT / "runtime/etc/systemd/system/nvidia-dcgm-exporter.service.d/10-kiln.conf"
+    ).read_text()
+    dcgm = facts()["dcgm"]
+    assert facts()["agent"]["etc"] in sources
+    assert Path(EVENTS).name in sources
+    assert dcgm["listen"] in sources
+    assert f"{dcgm['program']} -f {dcgm['counters_file']} -a {dcgm['listen']}" in exporter
+    assert dcgm["target_file"].removeprefix("/run/kiln/") in sources

@@ -1,0 +1,296 @@
+"""The bundle for running instances, against system images mounted somewhere (`--root`).
+
+What needs a running system (start, restart, a real agent) is in tests/lab/test_telemetry_bundle.py.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kiln import bundle
+from kiln.bundle import AgentPackage
+from kiln.errors import KilnError
+from kiln.paths import RUNTIME, RUNTIME_VARIANTS
+from kiln.telemetry import Telemetry
+
+AGENT = "opt/aws/amazon-cloudwatch-agent"
+EVENTS = f"{AGENT}/etc/amazon-cloudwatch-agent.d/kiln-events.json"
+MONITOR = "etc/systemd/system/aws-hw-monitor.service"
+WANTS = "etc/systemd/system/multi-user.target.wants/aws-hw-monitor.service"
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("systemctl"),
+    reason="the installer asks for root and for systemctl --root",
+)
+
+
+@pytest.fixture(scope="module")
+def installer(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("bundle") / "kiln-telemetry.sh"
+    bundle.write(out, Telemetry(efa=True))
+    return out
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return make_image(tmp_path / "image")
+
+
+def make_image(
+    root: Path,
+    os_release: str = 'ID="amzn"\nVERSION_ID="2023"\n',
+    python: str = "3.9",
+    systemd: str = "252",
+    agent: str | None = "1.300071.0b1720",
+) -> Path:
+    for folder in ("opt", "usr/local/bin", "var/lib"):
+        (root / folder).mkdir(parents=True)
+    # systemctl takes an empty .wants away; an image never has it empty.
+    put(root / "etc/systemd/system/multi-user.target.wants/sshd.service", "")
+    put(root / "etc/os-release", os_release)
+    put(root / "usr/bin/python3", "")
+    put(root / f"usr/bin/python{python}", "")
+    if systemd != "219":
+        put(root / f"usr/lib/systemd/libsystemd-shared-{systemd}.so", "")
+    if agent:
+        put(root / AGENT / "bin/CWAGENT_VERSION", f"{agent}\n")
+        (root / AGENT / "etc/amazon-cloudwatch-agent.d").mkdir(parents=True)
+        put(
+            root / "etc/systemd/system/amazon-cloudwatch-agent.service",
+            "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n",
+        )
+    return root
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def run(installer: Path, root: Path, *options: str, rc: int = 0) -> str:
+    done = subprocess.run(
+        ["bash", str(installer), "--root", str(root), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == rc, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Every file with its content's digest, every link with its target, every folder."""
+
+    def content(path: Path) -> str:
+        if path.is_symlink():
+            return str(path.readlink())
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+
+    return {str(path.relative_to(root)): content(path) for path in sorted(root.rglob("*"))}
+
+
+def test_the_same_input_gives_the_same_bytes(installer):
+    assert bundle.script(Telemetry(efa=True)) == installer.read_text()
+
+
+def test_the_whole_event_monitor_is_in_it_and_nothing_of_mig():
+    taken = set(bundle.runtime_files())
+    monitor = {
+        str(path.relative_to(RUNTIME)) for path in (RUNTIME / "opt/kiln/lib/gpu_xid").rglob("*.py")
+    }
+    assert monitor
+    assert monitor <= taken
+    assert MONITOR in taken
+    assert not [path for path in taken if "mig" in path or "__pycache__" in path]
+
+
+def test_every_unit_of_the_bundle_finds_its_program_in_it():
+    taken = bundle.runtime_files()
+    programs = {
+        program
+        for target, path in taken.items()
+        if target.startswith("etc/systemd/system/")
+        for program in re.findall(r"^ExecStart(?:Pre)?=[-+]?(\S+)", path.read_text(), re.MULTILINE)
+    }
+    ours = {program for program in programs if program.startswith(("/opt/kiln", "/usr/local"))}
+    assert ours
+    assert {program.lstrip("/") for program in ours} <= set(taken)
+
+
+def test_a_package_for_a_system_that_the_bundle_refuses_is_an_error():
+    with pytest.raises(KilnError, match="refuses suse 15"):
+        bundle.script(Telemetry(), [AgentPackage("suse 15", "x86_64", "https://x", "0" * 64)])
+
+
+@needs_root
+def test_it_installs_enables_and_says_that_it_starts_at_the_next_boot(installer, image):
+    said = run(installer, image)
+    assert "starts at the next boot" in said
+    assert (image / EVENTS).exists()
+    assert (image / MONITOR).read_text() == (RUNTIME / MONITOR).read_text()
+    assert (image / WANTS).is_symlink()
+    assert (image / "opt/kiln/lib/kiln-agent-sources").stat().st_mode & 0o777 == 0o755
+
+
+@needs_root
+def test_a_second_run_changes_nothing_and_says_so(installer, image):
+    run(installer, image)
+    before = tree(image)
+    assert "nothing to do" in run(installer, image)
+    assert tree(image) == before
+
+
+@needs_root
+def test_uninstall_leaves_the_image_as_it_was(installer, image):
+    before = tree(image)
+    run(installer, image)
+    assert tree(image) != before
+    run(installer, image, "--uninstall")
+    assert tree(image) == before
+    assert "nothing to do" in run(installer, image, "--uninstall")
+
+
+@needs_root
+def test_what_was_there_before_comes_back(installer, image):
+    theirs = (
+        "[Service]\nExecStart=/opt/aws/aws-hw-monitor.sh\n[Install]\nWantedBy=multi-user.target\n"
+    )
+    put(image / MONITOR, theirs)
+    subprocess.run(["systemctl", f"--root={image}", "enable", "aws-hw-monitor"], check=True)
+    before = tree(image)
+    said = run(installer, image)
+    assert f"kept the /{MONITOR} that was here before" in said
+    assert (image / MONITOR).read_text() != theirs
+    run(installer, image)
+    run(installer, image, "--uninstall")
+    assert tree(image) == before
+
+
+@needs_root
+def test_what_a_run_that_was_cut_off_early_left_is_taken_back(installer, image):
+    put(image / MONITOR, "theirs")
+    before = tree(image)
+    put(image / "var/lib/kiln/telemetry/before" / MONITOR, "theirs")
+    run(installer, image, "--uninstall")
+    assert tree(image) == before
+
+
+@needs_root
+def test_an_edited_file_under_etc_kiln_is_kept(installer, image):
+    run(installer, image)
+    (image / "etc/kiln/dcgm-counters.csv").write_text("mine\n")
+    assert "left your own /etc/kiln/dcgm-counters.csv" in run(installer, image)
+    assert (image / "etc/kiln/dcgm-counters.csv").read_text() == "mine\n"
+    run(installer, image, "--uninstall")
+    assert (image / "etc/kiln/dcgm-counters.csv").read_text() == "mine\n"
+
+
+@needs_root
+def test_a_damaged_program_is_mended(installer, image):
+    run(installer, image)
+    program = image / "opt/kiln/lib/kiln-agent-sources"
+    program.write_text("")
+    run(installer, image)
+    assert program.read_text() == (RUNTIME / "opt/kiln/lib/kiln-agent-sources").read_text()
+
+
+@needs_root
+def test_a_newer_bundle_replaces_the_older_one_and_leaves_nothing_of_it(image, installer, tmp_path):
+    older = tmp_path / "older.sh"
+    bundle.write(older, Telemetry(dcgm=True))
+    before = tree(image)
+    run(older, image)
+    assert (image / AGENT / "etc/kiln.d/dcgm.json").exists()
+    run(installer, image)
+    assert not (image / AGENT / "etc/kiln.d/dcgm.json").exists()
+    run(installer, image, "--uninstall")
+    assert tree(image) == before
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("agent", "log_class", "efa"),
+    [
+        ("1.247350.0", False, "statsd"),
+        ("1.300031.1", False, "statsd"),
+        ("1.300032.3", True, "statsd"),
+        ("1.300071.0b1720", True, "efa_rx_bytes"),
+    ],
+)
+def test_the_configuration_fits_the_agent_that_is_there(installer, tmp_path, agent, log_class, efa):
+    image = make_image(tmp_path, agent=agent)
+    run(installer, image)
+    assert ("log_group_class" in (image / EVENTS).read_text()) is log_class
+    assert efa in (image / AGENT / "etc/kiln.d/efa.json").read_text()
+    timer = "etc/systemd/system/timers.target.wants/kiln-efa-statsd.timer"
+    assert (image / timer).is_symlink() is (efa == "statsd")
+
+
+@needs_root
+def test_after_an_upgrade_of_the_agent_nobody_counts_twice(installer, tmp_path):
+    image = make_image(tmp_path, agent="1.300032.3")
+    timer = image / "etc/systemd/system/timers.target.wants/kiln-efa-statsd.timer"
+    run(installer, image)
+    assert timer.is_symlink()
+    put(image / AGENT / "bin/CWAGENT_VERSION", "1.300071.0b1720\n")
+    run(installer, image)
+    assert not timer.is_symlink()
+
+
+@needs_root
+@pytest.mark.parametrize(("systemd", "old"), [("219", True), ("239", True), ("240", False)])
+def test_a_systemd_too_old_for_the_unit_gets_its_variant(installer, tmp_path, systemd, old):
+    image = make_image(tmp_path, systemd=systemd)
+    run(installer, image)
+    source = RUNTIME_VARIANTS / "systemd-before-240" if old else RUNTIME
+    assert (image / MONITOR).read_text() == (source / MONITOR).read_text()
+
+
+@needs_root
+def test_without_the_agent_only_the_monitor_is_installed(installer, tmp_path):
+    image = make_image(tmp_path, agent=None)
+    run(installer, image, "--without-agent")
+    assert (image / MONITOR).exists()
+    assert not list(image.rglob("*cloudwatch*"))
+    assert not (image / "opt/kiln/lib/kiln-agent-sources").exists()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("machine", "options", "rc", "message"),
+    [
+        ({"os_release": "ID=arch\n"}, (), 2, "no support for arch"),
+        ({"os_release": 'ID=ubuntu\nVERSION_ID="18.04"\n'}, (), 2, "no support for ubuntu 18.04"),
+        ({"python": "3.6"}, (), 1, "needs Python 3.7"),
+        ({"agent": None}, (), 1, "the CloudWatch agent is not in"),
+        ({"agent": "1.247349.0"}, (), 1, "must be 1.247350.0 or newer"),
+        ({}, ("--frobnicate",), 2, "unknown option --frobnicate"),
+        ({}, ("--agent-package", "/nonexistent.rpm"), 2, "no such file"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses_before_it_changes_anything(
+    installer, tmp_path, machine, options, rc, message
+):
+    image = make_image(tmp_path, **machine)
+    before = tree(image)
+    assert message in run(installer, image, *options, rc=rc)
+    assert tree(image) == before
+
+
+@needs_root
+def test_a_torn_installer_says_so_and_does_nothing(installer, image, tmp_path):
+    lines = installer.read_text().splitlines()
+    middle = len(lines) - 10
+    torn = tmp_path / "torn.sh"
+    torn.write_text("\n".join(lines[:middle] + lines[middle + 1 :]) + "\n")
+    before = tree(image)
+    assert "damaged" in run(torn, image, rc=1)
+    half = tmp_path / "half.sh"
+    half.write_text("\n".join(lines[:middle]))
+    subprocess.run(["bash", str(half), "--root", str(image)], check=False, capture_output=True)
+    assert tree(image) == before

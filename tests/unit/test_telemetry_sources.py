@@ -1,0 +1,174 @@
+"""`kiln-agent-sources`: the agent starts with what this machine serves, never without events.
+
+Run as it runs before the agent's start, on a root of its own (`KILN_ROOT`).
+"""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from kiln.telemetry import Telemetry, agent_files
+
+PROGRAM = Path(__file__).parents[2] / "runtime/opt/kiln/lib/kiln-agent-sources"
+ETC = "opt/aws/amazon-cloudwatch-agent/etc"
+MERGED = f"{ETC}/amazon-cloudwatch-agent.d"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A root with the files of an image that has everything switched on, and no hardware."""
+    settings = Telemetry(efa=True, dcgm=True)
+    for path, text in agent_files(settings, "580.178.04").items():
+        put(tmp_path / ETC / path, text)
+    put(tmp_path / "var/lib/cloud/data/instance-id", "i-0123456789abcdef0\n")
+    return tmp_path
+
+
+def put(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def give(machine: Path, *hardware: str) -> None:
+    if "gpu" in hardware:
+        smi = "#!/bin/sh\necho 'GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)'\n"
+        put(machine / "usr/bin/nvidia-smi", smi, 0o755)
+    if "efa" in hardware:
+        put(machine / "sys/class/infiniband/rdmap16s27/ports/1/hw_counters/rx_bytes", "0\n")
+    if "exporter" in hardware:
+        put(machine / "usr/bin/dcgm-exporter", "#!/bin/sh\n", 0o755)
+
+
+def start(machine: Path, **env: str) -> tuple[list[str], str]:
+    """What the agent would read besides the events, and what the program said."""
+    done = subprocess.run(
+        [str(PROGRAM)],
+        env={**os.environ, "KILN_ROOT": str(machine), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = sorted(path.name for path in (machine / MERGED).iterdir())
+    return [name for name in found if name != "kiln-events.json"], done.stdout
+
+
+def test_without_hardware_the_agent_has_its_events_and_each_reason_is_said(machine):
+    found, said = start(machine)
+    assert found == []
+    assert (machine / MERGED / "kiln-events.json").exists()
+    assert "gpu metrics off: /usr/bin/nvidia-smi is missing" in said
+    assert "efa metrics off: no EFA device" in said
+    assert "dcgm metrics off: dcgm-exporter is not installed" in said
+
+
+def test_with_hardware_everything_is_on(machine):
+    give(machine, "gpu", "efa", "exporter")
+    found, _ = start(machine)
+    assert found == ["kiln-dcgm.json", "kiln-efa.json", "kiln-gpu.json"]
+    staged = (machine / ETC / "kiln.d/gpu.json").read_text()
+    assert (machine / MERGED / "kiln-gpu.json").read_text() == staged
+
+
+def test_a_driver_without_a_gpu_is_off_and_says_why(machine):
+    put(machine / "usr/bin/nvidia-smi", "#!/bin/sh\necho No devices were found; exit 6\n", 0o755)
+    found, said = start(machine)
+    assert found == []
+    assert "No devices were found" in said
+
+
+def test_an_nvidia_smi_that_hangs_holds_the_agent_up_only_so_long(machine):
+    put(machine / "usr/bin/nvidia-smi", "#!/bin/sh\ntrap '' TERM\nsleep 30\n", 0o755)
+    began = time.monotonic()
+    found, said = start(machine, KILN_NVIDIA_SMI_SECONDS="1")
+    assert time.monotonic() - began < 5
+    assert found == []
+    assert "did not answer in 1 s" in said
+
+
+def test_a_gpu_that_is_gone_since_the_last_start_is_off(machine):
+    give(machine, "gpu")
+    assert start(machine)[0] == ["kiln-gpu.json"]
+    (machine / "usr/bin/nvidia-smi").unlink()
+    assert start(machine)[0] == []
+
+
+def test_a_configuration_of_somebody_elses_is_left_alone(machine):
+    give(machine, "gpu")
+    (machine / MERGED / "kiln-events.json").unlink()
+    put(machine / MERGED / "ssm_AmazonCloudWatch-ours", "{}")
+    found, said = start(machine)
+    assert found == ["ssm_AmazonCloudWatch-ours"]
+    assert "not ours" in said
+
+
+@pytest.mark.parametrize("place", [f"{MERGED}/theirs.json", f"{ETC}/amazon-cloudwatch-agent.json"])
+def test_a_second_nvidia_gpu_section_would_stop_the_agent_so_ours_stays_out(machine, place):
+    give(machine, "gpu")
+    put(machine / place, '{"metrics": {"metrics_collected": {"nvidia_gpu": {}}}}')
+    found, said = start(machine)
+    assert "kiln-gpu.json" not in found
+    assert f"/{place} has a section nvidia_gpu of its own" in said
+
+
+def give_translator(machine: Path) -> None:
+    """A stand-in for the agent's translator: refuses a second namespace, as the real one does."""
+    put(
+        machine / "opt/aws/amazon-cloudwatch-agent/bin/config-translator",
+        "#!/bin/sh\ntouch $KILN_ROOT/asked\n"
+        'while [ "$1" != --input-dir ]; do shift; done\n'
+        "[ $(grep -ho '\"namespace\": [^,}]*' $2/* | sort -u | wc -l) -le 1 ] && exit\n"
+        "echo 'Different values are specified for namespace'; exit 1\n",
+        0o755,
+    )
+
+
+def test_a_clash_that_only_the_agents_translator_sees_keeps_ours_out(machine):
+    give(machine, "gpu")
+    give_translator(machine)
+    put(machine / MERGED / "theirs.json", '{"metrics": {"namespace": "Theirs"}}\n')
+    found, said = start(machine)
+    assert found == ["theirs.json"]
+    assert "Different values are specified for namespace" in said
+
+
+def test_files_of_others_that_fit_change_nothing(machine):
+    give(machine, "gpu")
+    give_translator(machine)
+    put(machine / MERGED / "theirs.json", '{"metrics": {"namespace": "CWAgent"}}\n')
+    found, _ = start(machine)
+    assert found == ["kiln-gpu.json", "theirs.json"]
+    assert (machine / "asked").exists()
+
+
+def test_among_our_own_files_the_translator_is_not_asked(machine):
+    give(machine, "gpu", "efa")
+    give_translator(machine)
+    assert start(machine)[0] == ["kiln-efa.json", "kiln-gpu.json"]
+    assert not (machine / "asked").exists()
+
+
+def test_the_scrape_target_carries_the_instance(machine):
+    give(machine, "gpu", "exporter")
+    start(machine)
+    target = json.loads((machine / "run/kiln/dcgm-target.json").read_text())
+    assert target == [
+        {"targets": ["127.0.0.1:9400"], "labels": {"InstanceId": "i-0123456789abcdef0"}}
+    ]
+
+
+def test_when_it_breaks_half_way_no_old_metrics_are_left_behind(machine):
+    give(machine, "gpu")
+    start(machine)
+    (machine / "usr/bin/nvidia-smi").unlink()
+    (machine / "run/kiln").rename(machine / "run/moved")
+    put(machine / "run/kiln", "not a folder")
+    env = {**os.environ, "KILN_ROOT": str(machine)}
+    done = subprocess.run([str(PROGRAM)], env=env, capture_output=True, check=False)
+    assert done.returncode != 0
+    assert [path.name for path in (machine / MERGED).iterdir()] == ["kiln-events.json"]

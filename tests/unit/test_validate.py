@@ -1,0 +1,80 @@
+"""`validate`: every row rendered, held to the policy, and shown to Packer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kiln import matrix, packer, render
+from kiln.errors import KilnError
+from kiln.packer import Packer
+from kiln.paths import ROOT
+from kiln.recipe import Recipe
+from kiln.validate import validate
+
+
+@pytest.fixture
+def real() -> Packer:
+    try:
+        return packer.find()
+    except KilnError as error:
+        pytest.skip(f"needs Packer: {error.message}")
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
+    """Two rows, rendered where nobody else renders."""
+    for name in ("provisioners", "runtime", "runtime-variants"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
+    return matrix.load_recipes()[:2]
+
+
+def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """Let what is rendered differ, as if the template did."""
+    real = render.render
+
+    def other(recipe: Recipe) -> dict[str, str]:
+        files = real(recipe)
+        assert any(old in text for text in files.values())
+        return {path: text.replace(old, new) for path, text in files.items()}
+
+    monkeypatch.setattr(render, "render", other)
+
+
+def test_the_matrix_is_valid(real: Packer, recipes: list[Recipe]) -> None:
+    results = validate(recipes, real)
+    assert [result.name for result in results] == [recipe.name for recipe in recipes]
+    assert [str(f) for result in results for f in result.findings] == []
+    assert all(result.valid and result.seconds > 0 for result in results)
+
+
+@pytest.mark.parametrize(
+    ("rule", "old", "new"),
+    [
+        ("packer-validate", "shutdown_behavior    =", "shut_down_behavior   ="),
+        ("packer-validate", "throughput            = var", "throughput            = 7 + 0 * var"),
+        ("packer-fmt", "  region  ", "  region "),
+        ("root-encrypted", "encrypted             = true", "encrypted             = false"),
+    ],
+)
+def test_what_one_of_the_three_finds_is_told_per_row(
+    real: Packer,
+    recipes: list[Recipe],
+    monkeypatch: pytest.MonkeyPatch,
+    rule: str,
+    old: str,
+    new: str,
+) -> None:
+    edited(monkeypatch, old, new)
+    for result in validate(recipes, real):
+        assert not result.valid
+        assert {finding.rule for finding in result.findings} == {rule}
+        assert {finding.row for finding in result.findings} == {result.name}
+        assert json.loads(json.dumps(result.as_json()))["valid"] is False
+
+
+def test_no_row_is_no_error(real: Packer) -> None:
+    assert validate([], real) == []

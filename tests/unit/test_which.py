@@ -1,0 +1,64 @@
+"""`which`: the rows that serve an instance type."""
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from kiln.errors import KilnError
+from kiln.matrix import load_recipes
+from kiln.paths import ROOT
+from kiln.which import which, which_text
+
+TODAY = date(2026, 11, 21)
+RECIPES = load_recipes(ROOT / "amis.yaml")
+CLASSIC = next(one for one in RECIPES if (one.distro.id, one.stack) == ("al2", "classic"))
+LTS = next(
+    one for one in RECIPES if (one.distro.id, one.stack, one.arch) == ("al2023", "lts", "x86_64")
+)
+
+
+def rows(answer, key):
+    return [entry["row"] for entry in answer[key]]
+
+
+def test_a_supported_driver_comes_before_one_past_its_end():
+    answer = which("p4d.24xlarge", [CLASSIC, LTS], today=TODAY)
+    assert rows(answer, "serves") == [LTS.name, CLASSIC.name]
+    assert answer["gpus"] == "8 × NVIDIA A100-SXM4-40GB"
+
+
+def test_a_row_whose_driver_is_too_old_is_listed_with_the_reason():
+    answer = which("p5.48xlarge", [CLASSIC, LTS], today=TODAY)
+    assert rows(answer, "serves") == [LTS.name]
+    (entry,) = answer["does_not"]
+    assert entry["row"] == CLASSIC.name
+    assert "525" in entry["reasons"][0]
+
+
+def test_a_row_for_another_processor_does_not_serve():
+    answer = which("g5g.xlarge", [LTS], today=TODAY)
+    assert any("arm64" in reason for reason in answer["does_not"][0]["reasons"])
+
+
+def test_the_rows_own_targets_do_not_matter():
+    elsewhere = replace(LTS, target_instance_types=("p3dn.24xlarge",))
+    assert rows(which("p5.48xlarge", [elsewhere], today=TODAY), "serves") == [LTS.name]
+
+
+def test_efa_counts_where_the_type_has_it():
+    without = replace(LTS, name="without-efa", efa=None)
+    answer = which("p5.48xlarge", [without, LTS], today=TODAY)
+    assert rows(answer, "serves") == [LTS.name, "without-efa"]
+    assert any("no EFA software" in reason for reason in answer["serves"][1]["reasons"])
+
+
+def test_the_text_says_so_when_nothing_serves():
+    text = which_text(which("p6-b300.48xlarge", [CLASSIC], today=TODAY))
+    assert "no row of the matrix serves it" in text
+    assert f"-  {CLASSIC.name}" in text
+
+
+def test_an_unknown_type_is_bad_input():
+    with pytest.raises(KilnError, match=r"p9\.48xlarge is not a GPU instance type"):
+        which("p9.48xlarge", RECIPES)

@@ -1,0 +1,77 @@
+"""The Xid catalogue: every entry is complete and sourced, and what is generated is current."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kiln import xid, xid_catalogue
+from kiln.errors import KilnError
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> dict[str, Any]:
+    return json.loads(xid_catalogue.CATALOGUE.read_text())
+
+
+def test_generated_files_are_what_the_knowledge_says() -> None:
+    assert xid_catalogue.stale() == [], "run: python -m kiln.xid_catalogue"
+
+
+def test_every_code_has_name_meaning_severity_action_and_source(catalogue: dict[str, Any]) -> None:
+    codes = {key: row for key, row in catalogue.items() if key.split()[0] in ("xid", "sxid")}
+    codes.pop("sxid words")
+    assert len(codes) == 177 + 421
+    for key, row in codes.items():
+        for field in ("name", "meaning", "severity", "action", "source"):
+            assert row[field], f"{key}: {field}"
+        assert row["severity"] in ("fatal", "error", "warning", "info")
+
+
+def test_xids_are_known_without_a_gap(catalogue: dict[str, Any]) -> None:
+    assert all(f"xid {code}" in catalogue for code in range(1, 178))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (48, "stop and start the instance"),
+        (63, "stop all CUDA processes, reset the GPU"),
+        (74, "nvidia-smi nvlink -e"),
+        (13, "CUDA_LAUNCH_BLOCKING=1"),
+        (31, "CUDA_LAUNCH_BLOCKING=1"),
+    ],
+)
+def test_aws_actions_are_those_of_its_table(code: int, words: str) -> None:
+    entry = xid.explain(code)
+    assert words in entry["action"]
+    assert entry["action_nvidia"] != entry["action"]
+
+
+def test_one_entry_stands_on_one_line_for_the_daemon(catalogue: dict[str, Any]) -> None:
+    lines = xid_catalogue.CATALOGUE.read_text().splitlines()
+    assert len(lines) == len(catalogue) + 2
+
+
+def test_a_fact_without_a_source_is_refused() -> None:
+    row = {"code": 1, "name": "x", "source": {"name": "hearsay"}}
+    with pytest.raises(KilnError, match="hearsay"):
+        xid_catalogue.check_sources("xid 1", row, {"driver": "…"})
+
+
+def test_an_unknown_code_is_refused_with_the_nearest() -> None:
+    with pytest.raises(KilnError) as caught:
+        xid.explain("xid 178")
+    assert caught.value.exit_code == 2
+    assert "Xid 177" in caught.value.hint
+
+
+def test_parse_stream_gives_null_for_what_a_line_does_not_say() -> None:
+    found = list(xid.parse_stream(["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."]))
+    assert len(found) == 1
+    assert found[0]["xid"] == 79
+    assert found[0]["sxid"] is found[0]["pid"] is found[0]["process"] is None
+    for key in ("pci", "name", "severity", "action", "raw"):
+        assert found[0][key]

@@ -1,0 +1,125 @@
+"""`gpu-xid` as a person meets it: commands, exit codes, one message for a mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kiln import runtime_import
+from kiln.paths import ROOT, RUNTIME
+
+LIBRARY = RUNTIME / "opt" / "kiln" / "lib"
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=app, GPU has fallen off the bus."
+
+
+def gpu_xid(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    program = (
+        f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); "
+        "from gpu_xid.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-ISB", "-c", program, *arguments],
+        input=stdin, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """An event log with a fatal Xid, a folded one, a start record and a torn line."""
+    rows = json.loads(
+        gpu_xid("replay", "-", stdin=f"2026-11-21T01:02:03Z h kernel: {XID}\n").stdout
+    )
+    path = tmp_path / "gpuevent.log"
+    path.write_text(
+        json.dumps({"time": "2026-11-21T01:00:00.000000Z", "event": "start", "version": "1"})
+        + "\n"
+        + json.dumps(rows)
+        + "\n"
+        + json.dumps({**rows, "count": 41, "first_seq": 1})
+        + '\n{"time": "20'
+    )
+    return path
+
+
+def test_replay_reads_an_archive_from_a_file_or_stdin(tmp_path: Path) -> None:
+    archive = tmp_path / "messages"
+    archive.write_text(f"Nov 21 01:02:03 host kernel: {XID}\nother\n")
+    for done in (
+        gpu_xid("replay", str(archive)),
+        gpu_xid("monitor", "--file", str(archive)),
+        gpu_xid("replay", "-", stdin=archive.read_text()),
+    ):
+        assert done.returncode == 0
+        assert [json.loads(line)["xid"] for line in done.stdout.splitlines()] == [79]
+
+
+def test_summary_counts_what_was_folded(log: Path) -> None:
+    done = gpu_xid("summary", "--log", str(log), "--json")
+    assert json.loads(done.stdout)["events"][0]["count"] == 42
+    assert "42  xid  79" in gpu_xid("summary", "--log", str(log)).stdout
+
+
+def test_tail_shows_the_newest_events_for_people(log: Path) -> None:
+    lines = gpu_xid("tail", "-n", "1", "--log", str(log)).stdout.splitlines()
+    assert lines == [
+        "2026-11-21T01:02:03.000000Z  Xid 79     fatal   0000:3b:00: GPU has fallen off the bus, "
+        "app[7] (x41)"
+    ]
+
+
+def test_explain_prints_meaning_action_and_sources() -> None:
+    done = gpu_xid("explain", "48")
+    assert "Xid 48: Double Bit ECC Error" in done.stdout
+    assert "Action (AWS)" in done.stdout
+    assert "Sources" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["explain", "178"], "nearest: Xid 175, Xid 176, Xid 177"),
+        (["explain", "seven"], "write 79, xid79 or sxid 12028"),
+        (["replay", "/none"], "/none: No such file or directory"),
+        (["summary", "--log", "/none"], "/none: No such file or directory"),
+        (["monitor", "--bogus", "1"], "monitor knows --config"),
+        (["monitor", "--log"], "--log needs a value"),
+        (["monitor", "--config", "/none"], "/none: no such file"),
+        (["monitor", "--log", "x", "--state", "/tmp/x"], "absolute path"),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_2(arguments: list[str], words: str) -> None:
+    done = gpu_xid(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_shipped_configuration_is_the_default_one() -> None:
+    config = runtime_import.load("gpu_xid.config")
+    shipped = json.loads((RUNTIME / "etc/kiln/gpu-xid.json").read_text())
+    assert config.check(shipped, "shipped") == config.check({}, "default")
+    assert shipped["hooks"] == config.HOOK_DEFAULTS
+
+
+def test_the_documentation_names_every_key_of_a_line() -> None:
+    event = runtime_import.load("gpu_xid.event")
+    page = (ROOT / "docs" / "telemetry-xid.md").read_text()
+    for key in (*event._COMMON, *event._OPTIONAL):
+        if key != "cursor":
+            assert f"`{key}`" in page or f'"{key}"' in page, key
+
+
+def test_the_daemon_imports_nothing_that_costs_memory() -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); import gpu_xid.monitor; "
+        "print(' '.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-ISB", "-c", program], capture_output=True, text=True, check=True
+    )
+    heavy = {"re", "json", "socket", "subprocess", "logging", "argparse", "asyncio", "enum"}
+    assert heavy & set(done.stdout.split()) == set()

@@ -1,0 +1,628 @@
+"""The Xid event parser as it ships: no pytest, so that every Python from 3.7 on can run it.
+
+`python3.7 tests/unit/test_xid_core.py` works too (see test_xid_pythons.py).
+"""
+# ruff: noqa: B007, PTH100, PTH104, PTH108, PTH118, PTH120, PTH123, PTH202, PTH208, RUF015, UP031
+
+import errno
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "runtime", "opt", "kiln", "lib"))
+
+from gpu_xid import checkpoint, config, kmsg, lean  # noqa: E402
+from gpu_xid.catalogue import Catalogue  # noqa: E402
+from gpu_xid.explain import UnknownCodeError, explain  # noqa: E402
+from gpu_xid.monitor import Monitor  # noqa: E402
+from gpu_xid.pipeline import messages  # noqa: E402
+from gpu_xid.prefix import strip  # noqa: E402
+from gpu_xid.stream import events  # noqa: E402
+
+CORPUS = os.path.join(ROOT, "tests", "data", "xid", "lines.jsonl")
+OPTIONAL = ("gpu_instance", "compute_instance", "caused_by_xid", "nvswitch", "word", "link")
+
+UNKNOWN = "pid='<unknown>', name=<unknown>"
+XID_79 = "NVRM: Xid (PCI:0000:3b:00): 79, %s, GPU has fallen off the bus." % UNKNOWN
+XID_31 = "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=app, Ch %08x"
+
+
+def corpus():
+    with open(CORPUS, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+class Corpus(unittest.TestCase):
+    """476 kernel lines from issues, tests and the driver's format strings."""
+
+    def test_every_event_is_found_with_every_field_right(self):
+        for row in corpus():
+            if row["event"] is None:
+                continue
+            with self.subTest(row["line"]):
+                found = list(events(row["line"].split("\n")))
+                self.assertEqual(len(found), 1)
+                for key, wanted in row["event"].items():
+                    self.assertEqual(
+                        found[0].get(key, False if key == "injected" else None), wanted
+                    )
+                nvlink = found[0]["xid"] in range(144, 151)
+                for key in OPTIONAL:
+                    if key not in row["event"] and not nvlink:
+                        self.assertIsNone(found[0].get(key), key)
+
+    def test_no_look_alike_is_taken_for_an_event(self):
+        for row in corpus():
+            if row["event"] is None:
+                with self.subTest(row["line"]):
+                    self.assertEqual(list(events(row["line"].split("\n"))), [])
+
+    def test_uuid_serial_and_lost_gpu_lines_are_understood(self):
+        for row in corpus():
+            if "note" in row:
+                with self.subTest(row["line"]):
+                    found = messages(strip(row["line"]).text)
+                    self.assertEqual(len(found), 1)
+                    for key, wanted in row["note"].items():
+                        self.assertEqual(found[0][key], wanted)
+
+    def test_every_event_has_name_severity_and_action_unless_the_code_is_new(self):
+        for row in corpus():
+            for found in events(row["line"].split("\n")):
+                self.assertIn(found["severity"], ("fatal", "error", "warning", "info"))
+                self.assertTrue(found["action"])
+                if found["xid"] not in (999, 99999) and found["sxid"] not in (99999, 20123):
+                    self.assertTrue(found["name"], row["line"])
+
+
+class Meaning(unittest.TestCase):
+    def one(self, line):
+        found = list(events(line.split("\n")))
+        self.assertEqual(len(found), 1, line)
+        return found[0]
+
+    def test_aws_action_stands_where_aws_says_otherwise(self):
+        found = self.one("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, name=a, Graphics Exception: ESR")
+        self.assertIn("CUDA_LAUNCH_BLOCKING=1", found["action"])
+        self.assertEqual(found["action_nvidia"], "restart the application")
+
+    def test_nvlink_words_are_decoded(self):
+        found = self.one(
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 "
+            "(0x025525c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+        )
+        self.assertEqual(found["unit"], "NETIR_LINK_EVT")
+        self.assertEqual((found["severity"], found["link"]), ("fatal", 9))
+        self.assertEqual(found["resolution"], "RESET_GPU")
+        self.assertEqual(found["investigate"], "INVESTIGATE_PEER_DEVICE")
+
+    def test_nonfatal_nvlink_error_that_kills_the_application_is_an_error(self):
+        found = self.one(
+            "NVRM: Xid (PCI:0019:01:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 "
+            "(0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)"
+        )
+        self.assertEqual((found["severity"], found["resolution"]), ("error", "XID_154_EVAL"))
+
+    def test_newer_layout_of_the_nvlink_words_is_read_with_a_newer_driver(self):
+        lines = [
+            "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
+            "NVRM: Xid (PCI:0000:04:00): 145, RLW_REMAP Fatal XC0 i0 Link 00 "
+            "(0x00000004 0x00000040 0x00000000 0x00000000)",
+        ]
+        found = list(events(lines))[0]
+        self.assertEqual((found["resolution"], found["driver"]), ("RESET_GPU", "580.95.05"))
+
+    def test_recovery_action_of_154_decides(self):
+        line = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to %s"
+        self.assertEqual(self.one(line % "0x2 (OS Reboot)")["severity"], "fatal")
+        self.assertEqual(self.one(line % "0x2 (OS Reboot)")["recovery"], "Node Reboot Required")
+        self.assertEqual(self.one(line % "0x0 (None)")["severity"], "info")
+
+    def test_codes_that_changed_their_meaning_follow_the_driver(self):
+        line = "NVRM: Xid (PCI:0000:01:00): 139, pid=7, name=a, Ch 1"
+        old = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 2023"
+        self.assertEqual(list(events([old, line]))[0]["name"], "CUDA Fast Path Error")
+        self.assertEqual(list(events([line]))[0]["name"], "OFA1 Error")
+
+    def test_the_severity_word_of_an_sxid_is_believed(self):
+        line = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 10001, %s, PRI WRITE SYS error"
+        self.assertEqual(self.one(line % "Fatal")["severity"], "fatal")
+        self.assertEqual(self.one(line % "Non-fatal")["severity"], "warning")
+
+    def test_three_sxid_records_are_one_event(self):
+        head = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, "
+        found = self.one(
+            head
+            + "Non-fatal, Link 44 Minion Link DLREQ interrupt\n"
+            + head
+            + "Severity 0 Engine instance 44 Sub-engine instance 00\n"
+            + head
+            + "Data {0x0000002b, 0x0000002b}"
+        )
+        self.assertEqual(len(found["detail"]), 2)
+
+    def test_uuid_comes_from_the_line_the_driver_prints_first(self):
+        uuid = "GPU-b6c3b2be-c55b-d076-fa0e-d464e4c7e08b"
+        lines = ["[1.0] NVRM: GPU at PCI:0000:3b:00: " + uuid, "[1.1] " + XID_79]
+        self.assertEqual(list(events(lines))[0]["uuid"], uuid)
+
+    def test_an_unknown_code_is_an_event_without_a_name(self):
+        found = self.one("NVRM: Xid (PCI:0000:01:00): 999, something new")
+        self.assertEqual((found["xid"], found["name"], found["severity"]), (999, None, "error"))
+
+    def test_an_indented_line_belongs_to_the_event_before_it(self):
+        found = self.one("[1.0] " + XID_79 + "\n               NVRM: more of it\n[2.0] other")
+        self.assertTrue(found["raw"].endswith("\nNVRM: more of it"))
+
+    def test_an_indented_paste_is_read_line_by_line(self):
+        lines = ["    [1.0] " + XID_79, "    [1.1] " + XID_31 % 1, "    [1.2] other"]
+        self.assertEqual([found["xid"] for found in events(lines)], [79, 31])
+
+    def test_a_user_supplied_severity_wins(self):
+        fields = messages("NVRM: Xid (PCI:0000:01:00): 63, Row Remapper: New row")[0]
+        Catalogue(overrides={"xid 63": "fatal"}).classify(fields)
+        self.assertEqual(fields["severity"], "fatal")
+
+    def test_time_is_given_when_the_prefix_says_it_fully(self):
+        found = self.one("2026-09-14T20:30:27-0400 host kernel: " + XID_79)
+        self.assertEqual(found["time"], "2026-09-15T00:30:27.000000Z")
+        self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
+
+    def test_a_number_in_brackets_behind_a_host_is_no_kernel_time(self):
+        found = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
+        self.assertIsNone(found["monotonic_us"])
+
+    def test_a_line_of_another_program_in_syslog_is_no_event(self):
+        self.assertEqual(list(events(["Nov 20 12:00:00 host root: " + XID_79])), [])
+
+
+class Explain(unittest.TestCase):
+    def test_a_code_may_be_written_in_any_way(self):
+        for code in (79, "79", "xid79", "Xid 79", "XID:79"):
+            self.assertEqual(explain(code)["name"], "GPU has fallen off the bus")
+        self.assertEqual(explain("sxid 12028")["kind"], "sxid")
+        self.assertEqual(explain(12028)["kind"], "sxid")
+
+    def test_an_unknown_code_names_the_nearest(self):
+        with self.assertRaises(UnknownCodeError) as caught:
+            explain(178)
+        self.assertIn("Xid 177", caught.exception.nearest)
+        for wrong in ("", "seven", "xid", "-1", "79abc", "9" * 30):
+            self.assertRaises(UnknownCodeError, explain, wrong)
+
+
+class Ring:
+    """A kernel ring of `size` records behind the reader's `read`, with /dev/kmsg's behaviour."""
+
+    def __init__(self, size=1000):
+        self.size = size
+        self.records = []
+        self.first = 0
+
+    def say(self, text, prefix=4, usec=None):
+        seq = self.first + len(self.records)
+        usec = seq * 1000 if usec is None else usec
+        self.records.append(b"%d,%d,%d,-;%s\n" % (prefix, seq, usec, text.encode()))
+        if len(self.records) > self.size:
+            del self.records[0]
+            self.first += 1
+
+    def reader(self):
+        ring = self
+
+        class Reader(kmsg.KmsgReader):
+            def __init__(self):
+                kmsg.KmsgReader.__init__(self, os.devnull)
+                self.read = self.read_ring
+                self.at = ring.first
+
+            def rewind(self):
+                kmsg.KmsgReader.rewind(self)
+                self.at = ring.first
+
+            def read_ring(self, _fd, _size):
+                if self.at < ring.first:
+                    self.at = ring.first
+                    raise OSError(errno.EPIPE, "overrun")
+                if self.at - ring.first >= len(ring.records):
+                    raise BlockingIOError
+                self.at += 1
+                return ring.records[self.at - 1 - ring.first]
+
+        return Reader()
+
+
+class Machine(unittest.TestCase):
+    """The monitor on a made-up kernel ring, without systemd."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.log = os.path.join(self.dir, "gpuevent.log")
+        self.ring = Ring()
+
+    def monitor(self, **settings):
+        conf = config.check(dict({"log": self.log}, **settings), "test")
+        place = checkpoint.PositionFile(os.path.join(self.dir, "position"))
+        monitor = Monitor(conf, self.ring.reader(), place, environ={})
+        monitor.start()
+        return monitor
+
+    def kill(self, monitor):
+        """What kill -9 leaves: nothing flushed, nothing said, the lock gone."""
+        os.close(monitor.position_file.fd)
+        monitor.position_file.fd = -1
+        monitor.log.close()
+
+    def rows(self, path=None):
+        with open(path or self.log, "rb") as file:
+            return [json.loads(line) for line in file]
+
+    def seqs(self, *paths):
+        """Sequence numbers of all events in the log, folded ones unfolded as far as counted."""
+        found = []
+        for path in paths or (self.log,):
+            for row in self.rows(path):
+                if row["event"] in ("xid", "sxid"):
+                    found += [row["seq"]] * row.get("count", 1)
+        return found
+
+    def test_an_event_is_one_line_with_the_time_first(self):
+        monitor = self.monitor()
+        self.ring.say(XID_79)
+        monitor.work()
+        with open(self.log) as file:
+            last = file.readlines()[-1]
+        self.assertRegex(last, r'^\{"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z",')
+        row = json.loads(last)
+        self.assertEqual((row["xid"], row["pci"], row["pid"]), (79, "0000:3b:00", None))
+        self.assertEqual((row["seq"], row["severity"], row["raw"]), (0, "fatal", XID_79))
+        self.assertNotIn("injected", row)
+
+    def test_the_start_record_tells_no_xid_from_no_monitor(self):
+        self.monitor()
+        row = self.rows()[0]
+        self.assertEqual(row["event"], "start")
+        for key in ("version", "boot_id", "driver", "gpus"):
+            self.assertIn(key, row)
+
+    def test_a_line_from_user_space_is_kept_and_marked(self):
+        self.ring.say(XID_79, prefix=12)
+        self.monitor()
+        self.assertIs(self.rows()[-1]["injected"], True)
+
+    def test_what_happened_before_the_start_is_caught_up(self):
+        self.ring.say("NVRM: GPU at PCI:0000:3b:00: GPU-b6c3b2be-c55b-d076-fa0e-d464e4c7e08b")
+        self.ring.say(XID_79)
+        self.monitor()
+        row = self.rows()[-1]
+        self.assertEqual((row["event"], row["catchup"]), ("xid", True))
+        self.assertTrue(row["uuid"].startswith("GPU-b6c3"))
+
+    def test_restart_neither_loses_nor_repeats(self):
+        first = self.monitor()
+        for number in range(10):
+            self.ring.say(XID_31.replace("3b", "%02x" % number) % number)
+        first.work()
+        first.stop()
+        for number in range(10, 20):
+            self.ring.say(XID_31.replace("3b", "%02x" % number) % number)
+        self.monitor()
+        self.assertEqual(self.seqs(), list(range(20)))
+
+    def test_kill_while_events_are_held_back_neither_loses_nor_repeats(self):
+        first = self.monitor()
+        for number in range(30):  # one repeats and is folded, the others differ
+            self.ring.say(XID_31 % number if number % 3 else XID_31.replace("3b", "%02x" % number))
+        first.work()
+        written = len(self.seqs())
+        self.assertLess(written, 30)
+        self.kill(first)
+        second = self.monitor()
+        second.stop()
+        self.assertEqual(len(self.seqs()), 30)
+        third = self.monitor()
+        third.stop()
+        self.assertEqual(len(self.seqs()), 30)
+
+    def test_a_torn_last_line_is_mended(self):
+        first = self.monitor()
+        self.ring.say(XID_79)
+        self.ring.say(XID_31 % 1)
+        first.work()
+        self.kill(first)
+        os.unlink(os.path.join(self.dir, "position"))  # power loss: only the log is left
+        with open(self.log, "r+b") as file:
+            file.truncate(os.path.getsize(self.log) - 25)
+        self.monitor().stop()
+        self.assertEqual(self.seqs(), [0, 1])
+
+    def test_an_overrun_is_an_event_with_the_exact_count(self):
+        self.ring = Ring(size=5)
+        monitor = self.monitor()
+        self.ring.say("other")
+        monitor.work()
+        for number in range(20):
+            self.ring.say("other")
+        monitor.work()
+        row = self.rows()[-1]
+        self.assertEqual((row["event"], row["lost"]), ("overrun", 15))
+        self.assertEqual((row["lost_from"], row["lost_to"]), (1, 15))
+
+    def test_records_overwritten_between_two_runs_are_counted(self):
+        self.ring = Ring(size=5)
+        self.ring.say("other")
+        self.monitor().stop()
+        for number in range(20):
+            self.ring.say("other")
+        self.monitor()
+        row = [row for row in self.rows() if row["event"] == "overrun"][-1]
+        self.assertEqual((row["lost"], row["exact"]), (15, True))
+
+    def test_a_storm_is_folded_into_one_line_with_a_count(self):
+        monitor = self.monitor()
+        for number in range(1000):
+            self.ring.say(XID_31 % number, usec=number)
+        monitor.work()
+        self.assertEqual(len(self.seqs()), 1)  # the first one, at once
+        monitor.stop()
+        rows = [row for row in self.rows() if row["event"] == "xid"]
+        self.assertEqual(len(rows), 2)
+        self.assertEqual(rows[1]["count"], 999)
+        self.assertEqual((rows[1]["first_seq"], rows[1]["seq"]), (1, 999))
+
+    def test_a_storm_of_two_hours_leaves_a_line_a_window(self):
+        monitor = self.monitor(fold_window_s=60)
+        for second in range(7200):
+            self.ring.say(XID_31 % second, usec=second * 1000000)
+            monitor.work()
+        monitor.stop()
+        self.assertEqual(len(self.seqs()), 7200)
+        self.assertLess(len(self.rows()), 130)
+
+    def test_different_faults_are_not_folded_together(self):
+        monitor = self.monitor()
+        self.ring.say(XID_31 % 1)
+        self.ring.say((XID_31 % 1).replace("3b", "4c"))
+        self.ring.say((XID_31 % 1).replace("name=app", "name=other"))
+        self.ring.say((XID_31 % 1) + " caused by previous Xid 94")
+        self.ring.say((XID_31 % 1).replace("name=app", "name=train.3"))
+        self.ring.say((XID_31 % 1).replace("name=app", "name=train.4"))
+        nvlink = "NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link %02d (0x1 0x0)"
+        self.ring.say(nvlink % 8)
+        self.ring.say(nvlink % 9)
+        monitor.work()
+        self.assertEqual(len(self.rows()), 9)
+
+    def test_folding_can_be_switched_off(self):
+        monitor = self.monitor(fold_window_s=0)
+        for number in range(10):
+            self.ring.say(XID_31 % number)
+        monitor.work()
+        self.assertEqual(self.seqs(), list(range(10)))
+
+    def test_raw_writes_the_kernel_line_and_nothing_else(self):
+        first = self.monitor(format="raw")
+        self.ring.say("nothing of ours")
+        self.ring.say(XID_79, usec=1234567)
+        first.work()
+        self.kill(first)
+        self.ring.say(XID_31 % 1, usec=2000000)
+        self.monitor(format="raw").stop()
+        with open(self.log) as file:
+            self.assertEqual(
+                file.read(), "[    1.234567] %s\n[    2.000000] %s\n" % (XID_79, XID_31 % 1)
+            )
+
+    def test_raw_repeats_nothing_when_killed_before_its_position_was_saved(self):
+        first = self.monitor(format="raw")
+        self.ring.say(XID_79)
+        first.work()
+        with open(os.path.join(self.dir, "position")) as file:
+            saved = file.read()
+        self.ring.say(XID_31 % 1)
+        self.ring.say(XID_31 % 2)
+        first.work()
+        self.kill(first)
+        with open(os.path.join(self.dir, "position"), "w") as file:
+            file.write(saved)
+        self.monitor(format="raw").stop()
+        with open(self.log) as file:
+            self.assertEqual(len(file.readlines()), 3)
+
+    def test_own_rotation_keeps_every_event_and_the_checkpoint(self):
+        monitor = self.monitor(max_bytes=4096, keep=50, fold_window_s=0)
+        for number in range(100):
+            self.ring.say(XID_31 % number)
+            monitor.work()
+        self.kill(monitor)
+        os.unlink(os.path.join(self.dir, "position"))
+        self.monitor(max_bytes=4096, keep=50, fold_window_s=0).stop()
+        names = [os.path.join(self.dir, n) for n in os.listdir(self.dir) if n.startswith("gpue")]
+        self.assertGreater(len(names), 5)
+        self.assertEqual(sorted(self.seqs(*names)), list(range(100)))
+
+    def test_rotation_from_outside_is_followed(self):
+        monitor = self.monitor()
+        self.ring.say(XID_79)
+        monitor.work()
+        os.rename(self.log, self.log + "-20261121")
+        with open(self.log, "w"):  # logrotate's `create`
+            pass
+        self.ring.say(XID_31 % 1)
+        monitor.work()
+        self.assertEqual(self.seqs(), [1])
+        self.kill(monitor)
+        os.rename(self.log, self.log + "-20261122")
+        self.monitor().stop()
+        self.assertEqual(self.seqs(), [])
+
+    def test_a_full_disk_loses_nothing_and_says_so_when_it_must(self):
+        monitor = self.monitor(queue_lines=10, fold_window_s=0)
+        monitor.log.path = "/dev/full"
+        monitor.log.close()
+        for number in range(15):
+            self.ring.say(XID_31 % number)
+        monitor.work()
+        self.assertIsNotNone(monitor.log.error)
+        monitor.log.path, monitor.log.retry_at = self.log, None
+        monitor.work()
+        self.assertEqual(self.seqs(), list(range(10)))
+        row = self.rows()[-1]
+        self.assertEqual((row["event"], row["events"]), ("dropped", 5))
+
+    def test_a_write_cut_short_leaves_whole_lines_only(self):
+        from gpu_xid import log as log_module
+
+        monitor = self.monitor(fold_window_s=0)
+        real = os.write
+
+        class Short:
+            def __getattr__(self, name):
+                return getattr(os, name)
+
+            @staticmethod
+            def write(fd, data):
+                return real(fd, data[: len(data) // 2])
+
+        self.ring.say(XID_79)
+        self.ring.say(XID_31 % 1)
+        self.ring.say(XID_31 % 2)
+        log_module.os = Short()
+        try:
+            monitor.work()
+        finally:
+            log_module.os = os
+        self.rows()  # every line is whole
+        monitor.log.retry_at = None
+        monitor.work()
+        self.assertEqual(self.seqs(), [0, 1, 2])
+
+    def test_a_changed_clock_moves_the_time_and_loses_or_repeats_nothing(self):
+        from gpu_xid import event
+
+        real, shift = time.time, [0]
+
+        class Clock:
+            clock_gettime, CLOCK_MONOTONIC = time.clock_gettime, time.CLOCK_MONOTONIC
+            gmtime = time.gmtime
+
+            @staticmethod
+            def time():
+                return real() + shift[0]
+
+        now = int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1000000)
+        event.time = Clock
+        self.addCleanup(setattr, event, "time", time)
+        first = self.monitor()
+        for number, hours in enumerate((0, -5, 5)):
+            shift[0] = hours * 3600
+            self.ring.say(XID_31.replace("3b", "%02x" % number) % number, usec=now)
+            first.work()
+        self.kill(first)
+        self.monitor().stop()
+        self.assertEqual(self.seqs(), [0, 1, 2])
+        times = [row["time"] for row in self.rows() if row["event"] == "xid"]
+        self.assertLess(times[1], times[0])
+        self.assertLess(times[0], times[2])
+
+    def test_a_second_monitor_on_the_same_log_is_refused(self):
+        self.monitor()
+        with self.assertRaises(checkpoint.BusyError):
+            checkpoint.PositionFile(os.path.join(self.dir, "position"))
+
+    def test_a_new_boot_id_on_the_same_kernel_repeats_nothing(self):
+        first = self.monitor()
+        self.ring.say(XID_79)
+        first.work()
+        first.stop()
+        conf = config.check({"log": self.log}, "test")
+        place = checkpoint.PositionFile(os.path.join(self.dir, "position"))
+        monitor = Monitor(conf, self.ring.reader(), place, environ={})
+        monitor.boot = monitor.lines.boot = "f" * 32
+        monitor.start()
+        self.assertEqual(self.seqs(), [0])
+
+    def test_a_new_boot_begins_anew(self):
+        first = self.monitor()
+        self.ring.say(XID_79)
+        first.work()
+        first.stop()
+        self.ring = Ring()
+        self.ring.say(XID_79, usec=77)
+        conf = config.check({"log": self.log}, "test")
+        place = checkpoint.PositionFile(os.path.join(self.dir, "position"))
+        monitor = Monitor(conf, self.ring.reader(), place, environ={})
+        monitor.boot = monitor.lines.boot = "f" * 32
+        monitor.start()
+        self.assertEqual(self.seqs(), [0, 0])
+
+    def test_a_line_our_own_code_cannot_bear_does_not_stop_the_next(self):
+        monitor = self.monitor()
+        real = monitor.lines.catalogue.classify
+
+        def classify(fields, driver):
+            if fields["xid"] == 31:
+                raise RuntimeError("a bug")
+            return real(fields, driver)
+
+        monitor.lines.catalogue.classify = classify
+        self.ring.say(XID_31 % 1)
+        self.ring.say(XID_79)
+        monitor.work()
+        rows = self.rows()[1:]
+        self.assertEqual([row["event"] for row in rows], ["unhandled", "xid"])
+        self.assertIn("Xid (PCI:0000:3b:00): 31", rows[0]["raw"])
+
+    def test_a_gpu_lost_without_an_xid_is_reported_once(self):
+        monitor = self.monitor()
+        self.ring.say("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.")
+        self.ring.say("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.")
+        self.ring.say(XID_79)
+        self.ring.say("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")
+        monitor.work()
+        rows = [row for row in self.rows() if row["event"] == "gpu-lost"]
+        self.assertEqual([(row["pci"], row["xid"]) for row in rows], [("0000:29:00.0", None)])
+        self.assertEqual(rows[0]["severity"], "fatal")
+
+
+class Small(unittest.TestCase):
+    def test_json_without_the_json_module_is_the_same_json(self):
+        for value in ({"a": [1, -2.5, None, True, '\u00e9"\\\n\U0001f600']}, [], "x", {}):
+            self.assertEqual(json.loads(lean.dumps(value)), value)
+            self.assertEqual(lean.loads(" %s \n" % json.dumps(value)), value)
+        for wrong in ("", "{", '{"a":1} x', "nope"):
+            self.assertRaises(ValueError, lean.loads, wrong)
+
+    def test_kmsg_escapes_are_undone(self):
+        record = b"12,346,1803145136,-;name=pyth\\xc3\\xb6n\\x5cx, esc\\x09tab\n SUBSYSTEM=pci\n"
+        self.assertEqual(
+            kmsg.decode(record), (12, 346, 1803145136, "name=pyth\u00f6n\\x, esc\ttab")
+        )
+
+    def test_a_bad_configuration_is_one_clear_sentence(self):
+        for given, words in (
+            ({"logg": 1}, "unknown key 'logg'"),
+            ({"keep": "5"}, "keep is '5'"),
+            ({"keep": True}, "keep is True"),
+            ({"max_bytes": 1}, "max_bytes is 1"),
+            ({"format": "xml"}, "format is 'xml'"),
+            ({"log": "x"}, "absolute path"),
+            ({"severity": {"63": "fatal"}}, "a key looks like"),
+            ({"severity": {"xid 63": "bad"}}, "the severities are"),
+            ({"hooks": {"severity": ["bad"]}}, "the severities are"),
+            ([], "must be a JSON object"),
+        ):
+            with self.assertRaises(config.BadConfigError) as caught:
+                config.check(given, "/etc/kiln/gpu-xid.json")
+            self.assertIn(words, str(caught.exception))
+            self.assertIn("gpu-xid.json", str(caught.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()

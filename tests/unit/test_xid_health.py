@@ -1,0 +1,124 @@
+"""`gpu-xid health`: remapped rows and fabric state as events, from what nvidia-smi prints.
+
+The nvidia-smi here is a script of the test that prints the real tool's layout.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln import runtime_import
+
+health = runtime_import.load("gpu_xid.health")
+
+GOOD_ROW = "NVIDIA A100-SXM4-40GB, 00000000:10:1C.0, 0, 0, 0, 0"
+QUERY = """
+==============NVSMI LOG==============
+
+Attached GPUs                             : 1
+GPU 00000000:10:1C.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    Fabric
+        State                             : {state}
+        Status                            : {status}
+        Health
+            Bandwidth                     : N/A
+    FB Memory Usage
+        Total                             : 81559 MiB
+"""
+
+
+def smi(folder: Path, rows: str = GOOD_ROW, state: str = "N/A", status: str = "N/A") -> str:
+    """An nvidia-smi that knows the two questions."""
+    (folder / "rows").write_text(rows + "\n")
+    (folder / "query").write_text(QUERY.format(state=state, status=status))
+    script = folder / "nvidia-smi"
+    script.write_text(
+        f'#!/bin/sh\ncase "$1" in -q) cat {folder}/query ;; '
+        f"--query-remapped-rows=*) cat {folder}/rows ;; *) exit 2 ;; esac\n"
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+def events(folder: Path, program: str) -> tuple[int, list[dict[str, Any]]]:
+    """(exit status, event log) of one `gpu-xid health`."""
+    log = folder / "gpuevent.log"
+    (folder / "gpu-xid.json").write_text(json.dumps({"log": str(log)}))
+    status = health.main(program, str(folder / "gpu-xid.json"))
+    rows = log.read_text().splitlines() if log.exists() else []
+    return status, [json.loads(row) for row in rows]
+
+
+def test_gpus_in_order_leave_no_event(tmp_path: Path) -> None:
+    assert events(tmp_path, smi(tmp_path, state="Completed", status="Success")) == (0, [])
+
+
+def test_gpus_that_know_neither_leave_no_event(tmp_path: Path) -> None:
+    rows = "Tesla T4, 00000000:00:1E.0, [N/A], [N/A], [N/A], [N/A]"
+    assert events(tmp_path, smi(tmp_path, rows)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("row", "severity", "name"),
+    [
+        ("A100, 00000000:10:1C.0, 1, 0, 0, 3", "fatal", "Row remapping failure"),
+        ("A100, 00000000:10:1C.0, Yes, No, 0, 3", "fatal", "Row remapping failure"),
+        ("A100, 00000000:10:1C.0, 0, 1, 0, 1", "warning", "Row remapping pending"),
+    ],
+)
+def test_a_remapped_row_is_an_event_of_the_same_shape(
+    tmp_path: Path, row: str, severity: str, name: str
+) -> None:
+    status, found = events(tmp_path, smi(tmp_path, row))
+    assert status == 0
+    assert [(line["event"], line["severity"], line["name"]) for line in found] == [
+        ("health", severity, name)
+    ]
+    assert found[0]["pci"] == "0000:10:1c.0"
+    assert next(iter(found[0])) == "time"
+    for key in ("boot_id", "seq", "xid", "sxid", "action", "gpu", "uuid", "pid", "process", "raw"):
+        assert key in found[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "severity"),
+    [
+        ("In Progress", "N/A", "error"),
+        ("Not Started", "N/A", "error"),
+        ("Completed", "Insufficient Resources", "fatal"),
+    ],
+)
+def test_a_fabric_that_is_not_ready_is_an_event(
+    tmp_path: Path, state: str, status: str, severity: str
+) -> None:
+    _, found = events(tmp_path, smi(tmp_path, state=state, status=status))
+    assert [(line["name"], line["severity"]) for line in found] == [
+        ("NVLink fabric not ready", severity)
+    ]
+
+
+def test_a_missing_nvidia_smi_is_said_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _ = events(tmp_path, str(tmp_path / "none"))
+    assert status == 1
+    assert "nvidia-smi is not installed" in capsys.readouterr().err
+
+
+def test_a_hanging_nvidia_smi_is_given_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(health.host, "gpu_addresses", lambda: ["0000:10:1c.0"])
+    script = tmp_path / "nvidia-smi"
+    script.write_text("#!/bin/sh\nexec sleep 30\n")
+    script.chmod(0o755)
+    status, found = events(tmp_path, str(script))
+    assert status == 1
+    assert {line["name"] for line in found} == {"GPU health unknown"}
+    assert "did not answer" in capsys.readouterr().err

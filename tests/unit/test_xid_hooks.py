@@ -1,0 +1,168 @@
+"""Hooks: which events they get, which files they are, and what happens when they misbehave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln import runtime_import
+from kiln.paths import RUNTIME
+
+config = runtime_import.load("gpu_xid.config")
+hooks = runtime_import.load("gpu_xid.hooks")
+hooks_run = runtime_import.load("gpu_xid.hooks_run")
+
+EXAMPLES = sorted((RUNTIME / "etc/kiln/xid.d").glob("*.example"))
+
+
+def conf(folder: Path, **settings: Any) -> dict[str, Any]:
+    """The `hooks` part of a configuration, with its directory below `folder`."""
+    (folder / "xid.d").mkdir(exist_ok=True)
+    (folder / "spool").mkdir(exist_ok=True)
+    checked = config.check({"hooks": {"dir": str(folder / "xid.d"), **settings}}, "test")
+    found: dict[str, Any] = checked["hooks"]
+    return found
+
+
+def hook(folder: Path, name: str, body: str, mode: int = 0o755) -> None:
+    path = folder / "xid.d" / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(mode)
+
+
+def event(**more: Any) -> dict[str, Any]:
+    line = {"time": "2026-11-21T01:02:03.000004Z", "seq": 7, "xid": 79, "sxid": None}
+    return {**line, "severity": "fatal", **more}
+
+
+def test_only_fatal_events_of_the_kernel_itself_reach_the_hooks(tmp_path: Path) -> None:
+    settings = conf(tmp_path)
+    assert hooks.matches(settings, event())
+    assert not hooks.matches(settings, event(severity="error"))
+    assert not hooks.matches(settings, event(injected=True))
+    assert not hooks.matches(settings, event(previous_boot=True))
+
+
+def test_a_team_chooses_its_own_codes_and_may_drill(tmp_path: Path) -> None:
+    settings = conf(tmp_path, codes=["xid 63", "sxid 12028"], severity=[], injected=True)
+    assert hooks.matches(settings, event(xid=63, severity="warning", injected=True))
+    assert hooks.matches(settings, event(xid=None, sxid=12028, severity="warning"))
+    assert not hooks.matches(settings, event())
+
+
+def test_examples_and_files_that_are_not_executable_are_off(tmp_path: Path) -> None:
+    conf(tmp_path)
+    for name, mode in (("10-a", 0o755), ("20-b", 0o644), ("x.example", 0o755), (".c", 0o755)):
+        hook(tmp_path, name, "true", mode)
+    assert [Path(p).name for p in hooks.executables(str(tmp_path / "xid.d"))] == ["10-a"]
+
+
+def test_every_hook_gets_the_event_on_stdin_and_the_spool_is_emptied(tmp_path: Path) -> None:
+    settings = conf(tmp_path)
+    for name in ("10-a", "20-b"):
+        hook(tmp_path, name, f"cat > {tmp_path}/{name}.got")
+    spool = hooks.Spool(settings, str(tmp_path / "spool"))
+    spool.put(event())
+    assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
+    for name in ("10-a", "20-b"):
+        assert json.loads((tmp_path / f"{name}.got").read_text()) == event()
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_without_a_hook_nothing_is_spooled(tmp_path: Path) -> None:
+    hooks.Spool(conf(tmp_path), str(tmp_path / "spool")).put(event())
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_a_hook_that_hangs_is_killed_with_its_children_and_the_next_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = conf(tmp_path, timeout_s=1)
+    hook(tmp_path, "10-hang", f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    hook(tmp_path, "20-next", f"touch {tmp_path}/next")
+    hooks.Spool(settings, str(tmp_path / "spool")).put(event())
+    start = time.monotonic()
+    assert hooks_run.run(settings, str(tmp_path / "spool")) == 1
+    assert time.monotonic() - start < 10
+    assert (tmp_path / "next").exists()
+    assert "killed after 1 s" in capfd.readouterr().err
+    child = int((tmp_path / "child").read_text())
+    status = Path(f"/proc/{child}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_a_hook_that_does_not_read_its_input_or_fails_is_only_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = conf(tmp_path)
+    hook(tmp_path, "10-fail", "exit 3")
+    (tmp_path / "xid.d" / "20-broken").write_bytes(b"\x7fELF not a program")
+    (tmp_path / "xid.d" / "20-broken").chmod(0o755)
+    hook(tmp_path, "30-next", f"touch {tmp_path}/next")
+    hooks.Spool(settings, str(tmp_path / "spool")).put(event(raw="x" * 200000))
+    assert hooks_run.run(settings, str(tmp_path / "spool")) == 1
+    said = capfd.readouterr().err
+    assert "10-fail: exit status 3" in said
+    assert "20-broken: cannot be run: Exec format error" in said
+    assert (tmp_path / "next").exists()
+
+
+def test_a_spool_that_fills_up_is_bounded_and_counted(tmp_path: Path) -> None:
+    settings = conf(tmp_path)
+    hook(tmp_path, "10-a", "true")
+    spool = hooks.Spool(settings, str(tmp_path / "spool"))
+    for seq in range(250):
+        spool.put(event(seq=seq))
+    assert len(list((tmp_path / "spool").iterdir())) == 200
+    assert spool.dropped == 50
+
+
+def test_there_is_an_example_for_each_platform_and_none_is_switched_on() -> None:
+    names = {path.name for path in EXAMPLES}
+    assert names == {
+        "eks-cordon.example",
+        "ecs-drain.example",
+        "slurm-drain.example",
+        "autoscaling-unhealthy.example",
+    }
+    assert all(not path.stat().st_mode & 0o111 for path in EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_does_what_its_comment_says(example: Path, tmp_path: Path) -> None:
+    """The platforms' tools are stand-ins here that note how they were called."""
+    calls = tmp_path / "calls"
+    for tool in ("kubectl", "aws", "scontrol"):
+        hook_like = tmp_path / tool
+        hook_like.write_text(f'#!/bin/sh\necho "{tool} $*" >> {calls}\n')
+        hook_like.chmod(0o755)
+    curl = tmp_path / "curl"
+    curl.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        '  *51678*) echo \'{"Cluster": "c1", "ContainerInstanceArn": "arn:ci"}\' ;;\n'
+        "  *placement/region*) echo us-west-2 ;;\n  *instance-id*) echo i-0abc ;;\n"
+        "  *) echo token ;;\nesac\n"
+    )
+    curl.chmod(0o755)
+    given = event(pci="0000:3b:00", name="GPU has fallen off the bus")
+    subprocess.run(
+        ["bash", str(example)],
+        input=json.dumps(given), text=True, check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "NODE_NAME": "n1", "SLURMD_NODENAME": "n1"},
+    )  # fmt: skip
+    said = calls.read_text()
+    assert {
+        "eks-cordon.example": "kubectl taint node n1 kiln.gpu/xid=Xid-79:NoSchedule --overwrite\n"
+        "kubectl cordon n1\n",
+        "ecs-drain.example": "aws ecs update-container-instances-state --cluster c1 "
+        "--container-instances arn:ci --status DRAINING\n",
+        "slurm-drain.example": "scontrol update NodeName=n1 State=DRAIN "
+        "Reason=Xid 79 on 0000:3b:00: GPU has fallen off the bus\n",
+        "autoscaling-unhealthy.example": "aws autoscaling set-instance-health --region us-west-2 "
+        "--instance-id i-0abc --health-status Unhealthy\n",
+    }[example.name] == said
