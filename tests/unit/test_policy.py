@@ -157,6 +157,12 @@ def test_the_line_is_that_of_the_mistake(folder: Path) -> None:
     assert str(findings[0]).startswith(f"packer/{folder.name}/build.pkr.hcl:{findings[0].line}: ")
 
 
+def test_text_at_the_left_margin_of_a_heredoc_is_no_block_of_its_own(folder: Path) -> None:
+    heredoc = 'variable "note" {\n  default = <<-EOT\nbuild on the latest\n  EOT\n}\n\nbuild {'
+    (finding,) = broken(folder, r"^build \{", heredoc)
+    assert finding.rule == "no-latest"
+
+
 def test_the_file_for_packer_1_6_is_held_to_the_rules_it_can_keep(folder: Path) -> None:
     findings = broken(
         folder, r"encrypted( *)= true", r"encrypted\1= false", "packer-1.6/build.pkr.hcl"
