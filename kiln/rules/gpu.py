@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kiln import versions
 from kiln.facts import InstanceType, table
@@ -93,8 +93,14 @@ def _too_new(c: Combination, target: InstanceType) -> Iterator[Verdict]:
         yield Verdict(
             f"{target.type} has {target.ec2_name}, first known to driver branch {first}; "
             f"{c.driver} does not know it",
-            unsure=known.get("confidence") == "memory",
+            unsure=known.get("confidence") == "memory" and not _surely_unknown(c, known),
         )
+
+
+def _surely_unknown(c: Combination, known: Mapping[str, str]) -> bool:
+    """Is the driver older than the first that knew any GPU of the architecture?"""
+    first = known.get("unknown_before")
+    return bool(first and c.driver and versions.below(c.driver, first))
 
 
 @instance_rule("GPU-OPEN-G")

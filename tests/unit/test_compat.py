@@ -159,13 +159,20 @@ def test_a_branch_ends_on_its_day():
 
 
 def test_a_fact_nobody_confirmed_only_warns():
-    # H100's first driver branch is from memory; p6-b300's is in AWS's device lists.
-    hopper = check_combination("al2", "515.86.01", instance_type="p5.48xlarge", today=TODAY)
-    assert levels(hopper)["GPU-HOPPER"] == "warning"
+    # L40S's first driver branch is from memory; p6-b300's is in AWS's device lists.
+    ada = check_combination("ubuntu2204", "530.30.02", instance_type="g6e.xlarge", today=TODAY)
+    assert levels(ada)["GPU-MIN"] == "warning"
     b300 = check_combination("al2023", "570.211.01", instance_type="p6-b300.48xlarge", today=TODAY)
     assert levels(b300)["GPU-BLACKWELL-OPEN"] == "error"
     # It does not serve it all the same.
-    assert "p5.48xlarge" not in hopper["instance_types"]
+    assert "g6e.xlarge" not in ada["instance_types"]
+
+
+def test_a_driver_older_than_the_first_of_its_architecture_surely_does_not_know_a_gpu():
+    older = check_combination("al2", "515.86.01", instance_type="p5.48xlarge", today=TODAY)
+    first = check_combination("al2", "520.61.05", instance_type="p5.48xlarge", today=TODAY)
+    assert levels(older)["GPU-HOPPER"] == "error"
+    assert levels(first)["GPU-HOPPER"] == "warning"
 
 
 def test_declared_extended_support_makes_an_ended_distribution_a_warning():
