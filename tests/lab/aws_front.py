@@ -1,0 +1,86 @@
+"""AWS's host names, answered by a lab: an HTTPS proxy for programs that want the real ones.
+
+It ends TLS with a certificate of the lab's CA and hands what it hears on to the lab's API, so boto3
+and Packer talk to `ec2.us-east-1.amazonaws.com` as they would in an account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import socketserver
+import ssl
+import threading
+from collections.abc import Iterator
+
+from lab.mirror import ca
+from lab.settings import Lab
+
+HOSTS = [f"{service}.us-east-1.amazonaws.com" for service in ("ec2", "ssm", "sts", "iam")]
+CHECK_IP = "checkip.amazonaws.com"
+
+
+@contextlib.contextmanager
+def serve(lab: Lab) -> Iterator[dict[str, str]]:
+    """Answer until the block ends; yields the environment that leads a program here."""
+    context = ca.server_context(
+        [*HOSTS, "iam.amazonaws.com", "sts.amazonaws.com", CHECK_IP], lab.shared
+    )
+    with _Proxy(lab, context) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        authority = str(ca.ensure(lab.shared).certificate)
+        yield {
+            "HTTPS_PROXY": f"http://127.0.0.1:{proxy.server_address[1]}",
+            "AWS_CA_BUNDLE": authority,  # botocore
+            "SSL_CERT_FILE": authority,  # Go and urllib
+        }
+        proxy.shutdown()
+
+
+class _Proxy(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def __init__(self, lab: Lab, context: ssl.SSLContext) -> None:
+        super().__init__(("127.0.0.1", 0), _Tunnel)
+        self.lab, self.context = lab, context
+
+
+class _Tunnel(socketserver.StreamRequestHandler):
+    server: _Proxy
+
+    def handle(self) -> None:
+        asked = self.rfile.readline().split()
+        while self.rfile.readline().strip():
+            pass
+        host = asked[1].decode().rpartition(":")[0]
+        self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        # A client that goes away in the middle is its own affair.
+        with (
+            contextlib.suppress(OSError),
+            self.server.context.wrap_socket(self.request, server_side=True) as secure,
+        ):
+            self._answer(host, secure)
+
+    def _answer(self, host: str, secure: ssl.SSLSocket) -> None:
+        if host == CHECK_IP:
+            seen = self.server.lab.gateway.encode() + b"\n"  # as the guests see this machine
+            secure.recv(65536)
+            secure.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(seen), seen))
+            return
+        with socket.create_connection(("127.0.0.1", self.server.lab.port)) as api:
+            back = threading.Thread(target=_copy, args=(api, secure), daemon=True)
+            back.start()
+            _copy(secure, api)
+            back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with (
+        contextlib.suppress(OSError),
+        source.makefile("rb", 0) as read,
+        target.makefile("wb", 0) as write,
+    ):
+        shutil.copyfileobj(read, write)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
