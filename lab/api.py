@@ -53,6 +53,7 @@ def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
                 "The AMI is protected: disable its deregistration protection first",
                 start_response,
             )
+        imaging.no_reboot.set(parameters.get("NoReboot") == "true")
         answer = moto(environ, start_response)
         if _CHANGES_IMAGES.search(action) and not action.startswith("Describe"):
             imaging.remember(backend)

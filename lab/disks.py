@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from lab.settings import Lab
-from lab.shell import run
+from lab.shell import CommandError, run
 
 
 def folder(lab: Lab, instance_id: str) -> Path:
@@ -41,19 +41,30 @@ def unmount(lab: Lab, instance_id: str) -> None:
         run("umount", "--lazy", str(merged))
 
 
-def freeze(lab: Lab, instance_id: str, image_id: str, *, copy: bool = False) -> Path:
-    """Turn what an instance changed into a layer of an AMI; the layer.
+def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
+    """Turn what an instance changed into a layer of an AMI; the layer. The disk is not mounted."""
+    layer = _new_layer(lab, image_id)
+    (folder(lab, instance_id) / "upper").rename(layer)
+    shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
+    return layer
 
-    The disk has to be unmounted unless `copy` is true (CreateImage with NoReboot).
-    """
+
+def copy(lab: Lab, instance_id: str, image_id: str) -> Path:
+    """Copy what an instance changed so far into a layer of an AMI, while it runs; the layer."""
+    layer = _new_layer(lab, image_id)
     upper = folder(lab, instance_id) / "upper"
+    try:
+        run("env", "LC_ALL=C", "cp", "-a", "--reflink=auto", str(upper), str(layer))
+    except CommandError as error:
+        # A file that went away meanwhile is no failure: the image may be of a moment after.
+        if not all(line.endswith("No such file or directory") for line in str(error).splitlines()):
+            raise
+    return layer
+
+
+def _new_layer(lab: Lab, image_id: str) -> Path:
     layer = lab.images / image_id / "layer"
     layer.parent.mkdir(parents=True, exist_ok=True)
-    if copy:
-        run("cp", "-a", "--reflink=auto", str(upper), str(layer))
-        return layer
-    upper.rename(layer)
-    shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
     return layer
 
 

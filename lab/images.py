@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,3 @@ def collect(lab: Lab, in_use: set[str]) -> None:
     for folder in lab.images.glob("ami-*"):
         if folder.name not in needed:
             disks.delete_image(lab, folder.name)
-
-
-def with_tags(image: Image, tags: dict[str, str]) -> Image:
-    """The same AMI with other tags."""
-    return replace(image, tags=tags)

@@ -6,6 +6,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,10 @@ from lab import disks, images
 from lab.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
 
 log = logging.getLogger("lab.imaging")
+
+# CreateImage's NoReboot, which moto reads and does not pass on; the API's door sets it per request.
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
+no_reboot: ContextVar[bool] = ContextVar("no_reboot", default=False)
 
 
 def create_image(
@@ -79,26 +84,35 @@ def create_image(
         snapshot_tags=tags["snapshot"],
     )
     backend.amis[ami.id] = ami
-    threading.Thread(target=_freeze, args=(instance, ami, image), daemon=True).start()
+    threading.Thread(
+        target=_freeze, args=(instance, ami, image, no_reboot.get()), daemon=True
+    ).start()
     return ami
 
 
-def _freeze(instance: LabInstance, ami: Any, image: images.Image) -> None:
-    """Take the disk out, as EC2 does: a running instance goes off for it and on again."""
+def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
+    """Take the disk out, as EC2 does: a running instance goes off for it and on again.
+
+    With `no_reboot` it runs on, and the image has what its disk held at some moment meanwhile.
+    """
     lab = LabInstance.machines.lab
     try:
         with instance._busy:
-            was_on = instance.guest is not None and instance.state == "running"
+            on = instance.guest is not None and instance.state == "running"
+            was_on = on and not no_reboot
             if was_on and instance.guest:
                 state = copy.copy(instance._state)
                 instance._set(STOPPING)
                 instance.guest.power_off(STOP_TIMEOUT)
                 instance._state = state
-            disks.unmount(lab, instance.id)
-            disks.freeze(lab, instance.id, image.id)
+            if on and no_reboot:
+                disks.copy(lab, instance.id, image.id)
+            else:
+                disks.unmount(lab, instance.id)
+                disks.freeze(lab, instance.id, image.id)
+                instance.layers = image.layers
             LabInstance.machines.made[image.id] = image
             images.save(lab, image)
-            instance.layers = image.layers
             ami.ebs_snapshot.status = "completed"
             ami.state = "available"
         if was_on:

@@ -162,6 +162,20 @@ def test_a_boot_that_never_comes_up_can_be_ordered(lab, ec2, launch):
     assert status["InstanceStatus"]["Status"] == "impaired"
 
 
+def test_an_image_is_made_of_an_instance_that_runs_on_when_no_reboot_is_asked_for(ec2, launch):
+    guest = launch()
+    guest.run("sudo touch /root/was-here")
+    started = guest.run("systemctl show -p UserspaceTimestampMonotonic --value").stdout
+    image = ec2.create_image(InstanceId=guest.id, Name=f"live-{time.time()}", NoReboot=True)
+    ec2.get_waiter("image_available").wait(
+        ImageIds=[image["ImageId"]], WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+    )
+    assert guest.run("systemctl show -p UserspaceTimestampMonotonic --value").stdout == started
+    copied = launch(image["ImageId"])
+    assert copied.run("sudo test -e /root/was-here").returncode == 0
+    ec2.deregister_image(ImageId=image["ImageId"])
+
+
 def test_calls_that_moto_lacks_are_answered(ec2, launch):
     guest = launch()
     image = ec2.create_image(InstanceId=guest.id, Name=f"extra-{time.time()}", NoReboot=True)[
