@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -25,11 +24,6 @@ class Download:
 
     env: str
     url: str
-
-    @property
-    def file(self) -> str:
-        """The name it is locked under: the last part of its URL."""
-        return PurePosixPath(self.url).name
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,15 @@ def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> I
     )
 
 
+def nvswitches() -> dict[str, tuple[str, int]]:
+    """GPU architecture → (PCI device id, count on a baseboard) of the NVSwitches beside it, for
+    the generations that are PCI devices."""
+    return {
+        arch: (entry["pci_device_id"], entry["count"])
+        for arch, entry in table("instances")["nvswitches"].items()
+    }
+
+
 def instance(name: str) -> InstanceType:
     """The GPU instance type of that name.
 
@@ -255,16 +264,16 @@ def companion_packages(driver: str, archive: str) -> dict[str, str]:
     raise LookupError(f"drivers.yaml names no {archive} packages for {driver}")
 
 
-def known_sha256(file: str) -> tuple[str, str] | tuple[None, None]:
-    """(sha256, source) of a vendor's file by its name, when the facts hold it."""
+def known_sha256(url: str) -> tuple[str, str] | tuple[None, None]:
+    """(sha256, source) of a vendor's file by its URL, when the facts hold it."""
     efa = table("efa")
     for version, sha256 in efa["sha256"].items():
-        if file == efa["url"].format(version=version).rsplit("/", maxsplit=1)[-1]:
+        if url == efa["url"].format(version=version):
             return sha256, efa["sources"]["pcluster"]
-    manager = table("drivers")["fabricmanager"]["sha256"].get(file)
+    manager = table("drivers")["fabricmanager"]["sha256"].get(url)
     if manager:
         return manager, "NVIDIA redistrib JSON of the driver"
     parted = table("services")["mig_parted"]
-    if file in parted["sha256"]:
-        return parted["sha256"][file], parted["sha256_source"]
+    if url in parted["sha256"]:
+        return parted["sha256"][url], parted["sha256_source"]
     return None, None

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import json
 
-from kiln.facts import InstanceType, instances
+from kiln.facts import InstanceType, instances, nvswitches
 from kiln.paths import RUNTIME
 
 FILE = RUNTIME / "opt/kiln/lib/gpu_boot/devices.json"
-
-# NVSwitch as a PCI device: second generation (p4d, p4de) and third (p5 family). The fourth is
-# managed over InfiniBand. Source: aws-parallelcluster-cookbook, get_nvswitches.
-NVSWITCH_DEVICES = ("1af1", "22a3")
 
 
 def devices() -> dict[str, object]:
@@ -31,7 +27,7 @@ def devices() -> dict[str, object]:
                 "open_modules": entry.open_modules,
                 "needs": _needs(entry),
             }
-    return {"gpus": dict(sorted(gpus.items())), "nvswitch": list(NVSWITCH_DEVICES)}
+    return {"gpus": dict(sorted(gpus.items())), "nvswitch": [device for device, _ in nvswitches().values()]}
 
 
 def _needs(entry: InstanceType) -> str:

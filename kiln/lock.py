@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
 from kiln import components, facts
-from kiln.components import Component
+from kiln.components import Component, Download
 from kiln.errors import KilnError, world_failed
 from kiln.facts import table
 from kiln.paths import ROOT
@@ -183,14 +183,14 @@ def _artifacts(
                 f"component {component.name!r} of {recipe.name} downloads {download.url}",
                 hint="nothing called latest may reach a provisioner: name the version in the URL",
             )
-        fingerprint = _fingerprint(component, download.env, download.file)
+        fingerprint = _fingerprint(component, download)
         if fingerprint:
             yield {"url": download.url, "fingerprint": fingerprint}
             continue
         before = known.get(download.url, {})
         sha256, source = before.get("sha256"), before.get("source")
         if sha256 is None:
-            sha256, source = facts.known_sha256(download.file)
+            sha256, source = facts.known_sha256(download.url)
         yield {
             "url": download.url,
             "version": getattr(recipe, component.needs or "driver"),
@@ -199,10 +199,11 @@ def _artifacts(
         }
 
 
-def _fingerprint(component: Component, env: str, file: str) -> str | None:
+def _fingerprint(component: Component, download: Download) -> str | None:
     """The key's fingerprint when the download is a key file, else None."""
-    if not env.endswith("_KEY"):
+    if not download.env.endswith("_KEY"):
         return None
+    file = PurePosixPath(download.url).name  # NVIDIA names its key files by fingerprint
     known = table("keys")["keys"]
     prints = [str(known[name]["fingerprint"]) for name in component.keys.values()]
     named = [one for one in prints if one.endswith(file.split(".", maxsplit=1)[0].upper())]
@@ -241,7 +242,7 @@ def _repository(component: Component) -> tuple[str, str] | None:
     if url is None:
         return None
     key = next(one for one in component.downloads if one.env.endswith("_KEY"))
-    return url, _fingerprint(component, key.env, key.file) or ""
+    return url, _fingerprint(component, key) or ""
 
 
 def _flat(lock: Mapping[str, Any]) -> dict[str, str]:

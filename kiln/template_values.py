@@ -31,7 +31,7 @@ def values(recipe: Recipe) -> dict[str, Any]:
         "environment": _environment(recipe),
         "uploads": _uploads(),
         "components": _steps(chosen),
-        "sha256": _hashes(recipe, chosen),
+        "sha256": _hashes(chosen),
         "signing_keys": _fingerprints(keys),
     }
 
@@ -92,7 +92,7 @@ def _steps(chosen: list[Component]) -> list[dict[str, Any]]:
     for component in chosen:
         environment = [f"{name}={value}" for name, value in component.env.items()]
         for download in component.downloads:
-            known = f'lookup(var.sha256, {hcl.string(download.file)}, "")'
+            known = f'lookup(var.sha256, {hcl.string(download.url)}, "")'
             environment.append(f"{download.env}_URL={download.url}")
             environment.append(hcl.Expression(f'"{download.env}_SHA256=${{{known}}}"'))
         for name, key in component.keys.items():
@@ -129,20 +129,11 @@ def locked() -> dict[str, str]:
     return {item["url"]: item["sha256"] for item in artifacts if item.get("sha256")}
 
 
-def _hashes(recipe: Recipe, chosen: list[Component]) -> dict[str, str]:
-    """File name → SHA-256, of the recipe's downloads whose hash is locked."""
+def _hashes(chosen: list[Component]) -> dict[str, str]:
+    """URL → SHA-256, of the recipe's downloads whose hash is locked."""
     known = locked()
-    urls: dict[str, str] = {}
-    for component in chosen:
-        for download in component.downloads:
-            first = urls.setdefault(download.file, download.url)
-            if first != download.url:
-                raise KilnError(
-                    f"{recipe.name} downloads two files called {download.file}: {first} and "
-                    f"{download.url}",
-                    hint="their hashes go by file name: one of them has to be fetched otherwise",
-                )
-    return {file: known[url] for file, url in urls.items() if url in known}
+    urls = [download.url for component in chosen for download in component.downloads]
+    return {url: known[url] for url in urls if url in known}
 
 
 def _fingerprints(wanted: Iterable[str]) -> dict[str, str]:

@@ -36,9 +36,9 @@ def source_of_a_lab_to_come(recipe: Recipe) -> Source | None:
 
 
 def hashes(recipe: Recipe) -> dict[str, str]:
-    """SHA-256 of each file the bake downloads, as the lab's mirror serves it, by file name."""
+    """SHA-256 of each file the bake downloads, as the lab's mirror serves it, by URL."""
     return {
-        download.file: mirror.sha256(download.url)
+        download.url: mirror.sha256(download.url)
         for name in recipe.components
         for download in components.get(name).for_recipe(recipe).downloads
     }

@@ -10,14 +10,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kiln.facts import instances
-from kiln.gpu_devices import NVSWITCH_DEVICES
+from kiln.facts import instances, nvswitches
 
 TABLE = Path(__file__).resolve().parent / "basefiles/common/usr/lib/kiln-lab-pci/pci.json"
 
-# NVSwitches of the baseboards that show them as PCI devices. source: lspci of HGX A100 (6) and
-# HGX H100 (4) as public repositories show them.
-_SWITCHES = {"ampere": (NVSWITCH_DEVICES[0], 6), "hopper": (NVSWITCH_DEVICES[1], 4)}
 _FRACTION = {"27b8": "1733"}
 
 
@@ -35,8 +31,8 @@ def devices(instance_type: str) -> list[dict[str, str]]:
         _fields("0x030200", gpu, _FRACTION.get(gpu, "0000") if entry.fractional else "0000")
         for _ in range(count)
     ]
-    if entry.nvswitch and entry.gpu_arch in _SWITCHES:
-        device, switches = _SWITCHES[entry.gpu_arch]
+    if entry.nvswitch and entry.gpu_arch in nvswitches():
+        device, switches = nvswitches()[entry.gpu_arch]
         found += [_fields("0x068000", device, "0000") for _ in range(switches)]
     return found
 

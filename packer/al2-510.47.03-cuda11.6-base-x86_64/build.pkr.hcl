@@ -169,10 +169,10 @@ variable "reboot_pause" {
 
 variable "sha256" {
   type        = map(string)
-  description = "Hash of each download by file name, from amis.lock.yaml. Missing: not checked, but recorded."
+  description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
   default = {
-    "fabricmanager-linux-x86_64-510.47.03-archive.tar.xz" = "d5c7204160f7b2c688932f90648995bd3bf3a821d99161cefb7e7a9539e22a6f"
-    "aws-efa-installer-1.34.0.tar.gz"                     = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
+    "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz" = "d5c7204160f7b2c688932f90648995bd3bf3a821d99161cefb7e7a9539e22a6f"
+    "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"                                                                               = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
   }
 }
 
@@ -340,7 +340,7 @@ build {
       "CUDA_REPO=rhel7",
       "CUDA_REPO_URL=https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64",
       "CUDA_REPO_KEY_URL=https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub",
-      "CUDA_REPO_KEY_SHA256=${lookup(var.sha256, "D42D0685.pub", "")}",
+      "CUDA_REPO_KEY_SHA256=${lookup(var.sha256, "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub", "")}",
       "CUDA_RPM_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-cuda-rpm", "")}",
       "CUDA_DEB_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-cuda-deb", "")}",
     ])
@@ -359,7 +359,7 @@ build {
       "NVIDIA_DRIVER_STREAM=510-dkms",
       "NVIDIA_DRIVER_PACKAGES=",
       "NVIDIA_DRIVER_URL=https://us.download.nvidia.com/tesla/510.47.03/NVIDIA-Linux-x86_64-510.47.03.run",
-      "NVIDIA_DRIVER_SHA256=${lookup(var.sha256, "NVIDIA-Linux-x86_64-510.47.03.run", "")}",
+      "NVIDIA_DRIVER_SHA256=${lookup(var.sha256, "https://us.download.nvidia.com/tesla/510.47.03/NVIDIA-Linux-x86_64-510.47.03.run", "")}",
     ])
   }
 
@@ -371,7 +371,7 @@ build {
       "NVIDIA_DRIVER_VERSION=510.47.03",
       "NVIDIA_FABRICMANAGER_PACKAGES=",
       "NVIDIA_FABRICMANAGER_URL=https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz",
-      "NVIDIA_FABRICMANAGER_SHA256=${lookup(var.sha256, "fabricmanager-linux-x86_64-510.47.03-archive.tar.xz", "")}",
+      "NVIDIA_FABRICMANAGER_SHA256=${lookup(var.sha256, "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz", "")}",
     ])
   }
 
@@ -416,11 +416,11 @@ build {
       "EFA_INSTALLER_VERSION=1.34.0",
       "EFA_SKIP_PLUGIN=",
       "EFA_INSTALLER_URL=https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz",
-      "EFA_INSTALLER_SHA256=${lookup(var.sha256, "aws-efa-installer-1.34.0.tar.gz", "")}",
+      "EFA_INSTALLER_SHA256=${lookup(var.sha256, "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz", "")}",
       "EFA_SIGNATURE_URL=https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz.sig",
-      "EFA_SIGNATURE_SHA256=${lookup(var.sha256, "aws-efa-installer-1.34.0.tar.gz.sig", "")}",
+      "EFA_SIGNATURE_SHA256=${lookup(var.sha256, "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz.sig", "")}",
       "EFA_KEY_URL=https://efa-installer.amazonaws.com/aws-efa-installer.key",
-      "EFA_KEY_SHA256=${lookup(var.sha256, "aws-efa-installer.key", "")}",
+      "EFA_KEY_SHA256=${lookup(var.sha256, "https://efa-installer.amazonaws.com/aws-efa-installer.key", "")}",
       "EFA_KEY_FINGERPRINT=${lookup(var.signing_keys, "efa", "")}",
     ])
   }
@@ -432,7 +432,7 @@ build {
     environment_vars = concat(local.environment, [
       "AWS_OFI_NCCL_VERSION=1.9.2",
       "AWS_OFI_NCCL_URL=https://github.com/aws/aws-ofi-nccl/releases/download/v1.9.2-aws/aws-ofi-nccl-1.9.2-aws.tar.gz",
-      "AWS_OFI_NCCL_SHA256=${lookup(var.sha256, "aws-ofi-nccl-1.9.2-aws.tar.gz", "")}",
+      "AWS_OFI_NCCL_SHA256=${lookup(var.sha256, "https://github.com/aws/aws-ofi-nccl/releases/download/v1.9.2-aws/aws-ofi-nccl-1.9.2-aws.tar.gz", "")}",
     ])
   }
 
@@ -445,7 +445,7 @@ build {
       "CONTAINER_TOOLKIT_PACKAGES=libnvidia-container1=1.17.8 libnvidia-container-tools=1.17.8 nvidia-container-toolkit-base=1.17.8 nvidia-container-toolkit=1.17.8",
       "CONTAINER_TOOLKIT_REPO_URL=https://nvidia.github.io/libnvidia-container/stable/rpm",
       "CONTAINER_TOOLKIT_KEY_URL=https://nvidia.github.io/libnvidia-container/gpgkey",
-      "CONTAINER_TOOLKIT_KEY_SHA256=${lookup(var.sha256, "gpgkey", "")}",
+      "CONTAINER_TOOLKIT_KEY_SHA256=${lookup(var.sha256, "https://nvidia.github.io/libnvidia-container/gpgkey", "")}",
       "CONTAINER_TOOLKIT_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-container-toolkit", "")}",
     ])
   }
@@ -473,11 +473,11 @@ build {
     environment_vars = concat(local.environment, [
       "CLOUDWATCH_AGENT_VERSION=1.300071.0",
       "CLOUDWATCH_AGENT_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/amazon_linux/amd64/1.300071.0b1720/amazon-cloudwatch-agent.rpm",
-      "CLOUDWATCH_AGENT_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.rpm", "")}",
+      "CLOUDWATCH_AGENT_SHA256=${lookup(var.sha256, "https://amazoncloudwatch-agent.s3.amazonaws.com/amazon_linux/amd64/1.300071.0b1720/amazon-cloudwatch-agent.rpm", "")}",
       "CLOUDWATCH_AGENT_SIGNATURE_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/amazon_linux/amd64/1.300071.0b1720/amazon-cloudwatch-agent.rpm.sig",
-      "CLOUDWATCH_AGENT_SIGNATURE_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.rpm.sig", "")}",
+      "CLOUDWATCH_AGENT_SIGNATURE_SHA256=${lookup(var.sha256, "https://amazoncloudwatch-agent.s3.amazonaws.com/amazon_linux/amd64/1.300071.0b1720/amazon-cloudwatch-agent.rpm.sig", "")}",
       "CLOUDWATCH_AGENT_KEY_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/assets/amazon-cloudwatch-agent.gpg",
-      "CLOUDWATCH_AGENT_KEY_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.gpg", "")}",
+      "CLOUDWATCH_AGENT_KEY_SHA256=${lookup(var.sha256, "https://amazoncloudwatch-agent.s3.amazonaws.com/assets/amazon-cloudwatch-agent.gpg", "")}",
       "CLOUDWATCH_AGENT_KEY_FINGERPRINT=${lookup(var.signing_keys, "cloudwatch-agent", "")}",
     ])
   }

@@ -169,7 +169,7 @@ variable "reboot_pause" {
 
 variable "sha256" {
   type        = map(string)
-  description = "Hash of each download by file name, from amis.lock.yaml. Missing: not checked, but recorded."
+  description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
   default     = {}
 }
 
@@ -337,7 +337,7 @@ build {
       "CUDA_REPO=ubuntu2404",
       "CUDA_REPO_URL=https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64",
       "CUDA_REPO_KEY_URL=https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/3bf863cc.pub",
-      "CUDA_REPO_KEY_SHA256=${lookup(var.sha256, "3bf863cc.pub", "")}",
+      "CUDA_REPO_KEY_SHA256=${lookup(var.sha256, "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/3bf863cc.pub", "")}",
       "CUDA_RPM_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-cuda-rpm", "")}",
       "CUDA_DEB_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-cuda-deb", "")}",
     ])
@@ -409,11 +409,11 @@ build {
       "EFA_INSTALLER_VERSION=1.51.0",
       "EFA_SKIP_PLUGIN=",
       "EFA_INSTALLER_URL=https://efa-installer.amazonaws.com/aws-efa-installer-1.51.0.tar.gz",
-      "EFA_INSTALLER_SHA256=${lookup(var.sha256, "aws-efa-installer-1.51.0.tar.gz", "")}",
+      "EFA_INSTALLER_SHA256=${lookup(var.sha256, "https://efa-installer.amazonaws.com/aws-efa-installer-1.51.0.tar.gz", "")}",
       "EFA_SIGNATURE_URL=https://efa-installer.amazonaws.com/aws-efa-installer-1.51.0.tar.gz.sig",
-      "EFA_SIGNATURE_SHA256=${lookup(var.sha256, "aws-efa-installer-1.51.0.tar.gz.sig", "")}",
+      "EFA_SIGNATURE_SHA256=${lookup(var.sha256, "https://efa-installer.amazonaws.com/aws-efa-installer-1.51.0.tar.gz.sig", "")}",
       "EFA_KEY_URL=https://efa-installer.amazonaws.com/aws-efa-installer.key",
-      "EFA_KEY_SHA256=${lookup(var.sha256, "aws-efa-installer.key", "")}",
+      "EFA_KEY_SHA256=${lookup(var.sha256, "https://efa-installer.amazonaws.com/aws-efa-installer.key", "")}",
       "EFA_KEY_FINGERPRINT=${lookup(var.signing_keys, "efa", "")}",
     ])
   }
@@ -437,7 +437,7 @@ build {
       "CONTAINER_TOOLKIT_PACKAGES=libnvidia-container1=1.20.0 libnvidia-container-tools=1.20.0 nvidia-container-toolkit-base=1.20.0 nvidia-container-toolkit=1.20.0",
       "CONTAINER_TOOLKIT_REPO_URL=https://nvidia.github.io/libnvidia-container/stable/deb",
       "CONTAINER_TOOLKIT_KEY_URL=https://nvidia.github.io/libnvidia-container/gpgkey",
-      "CONTAINER_TOOLKIT_KEY_SHA256=${lookup(var.sha256, "gpgkey", "")}",
+      "CONTAINER_TOOLKIT_KEY_SHA256=${lookup(var.sha256, "https://nvidia.github.io/libnvidia-container/gpgkey", "")}",
       "CONTAINER_TOOLKIT_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-container-toolkit", "")}",
     ])
   }
@@ -465,11 +465,11 @@ build {
     environment_vars = concat(local.environment, [
       "CLOUDWATCH_AGENT_VERSION=1.300071.0",
       "CLOUDWATCH_AGENT_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb",
-      "CLOUDWATCH_AGENT_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.deb", "")}",
+      "CLOUDWATCH_AGENT_SHA256=${lookup(var.sha256, "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb", "")}",
       "CLOUDWATCH_AGENT_SIGNATURE_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb.sig",
-      "CLOUDWATCH_AGENT_SIGNATURE_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.deb.sig", "")}",
+      "CLOUDWATCH_AGENT_SIGNATURE_SHA256=${lookup(var.sha256, "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb.sig", "")}",
       "CLOUDWATCH_AGENT_KEY_URL=https://amazoncloudwatch-agent.s3.amazonaws.com/assets/amazon-cloudwatch-agent.gpg",
-      "CLOUDWATCH_AGENT_KEY_SHA256=${lookup(var.sha256, "amazon-cloudwatch-agent.gpg", "")}",
+      "CLOUDWATCH_AGENT_KEY_SHA256=${lookup(var.sha256, "https://amazoncloudwatch-agent.s3.amazonaws.com/assets/amazon-cloudwatch-agent.gpg", "")}",
       "CLOUDWATCH_AGENT_KEY_FINGERPRINT=${lookup(var.signing_keys, "cloudwatch-agent", "")}",
     ])
   }

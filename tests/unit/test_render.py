@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -88,19 +89,23 @@ def test_a_download_brings_its_url_and_its_hash(
     monkeypatch.setattr(template_values, "locked", lambda: {url: "ab12", "https://other": "cd34"})
     text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
     assert f'"NCCL_URL={url}",' in text
-    assert '"NCCL_SHA256=${lookup(var.sha256, "nccl-2.12.7.tar", "")}",' in text
-    assert '    "nccl-2.12.7.tar" = "ab12"\n' in text
+    assert '"NCCL_SHA256=${lookup(var.sha256, "https://example.com/x/nccl-2.12.7.tar", "")}",' in text
+    assert f'    "{url}" = "ab12"\n' in text
     assert "cd34" not in text
 
 
-def test_two_downloads_of_one_name_are_refused(
-    recipes: list[Recipe], one_component: Component
+def test_two_files_of_one_name_keep_their_own_hashes(
+    recipes: list[Recipe], one_component: Component, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    twin = replace(
-        one_component, downloads=(Download("A", "https://a/x"), Download("B", "https://b/x"))
-    )
-    with pytest.raises(KilnError, match=r"two files called x: https://a/x and https://b/x"):
-        template_values._hashes(recipes[0], [twin])
+    agents = ("https://a/amazon-cloudwatch-agent.rpm", "https://b/amazon-cloudwatch-agent.rpm")
+    downloads = (Download("A", agents[0]), Download("B", agents[1]))
+    twin = replace(one_component, downloads=downloads)
+    monkeypatch.setattr(components, "get", lambda name: twin)
+    monkeypatch.setattr(template_values, "locked", lambda: dict(zip(agents, "xy", strict=True)))
+    text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
+    assert '"A_SHA256=${lookup(var.sha256, "https://a/amazon-cloudwatch-agent.rpm", "")}",' in text
+    assert re.search(r'"https://a/amazon-cloudwatch-agent.rpm" += "x"\n', text)
+    assert re.search(r'"https://b/amazon-cloudwatch-agent.rpm" += "y"\n', text)
 
 
 def test_a_key_brings_its_fingerprint(recipes: list[Recipe], one_component: Component) -> None:

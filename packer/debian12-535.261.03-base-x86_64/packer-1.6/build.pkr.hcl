@@ -164,7 +164,7 @@ variable "reboot_pause" {
 
 variable "sha256" {
   type        = map(string)
-  description = "Hash of each download by file name, from amis.lock.yaml. Missing: not checked, but recorded."
+  description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
   default     = {}
 }
 
@@ -321,7 +321,7 @@ build {
       "CUDA_REPO=debian12",
       "CUDA_REPO_URL=https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64",
       "CUDA_REPO_KEY_URL=https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/3bf863cc.pub",
-      "CUDA_REPO_KEY_SHA256=${lookup(var.sha256, "3bf863cc.pub", "")}",
+      "CUDA_REPO_KEY_SHA256=${lookup(var.sha256, "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/3bf863cc.pub", "")}",
       "CUDA_RPM_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-cuda-rpm", "")}",
       "CUDA_DEB_KEY_FINGERPRINT=${lookup(var.signing_keys, "nvidia-cuda-deb", "")}",
     ])
