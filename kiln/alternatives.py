@@ -120,7 +120,7 @@ _CANDIDATES: dict[str, Callable[[Combination], list[Any]]] = {
     "driver": _drivers,
     "cuda": lambda _: list(table("cuda")["releases"]),
     "kernel": _kernels,
-    "kernel_module": lambda _: ["open", "proprietary"],
+    "kernel_module": lambda _: ["open", "proprietary", "both"],
     "driver_source": lambda _: ["distro", "runfile", "repo"],
     "nccl": lambda _: list(table("nccl")["versions"]),
     "efa": lambda _: list(table("efa")["releases"]),

@@ -19,7 +19,7 @@ LATEST = "latest"
 _CHOICES = {
     "arch": ("x86_64", "arm64"),
     "flavor": ("base", "eks", "ecs", "parallelcluster"),
-    "kernel_module": ("proprietary", "open"),
+    "kernel_module": ("proprietary", "open", "both"),
     "driver_source": ("runfile", "repo", "distro"),
 }
 # Becomes an error with `strict`: such a stack runs, but nobody mends it any more.

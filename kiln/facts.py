@@ -45,7 +45,8 @@ class InstanceType:
     `gpu_count` counts whole GPUs: 0 on fractional types (g6f, gr6f). `gpu_arch` is the GPU's
     architecture, `arch` the processor's. `nvswitch` means that CUDA needs a fabric manager,
     `nvlsm` that this needs NVLSM beside it. `open_modules` is supported, required or
-    unsupported. `unsure` names fields no public material confirmed.
+    unsupported; `prefers` is the module to load where both are on the image, with `module_options`
+    as its parameters. `unsure` names fields no public material confirmed.
     """
 
     type: str
@@ -67,6 +68,8 @@ class InstanceType:
     imex: bool
     mig: bool
     open_modules: str
+    prefers: str
+    module_options: tuple[str, ...]
     grid_driver: bool
     fractional: bool
     offered: bool
@@ -116,6 +119,8 @@ def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> I
         imex=entry.get("imex", False),
         mig=gpu["mig"],
         open_modules=gpu["open_modules"],
+        prefers=_preferred(gpu),
+        module_options=tuple(gpu.get("prefers", {}).get("options", ())),
         grid_driver=entry.get("grid_driver", False),
         fractional=entry.get("fractional", False),
         offered=entry.get("offered", True),
@@ -132,6 +137,11 @@ def nvswitches() -> dict[str, tuple[str, int]]:
         arch: (entry["pci_device_id"], entry["count"])
         for arch, entry in table("instances")["nvswitches"].items()
     }
+
+
+def _preferred(gpu: dict[str, Any]) -> str:
+    only = {"required": "open", "unsupported": "proprietary"}.get(gpu["open_modules"])
+    return only or str(gpu.get("prefers", {}).get("module", "open"))
 
 
 def instance(name: str) -> InstanceType:
@@ -262,6 +272,11 @@ def companion_packages(driver: str, archive: str) -> dict[str, str]:
         ):
             return {kind: entry[kind].format(branch=name) for kind in ("fabricmanager", "imex")}
     raise LookupError(f"drivers.yaml names no {archive} packages for {driver}")
+
+
+def nvlsm_versions() -> list[str]:
+    """The known releases of NVLSM, oldest first."""
+    return sorted(table("drivers")["nvlsm"]["versions"], key=versions.key)
 
 
 def known_sha256(url: str) -> tuple[str, str] | tuple[None, None]:

@@ -15,19 +15,23 @@ FILE = RUNTIME / "opt/kiln/lib/gpu_boot/devices.json"
 
 
 def devices() -> dict[str, object]:
-    """{"gpus": {device id: {"name", "open_modules", "needs"}}, "nvswitch": [device id]}.
+    """{"gpus": {device id: {"name", "open_modules", "prefers", "options", "needs"}},
+    "nvswitch": [device id]}.
 
-    `needs` is what this GPU needs wherever it is: "nvlsm" (with fabric manager), "imex" or "".
+    `prefers` is the module to take where both serve the GPU, `options` its parameters; `needs` is what this GPU needs wherever it is: "nvlsm" (with fabric manager), "imex" or "".
     """
-    gpus: dict[str, dict[str, str]] = {}
+    gpus: dict[str, dict[str, object]] = {}
     for entry in instances().values():
         for device in entry.pci_device_ids:
             gpus[device] = {
                 "name": entry.product,
                 "open_modules": entry.open_modules,
+                "prefers": entry.prefers,
+                "options": list(entry.module_options),
                 "needs": _needs(entry),
             }
-    return {"gpus": dict(sorted(gpus.items())), "nvswitch": [device for device, _ in nvswitches().values()]}
+    switches = [device for device, _ in nvswitches().values()]
+    return {"gpus": dict(sorted(gpus.items())), "nvswitch": switches}
 
 
 def _needs(entry: InstanceType) -> str:

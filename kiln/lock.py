@@ -215,12 +215,8 @@ def _packages(filled: list[Component], recipe: Recipe) -> Iterable[tuple[str, st
     own = {component.name: _repository(component) for component in filled}
     vendor = own.get("nvidia-repo")
     for component in filled:
-        packages = [
-            package
-            for name, value in component.env.items()
-            if name.endswith("_PACKAGES")
-            for package in value.split()
-        ]
+        packages, libraries = _named(component, "_PACKAGES"), _named(component, "_OS_PACKAGES")
+        packages = [package for package in packages if package not in libraries]
         # driver_source chooses for the driver and what has to be at its version.
         from_distro = recipe.driver_source == "distro" and component.needs in {
             None,
@@ -228,12 +224,18 @@ def _packages(filled: list[Component], recipe: Recipe) -> Iterable[tuple[str, st
             "imex",
         }
         where = own[component.name] or vendor
-        if not packages:
-            continue
         if from_distro or where is None:
-            yield f"archive of {recipe.distro.id}", "the distribution's own keys", packages
-        else:
+            packages, libraries = [], [*packages, *libraries]
+        if libraries:
+            yield f"archive of {recipe.distro.id}", "the distribution's own keys", libraries
+        if packages and where:
             yield where[0], where[1], packages
+
+
+def _named(component: Component, ending: str) -> list[str]:
+    """The packages in the component's variables whose names end so."""
+    lists = [value for name, value in component.env.items() if name.endswith(ending)]
+    return [package for value in lists for package in value.split()]
 
 
 def _repository(component: Component) -> tuple[str, str] | None:

@@ -189,8 +189,8 @@ def _name(distro: str, stack: dict[str, Any], flavor: str, arch: str) -> str:
     """The AMI's name in the matrix; the run adds its time to make EC2's unique name."""
     cuda = stack["cuda"]
     parts = [distro, stack["driver"]]
-    if stack["kernel_module"] == "open":
-        parts.append("open")
+    if stack["kernel_module"] != "proprietary":
+        parts.append(stack["kernel_module"])
     if cuda:
         parts.append("cuda" + ".".join(cuda.split(".")[:2]))
     return "-".join([*parts, flavor, arch])

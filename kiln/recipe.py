@@ -82,6 +82,7 @@ class Recipe:
     container_toolkit: str | None
     cloudwatch_agent: str | None
     mig_parted: str | None
+    nvlsm: str | None
     imex: bool
     components: tuple[str, ...]
     instance_type: str

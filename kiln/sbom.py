@@ -114,7 +114,8 @@ def _modules(info: dict[str, Any]) -> Iterator[Component]:
         known = {key: module.get(key) for key in ("srcversion", "vermagic", "kernel", "path")}
         licenses = [DisjunctiveLicense(name=module["license"])] if module.get("license") else []
         yield Component(
-            bom_ref=f"module:{module['kernel']}/{module['name']}",
+            # The path tells apart what was baked in both flavours.
+            bom_ref=f"module:{module['kernel']}/{module['path']}",
             name=f"{module['name']}.ko",
             version=module.get("version") or module["srcversion"],
             type=ComponentType.DEVICE_DRIVER,

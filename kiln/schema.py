@@ -64,7 +64,9 @@ class StackFields(Strict):
 
     driver: Version | None = None
     driver_source: Literal["runfile", "repo", "distro"] | None = None
-    kernel_module: Literal["proprietary", "open"] | None = None
+    kernel_module: Literal["proprietary", "open", "both"] | None = Field(
+        None, description="both: each is built, kiln-gpu-boot takes the one for the GPUs it finds"
+    )
     kernel: str | None = Field(
         None, description="kernel package (series) to pin, as the distro names it"
     )
@@ -84,6 +86,9 @@ class StackFields(Strict):
     cloudwatch_agent: Version | None = None
     mig_parted: Version | None = Field(
         None, description="NVIDIA's mig-parted, the engine gpu-mig takes when it is there"
+    )
+    nvlsm: Version | None = Field(
+        None, description="NVLink subnet manager, for the NVSwitches of B200 and B300"
     )
     imex: bool | None = Field(None, description="nvidia-imex, for GB200 and GB300 hosts")
 

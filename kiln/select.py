@@ -15,12 +15,13 @@ _READS: dict[str, Callable[[Recipe], str]] = {
     "distro": lambda recipe: recipe.distro.id,
     "driver": lambda recipe: recipe.driver,
     "cuda": lambda recipe: recipe.cuda or "none",
+    "kernel-module": lambda recipe: recipe.kernel_module,
     "flavor": lambda recipe: recipe.flavor,
     "arch": lambda recipe: recipe.arch,
 }
 _VERSIONS = {"driver", "cuda"}
 # What most people mean when they do not say: decides only where the other flags leave several rows.
-USUAL = {"flavor": "base", "arch": "x86_64"}
+USUAL = {"flavor": "base", "arch": "x86_64", "kernel-module": "open"}
 
 
 def select(
@@ -30,6 +31,7 @@ def select(
     distro: str | None = None,
     driver: str | None = None,
     cuda: str | None = None,
+    kernel_module: str | None = None,
     flavor: str | None = None,
     arch: str | None = None,
     every: bool = False,
@@ -37,7 +39,8 @@ def select(
     """The recipes that all given flags fit: one, or with `every` as many as there are.
 
     `driver` and `cuda` also take the beginning of a version: 510 or 510.47, 11 or 11.6. Where
-    several rows fit, flavour base and arch x86_64 are meant, unless a flag says otherwise.
+    several rows fit, flavour base, arch x86_64 and the open kernel module are meant, unless a flag
+    says otherwise.
     Raises KilnError (exit code 2) when nothing fits, naming the nearest rows, and when several
     do without `every`, naming them and the flag that tells them apart.
     """
@@ -46,6 +49,7 @@ def select(
         "distro": distro,
         "driver": driver,
         "cuda": cuda,
+        "kernel-module": kernel_module,
         "flavor": flavor,
         "arch": arch,
     }
@@ -100,7 +104,7 @@ def _apart(found: Sequence[Recipe]) -> str:
     """Which flags leave one row, with the values there are; else the row's name."""
     choices = [
         f"--{flag} {'|'.join(values)}"
-        for flag in ("distro", "driver", "cuda", "flavor", "arch")
+        for flag in ("distro", "driver", "cuda", "kernel-module", "flavor", "arch")
         if len(values := list(dict.fromkeys(_READS[flag](recipe) for recipe in found)))
         == len(found)
     ]

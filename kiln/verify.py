@@ -132,6 +132,8 @@ def expectations(
             "count": kind.gpu_count,
             "name": kind.product,
             "nvswitch": kind.nvswitch,
+            "nvlsm": kind.nvlsm,
+            "prefers": kind.prefers,
             "efa": kind.efa_interfaces,
             "mig": kind.mig,
         }

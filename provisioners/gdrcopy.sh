@@ -24,6 +24,7 @@ if [[ $(module_version) != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]];
     [[ ! -e $tree/packages/udev/rules.d/70-gdrdrv.rules ]] \
         || install -m 0644 "$tree/packages/udev/rules.d/70-gdrdrv.rules" /etc/udev/rules.d/
     rm -rf "$tree" "$tree.log"
+    kiln_dkms_compiler "$kernel" gdrdrv
     dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 \
         || { tail -n 40 "/var/lib/dkms/gdrdrv/$GDRCOPY_VERSION/build/make.log" >&2; kiln_die "gdrdrv does not build for $kernel"; }
     depmod "$kernel"

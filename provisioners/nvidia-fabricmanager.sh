@@ -45,7 +45,14 @@ version=$(fabricmanager_version)
 kiln_install_runtime etc/systemd/system/nvidia-fabricmanager.service.d
 units=(nvidia-fabricmanager.service)
 # Fourth-generation NVSwitch is run through NVLSM, which talks to it over ib_umad.
-if [[ -n $(systemctl list-unit-files --no-legend nvlsm.service) ]]; then
+if [[ -n $NVLSM_PACKAGES ]]; then
+    read -ra packages <<<"$NVLSM_PACKAGES"
+    read -ra libraries <<<"$NVLSM_OS_PACKAGES"
+    mapfile -t names < <(kiln_names "${packages[@]}")
+    kiln_unhold "${names[@]}"
+    kiln_install "${packages[@]}" "${libraries[@]}"
+    kiln_hold "${names[@]}"
+    kiln_record "nvlsm+=${names[*]}"
     kiln_install_runtime etc/systemd/system/nvlsm.service.d
     units+=(nvlsm.service)
 fi

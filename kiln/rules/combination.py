@@ -106,6 +106,12 @@ class Combination:
         return versions.major(self.cuda) if self.cuda else None
 
     @property
+    def modules(self) -> frozenset[str]:
+        """The flavours of the kernel module on the image: open, proprietary; none when not said."""
+        both = {"open", "proprietary"}
+        return frozenset(both if self.kernel_module == "both" else {self.kernel_module} & both)
+
+    @property
     def repo(self) -> dict[str, Any]:
         """The entry of the distribution's CUDA repository in cuda.yaml."""
         entry: dict[str, Any] = table("cuda")["repos"][self.about["cuda_repo"]]

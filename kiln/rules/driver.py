@@ -69,7 +69,7 @@ def beta(c: Combination) -> Iterator[Verdict]:
 @rule("DRV-MODULE")
 def open_too_early(c: Combination) -> Iterator[Verdict]:
     """Open modules from a branch that never had any."""
-    if c.branch and c.kernel_module == "open" and "open" not in c.branch.modules:
+    if c.branch and "open" in c.modules and "open" not in c.branch.modules:
         first = next(one.name for one in facts.branches().values() if "open" in one.modules)
         yield Verdict(
             f"driver branch {c.branch.name} has no open kernel modules; {first} is the first",

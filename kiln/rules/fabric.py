@@ -54,8 +54,23 @@ def nvlsm(c: Combination, target: InstanceType) -> Iterator[Verdict]:
         yield Verdict(
             f"{target.type} has fourth-generation NVSwitch, which needs "
             f"{', '.join(limits['packages'])} and the module {limits['module']} at boot",
-            hint="bake in nvidia-fabricmanager with driver_source: repo: it brings them",
+            hint=f"set nvlsm: {facts.nvlsm_versions()[-1]} and leave nvidia-fabricmanager in: it "
+            "brings them",
         )
+
+
+@rule("FM-NVLSM")
+def known_nvlsm(c: Combination) -> Iterator[Verdict]:
+    """A version that nobody was seen to install."""
+    for package in c.packages:
+        name, _, version = package.partition("=")
+        if name == "nvlsm" and version not in facts.nvlsm_versions():
+            yield Verdict(
+                f"nvlsm {version} is no release that AMI Kiln knows",
+                hint=f"the newest known is {facts.nvlsm_versions()[-1]}; add others to "
+                "kiln/knowledge/drivers.yaml",
+                advice=True,
+            )
 
 
 @instance_rule("FM-IMEX")

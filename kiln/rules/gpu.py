@@ -42,7 +42,7 @@ def _past_last(c: Combination, target: InstanceType) -> Iterator[Verdict]:
 @instance_rule("GPU-OPEN-OLD")
 def open_on_old(c: Combination, target: InstanceType) -> Iterator[Verdict]:
     """Open modules drive Turing and newer."""
-    if c.kernel_module == "open" and target.open_modules == "unsupported":
+    if c.modules == {"open"} and target.open_modules == "unsupported":
         yield Verdict(
             f"open kernel modules support Turing and newer; {target.type} has {target.ec2_name} "
             f"({target.gpu_arch}) and needs the proprietary module",
@@ -54,7 +54,7 @@ def blackwell(c: Combination, target: InstanceType) -> Iterator[Verdict]:
     """Blackwell takes open modules only, from the branch that first knew the GPU."""
     if target.gpu_arch != "blackwell":
         return
-    if c.kernel_module == "proprietary":
+    if c.modules == {"proprietary"}:
         yield Verdict(
             f"{target.type} has {target.ec2_name} (Blackwell): only open kernel modules drive it",
         )
@@ -107,7 +107,7 @@ def _surely_unknown(c: Combination, known: Mapping[str, str]) -> bool:
 def open_on_g(c: Combination, target: InstanceType) -> Iterator[Verdict]:
     """AWS itself does not run open modules there: GSP firmware cannot be turned off with them."""
     families = rules()["GPU-OPEN-G"].limits["families"]
-    if c.kernel_module == "open" and target.family in families:
+    if c.modules == {"open"} and target.family in families:
         yield Verdict(
             f"EKS forces the proprietary module and turns GSP off on {', '.join(families)}; open "
             f"modules cannot turn GSP off ({target.type})",
@@ -128,7 +128,7 @@ def fractional(c: Combination, target: InstanceType) -> Iterator[Verdict]:
 @rule("GPU-620")
 def no_proprietary(c: Combination) -> Iterator[Verdict]:
     """Branches that ship open modules only, at NVIDIA or in the distribution."""
-    if c.kernel_module != "proprietary" or not c.branch_name:
+    if "proprietary" not in c.modules or not c.branch_name:
         return
     if c.branch and "proprietary" not in c.branch.modules:
         yield Verdict(

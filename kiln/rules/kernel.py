@@ -109,8 +109,8 @@ def compiler(c: Combination) -> Iterator[Verdict]:
 def _install_gcc(c: Combination, kernel: Kernel) -> str:
     if c.distro.startswith(("ubuntu", "debian")):
         name = f"gcc-{kernel.compiler}"
-        return f"install {name} and export CC={name}"
-    return f"install gcc{kernel.compiler} and export CC=gcc{kernel.compiler}-cc"
+        return f"install {name} and give make CC={name}"
+    return f"install gcc{kernel.compiler} and give make CC=gcc{kernel.compiler}-cc"
 
 
 @rule("KERN-MIN")

@@ -148,7 +148,7 @@ def gdrcopy_knows(c: Combination) -> Iterator[Verdict]:
 def _who_needs(c: Combination, need: dict[str, str]) -> str | None:
     """What in the combination calls for this need, or None."""
     kernel = c.boot_kernel
-    if "module" in need and c.kernel_module != need["module"]:
+    if "module" in need and need["module"] not in c.modules:
         return None
     if "driver_from" in need and c.driver and versions.at_least(c.driver, need["driver_from"]):
         return f"driver {c.driver}"

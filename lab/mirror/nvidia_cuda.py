@@ -52,7 +52,11 @@ def _repository(name: str, machine: str, wanted: frozenset[str]) -> Repo | None:
             for version in catalogue.data()["dcgm_exporter"]
             for p in model.load("dcgm-exporter", exporter=version, **shape)
         ),
-        *model.load("nvlsm", nvlsm=catalogue.data()["nvlsm"], **shape),
+        *(
+            p
+            for version in catalogue.data()["nvlsm"]
+            for p in model.load("nvlsm", nvlsm=version, **shape)
+        ),
     ]
     modules = []
     for version in _drivers(facts, wanted):

@@ -354,6 +354,8 @@ build {
       "NVIDIA_KERNEL_MODULE=proprietary",
       "NVIDIA_DRIVER_STREAM=470-dkms",
       "NVIDIA_DRIVER_PACKAGES=",
+      "NVIDIA_OTHER_STREAM=",
+      "NVIDIA_OTHER_PACKAGES=",
       "NVIDIA_DRIVER_URL=https://us.download.nvidia.com/tesla/470.256.02/NVIDIA-Linux-x86_64-470.256.02.run",
       "NVIDIA_DRIVER_SHA256=${lookup(var.sha256, "https://us.download.nvidia.com/tesla/470.256.02/NVIDIA-Linux-x86_64-470.256.02.run", "")}",
     ])

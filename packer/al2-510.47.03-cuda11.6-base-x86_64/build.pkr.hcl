@@ -358,6 +358,8 @@ build {
       "NVIDIA_KERNEL_MODULE=proprietary",
       "NVIDIA_DRIVER_STREAM=510-dkms",
       "NVIDIA_DRIVER_PACKAGES=",
+      "NVIDIA_OTHER_STREAM=",
+      "NVIDIA_OTHER_PACKAGES=",
       "NVIDIA_DRIVER_URL=https://us.download.nvidia.com/tesla/510.47.03/NVIDIA-Linux-x86_64-510.47.03.run",
       "NVIDIA_DRIVER_SHA256=${lookup(var.sha256, "https://us.download.nvidia.com/tesla/510.47.03/NVIDIA-Linux-x86_64-510.47.03.run", "")}",
     ])
@@ -370,6 +372,8 @@ build {
     environment_vars = concat(local.environment, [
       "NVIDIA_DRIVER_VERSION=510.47.03",
       "NVIDIA_FABRICMANAGER_PACKAGES=",
+      "NVLSM_PACKAGES=",
+      "NVLSM_OS_PACKAGES=",
       "NVIDIA_FABRICMANAGER_URL=https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz",
       "NVIDIA_FABRICMANAGER_SHA256=${lookup(var.sha256, "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz", "")}",
     ])

@@ -355,6 +355,8 @@ build {
       "NVIDIA_KERNEL_MODULE=proprietary",
       "NVIDIA_DRIVER_STREAM=550-dkms",
       "NVIDIA_DRIVER_PACKAGES=",
+      "NVIDIA_OTHER_STREAM=",
+      "NVIDIA_OTHER_PACKAGES=",
       "NVIDIA_DRIVER_URL=https://us.download.nvidia.com/tesla/550.163.01/NVIDIA-Linux-x86_64-550.163.01.run",
       "NVIDIA_DRIVER_SHA256=${lookup(var.sha256, "https://us.download.nvidia.com/tesla/550.163.01/NVIDIA-Linux-x86_64-550.163.01.run", "")}",
     ])
@@ -367,6 +369,8 @@ build {
     environment_vars = concat(local.environment, [
       "NVIDIA_DRIVER_VERSION=550.163.01",
       "NVIDIA_FABRICMANAGER_PACKAGES=",
+      "NVLSM_PACKAGES=",
+      "NVLSM_OS_PACKAGES=",
       "NVIDIA_FABRICMANAGER_URL=https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-550.163.01-archive.tar.xz",
       "NVIDIA_FABRICMANAGER_SHA256=${lookup(var.sha256, "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-550.163.01-archive.tar.xz", "")}",
     ])

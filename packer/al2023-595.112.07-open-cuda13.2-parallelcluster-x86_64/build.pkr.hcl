@@ -354,6 +354,8 @@ build {
       "NVIDIA_KERNEL_MODULE=open",
       "NVIDIA_DRIVER_STREAM=595-open",
       "NVIDIA_DRIVER_PACKAGES=kmod-nvidia-open-dkms=595.112.07 nvidia-driver=595.112.07 nvidia-driver-cuda=595.112.07 nvidia-persistenced=595.112.07",
+      "NVIDIA_OTHER_STREAM=",
+      "NVIDIA_OTHER_PACKAGES=",
     ])
   }
 
@@ -363,7 +365,9 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "NVIDIA_DRIVER_VERSION=595.112.07",
-      "NVIDIA_FABRICMANAGER_PACKAGES=nvidia-fabricmanager=595.112.07 nvlsm libibumad infiniband-diags",
+      "NVIDIA_FABRICMANAGER_PACKAGES=nvidia-fabricmanager=595.112.07",
+      "NVLSM_PACKAGES=nvlsm=2025.10.14",
+      "NVLSM_OS_PACKAGES=libibumad infiniband-diags",
     ])
   }
 

@@ -357,6 +357,8 @@ build {
       "NVIDIA_KERNEL_MODULE=open",
       "NVIDIA_DRIVER_STREAM=570-open",
       "NVIDIA_DRIVER_PACKAGES=nvidia-open-570=570.211.01",
+      "NVIDIA_OTHER_STREAM=",
+      "NVIDIA_OTHER_PACKAGES=",
     ])
   }
 
@@ -366,7 +368,9 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "NVIDIA_DRIVER_VERSION=570.211.01",
-      "NVIDIA_FABRICMANAGER_PACKAGES=nvidia-fabricmanager-570=570.211.01 nvlsm libibumad3 infiniband-diags",
+      "NVIDIA_FABRICMANAGER_PACKAGES=nvidia-fabricmanager-570=570.211.01",
+      "NVLSM_PACKAGES=nvlsm=2025.06.5",
+      "NVLSM_OS_PACKAGES=libibumad3 infiniband-diags",
     ])
   }
 

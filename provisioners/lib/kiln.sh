@@ -7,6 +7,7 @@
 #   kiln_check_key FILE FINGERPRINT        a key file holds that key and no other
 #   kiln_check_signature FILE SIG KEY FPR  a detached signature by exactly that key
 #   kiln_repo_key FILE FPR NAME            hand a checked key to the package manager
+#   kiln_dkms_compiler KERNEL MODULE…      DKMS builds these modules with that kernel's compiler
 #   kiln_boot_kernel                       the kernel that will boot, as in `uname -r`
 #   kiln_install_runtime path…             files that ship on the AMI, from runtime/
 #   kiln_install_files path…               files rendered for this recipe, from files/
@@ -308,6 +309,29 @@ kiln_compiler() {
         [[ -z $text ]] || { printf '%s\n' "${text#x86_64-linux-gnu-}" | sed 's/^aarch64-linux-gnu-//'; return; }
     done
     printf 'gcc\n'
+}
+
+# kiln_dkms_compiler KERNEL MODULE…: where the kernel's compiler is not the default one, tell DKMS for
+# these modules, now and for any rebuild. DKMS drops CC from its environment, 3.x also takes no `export CC`
+# from a configuration file. 2.x and 3.x both read /etc/dkms/MODULE.conf after the module's dkms.conf, so
+# the compiler goes to the end of whatever make command the module has, DKMS's default if it has none.
+# (A make command written anew would lose NVIDIA's quotes around 'make': they keep DKMS from adding
+# KERNELRELEASE, which NVIDIA's Makefile takes for a call by the kernel's own build.)
+kiln_dkms_compiler() {
+    local kernel=$1 compiler module
+    shift
+    compiler=$(kiln_compiler "$kernel")
+    for module in "$@"; do
+        if [[ $("$compiler" -dumpversion | cut -d. -f1) != $(gcc -dumpversion | cut -d. -f1) ]]; then
+            mkdir -p "${KILN_ROOT:-}/etc/dkms"
+            # DKMS fills in what is between the quotes.
+            # shellcheck disable=SC2016
+            printf 'MAKE[0]="${MAKE[0]:-make -C $kernel_source_dir M=$dkms_tree/$module/$module_version/build} CC=%s"\n' \
+                "$compiler" >"${KILN_ROOT:-}/etc/dkms/$module.conf"
+        else
+            rm -f "${KILN_ROOT:-}/etc/dkms/$module.conf"
+        fi
+    done
 }
 
 # kiln_install_runtime path…: files and folders below runtime/, owned by root. Where this systemd is too

@@ -7,7 +7,8 @@ Runs on the build instance right before the clean-up: Python 3.7, stdlib only. S
     arch         as in `uname -m`
     kernel       {boots, running}: the kernel the image boots, the one that ran while baking
     packages     [{manager: rpm|dpkg, name, epoch, version, release, arch}], duplicates kept
-    modules      [{name, kernel, version, srcversion, vermagic, license, path}] of GPU and network
+    modules      [{name, kernel, version, srcversion, vermagic, license, path}] of GPU and network;
+                 where both flavours of the driver were baked also those below /opt/kiln/modules
     runfiles     [{name, version}]: NVIDIA .run installs
     efa          {installer, packages: […]} or null
     components   what each provisioner recorded, by its name
@@ -61,6 +62,8 @@ TOOLS = {
     "nv-fabricmanager": "/usr/bin/nv-fabricmanager",
 }
 
+# Both flavours of the driver's modules, ARCHIVE/<kernel>/<flavour>/; kiln-gpu-boot takes one.
+ARCHIVE = "/opt/kiln/modules"
 LOCKS = ("/etc/yum/pluginconf.d/versionlock.list", "/etc/dnf/plugins/versionlock.list")
 
 
@@ -131,7 +134,9 @@ def kernels():
 def modules():
     found = []
     for kernel in kernels():
-        text = run("modinfo", "-k", kernel, *MODULES)
+        pattern = os.path.join(glob.escape(os.path.join(ARCHIVE, kernel)), "**", "*.ko*")
+        kept = sorted(glob.glob(pattern, recursive=True))
+        text = run("modinfo", "-k", kernel, *MODULES, *kept)
         for block in re.split(r"^(?=filename: )", text, flags=re.MULTILINE):
             fields = {}
             for line in block.splitlines():

@@ -25,6 +25,27 @@ def recorded(version_info: dict[str, Any], component: str) -> dict[str, Any]:
     return found
 
 
+ARCHIVE = "/opt/kiln/modules"
+
+
+def flavour(module: dict[str, str]) -> str:
+    """Of which flavour a driver's module is."""
+    return "proprietary" if module["license"] == "NVIDIA" else "open"
+
+
+def modules_in_place(machine: dict[str, Any]) -> list[dict[str, str]]:
+    """What modprobe finds on the kernel that boots."""
+    kernel = machine["baked"]["kernel"]["boots"]
+    found = machine["now"]["modules"]
+    return [m for m in found if m["kernel"] == kernel and not m["path"].startswith(ARCHIVE)]
+
+
+def kept_modules(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
+    """The modules of a flavour that are kept for the kernel that boots."""
+    folder = f"{ARCHIVE}/{machine['baked']['kernel']['boots']}/{name}/"
+    return [m for m in machine["now"]["modules"] if m["path"].startswith(folder)]
+
+
 def assert_packages_at(
     machine: dict[str, Any], names: list[str], wanted: str, build: str = ""
 ) -> None:

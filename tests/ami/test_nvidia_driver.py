@@ -3,13 +3,28 @@
 import json
 
 import pytest
-from expectations import assert_active, assert_enabled, assert_held, nvidia_smi, recorded
+from expectations import (
+    assert_active,
+    assert_enabled,
+    assert_held,
+    flavour,
+    kept_modules,
+    modules_in_place,
+    nvidia_smi,
+    recorded,
+)
 
 
 def driver_modules(machine):
-    kernel = machine["baked"]["kernel"]["boots"]
     names = ("nvidia", "nvidia-current")  # the latter is Debian's
-    return [m for m in machine["now"]["modules"] if m["kernel"] == kernel and m["name"] in names]
+    return [m for m in modules_in_place(machine) if m["name"] in names]
+
+
+@pytest.fixture
+def both(recipe):
+    """Skips where the recipe has one flavour of the module."""
+    if recipe["kernel_module"] != "both":
+        pytest.skip(f"the recipe has the {recipe['kernel_module']} module only")
 
 
 @pytest.mark.bake
@@ -29,8 +44,53 @@ def test_the_module_was_built_for_that_kernel(machine, version_info):
 def test_the_module_is_of_the_flavour_the_recipe_asks_for(machine, recipe):
     modules = driver_modules(machine)
     assert modules, "there is no nvidia module"
-    flavour = "proprietary" if modules[0]["license"] == "NVIDIA" else "open"
-    assert flavour == recipe["kernel_module"]
+    wanted = {"both": ("open", "proprietary")}.get(
+        recipe["kernel_module"], (recipe["kernel_module"],)
+    )
+    assert flavour(modules[0]) in wanted
+
+
+@pytest.mark.bake
+def test_both_flavours_were_built_for_the_kernel_that_boots(machine, recipe, both):
+    kernel = machine["baked"]["kernel"]["boots"]
+    found = {
+        name: [m for m in kept_modules(machine, name) if m["name"] in ("nvidia", "nvidia-current")]
+        for name in ("open", "proprietary")
+    }
+    for name, modules in found.items():
+        assert len(modules) == 1, f"{len(modules)} {name} drivers are kept"
+        assert flavour(modules[0]) == name, f"what is kept as {name} is {flavour(modules[0])}"
+        assert modules[0]["version"] == recipe["driver"], name
+        assert modules[0]["vermagic"].split()[0] == kernel, name
+
+
+@pytest.mark.bake
+def test_one_flavour_can_take_the_others_place(machine, both):
+    names = [{m["name"] for m in kept_modules(machine, name)} for name in ("open", "proprietary")]
+    assert names[0] == names[1]
+    assert {m["name"] for m in modules_in_place(machine)} >= names[0]
+
+
+@pytest.mark.bake
+def test_the_flavour_is_chosen_before_anything_loads_it(machine, both):
+    assert_enabled(machine, "kiln-gpu-select.service")
+    assert "blacklist nvidia" in (machine["text"]["/etc/modprobe.d/kiln-gpu-select.conf"] or "")
+
+
+@pytest.mark.boot
+def test_the_flavour_in_place_is_the_one_for_these_gpus(machine, both, gpu):
+    assert_active(machine, "kiln-gpu-select.service")
+    modules = driver_modules(machine)
+    assert modules, "there is no nvidia module"
+    assert flavour(modules[0]) == gpu["prefers"]
+
+
+@pytest.mark.boot
+def test_all_modules_in_place_are_of_that_flavour(machine, both, gpu):
+    kept = {m["name"]: m["srcversion"] for m in kept_modules(machine, gpu["prefers"])}
+    assert kept, f"no {gpu['prefers']} module is kept"
+    now = {m["name"]: m["srcversion"] for m in modules_in_place(machine) if m["name"] in kept}
+    assert now == kept
 
 
 @pytest.mark.bake

@@ -3,7 +3,14 @@
 import re
 
 import pytest
-from expectations import assert_active, assert_enabled, assert_held, assert_not_started, recorded
+from expectations import (
+    assert_active,
+    assert_enabled,
+    assert_held,
+    assert_not_started,
+    assert_packages_at,
+    recorded,
+)
 
 
 @pytest.mark.bake
@@ -26,6 +33,26 @@ def test_it_runs_exactly_where_there_is_nvswitch(machine, expect):
         assert_active(machine, "nvidia-fabricmanager.service")
     else:
         assert_not_started(machine, "nvidia-fabricmanager.service")
+
+
+@pytest.mark.bake
+def test_nvlsm_is_of_the_recipes_version(machine, recipe, version_info):
+    if not recipe["nvlsm"]:
+        pytest.skip("the recipe has no NVLSM")
+    names = recorded(version_info, "nvidia-fabricmanager").get("nvlsm", [])
+    assert_packages_at(machine, names, recipe["nvlsm"])
+    assert_held(machine, names)
+    assert_enabled(machine, "nvlsm.service")
+
+
+@pytest.mark.boot
+def test_nvlsm_runs_exactly_where_there_is_a_switch_for_it(machine, expect, recipe):
+    if not recipe["nvlsm"]:
+        pytest.skip("the recipe has no NVLSM")
+    if expect["gpu"] and expect["gpu"].get("nvlsm"):
+        assert_active(machine, "nvlsm.service")
+    else:
+        assert_not_started(machine, "nvlsm.service")
 
 
 @pytest.mark.bake

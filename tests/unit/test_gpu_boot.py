@@ -3,25 +3,95 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kiln import gpu_devices
-from kiln.facts import instances
+from kiln.facts import InstanceType, instances
 from kiln.paths import RUNTIME
+from kiln.rules.registry import rules
 from lab import pci as lab_pci
 
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
 
-from gpu_boot import act, decide, pci
+from gpu_boot import act, decide, flavours, pci
 
 FACTS = decide.known()
+KERNEL = "6.1.0"
+MODULES = ("nvidia", "nvidia-modeset", "nvidia-uvm", "nvidia-peermem")
 
 
-def decision_for(instance_type: str, tmp_path: Path) -> dict:
-    lab_pci.write(instance_type, tmp_path)
-    return decide.decide(pci.devices(str(tmp_path)), FACTS)
+def decision_for(instance_type: str, sysfs: Path) -> dict:
+    lab_pci.write(instance_type, sysfs)
+    return decide.decide(pci.devices(str(sysfs)), FACTS)
+
+
+class Image:
+    """The two folders of an image with both flavours; a module's content is its flavour."""
+
+    def __init__(self, root: Path, suffix: str = ".ko.xz"):
+        self.archive, self.modules, self.sysfs = root / "archive", root / "modules", root / "sys"
+        self.suffix = suffix
+        self.ran: list[list[str]] = []
+        for flavour in ("open", "proprietary"):
+            self.write(self.archive / KERNEL / flavour, flavour)
+        self.write(self.modules / KERNEL, "open")
+
+    def write(self, folder: Path, flavour: str) -> None:
+        (folder / "extra").mkdir(parents=True)
+        for name in MODULES:
+            (folder / "extra" / (name + self.suffix)).write_text(flavour)
+
+    def run(self, command: list[str]) -> str:
+        """modinfo, from the files; depmod is noted down."""
+        self.ran.append(command)
+        if command[0] != "modinfo":
+            return ""
+        _, _, kernel, _, field, name = command
+        path = self.modules / kernel / "extra" / (name + self.suffix)
+        if not path.exists():
+            return ""
+        text = path.read_text()
+        licence = "NVIDIA" if text == "proprietary" else "Dual MIT/GPL"
+        return (licence if field == "license" else f"of-{text}") + "\n"
+
+    def in_place(self) -> set[str]:
+        """The flavours of what lies below /lib/modules."""
+        files = [path for path in (self.modules / KERNEL).rglob("*") if path.is_file()]
+        assert sorted(path.name for path in files) == sorted(m + self.suffix for m in MODULES)
+        return {path.read_text() for path in files}
+
+    def select(self, decision: dict) -> list[str]:
+        return act.select(decision, str(self.archive), str(self.modules), self.run)
+
+    def commands(self, decision: dict) -> tuple[list[list[str]], str | None]:
+        return act.commands(
+            decision, KERNEL, archive=str(self.archive), sysfs=str(self.sysfs), run=self.run
+        )
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    return Image(tmp_path)
+
+
+def one_flavour(flavour: str | None) -> Callable[[list[str]], str]:
+    """modinfo on an image that has one flavour, or none."""
+    licence = {"open": "Dual MIT/GPL\n", "proprietary": "NVIDIA\n", None: ""}[flavour]
+    return lambda command: licence if command[-1] == "nvidia" else ""
+
+
+def right_flavour(entry: InstanceType) -> str:
+    """From the rules of `check`, not from what the pipeline ships: what AWS runs there."""
+    if entry.open_modules == "required":
+        return "open"
+    old = entry.open_modules == "unsupported"
+    return "proprietary" if old or entry.family in GSP_OFF else "open"
+
+
+GSP_OFF = rules()["GPU-OPEN-G"].limits["families"]
 
 
 def test_the_shipped_facts_are_the_knowledge_of_the_pipeline():
@@ -47,21 +117,94 @@ def test_every_instance_type_gets_the_services_its_hardware_needs(name: str, tmp
     assert decision["module"] == wanted[entry.open_modules]
 
 
-def test_a_machine_without_gpu_starts_nothing(tmp_path: Path):
-    decision = decision_for("m5.large", tmp_path)
+@pytest.mark.parametrize("name", instances())
+def test_with_both_modules_baked_every_instance_type_gets_its_own(name: str, image: Image):
+    wanted = right_flavour(instances()[name])
+    decision = decision_for(name, image.sysfs)
+    image.select(decision)
+    assert image.in_place() == {wanted}
+    loads, warning = image.commands(decision)
+    assert loads[0][:2] == ["modprobe", "nvidia"]
+    assert warning is None
+
+
+def test_an_image_moves_between_instance_types_and_back(image: Image):
+    for name, flavour in (
+        ("p3dn.24xlarge", "proprietary"),
+        ("p6-b200.48xlarge", "open"),
+        ("p3dn.24xlarge", "proprietary"),
+    ):
+        sysfs = image.sysfs / name
+        image.select(decision_for(name, sysfs))
+        assert image.in_place() == {flavour}
+
+
+def test_the_second_boot_on_a_machine_copies_nothing(image: Image):
+    decision = decision_for("p3dn.24xlarge", image.sysfs)
+    assert image.select(decision) == ["the proprietary module takes the place of the open one"]
+    assert ["depmod", KERNEL] in image.ran
+    image.ran.clear()
+    assert image.select(decision) == ["the proprietary module is in place"]
+    assert ["depmod", KERNEL] not in image.ran
+
+
+def test_power_lost_while_copying_is_made_good_at_the_next_boot(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+):
+    decision = decision_for("p3dn.24xlarge", image.sysfs)
+    replaced: list[str] = []
+    real = flavours._replace
+
+    def dies(source: str, target: str) -> None:
+        if len(replaced) == 2:
+            raise OSError("No space left on device")
+        replaced.append(target)
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flavours, "_replace", dies)
+        with pytest.raises(OSError, match="No space left"):
+            image.select(decision)
+    assert image.in_place() == {"open", "proprietary"}
+    assert not any(path.endswith("/nvidia.ko.xz") for path in replaced), "the driver comes last"
+    image.select(decision)
+    assert image.in_place() == {"proprietary"}
+
+
+def test_on_g4dn_gsp_firmware_is_off_as_in_awss_own_images(image: Image):
+    decision = decision_for("g4dn.xlarge", image.sysfs)
+    image.select(decision)
+    loads, _ = image.commands(decision)
+    assert loads[0] == ["modprobe", "nvidia", "NVreg_EnableGpuFirmware=0"]
+
+
+def test_an_image_with_one_module_loads_it_with_its_own_defaults(tmp_path: Path):
+    decision = decision_for("g4dn.xlarge", tmp_path)
+    run = one_flavour("open")
+    loads, warning = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run)
+    assert loads[:2] == [["modprobe", "nvidia"], ["modprobe", "nvidia-uvm"]]
+    assert warning is None
+
+
+def test_a_machine_without_gpu_starts_nothing(image: Image):
+    decision = decision_for("m5.large", image.sysfs)
     assert decision["module"] is None
     assert not any(decision["apply"].values())
-    assert act.commands(decision, "open", "6.1.0", sysfs=str(tmp_path)) == ([], None)
+    assert image.select(decision) == []
+    assert image.commands(decision) == ([], None)
 
 
-def test_an_unknown_gpu_gets_the_open_module():
+def test_an_unknown_gpu_gets_the_open_module(image: Image):
+    image.select(decision_for("p3dn.24xlarge", image.sysfs))
     newer = pci.Device("0000:10:00.0", "10de", "ffff", "0302", "")
     decision = decide.decide([newer], FACTS)
     assert decision["module"] == "open"
     assert decision["gpus"][0]["name"] is None
+    image.select(decision)
+    assert image.in_place() == {"open"}
 
 
-def test_an_old_gpu_beside_a_blackwell_gpu_still_gets_the_open_module(tmp_path: Path):
+def test_an_old_gpu_beside_a_blackwell_gpu_still_gets_the_open_module():
     both = [
         pci.Device("0000:10:00.0", "10de", "1db5", "0302", ""),
         pci.Device("0000:11:00.0", "10de", "2901", "0302", ""),
@@ -74,31 +217,48 @@ def test_another_vendors_display_adapter_is_no_gpu():
     assert decide.decide([vga], FACTS)["gpus"] == []
 
 
-def test_the_flavour_that_was_archived_is_loaded_where_the_installed_one_does_not_fit(
-    tmp_path: Path,
-):
-    decision = decision_for("p3dn.24xlarge", tmp_path)
-    folder = tmp_path / "archive/6.1.0/proprietary"
-    folder.mkdir(parents=True)
-    (folder / "nvidia.ko").touch()
-    loads, warning = act.commands(
-        decision, "open", "6.1.0", archive=str(tmp_path / "archive"), sysfs=str(tmp_path)
-    )
-    assert loads[0] == ["insmod", str(folder / "nvidia.ko")]
-    assert warning is None
-
-
 def test_a_flavour_that_fits_but_was_not_baked_is_warned_about(tmp_path: Path):
     decision = decision_for("p3dn.24xlarge", tmp_path)
-    loads, warning = act.commands(decision, "open", "6.1.0", sysfs=str(tmp_path))
+    run = one_flavour("open")
+    loads, warning = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run)
     assert loads[0] == ["modprobe", "nvidia"]
     assert "wants the proprietary module" in warning
+
+
+def test_a_kernel_that_came_later_has_the_module_dkms_built_for_it_and_a_warning(image: Image):
+    image.write(image.modules / "6.1.99", "open")
+    decision = decision_for("p3dn.24xlarge", image.sysfs)
+    image.select(decision)
+    _, warning = act.commands(
+        decision, "6.1.99", archive=str(image.archive), sysfs=str(image.sysfs), run=image.run
+    )
+    assert "the image has only the open one" in warning
+
+
+def test_an_image_without_a_module_says_so(tmp_path: Path):
+    decision = decision_for("g5.xlarge", tmp_path)
+    found = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=one_flavour(None))
+    assert found == ([], f"no nvidia module is installed for kernel {KERNEL}")
 
 
 def test_a_module_that_udev_has_loaded_already_is_left_alone(tmp_path: Path):
     decision = decision_for("g5.xlarge", tmp_path)
     (tmp_path / "module/nvidia").mkdir(parents=True)
-    assert act.commands(decision, "open", "6.1.0", sysfs=str(tmp_path)) == ([], None)
+    run = one_flavour("open")
+    assert act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run) == ([], None)
+
+
+@pytest.mark.parametrize(("loaded", "unloads"), [("open", True), ("proprietary", False)])
+def test_a_loaded_module_makes_way_only_for_another_flavour(
+    image: Image, loaded: str, unloads: bool
+):
+    decision = decision_for("p3dn.24xlarge", image.sysfs)
+    image.select(decision)
+    (image.sysfs / "module/nvidia").mkdir(parents=True)
+    (image.sysfs / "module/nvidia/srcversion").write_text(f"of-{loaded}\n")
+    loads, _ = image.commands(decision)
+    assert (["modprobe", "--quiet", "--remove", "nvidia"] in loads) == unloads
+    assert (["modprobe", "nvidia"] in loads) == unloads
 
 
 def test_flags_of_an_earlier_boot_on_other_hardware_are_taken_away(tmp_path: Path):

@@ -339,6 +339,8 @@ build {
       "NVIDIA_KERNEL_MODULE=proprietary",
       "NVIDIA_DRIVER_STREAM=535-dkms",
       "NVIDIA_DRIVER_PACKAGES=nvidia-kernel-dkms=535.261.03 nvidia-driver-bin=535.261.03 nvidia-smi=535.261.03 libcuda1=535.261.03 nvidia-persistenced",
+      "NVIDIA_OTHER_STREAM=",
+      "NVIDIA_OTHER_PACKAGES=",
     ])
   }
 

@@ -342,6 +342,8 @@ build {
       "NVIDIA_KERNEL_MODULE=open",
       "NVIDIA_DRIVER_STREAM=580-open",
       "NVIDIA_DRIVER_PACKAGES=nvidia-open-580=580.178.04",
+      "NVIDIA_OTHER_STREAM=",
+      "NVIDIA_OTHER_PACKAGES=",
     ])
   }
 
@@ -351,7 +353,9 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "NVIDIA_DRIVER_VERSION=580.178.04",
-      "NVIDIA_FABRICMANAGER_PACKAGES=nvidia-fabricmanager-580=580.178.04 nvlsm libibumad3 infiniband-diags",
+      "NVIDIA_FABRICMANAGER_PACKAGES=nvidia-fabricmanager-580=580.178.04",
+      "NVLSM_PACKAGES=nvlsm=2025.10.14",
+      "NVLSM_OS_PACKAGES=libibumad3 infiniband-diags",
     ])
   }
 

@@ -9,7 +9,8 @@ OPEN, PROPRIETARY, EITHER = "open", "proprietary", "either"
 
 
 def known(path=None):
-    """devices.json: {"gpus": {device id: {name, open_modules, needs}}, "nvswitch": [device id]}."""
+    """devices.json: {"gpus": {device id: {name, open_modules, prefers, options, needs}},
+    "nvswitch": [device id]}."""
     path = path or os.path.join(os.path.dirname(os.path.abspath(__file__)), "devices.json")
     with open(path) as stream:
         return json.load(stream)
@@ -20,6 +21,8 @@ def decide(devices, facts):
 
     {"gpus": [{address, device, name}], "nvswitches": n,
      "module": "open"|"proprietary"|"either"|None,
+     "prefers": "open"|"proprietary", which one where both are on the image,
+     "options": [parameters of that module],
      "apply": {"gpu", "nvswitch", "nvlsm", "imex": bool}, "why": [sentences]}
 
     A GPU that is not in `facts` is newer than this image: it gets the open module, the only one
@@ -31,6 +34,7 @@ def decide(devices, facts):
     switches = [d for d in devices if d.vendor == pci.NVIDIA and d.device in facts["nvswitch"]]
     needs = {entry["needs"] for entry in entries}
     module, why = _module(entries, unknown)
+    prefers, options = _preference(entries, module)
     if switches:
         why.append("%d NVSwitches: fabric manager applies" % len(switches))
     if "nvlsm" in needs:
@@ -48,6 +52,8 @@ def decide(devices, facts):
         ],
         "nvswitches": len(switches),
         "module": module,
+        "prefers": prefers,
+        "options": options,
         "apply": {
             "gpu": bool(gpus),
             # The newest NVSwitch is managed over InfiniBand and is no NVIDIA PCI device.
@@ -70,3 +76,12 @@ def _module(entries, unknown):
     if "unsupported" in support:
         return PROPRIETARY, ["this GPU is older than the open kernel modules"]
     return EITHER, ["both kernel modules serve this GPU"]
+
+
+def _preference(entries, module):
+    """(flavour, its parameters) that AWS takes where both serve; open unless all GPUs say else."""
+    if module in (OPEN, PROPRIETARY):
+        return module, []
+    if entries and all(entry["prefers"] == PROPRIETARY for entry in entries):
+        return PROPRIETARY, sorted({one for entry in entries for one in entry["options"]})
+    return OPEN, []
