@@ -21,7 +21,7 @@ _READS: dict[str, Callable[[Recipe], str]] = {
 }
 _VERSIONS = {"driver", "cuda"}
 # What most people mean when they do not say: decides only where the other flags leave several rows.
-USUAL = {"flavor": "base", "arch": "x86_64", "kernel-module": "open"}
+USUAL = {"flavor": "base", "arch": "x86_64"}
 
 
 def select(
@@ -39,8 +39,8 @@ def select(
     """The recipes that all given flags fit: one, or with `every` as many as there are.
 
     `driver` and `cuda` also take the beginning of a version: 510 or 510.47, 11 or 11.6. Where
-    several rows fit, flavour base, arch x86_64 and the open kernel module are meant, unless a flag
-    says otherwise.
+    several rows fit, flavour base and arch x86_64 are meant, of one driver the row with the open
+    kernel module, unless a flag says otherwise.
     Raises KilnError (exit code 2) when nothing fits, naming the nearest rows, and when several
     do without `every`, naming them and the flag that tells them apart.
     """
@@ -77,6 +77,9 @@ def _usual(found: list[Recipe], flags: Flags) -> list[Recipe]:
     for flag, value in USUAL.items():
         if flag not in flags:
             found = [recipe for recipe in found if _fits(recipe, flag, value)] or found
+    drivers = {(recipe.distro.id, recipe.driver) for recipe in found}
+    if len(drivers) == 1 and "kernel-module" not in flags:
+        found = [recipe for recipe in found if _fits(recipe, "kernel-module", "open")] or found
     return found
 
 

@@ -77,6 +77,11 @@ EDITS = {
         r"NVIDIA_DRIVER_URL=.*\",",
         r'NVIDIA_DRIVER_URL=https://x.example/latest/d.run",',
     ),
+    "a package called latest without a version": (
+        "no-latest",
+        r"NVIDIA_DRIVER_PACKAGES=[^\"]*\",",
+        r'NVIDIA_DRIVER_PACKAGES=kmod-nvidia-latest-dkms",',
+    ),
     "access key": (
         "no-identity",
         r"^  shutdown_behavior",

@@ -351,6 +351,40 @@ def test_the_kernels_configuration_names_its_compiler(machine: Machine, text: st
     assert machine.bash(f"kiln_compiler {config}").stdout.strip() == compiler
 
 
+def dkms_conf(machine: Machine, compiler: str) -> Path:
+    """What kiln_dkms_compiler leaves for the module nvidia where that compiler built the kernel."""
+    machine.command("gcc", "echo 7")
+    machine.command("gcc10-gcc", "echo 10")
+    done = machine.bash(f"kiln_compiler() {{ echo {compiler}; }}; kiln_dkms_compiler 5.10 nvidia")
+    assert done.returncode == 0, done.stderr
+    return machine.root / "image/etc/dkms/nvidia.conf"
+
+
+@pytest.mark.parametrize(
+    ("own", "command"),
+    [
+        # NVIDIA's quotes around 'make' have to stay: DKMS would add KERNELRELEASE to a bare make.
+        (
+            """MAKE[0]="'make' -j2 KERNEL_UNAME=${kernelver} modules\"""",
+            "'make' -j2 KERNEL_UNAME=5.10 modules CC=gcc10-gcc",
+        ),
+        ("", "make -C /tree M=/dkms/nvidia/1/build CC=gcc10-gcc"),
+    ],
+)
+def test_dkms_builds_with_the_kernels_own_compiler(machine: Machine, own: str, command: str):
+    variables = "kernelver=5.10 kernel_source_dir=/tree dkms_tree=/dkms module=nvidia"
+    read = f"{variables} module_version=1\n{own}\n. {dkms_conf(machine, 'gcc10-gcc')}"
+    done = subprocess.run(
+        ["bash", "-c", f'{read}; echo "${{MAKE[0]}}"'], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == command
+
+
+def test_dkms_is_left_alone_where_the_compiler_is_the_default_one(machine: Machine):
+    assert dkms_conf(machine, "gcc10-gcc").exists()
+    assert not dkms_conf(machine, "gcc").exists()
+
+
 def test_a_pinned_kernel_is_the_one_that_boots(machine: Machine):
     machine.etc.mkdir()
     (machine.etc / "kernel").write_text("5.15.0-1120-aws\n")

@@ -101,6 +101,15 @@ def test_this_kind_of_processor_is_meant_when_none_is_said(recipes: list[Recipe]
     assert select(rows, distro="al2") == [recipes[0]]
 
 
+def test_of_one_driver_the_row_with_the_open_module_is_meant(recipes: list[Recipe]) -> None:
+    rows = [
+        replace(recipes[0], name="both", kernel_module="both"),
+        replace(recipes[0], name="open", kernel_module="open"),
+    ]
+    assert [recipe.name for recipe in select(rows, distro="al2")] == ["open"]
+    assert [r.name for r in select(rows, distro="al2", kernel_module="both")] == ["both"]
+
+
 def test_rows_of_two_flavours_are_told_apart_by_flavour(recipes: list[Recipe]) -> None:
     rows = [recipes[3], replace(recipes[3], name="al2-ecs", flavor="ecs")]
     assert "--flavor eks|ecs" in refused(rows, distro="al2").hint
