@@ -18,7 +18,8 @@ def devices() -> dict[str, object]:
     """{"gpus": {device id: {"name", "open_modules", "prefers", "options", "needs"}},
     "nvswitch": [device id]}.
 
-    `prefers` is the module to take where both serve the GPU, `options` its parameters; `needs` is what this GPU needs wherever it is: "nvlsm" (with fabric manager), "imex" or "".
+    `prefers` is the module to take where both were baked, `options` its parameters; `needs` is
+    what this GPU needs wherever it is: "nvlsm" (with fabric manager), "imex" or "".
     """
     gpus: dict[str, dict[str, object]] = {}
     for entry in instances().values():

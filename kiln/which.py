@@ -79,7 +79,9 @@ def _gpus(target: InstanceType) -> str:
 
 def _reasons(c: Combination, target: InstanceType) -> list[str]:
     """What speaks for the row on this type, and what it lacks there."""
-    module = f"both modules baked, {target.prefers} loaded" if len(c.modules) > 1 else c.kernel_module
+    module = (
+        f"both modules baked, {target.prefers} loaded" if len(c.modules) > 1 else c.kernel_module
+    )
     reasons = [f"driver {c.driver} ({module}) drives {target.ec2_name}"]
     if c.branch and c.branch.end_of_life and not c.branch.ended(c.today):
         reasons[0] += f"; branch {c.branch.name} ({c.branch.kind}) gets fixes to "

@@ -108,8 +108,8 @@ class Combination:
     @property
     def modules(self) -> frozenset[str]:
         """The flavours of the kernel module on the image: open, proprietary; none when not said."""
-        both = {"open", "proprietary"}
-        return frozenset(both if self.kernel_module == "both" else {self.kernel_module} & both)
+        both = frozenset({"open", "proprietary"})
+        return both if self.kernel_module == "both" else both & {self.kernel_module}
 
     @property
     def repo(self) -> dict[str, Any]:

@@ -3,7 +3,8 @@
     KILN_EXPECT=expect.json pytest tests/ami --hosts=ssh://user@address --ssh-config=FILE
 
 KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"lab",
-              "gpu": {"count": int, "name": str, "nvswitch": bool, "efa": int, "mig": bool} or null}
+              "gpu": {"count": int, "name": str, "nvswitch": bool, "nvlsm": bool, "efa": int,
+                      "mig": bool, "prefers": "open"|"proprietary"} or null}
 
 All facts are collected by one program on the machine (`collect.py`), so that a check costs nothing.
 A file test_<component>.py is skipped, with that reason, when the recipe has no such component.

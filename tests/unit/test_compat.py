@@ -136,6 +136,32 @@ def test_blackwell_is_served_by_open_modules_of_a_new_enough_driver_only():
     assert not blackwell & set(closed["instance_types"])
 
 
+def test_both_modules_serve_what_either_serves():
+    def served(module: str) -> set[str]:
+        found = check_combination("al2023", "580.178.04", kernel_module=module, today=TODAY)
+        return set(found["instance_types"])
+
+    assert served("both") == served("open") | served("proprietary")
+    assert "p3dn.24xlarge" in served("proprietary") - served("open")
+    assert "p6-b200.48xlarge" in served("open") - served("proprietary")
+
+
+def test_both_modules_are_the_way_out_where_targets_want_different_ones():
+    types = ("p3dn.24xlarge", "p6-b200.48xlarge")
+    found = check_combination(
+        "al2023", "580.178.04", kernel_module="open", instance_types=types, today=TODAY
+    )["findings"]
+    assert [one["rule"] for one in found if one["level"] == "error"] == ["GPU-OPEN-OLD"]
+    assert "kernel_module: both" in found[-1]["hint"]
+
+
+def test_on_old_g_families_both_modules_warn_of_nothing():
+    found = check_combination(
+        "al2023", "580.178.04", kernel_module="both", instance_type="g5.xlarge", today=TODAY
+    )["findings"]
+    assert "GPU-OPEN-G" not in {one["rule"] for one in found}
+
+
 def test_a_combination_that_does_not_work_serves_nothing():
     assert check_combination("al2", "510.47.03", cuda="12.2")["instance_types"] == []
 

@@ -89,7 +89,9 @@ def test_a_download_brings_its_url_and_its_hash(
     monkeypatch.setattr(template_values, "locked", lambda: {url: "ab12", "https://other": "cd34"})
     text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
     assert f'"NCCL_URL={url}",' in text
-    assert '"NCCL_SHA256=${lookup(var.sha256, "https://example.com/x/nccl-2.12.7.tar", "")}",' in text
+    assert (
+        '"NCCL_SHA256=${lookup(var.sha256, "https://example.com/x/nccl-2.12.7.tar", "")}",' in text
+    )
     assert f'    "{url}" = "ab12"\n' in text
     assert "cd34" not in text
 
