@@ -1,6 +1,6 @@
 """Kernel modules of both flavours: which are on the image, and the wanted one in its place.
 
-Where both were baked, ARCHIVE/<kernel>/<flavour>/ holds each, laid out as in /lib/modules/<kernel>/.
+Where both were baked, ARCHIVE/<kernel>/<flavour>/ holds each as it lies in /lib/modules/<kernel>/.
 Put in place means copied there: modprobe, modinfo and nvidia-modprobe all find one flavour.
 """
 
