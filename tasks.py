@@ -10,6 +10,7 @@ _ROW = {
     "flavor": "base (meant when several rows fit), eks, ecs or parallelcluster: --flavor eks",
     "arch": "x86_64 (meant when several rows fit) or arm64: --arch arm64",
     "cuda": "CUDA, whole or its beginning: --cuda 11.6",
+    "kernel-module": "open, proprietary or both: --kernel-module both",
     "name": "the AMI's name in the matrix, as ./invoke list shows it",
     "all": "every row that fits the other flags",
 }
@@ -44,10 +45,12 @@ def list_(c, json=False):
         "cuda": "--cuda 11.6.2",
         "nccl": "--nccl 2.12.7",
         "efa": "EFA installer: --efa 1.34.0",
-        "kernel-module": "open or proprietary: --kernel-module open",
+        "kernel-module": "open, proprietary or both: --kernel-module open",
         "instance-type": "must it serve this type? --instance-type p5.48xlarge",
         "arch": "x86_64 or arm64",
         "flavor": "base, eks, ecs or parallelcluster",
+        "kubernetes": "of flavour eks: --flavor eks --kubernetes 1.35",
+        "parallelcluster": "of flavour parallelcluster: --parallelcluster 3.16.3",
         "strict": "a driver branch past its end of life is an error too",
         **_JSON,
     }
@@ -63,6 +66,8 @@ def check(
     instance_type=None,
     arch=None,
     flavor=None,
+    kubernetes=None,
+    parallelcluster=None,
     strict=False,
     json=False,
 ):
@@ -79,6 +84,8 @@ def check(
         "instance_type": instance_type,
         "arch": arch,
         "flavor": flavor,
+        "kubernetes": kubernetes,
+        "parallelcluster": parallelcluster,
     }
     answer = checks.check(given, strict=strict)
     show(answer, as_json=json, text=checks.as_text)
@@ -133,6 +140,7 @@ def build(
     flavor=None,
     arch=None,
     cuda=None,
+    kernel_module=None,
     name=None,
     all=False,
     target="auto",
@@ -159,6 +167,7 @@ def build(
         flavor=flavor,
         arch=arch,
         cuda=cuda,
+        kernel_module=kernel_module,
         every=all,
     )
     options = Options(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -27,11 +28,28 @@ def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
                     hint="./invoke check --distro al2 --driver 510.47.03, or no flag at all for "
                     "the matrix",
                 )
+        _flavor_versions(asked)
         return compat.check_combination(**asked, strict=strict)  # type: ignore[arg-type]
     recipes = matrix.load_recipes()
     found = [one.as_json() for one in compat.check_matrix(recipes, strict=strict)]
     types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
     return {"amis": len(recipes), "findings": found, "instance_types": types}
+
+
+def _flavor_versions(asked: dict[str, str]) -> None:
+    """Raises KilnError for a version of a flavour that is not asked for, or that is none."""
+    shapes = {
+        "kubernetes": ("eks", r"\d+\.\d+", "1.35"),
+        "parallelcluster": ("parallelcluster", r"\d+\.\d+\.\d+", "3.16.3"),
+    }
+    for name, (flavor, shape, example) in shapes.items():
+        if name in asked and asked.get("flavor") != flavor:
+            raise KilnError(
+                f"--{name} says something about flavour {flavor} only",
+                hint=f"add --flavor {flavor}, or leave --{name} out",
+            )
+        if name in asked and not re.fullmatch(shape, asked[name]):
+            raise KilnError(f"--{name} {asked[name]} is not a version such as {example}")
 
 
 def as_text(answer: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from kiln import versions
+from kiln import checks, versions
 from kiln.compat import check, check_combination, check_matrix
 from kiln.errors import KilnError
 from kiln.facts import instances, table
@@ -276,6 +276,37 @@ def test_a_flavour_without_its_version_is_judged_in_a_row_only():
 def test_a_build_machine_of_another_processor_is_an_error():
     found = errors(check(lts(instance_type="g5g.xlarge"), today=TODAY))
     assert [finding.rule for finding in found] == ["ARCH-INSTANCE"]
+
+
+def asked(**more: str) -> dict:
+    """What `./invoke check` answers for a combination on the command line."""
+    return checks.check({"distro": "al2023", "driver": "580.178.04", **more}, strict=False)
+
+
+def test_a_kubernetes_version_eks_has_no_more_is_an_error():
+    answer = asked(flavor="eks", kubernetes="1.30")
+    assert [one["rule"] for one in answer["findings"]] == ["EKS-OS"]
+    assert not asked(flavor="eks", kubernetes="1.35")["findings"]
+
+
+def test_what_a_parallelcluster_release_brings_is_minded():
+    found = asked(flavor="parallelcluster", parallelcluster="3.16.3")["findings"]
+    assert "PC-EFA-DUP" in {one["rule"] for one in found}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"kubernetes": "1.35"}, "--kubernetes says something about flavour eks only"),
+        ({"flavor": "eks", "parallelcluster": "3.16.3"}, "about flavour parallelcluster only"),
+        ({"flavor": "eks", "kubernetes": "1.35.2"}, "1.35.2 is not a version such as 1.35"),
+        ({"flavor": "parallelcluster", "parallelcluster": "3.1"}, "3.1 is not a version such as"),
+    ],
+)
+def test_a_flavours_version_has_to_fit_the_flavour(more: dict[str, str], message: str):
+    with pytest.raises(KilnError, match=message) as error:
+        asked(**more)
+    assert error.value.exit_code == 2
 
 
 def test_a_branch_alone_is_no_version():
