@@ -77,10 +77,14 @@ def _usual(found: list[Recipe], flags: Flags) -> list[Recipe]:
     for flag, value in USUAL.items():
         if flag not in flags:
             found = [recipe for recipe in found if _fits(recipe, flag, value)] or found
-    drivers = {(recipe.distro.id, recipe.driver) for recipe in found}
-    if len(drivers) == 1 and "kernel-module" not in flags:
-        found = [recipe for recipe in found if _fits(recipe, "kernel-module", "open")] or found
-    return found
+    if "kernel-module" in flags:
+        return found
+    opened = {(r.distro.id, r.driver) for r in found if r.kernel_module == "open"}
+    return [
+        recipe
+        for recipe in found
+        if recipe.kernel_module == "open" or (recipe.distro.id, recipe.driver) not in opened
+    ]
 
 
 def _fits(recipe: Recipe, flag: str, wanted: str) -> bool:
