@@ -171,6 +171,12 @@ def test_power_lost_while_copying_is_made_good_at_the_next_boot(
     assert image.in_place() == {"proprietary"}
 
 
+def test_an_archive_without_the_driver_is_an_error_not_a_claim(image: Image):
+    (image.archive / KERNEL / "proprietary/extra/nvidia.ko.xz").unlink()
+    with pytest.raises(OSError, match="brought no proprietary driver"):
+        image.select(decision_for("p3dn.24xlarge", image.sysfs))
+
+
 def test_on_g4dn_gsp_firmware_is_off_as_in_awss_own_images(image: Image):
     decision = decision_for("g4dn.xlarge", image.sysfs)
     image.select(decision)

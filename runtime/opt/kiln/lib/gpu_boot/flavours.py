@@ -44,7 +44,7 @@ def place(kernel, flavour, archive=ARCHIVE, modules=MODULES, run=None):
 
     A copy, not a link: DKMS writes through links. The driver itself comes last, so that a machine
     which loses power on the way finds the old flavour named, and starts over.
-    Raises OSError when the disk refuses.
+    Raises OSError when the disk refuses, or when the archive does not hold that driver.
     """
     run = run or output
     if installed(kernel, run) == flavour:
@@ -58,6 +58,8 @@ def place(kernel, flavour, archive=ARCHIVE, modules=MODULES, run=None):
     for path in sorted(files, key=lambda path: (_module(path) in DRIVER, path)):
         _replace(os.path.join(home, path), os.path.join(modules, kernel, path))
     run(["depmod", kernel])
+    if installed(kernel, run) != flavour:
+        raise OSError("%s brought no %s driver" % (home, flavour))
     return True
 
 
