@@ -311,7 +311,7 @@ kiln_compiler() {
     printf 'gcc\n'
 }
 
-# kiln_dkms_compiler KERNEL MODULE…: where the kernel's compiler is not the default one, tell DKMS for
+# kiln_dkms_compiler KERNEL MODULE…: where the kernel was built by another command than gcc, tell DKMS for
 # these modules, now and for any rebuild. DKMS drops CC from its environment, 3.x also takes no `export CC`
 # from a configuration file. 2.x and 3.x both read /etc/dkms/MODULE.conf after the module's dkms.conf, so
 # the compiler goes to the end of whatever make command the module has, DKMS's default if it has none.
@@ -322,7 +322,7 @@ kiln_dkms_compiler() {
     shift
     compiler=$(kiln_compiler "$kernel")
     for module in "$@"; do
-        if [[ $("$compiler" -dumpversion | cut -d. -f1) != $(gcc -dumpversion | cut -d. -f1) ]]; then
+        if [[ $compiler != gcc ]]; then
             mkdir -p "${KILN_ROOT:-}/etc/dkms"
             # DKMS fills in what is between the quotes.
             # shellcheck disable=SC2016

@@ -17,6 +17,7 @@ import pytest
 
 from kiln import components, matrix
 from kiln.errors import KilnError
+from kiln.paths import PROVISIONERS
 from kiln.recipe import Recipe
 from lab import bases, mirror, settings
 from lab.mirror import amazon, ca, catalogue, debian, keys, nvidia_cuda, nvidia_toolkit, repos
@@ -335,6 +336,16 @@ class TestRunFile:
             guest, f"sh /tmp/driver.run --silent --kernel-name={self.KERNEL} {' '.join(options)}"
         )
 
+    def tell_dkms(self, guest: Path) -> None:
+        """What a provisioner does, so that DKMS takes the kernel's own compiler."""
+        (guest / "tmp/kiln.sh").write_text((PROVISIONERS / "lib/kiln.sh").read_text())
+        given = "KILN_DIR=/tmp KILN_ETC=/tmp/etc KILN_DISTRO=al2 KILN_FAMILY=al KILN_ARCH=x86_64"
+        given += " KILN_PACKAGE_MANAGER=yum KILN_COMPONENT=nvidia-driver"
+        done = inside(
+            guest, f"export {given}; . /tmp/kiln.sh; kiln_dkms_compiler {self.KERNEL} nvidia"
+        )
+        assert done.returncode == 0, done.stderr
+
     def test_packages_carry_the_signature_that_the_base_trusts(self, ready: Path) -> None:
         checked = inside(ready, "rpmkeys --checksig --define '_pkgverify_level all' /tmp/*.rpm")
         assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -356,6 +367,7 @@ class TestRunFile:
 
     def test_the_module_is_built_for_the_kernel_that_was_named(self, ready: Path) -> None:
         assert inside(ready, "rpm -i --nodeps /tmp/*.rpm").returncode == 0
+        self.tell_dkms(ready)
         done = self.install(ready, "--dkms", "--no-questions", "--ui=none")
         assert done.returncode == 0, done.stderr
         told = inside(ready, f"modinfo -k {self.KERNEL} nvidia").stdout
@@ -378,8 +390,22 @@ class TestRunFile:
         )
         assert again.returncode == 0, again.stderr
 
+    @pytest.mark.parametrize(
+        "configuration",
+        ["export CC=gcc10-gcc", 'MAKE[0]="make CC=gcc10-gcc KERNEL_UNAME=${kernelver} modules"'],
+    )
+    def test_dkms_does_not_hear_of_the_compiler_in_another_way(
+        self, ready: Path, configuration: str
+    ) -> None:
+        inside(ready, "rpm -i --nodeps /tmp/*.rpm; mkdir -p /etc/dkms")
+        (ready / "etc/dkms/nvidia.conf").write_text(configuration + "\n")
+        done = self.install(ready, "--dkms", "--no-questions", "--ui=none")
+        assert done.returncode == 1
+        assert "Failed to run" in done.stderr
+
     def test_uninstalling_leaves_nothing(self, ready: Path) -> None:
         inside(ready, "rpm -i --nodeps /tmp/*.rpm")
+        self.tell_dkms(ready)
         assert self.install(ready, "--dkms").returncode == 0
         assert inside(ready, "nvidia-uninstall").returncode == 0
         assert not (ready / "usr/bin/nvidia-smi").exists()
