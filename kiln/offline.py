@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
 
@@ -36,17 +35,19 @@ def parse(file: str, *, as_json: bool) -> int:
 
     Raises KilnError (exit code 2) when the file cannot be read.
     """
-    for event in xid.parse_stream(_lines(file)):
-        if as_json:
-            print(json.dumps(event))
-        else:
-            kind = f"Xid {event['xid']}" if event["xid"] is not None else f"SXid {event['sxid']}"
-            process = f" pid {event['pid']} {event['process'] or ''}" if event["pid"] else ""
-            print(
-                f"{event['severity'] or '-':<8} {kind:<11} {event['pci'] or '-':<14} "
-                f"{event['name'] or 'not in the catalogue'}{process}: {event['action'] or '-'}"
-            )
+    with _opened(file) as log:
+        for event in xid.parse_stream(log):
+            print(json.dumps(event) if as_json else _event_line(event))
     return 0
+
+
+def _event_line(event: dict[str, Any]) -> str:
+    kind = f"Xid {event['xid']}" if event["xid"] is not None else f"SXid {event['sxid']}"
+    process = f" pid {event['pid']} {event['process'] or ''}" if event["pid"] else ""
+    return (
+        f"{event['severity'] or '-':<8} {kind:<11} {event['pci'] or '-':<14} "
+        f"{event['name'] or 'not in the catalogue'}{process}: {event['action'] or '-'}"
+    )
 
 
 def mig_verdict(answer: dict[str, Any]) -> str:
@@ -110,11 +111,11 @@ def _agent_packages() -> Iterable[AgentPackage]:
             yield AgentPackage(distro, machine, url, entry["sha256"])
 
 
-def _lines(file: str) -> Iterable[bytes]:
+def _opened(file: str) -> BinaryIO:
     if file == "-":
         return sys.stdin.buffer
     try:
-        return Path(file).read_bytes().splitlines(keepends=True)
+        return Path(file).open("rb")
     except OSError as error:
         raise KilnError(
             f"{file}: {error.strerror}", hint="name a kernel log, or - for standard input"

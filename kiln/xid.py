@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from kiln import runtime_import
 from kiln.errors import KilnError
@@ -27,8 +27,12 @@ def explain(code: str | int) -> dict[str, Any]:
     return entry
 
 
-def parse_stream(lines: Iterable[str | bytes], *, notes: bool = False) -> Iterator[dict[str, Any]]:
+def parse_stream(
+    lines: Iterable[str | bytes] | BinaryIO, *, notes: bool = False
+) -> Iterator[dict[str, Any]]:
     """Events in kernel log lines of any form (dmesg, syslog, journal, kmsg, bare), in order.
+
+    A binary file may be of any size: no more of it is held than a line.
 
     One dict per event with at least xid, sxid, pci, pid, process, name, severity, action and raw;
     None where the line does not say it. notes: see gpu_xid.stream.events.

@@ -20,6 +20,7 @@ class Catalogue:
         self.path = path
         self.overrides = overrides or {}  # "xid 63" -> severity, from the configuration
         self._entries = {}
+        self._plain = {}  # xid -> name, severity, action, where neither line nor driver matters
 
     def entry(self, key):
         """The entry or None. An unreadable catalogue never stops an event: it goes without."""
@@ -51,18 +52,29 @@ class Catalogue:
         driver: version of the loaded driver or None; two codes changed their meaning between
         branches, and the NVLink words were laid out anew in R575.
         """
-        if fields.get("xid") is not None:
-            key, entry = self._xid_entry(fields["xid"], driver)
+        xid = fields.get("xid")
+        if xid in self._plain:
+            fields.update(self._plain[xid])
+            return fields
+        if xid is not None:
+            key, entry = self._xid_entry(xid, driver)
         else:
             key = "sxid %d" % fields["sxid"]
             entry = self.entry(key)
+        known = entry is not None
         entry = entry or self.entry("unknown " + key.partition(" ")[0]) or {}
-        fields["name"] = entry.get("name")
-        fields["severity"] = entry.get("severity", "error")
-        fields["action"] = entry.get("action")
+        said = {
+            "name": entry.get("name"),
+            "severity": entry.get("severity", "error"),
+            "action": entry.get("action"),
+        }
         if "action_nvidia" in entry:
-            fields["action_nvidia"] = entry["action_nvidia"]
+            said["action_nvidia"] = entry["action_nvidia"]
         by_line = entry.get("by_line")
+        if xid is not None and known and not by_line and "before" not in entry:
+            said["severity"] = self.overrides.get(key, said["severity"])
+            self._plain[xid] = said
+        fields.update(said)
         if by_line == "recovery":
             self._recovery(fields)
         elif by_line == "nvlink":

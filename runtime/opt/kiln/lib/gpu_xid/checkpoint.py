@@ -8,6 +8,8 @@ behind `safe` are read too, to be recognised when the ring is read again.
 A small file beside it repeats the position after each write. It serves when the log was moved
 away while the monitor was down, for `--format raw` (whose lines carry no number), and as the
 lock that keeps a second monitor off the same log.
+
+Events from the journal have no number; there the journal's cursor is the position.
 """
 
 import fcntl
@@ -19,7 +21,7 @@ from .parse import parse_message
 
 _TAIL = 64 << 10
 _LONG_TAIL = 8 << 20
-_SIZE = 192  # the position file is one padded line, written in one go
+_SIZE = 512  # the position file is one padded line, written in one go
 
 
 class BusyError(Exception):
@@ -27,12 +29,16 @@ class BusyError(Exception):
 
 
 class Position:
-    """boot, seq (last record handled) and its usec, safe, and how far the log was written."""
+    """boot, seq (last record handled) and its usec, safe, and how far the log was written.
 
-    __slots__ = ("boot", "inode", "safe", "seq", "size", "usec")
+    From the journal: seq is None, and cursor names the last entry handled.
+    """
 
-    def __init__(self, boot, seq, usec, safe, inode=0, size=0):
+    __slots__ = ("boot", "cursor", "inode", "safe", "seq", "size", "usec")
+
+    def __init__(self, boot, seq, usec, safe, inode=0, size=0, cursor=None):
         self.boot = boot
+        self.cursor = cursor
         self.seq = seq
         self.usec = usec
         self.safe = safe
@@ -56,7 +62,7 @@ class PositionFile:
     def load(self):
         try:
             row = lean.loads(os.pread(self.fd, _SIZE, 0).decode())
-            return Position(*[row[key] for key in ("boot", "seq", "usec", "safe", "inode", "size")])
+            return Position(**{key: row[key] for key in Position.__slots__})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -112,17 +118,21 @@ def recover(log_path, position_file, raw):
     resume = Resume()
     saved = position_file.load()
     if saved is not None:
-        resume.positions.append(saved)
         resume.ended = "killed"
+        if saved.seq is not None:
+            resume.positions.append(saved)
     lines = tail_lines(log_path, _TAIL, mend=True)
     if raw:
         if saved is not None:
+            resume.cursors[saved.boot] = saved.cursor
             resume.skip_lines = _lines_behind(log_path, saved)
         return resume
     for text in lines:
         row = _load(text)
         if isinstance(row.get("cursor"), str):
             resume.cursors.setdefault(row.get("boot_id"), row["cursor"])
+    if saved is not None:
+        resume.cursors.setdefault(saved.boot, saved.cursor)
     newest = next(filter(None, map(_position_of, lines)), None)
     if newest is None:
         return resume
@@ -143,7 +153,7 @@ def recover(log_path, position_file, raw):
 def logged_until(log_path):
     """Boot id -> microseconds since boot of its newest line in the log, for the previous boot."""
     newest = {}
-    for path in (log_path, log_path + ".1"):
+    for path in (log_path, log_path + ".0", log_path + ".1"):
         for text in tail_lines(path, _LONG_TAIL):
             row = _load(text)
             boot, usec = row.get("boot_id"), row.get("monotonic_us")

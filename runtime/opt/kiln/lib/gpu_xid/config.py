@@ -34,6 +34,9 @@ _LIMITS = {
 }
 
 
+_FRACTIONS = ("fold_window_s", "timeout_s")
+
+
 class BadConfigError(ValueError):
     """One sentence: file, key, what is wrong, what would be right."""
 
@@ -81,13 +84,29 @@ def check(given, where):
     if not config["log"].startswith("/"):
         raise BadConfigError("%s: log is %r; give an absolute path" % (where, config["log"]))
     for key, severity in config["severity"].items():
-        kind, _, code = key.partition(" ")
-        if kind not in ("xid", "sxid") or not code.isdigit():
+        if not _is_code(key):
             raise BadConfigError('%s: severity has %r; a key looks like "xid 63"' % (where, key))
         _known_severity(severity, where, "severity.%s" % key)
-    for severity in config["hooks"]["severity"]:
+    hooks = config["hooks"]
+    for severity in hooks["severity"]:
         _known_severity(severity, where, "hooks.severity")
+    for code in hooks["codes"]:
+        if not _is_code(code):
+            raise BadConfigError(
+                '%s: hooks.codes has %r; a code looks like "xid 63"' % (where, code)
+            )
+    if not hooks["dir"].startswith("/"):
+        raise BadConfigError(
+            "%s: hooks.dir is %r; give an absolute path" % (where, hooks["dir"])
+        )
     return config
+
+
+def _is_code(text):
+    """`xid 63`, as events are looked up: no other spelling of the number would ever match."""
+    kind, _, code = text.partition(" ") if isinstance(text, str) else ("", "", "")
+    plain = 0 < len(code) < 10 and code.isdigit() and str(int(code)) == code
+    return kind in ("xid", "sxid") and plain
 
 
 def _known_severity(severity, where, key):
@@ -111,14 +130,13 @@ def _complete(given, defaults, where, prefix):
     for key, value in full.items():
         low, high, unit = _LIMITS.get(key, (None, None, None))
         default = defaults[key]
-        right = isinstance(value, (int, float)) if low is not None else type(value) is type(default)
-        if low is not None and isinstance(value, bool):
-            right = False
+        right = type(value) is type(default) or (key in _FRACTIONS and type(value) is float)
         if not right:
             kind = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+            number = "a number" if key in _FRACTIONS else "a whole number"
             raise BadConfigError(
                 "%s: %s is %r; it must be %s"
-                % (where, prefix + key, value, kind.get(type(default), "a number"))
+                % (where, prefix + key, value, kind.get(type(default), number))
             )
         if low is not None and not low <= value <= high:
             raise BadConfigError(

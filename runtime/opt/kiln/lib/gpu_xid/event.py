@@ -10,7 +10,7 @@ _second = [None, ""]
 
 def timestamp(seconds):
     """UNIX seconds (float) -> `2026-11-21T01:02:03.456789Z` (agent: %Y-%m-%dT%H:%M:%S.%f, UTC)."""
-    whole = int(seconds)
+    whole = int(seconds // 1)  # down, also before 1970
     if whole != _second[0]:
         t = time.gmtime(whole)
         _second[1] = "%04d-%02d-%02dT%02d:%02d:%02d" % t[:6]
@@ -56,6 +56,7 @@ _OPTIONAL = (
     "count",
     "first_seq",
 )
+_PLACE = {key: place for place, key in enumerate(_OPTIONAL)}
 _OPTIONAL_SET = frozenset(_OPTIONAL)
 
 
@@ -70,19 +71,11 @@ def record(event, when, boot, seq, usec, **more):
 def gpu_event(fields, when, boot, seq, usec):
     """Dict of an Xid or SXid event in the order in which it is written."""
     line = record(fields["kind"], when, boot, seq, usec)
-    get = fields.get
-    for key in _COMMON:
-        line[key] = get(key)
-    if len(_OPTIONAL_SET.intersection(fields)) > 2:  # `driver` and `injected` are always there
-        for key in _OPTIONAL:
-            value = get(key)
-            if value is not None and value is not False:
-                line[key] = value
-    else:
-        if fields["driver"] is not None:
-            line["driver"] = fields["driver"]
-        if fields["injected"]:
-            line["injected"] = True
+    line.update(zip(_COMMON, map(fields.get, _COMMON)))  # noqa: B905
+    for key in sorted(_OPTIONAL_SET.intersection(fields), key=_PLACE.__getitem__):
+        value = fields[key]
+        if value is not None and value is not False:
+            line[key] = value
     line["raw"] = fields["raw"]
     return line
 

@@ -6,13 +6,12 @@ the same shape, with event `health`.
 """
 
 import csv
-import fcntl
-import os
 import subprocess
 import sys
 import time
 
 from . import __version__, config, event, host
+from .log import EventLog
 
 _ROWS = (
     "gpu_name",
@@ -146,16 +145,20 @@ def lines(findings, gpus, driver, boot, now):
     return found
 
 
-def append(path, events):
-    """Append to the event log; the lock keeps the monitor's lines whole."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        os.write(fd, b"".join(map(event.encode, events)))
-        if any(line["severity"] == "fatal" for line in events):
-            os.fsync(fd)
-    finally:
-        os.close(fd)
+def append(conf, events, wait_s=10):
+    """Append to the event log as the monitor does, whole lines or none. Raises OSError.
+
+    The monitor may hold the log's lock, and a disk may be full for a moment: waited for.
+    """
+    log = EventLog(conf["log"], conf["max_bytes"], 0, len(events), lambda: b"", lambda _: b"")
+    for line in events:
+        log.add(event.encode(line), sync=line["severity"] == "fatal")
+    end = time.monotonic() + wait_s
+    while not log.flush():
+        if time.monotonic() > end:
+            raise log.error
+        time.sleep(0.1)
+    log.close()
 
 
 def check(program="nvidia-smi"):
@@ -196,7 +199,7 @@ def main(program="nvidia-smi", config_path=config.PATH):
         sys.stdout.write("%d GPUs: rows and fabric in order\n" % len(addresses))
     try:
         if events and conf["format"] == "json":
-            append(conf["log"], events)
+            append(conf, events)
     except OSError as error:
         sys.stderr.write("gpu-xid: cannot write %s: %s\n" % (conf["log"], error))
         return 1

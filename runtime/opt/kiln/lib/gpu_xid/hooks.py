@@ -5,6 +5,7 @@ runs them. So the monitor needs no right that a hook needs, never forks, and a h
 or fails cannot touch it.
 """
 
+import errno
 import os
 
 from . import event
@@ -20,7 +21,8 @@ class Spool:
     def __init__(self, conf, path=SPOOL):
         self.conf = conf
         self.path = path
-        self.dropped = 0
+        self.dropped = 0  # until somebody has said so
+        self.put_so_far = 0
 
     def put(self, line):
         if not matches(self.conf, line) or not executables(self.conf["dir"]):
@@ -29,16 +31,25 @@ class Spool:
             if len(os.listdir(self.path)) >= _MAX_WAITING:
                 self.dropped += 1
                 return
-            name = "%s-%s.json" % (line["time"].replace(":", ""), line["seq"])
-            temporary = "%s/.%s" % (self.path, name)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(fd, event.encode(line))
-            finally:
-                os.close(fd)
-            os.rename(temporary, "%s/%s" % (self.path, name))
+            # One record may hold two events, and the journal has no numbers.
+            self.put_so_far += 1
+            name = "%s-%09d.json" % (line["time"].replace(":", ""), self.put_so_far)
+            self._write("%s/.%s" % (self.path, name), "%s/%s" % (self.path, name), line)
         except OSError:
             self.dropped += 1
+
+    @staticmethod
+    def _write(temporary, path, line):
+        data = event.encode(line)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(fd, data) == len(data):
+                os.rename(temporary, path)
+                return
+        finally:
+            os.close(fd)
+        os.unlink(temporary)  # /run is full: half an event helps no hook
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 def matches(conf, line):
@@ -49,7 +60,7 @@ def matches(conf, line):
     if line.get("previous_boot"):
         return False
     codes = conf["codes"]
-    for kind in ("xid", "sxid"):
+    for kind in ("xid", "sxid") if codes else ():
         if line.get(kind) is not None and "%s %d" % (kind, line[kind]) in codes:
             return True
     return line["severity"] in SEVERITIES and line["severity"] in conf["severity"]

@@ -31,6 +31,15 @@ def spawn(arguments, program="journalctl"):
     return pid, read
 
 
+def end(pid):
+    """End a child that `spawn` made, and wait for it."""
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        pass
+    os.waitpid(pid, 0)
+
+
 def may_matter(line):
     """A cheap first look. Text that is not UTF-8 stands there as numbers: NVRM is 78,86,82,77."""
     if b"NVRM" in line or b"nvswitch" in line:
@@ -65,18 +74,28 @@ class JournalReader:
 
     first_seq = None
     drained = True
+    backlog = ()
 
     def __init__(self, program="journalctl"):
         self.program = program
+        self.pid = 0
+        self.since = 0  # microseconds since boot when following began
         self.fd = -1
         self.rest = b""
+        self.ended = False  # journalctl is gone
 
     def follow(self, cursor):
         """Begin behind that cursor (or at the beginning of this boot)."""
         arguments = ["--dmesg", "--boot", "--output=json", "--follow", "--no-tail", "--no-pager"]
         if cursor:
             arguments.append("--after-cursor=" + cursor)
-        _, self.fd = spawn(arguments, self.program)
+        self.since = int(time.monotonic() * 1000000)
+        self.pid, self.fd = spawn(arguments, self.program)
+
+    def close(self):
+        if self.pid:
+            end(self.pid)
+            self.pid = 0
 
     def last_seen(self):
         return None, None
@@ -85,30 +104,28 @@ class JournalReader:
         return False
 
     def drain(self, limit=0, backlog=0):
-        """Yield rows until there is nothing more to read for now.
-
-        Raises OSError when journalctl ended: systemd then starts the monitor anew.
-        """
-        while True:
+        """Yield rows until there is nothing more to read for now. Sets `ended` at the very end."""
+        while not self.ended:
             try:
                 block = os.read(self.fd, _READ)
             except BlockingIOError:
                 self.drained = True
                 return
             if not block:
-                raise OSError(0, "journalctl ended", self.program)
+                self.drained = self.ended = True
+                return
             lines = (self.rest + block).split(b"\n")
             self.rest = lines.pop()[:_MAX_LINE]
             for line in lines:
                 if may_matter(line):
                     yield line
 
-    @staticmethod
-    def decode(line):
+    def decode(self, line):
         """As KmsgReader.decode: (prefix, None, microseconds, text, marks)."""
         row = lean.loads(line.decode("utf-8", "replace"))
         injected, usec, text = message(row)
-        return (8 if injected else 0), None, usec, text, {"cursor": row.get("__CURSOR")}
+        marks = {"cursor": row.get("__CURSOR"), "catchup": usec is not None and usec < self.since}
+        return (8 if injected else 0), None, usec, text, marks
 
 
 def previous_boot(lines, wait_s=20, program="journalctl"):
@@ -137,11 +154,7 @@ def previous_boot(lines, wait_s=20, program="journalctl"):
                         yield found
     finally:
         os.close(fd)
-        try:
-            os.kill(pid, 9)
-        except ProcessLookupError:
-            pass
-        os.waitpid(pid, 0)
+        end(pid)
 
 
 def _previous(line):

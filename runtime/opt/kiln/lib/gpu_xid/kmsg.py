@@ -60,6 +60,8 @@ def unescape(raw):
 class KmsgReader:
     """The kernel log from its oldest record on. Never blocks; `fd` is for poll."""
 
+    ended = False  # the kernel does not stop talking; journalctl may
+
     def __init__(self, path="/dev/kmsg"):
         self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.read = os.read
@@ -67,6 +69,9 @@ class KmsgReader:
         self.first_seq = None  # number of the oldest record there was when reading began
         self.backlog = []  # read, but not yet handed out
         self.drained = False
+
+    def close(self):
+        os.close(self.fd)
 
     def rewind(self):
         """Go back to the oldest record the ring still has."""

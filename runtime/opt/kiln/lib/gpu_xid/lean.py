@@ -28,7 +28,8 @@ def _json_codec():
             value, end = scan(text, start)
         except StopIteration as stop:
             raise ValueError("not JSON at character %s" % stop.value) from None
-        except SystemError:  # the scanner wants json.decoder for its message, which is not there
+        # The scanner wants json.decoder for its message, which is not there; or too deep a nest.
+        except (SystemError, RecursionError):
             raise ValueError("not JSON") from None
         if text[end:].strip():
             raise ValueError("more text after the JSON value at character %d" % end)

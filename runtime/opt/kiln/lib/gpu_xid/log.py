@@ -46,7 +46,8 @@ class EventLog:
         self.error = None  # OSError of the last attempt, None when all is written
         self.failures = 0
         self.retry_at = None  # time.monotonic() of the next attempt after a failure
-        self.sync = False
+        self.sync = False  # what was written last has still to go to the disk
+        self.grown = 0  # after a rotation that failed: the size at which it is tried again
 
     def add(self, line, sync=False, events=1):
         """Queue one line. sync: this batch goes to the disk, not only to the kernel.
@@ -59,12 +60,15 @@ class EventLog:
         self.queue.append(line)
         self.sync = self.sync or sync
 
+    def pending(self):
+        return bool(self.queue or self.dropped or self.sync)
+
     def flush(self):
         """Write what is queued. True when nothing is left to write.
 
         After a failure it is not tried again before `retry_at`.
         """
-        if not self.queue and not self.dropped:
+        if not self.pending():
             return True
         if self.retry_at is not None and time.monotonic() < self.retry_at:
             return False
@@ -76,6 +80,7 @@ class EventLog:
                 self._append([line for line in (self.dropped_line(self.dropped),) if line])
                 self.dropped = 0
             if self.sync:
+                # A disk may refuse only now what it took before (a full thin volume, NFS).
                 os.fsync(self.fd)
                 self.sync = False
         except OSError as error:
@@ -137,24 +142,33 @@ class EventLog:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def full(self):
-        return self.size >= self.max_bytes and not self.queue
+        return self.size >= max(self.max_bytes, self.grown) and not self.queue
 
     def rotate(self):
         """path -> path.1 -> … -> path.keep. Renamed, never copied: no reader loses a line.
 
-        Raises OSError; the log then simply goes on growing.
+        Raises OSError; the log then simply goes on growing, and a tenth later it is tried again.
         """
-        for number in range(self.keep, 0, -1):
-            older = "%s.%d" % (self.path, number)
-            newer = "%s.%d" % (self.path, number - 1) if number > 1 else self.path
-            try:
-                os.rename(newer, older)
-            except FileNotFoundError:
-                pass
+        self.grown = self.size + self.max_bytes // 10
         if self.keep < 1:
             os.unlink(self.path)
+        else:
+            # The log first: where it cannot be moved (chattr +a), the older ones must not be
+            # pushed off the end, one at each attempt.
+            if os.path.exists(self.path + ".0"):  # a rotation that was cut short
+                self._shift()
+            os.rename(self.path, self.path + ".0")
+            self._shift()
+        self.grown = 0
         self.close()
         self._open()  # the first line of the new file keeps the checkpoint in the file
+
+    def _shift(self):
+        for number in range(self.keep, 0, -1):
+            try:
+                os.rename("%s.%d" % (self.path, number - 1), "%s.%d" % (self.path, number))
+            except FileNotFoundError:
+                pass
 
     def close(self):
         if self.fd >= 0:

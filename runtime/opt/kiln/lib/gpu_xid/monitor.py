@@ -5,6 +5,7 @@ No timer runs while nothing happens.
 
 import os
 import select
+import stat
 import time
 
 from . import checkpoint, config, hooks, host, kmsg, lean
@@ -48,6 +49,7 @@ class Monitor:
         self.started = False
         self.stopping = False
         self.written = (None, None)  # sequence number and time up to which all is in the log
+        self.written_cursor = self.lines.cursor = self.resume.cursor(self.boot)
 
     # -- what the pipeline and the log call back
 
@@ -61,7 +63,8 @@ class Monitor:
         """A new file begins with the checkpoint, so that moving the old one away loses nothing."""
         if not self.started or self.lines.raw:
             return b""
-        return self.lines.meta_line("rotated", *self.written)
+        more = {"cursor": self.written_cursor} if self.written_cursor else {}
+        return self.lines.meta_line("rotated", *self.written, **more)
 
     def _dropped_line(self, count):
         say(
@@ -121,12 +124,15 @@ class Monitor:
         from . import journal
 
         known = checkpoint.logged_until(self.log.path)
+        # What those lines teach (the driver, which GPU is lost) holds for that boot only.
+        now = self.lines.driver, set(self.lines.fallen)
         for row in journal.previous_boot(self.conf["previous_boot_lines"]):
             injected, usec, text, boot, when = row
             if boot != self.boot and (usec is None or usec > known.get(boot, -1)):
                 self.lines.take(
                     None, usec, text, injected=injected, previous_boot=True, boot=boot, when=when
                 )
+        self.lines.driver, self.lines.fallen = now
 
     def _catch_up(self, position):
         safe = position.safe if position else -1
@@ -219,6 +225,13 @@ class Monitor:
                 if fd == wake:
                     self._signals(os.read(wake, 64))
             self.work()
+            if self.reader.ended and not self.stopping:
+                # Stopping the unit ends journalctl as well, and that may be seen before our signal.
+                poll.unregister(self.reader.fd)
+                if poll.poll(1000):
+                    self._signals(os.read(wake, 64))
+                if not self.stopping:
+                    raise OSError(0, "ended; a restart follows the journal anew", "journalctl")
         self.stop()
 
     # -- working
@@ -243,11 +256,15 @@ class Monitor:
             self.watchdog.arm()
             self.lines.due(time.monotonic())
         self._flush()
+        spool = self.lines.spool
+        if spool.dropped:
+            say(3, "%d events did not reach the hooks: %s" % (spool.dropped, spool.path))
+            spool.dropped = 0
         self.watchdog.disarm()
 
     def _flush(self):
         before = self.log.error
-        if not self.log.queue and not self.log.dropped:
+        if not self.log.pending():
             return
         if self.log.flush():
             self.started = True
@@ -274,11 +291,16 @@ class Monitor:
             say(4, "cannot rotate %s: %s" % (self.log.path, error))
 
     def _save_position(self):
-        seq, usec, safe = self.lines.handled, self.lines.handled_usec, self.lines.safe()
+        lines, log = self.lines, self.log
+        seq, usec, safe = lines.handled, lines.handled_usec, lines.safe()
         if seq is not None:
             self.written = (safe, usec if safe == seq else None)
+        self.written_cursor = lines.cursor
+        if seq is not None or lines.cursor is not None:
             self.position_file.save(
-                checkpoint.Position(self.boot, seq, usec, safe, self.log.inode, self.log.size)
+                checkpoint.Position(
+                    self.boot, seq, usec, safe, log.inode, log.size, lines.cursor
+                )
             )
 
     def _signals(self, numbers):
@@ -318,12 +340,15 @@ class Monitor:
         self.log.retry_at = None
         self._flush()
         self.log.close()
+        self.reader.close()
         self.position_file.close()
 
     # -- sleeping
 
     def _timeout_ms(self):
         """None (sleep until the kernel has something) unless something is due at a known time."""
+        if not self.reader.drained:  # records wait in memory; the kernel need not say any more
+            return 0
         now = time.monotonic()
         times = [t - now for t in (self.lines.next_due(), self.log.retry_at) if t is not None]
         watchdog = self.watchdog.wake_in()
@@ -366,6 +391,9 @@ def main(options):
         say(3, "another gpu-xid monitor writes %s already" % conf["log"])
         return 1
     try:
+        if os.path.exists(kmsg_path) and not stat.S_ISCHR(os.stat(kmsg_path).st_mode):
+            say(3, "%s is no kernel log device; `gpu-xid replay` reads archives" % kmsg_path)
+            return 2
         Monitor(conf, open_reader(kmsg_path), position_file, reload=load).run()
     except OSError as error:
         say(3, "%s: %s" % (error.filename or kmsg_path, error.strerror))

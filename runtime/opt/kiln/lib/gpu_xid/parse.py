@@ -58,6 +58,11 @@ def pci_address(text):
     return text.lower() if _HEX.issuperset(last) else None
 
 
+def _is_number(text):
+    """A number that the driver can have printed: int() refuses thousands of digits."""
+    return 0 < len(text) < 11 and _DIGITS.issuperset(text)
+
+
 def _leading_number(text):
     """(number, rest) of a text that begins with ASCII digits, else (None, text)."""
     end = 0
@@ -109,7 +114,7 @@ def _place(where):
     fields = {"kind": "xid", "xid": None, "pci": pci, "pid": None, "process": None}
     for part, (label, key) in zip(parts[1:], _INSTANCES):  # noqa: B905
         number = part[len(label) :]
-        if not part.startswith(label) or not number or not _DIGITS.issuperset(number):
+        if not part.startswith(label) or not _is_number(number):
             return None
         fields[key] = int(number)
     return fields
@@ -118,7 +123,7 @@ def _place(where):
 def _process(body, fields):
     pid, comma, rest = body.partition(",")
     pid = pid.strip("'")
-    if pid and _DIGITS.issuperset(pid):
+    if _is_number(pid):
         fields["pid"] = int(pid)
     rest = rest.lstrip()
     if not comma or not rest.startswith("name="):
@@ -156,7 +161,7 @@ def _nvlink(body, fields):
     for previous, token in zip(tokens[1:], tokens[2:]):  # noqa: B905
         if previous == "Link":
             digits = token.lstrip("-")
-            if digits and _DIGITS.issuperset(digits) and len(digits) < 10:
+            if _is_number(digits):
                 fields["link"] = int(token) if token.count("-") < 2 else None
         elif token.startswith("0x") and len(token) <= 18 and token[2:]:
             if not _HEX.issuperset(token[2:]):

@@ -9,19 +9,32 @@ from .parse import parse_message, set_message_starts
 
 def messages(text):
     """What a record says: usually one dict; a record of several lines may hold more."""
-    fields = parse_message(text)
-    if fields is not None:
-        fields["raw"] = text
-        return [fields]
-    if "\n" not in text:
-        return []
     found = []
-    for line in map(str.strip, text.split("\n")[1:]):
-        fields = parse_message(line)
+    for part in _parts(text) if "\n" in text else (text,):
+        fields = parse_message(part)
         if fields is not None:
-            fields["raw"] = line
+            fields["raw"] = part
             found.append(fields)
+            continue
+        for line in map(str.strip, part.split("\n")[1:]):
+            fields = parse_message(line)
+            if fields is not None:
+                fields["raw"] = line
+                found.append(fields)
     return found
+
+
+def _parts(text):
+    """A record of several lines, cut before each line that is an event of its own."""
+    first, *rest = text.split("\n")
+    parts = [first]
+    for line in rest:
+        fields = parse_message(line.strip())
+        if fields is not None and fields["kind"] in ("xid", "sxid"):
+            parts.append(line.strip())
+        else:
+            parts[-1] += "\n" + line
+    return parts
 
 
 class Pipeline:
@@ -39,6 +52,7 @@ class Pipeline:
         self.fallen = set()  # GPUs already reported as off the bus
         self.handled = None  # all records up to here have been through `take`
         self.handled_usec = None
+        self.cursor = None  # instead of a number, where the journal is read
         self.configure(config)
 
     def configure(self, config):
@@ -68,6 +82,7 @@ class Pipeline:
         """One record. marks: `catchup`, `previous_boot`, `cursor` go into the line; `when` (UNIX
         seconds) and `boot` stand in for this machine's now."""
         self.handled, self.handled_usec = seq, usec
+        self.cursor = marks.get("cursor", self.cursor)
         for fields in messages(text):
             kind = fields["kind"]
             fields["seq"], fields["usec"], fields["injected"] = seq, usec, injected
@@ -94,9 +109,8 @@ class Pipeline:
                 self._note(fields, kind, seq, usec, injected)
 
     def _note(self, fields, kind, seq, usec, injected):
-        if kind == "driver" and not injected:
-            self.driver = fields["driver"]
-            self.meta("driver", seq, usec, driver=self.driver, gpus=len(host.gpu_addresses()))
+        if kind == "driver" and not injected and "previous_boot" not in fields:
+            self.meta("driver", seq, usec, driver=fields["driver"], gpus=len(host.gpu_addresses()))
         elif kind == "gpu-lost":
             # The driver says "fallen off the bus" without an Xid. Once per GPU, and not after 79.
             if (fields["pci"] and host.short(fields["pci"])) not in self.fallen:

@@ -8,7 +8,9 @@ import re
 from .kmsg import unescape
 
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-_KMSG = re.compile(r"(\d+),(\d+),(\d+),[^;]{0,200};")
+# Bounded: int() refuses thousands of digits.
+_KMSG = re.compile(r"(\d{1,9}),(\d{1,20}),(\d{1,20}),[^;]{0,200};")
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _KERNEL_TIME = re.compile(r"\[ *(\d{1,12})(?:\.(\d{1,9}))?\] ")
 _CALLER = re.compile(r"\[ *[TC]\d+\] ")
 _CTIME = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ")
@@ -42,10 +44,12 @@ class Stripped:
 
 def strip(line):
     """One archived line -> Stripped. Takes off what it knows, in the order it can stand there."""
+    if "\x1b" in line:
+        line = _COLOUR.sub("", line)  # dmesg --color=always
     found = Stripped(line)
     match = _KMSG.match(line)
     if match:
-        found.injected = int(match.group(1)[:9]) >= 8
+        found.injected = int(match.group(1)) >= 8
         found.seq, found.usec = int(match.group(2)), int(match.group(3))
         found.text = unescape(line[match.end() :].encode("utf-8", "replace"))
         return found

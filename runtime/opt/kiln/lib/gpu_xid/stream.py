@@ -8,28 +8,46 @@ from .prefix import strip
 
 # What may stand between an SXid and its Severity and Data lines: other lines, but not for ever.
 _DETAIL_LINES = 50
-# An archive can hold anything; a kernel record is under 8 KiB.
+# An archive can hold anything (a disk image, a gigabyte without a newline); a kernel record is
+# under 8 KiB, four times that when each byte of it is escaped.
 _MAX_LINE = 16384
+_MAX_READ = 65536
 
 
 def events(lines, catalogue=None, notes=False):
-    """Yield one dict per Xid or SXid of the lines (text or bytes), in order.
+    """Yield one dict per Xid or SXid of the lines (text or bytes) or of a binary file, in order.
 
     Keys as in the event log, plus `message` (the text behind code, pid and process). `time`,
     `seq` and `monotonic_us` are None where the line does not say them. An SXid comes with its
     Severity and Data lines in `detail`; an indented line belongs to the event before it.
     notes: also yield `gpu-lost` (fallen off the bus without an Xid), `uuid` and `driver`.
-    Never raises for what the lines hold.
+    Never raises for what the lines hold, and never holds more of a file than a long line.
     """
     catalogue = catalogue or Catalogue()
     set_message_starts(catalogue.entry("message starts") or ())
     state = _State(catalogue)
-    for number, line in enumerate(lines, 1):
-        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-        for found in state.take(number, text.rstrip("\r\n")[:_MAX_LINE], notes):
+    for number, line in enumerate(_cut(lines) if hasattr(lines, "readline") else lines, 1):
+        if isinstance(line, bytes):
+            if number == 1:
+                utf16 = line.startswith((b"\xff\xfe", b"\xfe\xff"))
+            # What PowerShell's `>` makes of ASCII is that with a NUL in between.
+            line = (line.replace(b"\0", b"") if utf16 else line).decode("utf-8", "replace")
+        text = line.lstrip("\ufffd\ufeff") if number == 1 else line  # a byte order mark
+        for found in state.take(number, text.strip("\r\n")[:_MAX_LINE], notes):
             yield found
     for found in state.flush():
         yield found
+
+
+def _cut(file):
+    """The lines of a binary file; of a line that is none of the kernel's only the beginning."""
+    while True:
+        line = file.readline(_MAX_READ)
+        if not line:
+            return
+        yield line
+        while len(line) == _MAX_READ and line[-1:] != b"\n":
+            line = file.readline(_MAX_READ)
 
 
 class _State:
