@@ -2,15 +2,17 @@
 
 `python3.7 tests/unit/test_xid_core.py` works too (see test_xid_pythons.py).
 """
-# ruff: noqa: B007, PTH100, PTH104, PTH108, PTH118, PTH120, PTH123, PTH202, PTH208, RUF015, UP031
+# ruff: noqa: B007, PTH100, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH202, PTH208, RUF015, UP031
 
 import errno
+import io
 import json
 import os
 import shutil
 import sys
 import tempfile
 import time
+import tracemalloc
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -179,6 +181,68 @@ class Meaning(unittest.TestCase):
 
     def test_a_line_of_another_program_in_syslog_is_no_event(self):
         self.assertEqual(list(events(["Nov 20 12:00:00 host root: " + XID_79])), [])
+
+
+class Hostile(unittest.TestCase):
+    """Archives come from anywhere: disk images, serial consoles, Windows, people who mean harm."""
+
+    def codes(self, data):
+        return [found["xid"] for found in events(io.BytesIO(data))]
+
+    def test_a_number_of_thousands_of_digits_stops_nothing(self):
+        digits = "9" * 5000
+        for line in (
+            "NVRM: Xid (PCI:0000:3b:00): 79, pid=%s, name=x, lost" % digits,
+            "4,%s,1,-;%s" % (digits, XID_79),
+            "NVRM: Xid (PCI:0000:3b:00 GPU-I:%s): 79, lost" % digits,
+            "NVRM: Xid (PCI:0000:3b:00): %s, lost" % digits,
+            "nvidia-nvswitch%s: SXid (PCI:0000:05:00.0): 12028, Fatal" % digits,
+            "NVRM: Xid (PCI:0000:01:00): 149, NETIR Fatal XC0 i0 Link %s (0x%s)" % (digits, digits),
+        ):
+            found = self.codes((line + "\n" + XID_31 % 1).encode())
+            self.assertEqual(found[-1], 31, line[:60])
+
+    def test_a_line_without_an_end_is_not_held_in_memory(self):
+        class Endless(io.RawIOBase):
+            left = 200 << 20
+
+            def readable(self):
+                return True
+
+            def readinto(self, buffer):
+                size = min(len(buffer), self.left)
+                buffer[:size] = bytes(size)
+                self.left -= size
+                return size
+
+        tracemalloc.start()
+        found = list(events(io.BufferedReader(Endless())))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        self.assertEqual(found, [])
+        self.assertLess(peak, 4 << 20)
+
+    def test_what_follows_a_line_of_binary_garbage_is_read(self):
+        garbage = bytes(range(256)).replace(b"\n", b"") * 1000
+        self.assertEqual(self.codes(garbage + b"\n" + XID_79.encode() + b"\r\n\xff\xfe\n"), [79])
+
+    def test_an_event_behind_a_cut_line_is_not_made_of_its_middle(self):
+        line = b"x" * 65536 + XID_79.encode()  # the cut falls just before it
+        self.assertEqual(self.codes(line + b"\n"), [])
+
+    def test_files_of_windows_are_read(self):
+        text = "[    1.000000] %s\r\n[    2.000000] %s\r\n" % (XID_79, XID_31 % 1)
+        for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+            self.assertEqual(self.codes(text.encode(encoding)), [79, 31], encoding)
+
+    def test_the_colours_of_dmesg_are_taken_off(self):
+        line = "\x1b[32m[    1.5] \x1b[0m\x1b[33mNVRM: \x1b[0m" + XID_79[6:] + "\n"
+        self.assertEqual(self.codes(line.encode()), [79])
+
+    def test_a_record_of_two_lines_may_hold_two_events(self):
+        self.assertEqual([f["xid"] for f in messages(XID_79 + "\n" + XID_31 % 1)], [79, 31])
+        (one,) = messages(XID_79 + "\nmore of it")
+        self.assertTrue(one["raw"].endswith("\nmore of it"))
 
 
 class Explain(unittest.TestCase):
@@ -503,6 +567,86 @@ class Machine(unittest.TestCase):
         monitor.work()
         self.assertEqual(self.seqs(), [0, 1, 2])
 
+    def test_a_burst_larger_than_one_pass_is_written_without_the_kernels_next_word(self):
+        self.ring = Ring(size=20000)
+        monitor = self.monitor(fold_window_s=0)
+        for number in range(10500):
+            self.ring.say(XID_31 % number)
+        monitor.work()
+        while monitor._timeout_ms() == 0:
+            monitor.work()
+        self.assertEqual(len(self.seqs()), 10500)
+
+    def test_a_disk_that_fails_only_at_fsync_is_tried_again_and_not_in_a_tight_loop(self):
+        from gpu_xid import log as log_module
+
+        monitor = self.monitor()
+        trouble = [OSError(errno.EIO, "I/O error")]
+
+        class Failing:
+            def __getattr__(self, name):
+                return getattr(os, name)
+
+            @staticmethod
+            def fsync(fd):
+                if trouble:
+                    raise trouble.pop()
+
+        log_module.os = Failing()
+        self.addCleanup(setattr, log_module, "os", os)
+        self.ring.say(XID_79)
+        monitor.work()
+        self.assertGreater(monitor._timeout_ms(), 10)
+        time.sleep(0.12)
+        monitor.work()
+        self.assertIsNone(monitor.log.error)
+        self.assertIsNone(monitor._timeout_ms())
+        self.assertEqual(self.seqs(), [0])
+
+    def test_a_log_that_cannot_be_renamed_costs_no_rotated_file(self):
+        from gpu_xid import log as log_module
+
+        for number in (1, 2, 3):
+            with open("%s.%d" % (self.log, number), "w") as file:
+                file.write("{}\n")
+        asked = []
+
+        class Fixed:
+            def __getattr__(self, name):
+                return getattr(os, name)
+
+            def rename(self, old, new):
+                asked.append(old)
+                if old == log_path:
+                    raise OSError(errno.EPERM, "append-only")
+                os.rename(old, new)
+
+        log_path = self.log
+        log_module.os = Fixed()
+        self.addCleanup(setattr, log_module, "os", os)
+        monitor = self.monitor(max_bytes=4096, keep=3, fold_window_s=0)
+        for number in range(40):
+            self.ring.say(XID_31 % number)
+            monitor.work()
+        self.assertEqual(self.seqs(), list(range(40)))
+        for number in (1, 2, 3):
+            self.assertTrue(os.path.exists("%s.%d" % (self.log, number)))
+        self.assertLess(len(asked), 40, "not at every line")
+
+    def test_a_rotation_cut_short_by_a_kill_keeps_every_file(self):
+        monitor = self.monitor(max_bytes=4096, keep=50, fold_window_s=0)
+        self.ring.say(XID_31 % 0)
+        monitor.work()
+        self.kill(monitor)
+        os.rename(self.log, self.log + ".0")  # as far as it came
+        monitor = self.monitor(max_bytes=4096, keep=50, fold_window_s=0)
+        for number in range(1, 40):
+            self.ring.say(XID_31 % number)
+            monitor.work()
+        names = [os.path.join(self.dir, n) for n in os.listdir(self.dir) if n.startswith("gpue")]
+        self.assertNotIn(self.log + ".0", names)
+        self.assertEqual(sorted(self.seqs(*names)), list(range(40)))
+
     def test_a_changed_clock_moves_the_time_and_loses_or_repeats_nothing(self):
         from gpu_xid import event
 
@@ -596,7 +740,7 @@ class Small(unittest.TestCase):
         for value in ({"a": [1, -2.5, None, True, '\u00e9"\\\n\U0001f600']}, [], "x", {}):
             self.assertEqual(json.loads(lean.dumps(value)), value)
             self.assertEqual(lean.loads(" %s \n" % json.dumps(value)), value)
-        for wrong in ("", "{", '{"a":1} x', "nope"):
+        for wrong in ("", "{", '{"a":1} x', "nope", "[" * 100000):
             self.assertRaises(ValueError, lean.loads, wrong)
 
     def test_kmsg_escapes_are_undone(self):
@@ -612,7 +756,11 @@ class Small(unittest.TestCase):
             ({"keep": True}, "keep is True"),
             ({"max_bytes": 1}, "max_bytes is 1"),
             ({"format": "xml"}, "format is 'xml'"),
+            ({"keep": 2.5}, "keep is 2.5; it must be a whole number"),
             ({"log": "x"}, "absolute path"),
+            ({"hooks": {"dir": "xid.d"}}, "hooks.dir is 'xid.d'; give an absolute path"),
+            ({"hooks": {"codes": [63]}}, "hooks.codes has 63"),
+            ({"severity": {"xid 063": "fatal"}}, "severity has 'xid 063'"),
             ({"severity": {"63": "fatal"}}, "a key looks like"),
             ({"severity": {"xid 63": "bad"}}, "the severities are"),
             ({"hooks": {"severity": ["bad"]}}, "the severities are"),

@@ -1,6 +1,7 @@
 """The commands for people: `gpu-xid tail | explain | summary | replay | hooks | health`."""
 
 import argparse
+import collections
 import json
 import os
 import sys
@@ -9,6 +10,9 @@ import time
 from . import __version__, config
 from .catalogue import Catalogue
 
+# What a line must have to be shown as an event: the file may have been edited by hand.
+_KEYS = {"time", "event"}
+_GPU_KEYS = {"xid", "sxid", "pci", "severity", "name"}
 _COLOURS = {"fatal": "\033[1;31m", "error": "\033[31m", "warning": "\033[33m"}
 
 
@@ -19,19 +23,27 @@ def main(arguments):
         parser.print_help()
         return 2
     try:
-        return options.run(options) or 0
+        status = options.run(options) or 0
+        sys.stdout.flush()  # here, where a full disk can still be told
+        return status
     except config.BadConfigError as error:
         return _fail(str(error), 2)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _forget_output()
         return 0
     except KeyboardInterrupt:
         return 130
     except OSError as error:
         if error.filename is None:
-            raise
-        missing = isinstance(error, FileNotFoundError)
-        return _fail("%s: %s" % (error.filename, error.strerror), 2 if missing else 1)
+            _forget_output()
+            return _fail("cannot write the answer: %s" % error.strerror, 1)
+        wrong = isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
+        return _fail("%s: %s" % (error.filename, error.strerror), 2 if wrong else 1)
+
+
+def _forget_output():
+    """What could not be written must not be tried again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _parser():
@@ -120,15 +132,15 @@ def _rows(lines):
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and "event" in row:
+        if isinstance(row, dict) and _KEYS.issubset(row):
             yield row
 
 
 def one_line(row, colour=False):
     """An event as a person reads it."""
     kind = row["event"]
-    if kind in ("xid", "sxid"):
-        what = "%s %d" % ({"xid": "Xid", "sxid": "SXid"}[kind], row[kind])
+    if kind in ("xid", "sxid") and _GPU_KEYS.issubset(row):
+        what = "%s %s" % ({"xid": "Xid", "sxid": "SXid"}[kind], row[kind])
         where = row["pci"] if row.get("gpu") is None else "GPU %d (%s)" % (row["gpu"], row["pci"])
         text = "%-10s %-7s %s: %s" % (what, row["severity"], where, row["name"] or "unknown code")
         if row.get("process") or row.get("pid") is not None:
@@ -149,27 +161,35 @@ def one_line(row, colour=False):
 def _tail(options):
     path = _log_path(options)
     colour = sys.stdout.isatty()
-    with open(path, "rb") as file:
-        newest = list(_rows(file))[-options.n :] if options.n > 0 else []
-        for row in newest:
-            print(one_line(row, colour))
-        inode, offset = os.fstat(file.fileno()).st_ino, file.tell()
+    file = open(path, "rb")
+    for row in collections.deque(_rows(file), max(options.n, 0)):
+        print(one_line(row, colour))
+    rest = b""
     while options.follow:
-        sys.stdout.flush()
-        time.sleep(0.5)
-        try:
-            with open(path, "rb") as file:
-                if os.fstat(file.fileno()).st_ino != inode:
-                    inode, offset = os.fstat(file.fileno()).st_ino, 0
-                file.seek(offset)
-                data = file.read()
-        except FileNotFoundError:
-            continue
+        moved = _moved(file, path)  # asked first: what it held until then is read to its end
+        new = file.read()
+        data = rest + new
         whole = data.rfind(b"\n") + 1
-        offset += whole
+        rest = data[whole:]
         for row in _rows(data[:whole].splitlines()):
             print(one_line(row, colour))
+        if moved:
+            file.close()
+            file, rest = open(path, "rb"), b""
+        elif not new:
+            sys.stdout.flush()
+            time.sleep(0.5)
+    file.close()
     return 0
+
+
+def _moved(file, path):
+    """Is there another file at `path` now, or a shorter one? Not while there is none."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return there.st_ino != os.fstat(file.fileno()).st_ino or there.st_size < file.tell()
 
 
 def _explain(options):
@@ -211,7 +231,7 @@ def _summary(options):
         for row in _rows(file):
             number = row.get("count", 1)
             lost += row.get("lost", 0)
-            if row["event"] in ("xid", "sxid"):
+            if row["event"] in ("xid", "sxid") and _GPU_KEYS.issubset(row):
                 injected += number if row.get("injected") else 0
                 key = (row["event"], row[row["event"]], row["name"], row["pci"], row["severity"])
                 old = counts.get(key, [0, row["time"], ""])

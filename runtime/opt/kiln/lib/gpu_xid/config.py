@@ -96,9 +96,7 @@ def check(given, where):
                 '%s: hooks.codes has %r; a code looks like "xid 63"' % (where, code)
             )
     if not hooks["dir"].startswith("/"):
-        raise BadConfigError(
-            "%s: hooks.dir is %r; give an absolute path" % (where, hooks["dir"])
-        )
+        raise BadConfigError("%s: hooks.dir is %r; give an absolute path" % (where, hooks["dir"]))
     return config
 
 

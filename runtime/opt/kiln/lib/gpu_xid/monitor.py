@@ -5,7 +5,6 @@ No timer runs while nothing happens.
 
 import os
 import select
-import stat
 import time
 
 from . import checkpoint, config, hooks, host, kmsg, lean
@@ -14,6 +13,7 @@ from .log import EventLog
 from .pipeline import Pipeline, messages
 from .watchdog import Watchdog
 
+_KMSG_DEVICE = os.makedev(1, 11)
 _STATE_DIR = "/var/lib/gpu-xid"
 # Catching up ends here even if the kernel talks faster than we read: systemd waits for READY.
 _CATCH_UP_S = 30
@@ -298,9 +298,7 @@ class Monitor:
         self.written_cursor = lines.cursor
         if seq is not None or lines.cursor is not None:
             self.position_file.save(
-                checkpoint.Position(
-                    self.boot, seq, usec, safe, log.inode, log.size, lines.cursor
-                )
+                checkpoint.Position(self.boot, seq, usec, safe, log.inode, log.size, lines.cursor)
             )
 
     def _signals(self, numbers):
@@ -360,12 +358,17 @@ class Monitor:
 def open_reader(path):
     """The kernel log, or the journal where it may not be read (a container, a strict LSM)."""
     try:
-        return kmsg.KmsgReader(path)
+        reader = kmsg.KmsgReader(path)
+        if os.fstat(reader.fd).st_rdev == _KMSG_DEVICE:
+            return reader
+        reader.close()
+        trouble = "not the kernel log device"  # /dev/null or a file in its place, in a container
     except OSError as error:
-        say(4, "cannot read %s (%s): following the journal instead" % (path, error.strerror))
-        from . import journal
+        trouble = error.strerror
+    say(4, "cannot read %s (%s): following the journal instead" % (path, trouble))
+    from . import journal
 
-        return journal.JournalReader()
+    return journal.JournalReader()
 
 
 def main(options):
@@ -391,9 +394,6 @@ def main(options):
         say(3, "another gpu-xid monitor writes %s already" % conf["log"])
         return 1
     try:
-        if os.path.exists(kmsg_path) and not stat.S_ISCHR(os.stat(kmsg_path).st_mode):
-            say(3, "%s is no kernel log device; `gpu-xid replay` reads archives" % kmsg_path)
-            return 2
         Monitor(conf, open_reader(kmsg_path), position_file, reload=load).run()
     except OSError as error:
         say(3, "%s: %s" % (error.filename or kmsg_path, error.strerror))

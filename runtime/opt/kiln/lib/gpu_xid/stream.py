@@ -26,17 +26,26 @@ def events(lines, catalogue=None, notes=False):
     catalogue = catalogue or Catalogue()
     set_message_starts(catalogue.entry("message starts") or ())
     state = _State(catalogue)
-    for number, line in enumerate(_cut(lines) if hasattr(lines, "readline") else lines, 1):
-        if isinstance(line, bytes):
-            if number == 1:
-                utf16 = line.startswith((b"\xff\xfe", b"\xfe\xff"))
-            # What PowerShell's `>` makes of ASCII is that with a NUL in between.
-            line = (line.replace(b"\0", b"") if utf16 else line).decode("utf-8", "replace")
-        text = line.lstrip("\ufffd\ufeff") if number == 1 else line  # a byte order mark
+    for number, text in enumerate(_texts(lines), 1):
         for found in state.take(number, text.strip("\r\n")[:_MAX_LINE], notes):
             yield found
     for found in state.flush():
         yield found
+
+
+def _texts(lines):
+    """Lines as text. PowerShell's `>` writes UTF-16: ASCII with a NUL in between."""
+    marks = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
+    utf16 = False
+    for number, line in enumerate(_cut(lines) if hasattr(lines, "readline") else lines):
+        if not isinstance(line, bytes):
+            yield line
+            continue
+        data = line
+        if not number and line.startswith(marks):
+            utf16 = not line.startswith(marks[2])
+            data = line[2:] if utf16 else line[3:]
+        yield (data.replace(b"\0", b"") if utf16 else data).decode("utf-8", "replace")
 
 
 def _cut(file):
