@@ -41,8 +41,17 @@ def switches_of(pids: list[int]) -> int:
 
 def pss_kib(pid: int) -> int:
     """Proportional set size in KiB. Shared pages count less when others map them too."""
+    return _rollup(pid, "Pss:")
+
+
+def rss_kib(pid: int) -> int:
+    """Resident set size in KiB, shared pages counted whole: the most that the PSS can be."""
+    return _rollup(pid, "Rss:")
+
+
+def _rollup(pid: int, name: str) -> int:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+            if line.startswith(name):
                 return int(line.split()[1])
     return 0
