@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,16 @@ LIBRARY = RUNTIME / "opt" / "kiln" / "lib"
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=app, GPU has fallen off the bus."
 
 
+PROGRAM = [
+    sys.executable, "-ISB", "-c",
+    f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); "
+    "from gpu_xid.__main__ import main; sys.exit(main(sys.argv[1:]))",
+]  # fmt: skip
+
+
 def gpu_xid(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    program = (
-        f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); "
-        "from gpu_xid.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    )
     return subprocess.run(
-        [sys.executable, "-ISB", "-c", program, *arguments],
+        [*PROGRAM, *arguments],
         input=stdin, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -69,6 +73,51 @@ def test_tail_shows_the_newest_events_for_people(log: Path) -> None:
         "2026-11-21T01:02:03.000000Z  Xid 79     fatal   0000:3b:00: GPU has fallen off the bus, "
         "app[7] (x41)"
     ]
+
+
+def test_tail_follows_over_a_rotation_and_shows_what_the_old_file_got_last(
+    log: Path, tmp_path: Path
+) -> None:
+    shown = tmp_path / "shown"
+    row = json.loads(log.read_text().splitlines()[1])
+    with shown.open("w") as out:
+        tail = subprocess.Popen([*PROGRAM, "tail", "-f", "-n", "0", "--log", str(log)], stdout=out)
+    try:
+        log.write_text(json.dumps(row) + "\n")
+        for number in range(1, 40):
+            with log.open("a") as file:
+                file.write(json.dumps({**row, "pid": 1000 + number}) + "\n")
+            if number % 10 == 0:
+                log.rename(tmp_path / f"gpuevent.log.{number}")
+                log.touch()
+                time.sleep(0.7)
+        deadline = time.monotonic() + 10
+        while "[1039]" not in shown.read_text() and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        tail.kill()
+        tail.wait()
+    text = shown.read_text()
+    assert [number for number in range(11, 40) if f"[{1000 + number}]" not in text] == []
+
+
+@pytest.mark.parametrize("command", [["replay", "-"], ["explain", "79"]])
+def test_an_answer_that_cannot_be_written_is_one_message(command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*PROGRAM, *command], input=XID, stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "gpu-xid: cannot write the answer: No space left on device\n"
+
+
+def test_a_log_edited_by_hand_is_shown_as_far_as_it_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text('{"event":"xid","time":"t"}\n{"event":"xid"}\n[1]\n{"event":"x","time":"t"}\n')
+    for command in ("tail", "summary"):
+        done = gpu_xid(command, "--log", str(path))
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_explain_prints_meaning_action_and_sources() -> None:

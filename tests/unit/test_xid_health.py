@@ -5,13 +5,18 @@ The nvidia-smi here is a script of the test that prints the real tool's layout.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kiln import runtime_import
+from kiln.runtime_import import LIBRARY
 
 health = runtime_import.load("gpu_xid.health")
 
@@ -122,3 +127,35 @@ def test_a_hanging_nvidia_smi_is_given_up_on(
     assert status == 1
     assert {line["name"] for line in found} == {"GPU health unknown"}
     assert "did not answer" in capsys.readouterr().err
+
+
+def test_a_full_disk_takes_whole_lines_or_none(tmp_path: Path) -> None:
+    """Half a line would spoil the monitor's next one too."""
+    log = tmp_path / "gpuevent.log"
+    log.write_text('{"event":"start"}\n')
+    (tmp_path / "gpu-xid.json").write_text(json.dumps({"log": str(log)}))
+    program = smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3")
+    source = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        f"sys.path.insert(0, {str(LIBRARY)!r})\n"
+        "from gpu_xid import health\n"
+        "health.WAIT_S = 0.2\n"
+        f"sys.exit(health.main({program!r}, {str(tmp_path / 'gpu-xid.json')!r}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"cannot write {log}" in done.stderr
+    assert log.read_text() == '{"event":"start"}\n'
+
+
+def test_the_monitors_lock_is_waited_for(tmp_path: Path) -> None:
+    log = tmp_path / "gpuevent.log"
+    with log.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        threading.Timer(0.3, lambda: fcntl.flock(held, fcntl.LOCK_UN)).start()
+        status, found = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
+    assert (status, len(found)) == (0, 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -120,6 +122,33 @@ def test_a_spool_that_fills_up_is_bounded_and_counted(tmp_path: Path) -> None:
         spool.put(event(seq=seq))
     assert len(list((tmp_path / "spool").iterdir())) == 200
     assert spool.dropped == 50
+
+
+def test_two_events_of_one_moment_reach_the_hooks_both(tmp_path: Path) -> None:
+    settings = conf(tmp_path)
+    hook(tmp_path, "10-a", f"cat >> {tmp_path}/got")
+    spool = hooks.Spool(settings, str(tmp_path / "spool"))
+    spool.put(event(xid=79, seq=None))
+    spool.put(event(xid=48, seq=None))
+    assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
+    got = (tmp_path / "got").read_text().splitlines()
+    assert [json.loads(line)["xid"] for line in got] == [79, 48]
+
+
+def test_half_an_event_is_handed_to_no_hook(tmp_path: Path) -> None:
+    settings = conf(tmp_path)
+    hook(tmp_path, "10-a", "true")
+    spool = hooks.Spool(settings, str(tmp_path / "spool"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        spool.put(event())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert spool.dropped == 1
+    assert list((tmp_path / "spool").iterdir()) == []
 
 
 def test_there_is_an_example_for_each_platform_and_none_is_switched_on() -> None:

@@ -119,6 +119,24 @@ def test_the_previous_boots_events_are_picked_up_once_and_marked(
         assert found[0]["time"].startswith("2026-09-21T")
 
 
+def test_what_the_previous_boot_knew_does_not_hold_for_this_one(
+    journalctl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 2023"
+    (journalctl / "rows").write_text(row(1, old) + "\n" + row(2) + "\n")
+    monkeypatch.setattr(journal, "JournalReader", Silent)
+    conf = config.check({"log": str(journalctl / "log"), "previous_boot_lines": 9}, "test")
+    place = checkpoint.PositionFile(str(journalctl / "position"))
+    found = monitor.Monitor(conf, journal.JournalReader(), place, environ={})
+    found.lines.driver = "580.95.05"
+    found.start()
+    assert found.lines.driver == "580.95.05"
+    found.lines.take(9, 9, "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")
+    found.stop()
+    lines = [json.loads(line) for line in (journalctl / "log").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["start", "xid", "gpu-lost", "stop"]
+
+
 def test_the_previous_boot_is_not_asked_for_unless_wanted(journalctl: Path) -> None:
     events(journalctl)
     assert "--boot=-1" not in (journalctl / "arguments").read_text()

@@ -22,6 +22,7 @@ _ROWS = (
     "remapped_rows.uncorrectable",
 )
 _TIMEOUT_S = 90
+WAIT_S = 10  # for the event log, when the monitor holds its lock or the disk is full
 
 
 class CannotAskError(Exception):
@@ -145,15 +146,12 @@ def lines(findings, gpus, driver, boot, now):
     return found
 
 
-def append(conf, events, wait_s=10):
-    """Append to the event log as the monitor does, whole lines or none. Raises OSError.
-
-    The monitor may hold the log's lock, and a disk may be full for a moment: waited for.
-    """
+def append(conf, events):
+    """Append to the event log as the monitor does, whole lines or none. Raises OSError."""
     log = EventLog(conf["log"], conf["max_bytes"], 0, len(events), lambda: b"", lambda _: b"")
     for line in events:
         log.add(event.encode(line), sync=line["severity"] == "fatal")
-    end = time.monotonic() + wait_s
+    end = time.monotonic() + WAIT_S
     while not log.flush():
         if time.monotonic() > end:
             raise log.error
