@@ -110,6 +110,24 @@ def test_hooks_get_the_event_and_a_hanging_one_is_killed(guest: Guest) -> None:
         shutil.rmtree(guest.root / "etc/kiln/xid.d")
 
 
+def test_a_gpu_that_fails_twice_a_second_has_its_hooks_run_each_time(guest: Guest) -> None:
+    """systemd gives up on a unit that is started five times in ten seconds, if one lets it."""
+    conf = {"hooks": {"severity": ["fatal"], "injected": True, "timeout_s": 5}}
+    guest.write("/etc/kiln/gpu-xid.json", json.dumps(conf))
+    guest.write("/etc/kiln/xid.d/10-note", "#!/bin/sh\ncat >> /root/noted\n", 0o755)
+    guest.run("systemctl", "reload", UNIT)
+    try:
+        for pid in range(1, 16):
+            guest.xid(pid, pid, code=79)
+            time.sleep(0.5)
+        assert guest.until(lambda: guest.read("/root/noted").count(guest.marker) >= 15, 15)
+        rows = [json.loads(line) for line in guest.read("/root/noted").splitlines()]
+        assert [row["pid"] for row in rows if guest.marker in row["raw"]] == list(range(1, 16))
+        assert guest.show("ActiveState", "gpu-xid-hooks.path") == "active"
+    finally:
+        shutil.rmtree(guest.root / "etc/kiln/xid.d")
+
+
 def test_the_sandbox_scores_below_three(guest: Guest) -> None:
     said = guest.run("systemd-analyze", "security", "--no-pager", UNIT)
     score = float(said.split("Overall exposure level for")[1].split(":")[1].split()[0])
