@@ -2,10 +2,13 @@
 
 import itertools
 import json
+import re
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
+from kiln import runtime_import
 from kiln.telemetry import Telemetry, agent_files, dcgm_counters, merged, validate
 from kiln.telemetry.agent import EVENTS
 from kiln.telemetry.facts import facts
@@ -40,6 +43,25 @@ def test_events_go_where_the_original_sent_them():
             "log_group_class": "STANDARD",
         }
     ]
+
+
+def test_the_agent_finds_the_time_of_each_event_where_it_stands():
+    """As its translator makes an expression of timestamp_format; the first match is the time."""
+    event = runtime_import.load("gpu_xid.event")
+    (entry,) = files(Telemetry())[EVENTS]["logs"]["logs_collected"]["files"]["collect_list"]
+    expression = re.escape(entry["timestamp_format"].replace("%", "\0")).replace("\0", "%")
+    codes = facts()["logs"]["timestamp_codes"]
+    for code in re.findall("%-?.", entry["timestamp_format"]):
+        expression = expression.replace(code, codes[code])
+    for seconds in (1790000000.0, 1790000000.25, 1796083199.75, 951782400.5):
+        hostile = "NVRM: Xid 1999-01-01T00:00:00.5 2000-01-01T00:00:00.5"
+        line = event.encode(event.record("xid", seconds, "b" * 32, 7, 7, raw=hostile)).decode()
+        found = re.search(expression, line)
+        assert found, line
+        assert found.start() == len('{"time":"')
+        day = datetime.fromtimestamp(seconds, timezone.utc)
+        assert found.group() == day.strftime("%Y-%m-%dT%H:%M:%S.%f")
+        assert len(found.group(1)) == 6, "microseconds; the agent keeps the first three digits"
 
 
 def test_gpu_series_carry_the_four_dimensions_their_units_and_an_aggregate_per_instance():
