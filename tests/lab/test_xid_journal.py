@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import xid_guest
-from xid_guest import LOG, UNIT, Guest
+from xid_guest import LOG, UNIT, Guest, whole_lines
 
 from kiln import runtime_import
 
@@ -50,7 +50,7 @@ def journal_reads_the_kernel(guest: Guest, answer: str) -> None:
 def rows(guest: Guest) -> list[dict[str, Any]]:
     """This test's events in the log and in what was rotated away, oldest file first."""
     files = sorted((guest.root / "var/log").glob("gpuevent.log*"), reverse=True)
-    found = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    found = [json.loads(line) for path in files for line in whole_lines(path.read_text())]
     return [row for row in found if guest.marker in row.get("raw", "")]
 
 

@@ -58,6 +58,11 @@ WantedBy=multi-user.target
 SEES_BOOT_ID = "[Service]\nBindReadOnlyPaths=/opt/boot_id:/proc/sys/kernel/random/boot_id\n"
 
 
+def whole_lines(text: str) -> list[str]:
+    """The lines of a log that is being written: the last one may be half there as yet."""
+    return text.rpartition("\n")[0].splitlines()
+
+
 class Guest:
     """A booted machine with the monitor's unit enabled."""
 
@@ -132,7 +137,7 @@ class Guest:
         self.run("bash", "-c", loop)
 
     def mine(self) -> list[dict[str, Any]]:
-        rows = [json.loads(line) for line in self.read(LOG).splitlines()]
+        rows = [json.loads(line) for line in whole_lines(self.read(LOG))]
         return [row for row in rows if self.marker in row.get("raw", "")]
 
     def read(self, path: str) -> str:

@@ -2,7 +2,7 @@
 
 `python3.7 tests/unit/test_xid_core.py` works too (see test_xid_pythons.py).
 """
-# ruff: noqa: B007, PTH100, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH202, PTH208, RUF015, UP031
+# ruff: noqa: B007, PTH100, PTH103, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH202, PTH208, RUF015, UP031
 
 import errno
 import io
@@ -526,6 +526,18 @@ class Machine(unittest.TestCase):
         self.monitor().stop()
         self.assertEqual(self.seqs(), [])
 
+    def test_a_kill_after_a_rotation_from_outside_repeats_nothing_that_was_written_ahead(self):
+        monitor = self.monitor()
+        for number in range(6):  # one at once, five held back to be folded
+            self.ring.say(XID_31 % number)
+        self.ring.say(XID_79)  # written while those are held back
+        monitor.work()
+        moved = self.log + "-20261121"
+        os.rename(self.log, moved)
+        self.kill(monitor)
+        self.monitor().stop()
+        self.assertEqual(len(self.seqs(self.log, moved)), 7)
+
     def test_a_full_disk_loses_nothing_and_says_so_when_it_must(self):
         monitor = self.monitor(queue_lines=10, fold_window_s=0)
         monitor.log.path = "/dev/full"
@@ -615,13 +627,10 @@ class Machine(unittest.TestCase):
             def __getattr__(self, name):
                 return getattr(os, name)
 
-            def rename(self, old, new):
+            def link(self, old, new):
                 asked.append(old)
-                if old == log_path:
-                    raise OSError(errno.EPERM, "append-only")
-                os.rename(old, new)
+                raise OSError(errno.EPERM, "append-only")
 
-        log_path = self.log
         log_module.os = Fixed()
         self.addCleanup(setattr, log_module, "os", os)
         monitor = self.monitor(max_bytes=4096, keep=3, fold_window_s=0)
@@ -631,21 +640,66 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.seqs(), list(range(40)))
         for number in (1, 2, 3):
             self.assertTrue(os.path.exists("%s.%d" % (self.log, number)))
-        self.assertLess(len(asked), 40, "not at every line")
+        self.assertIn(len(asked), range(1, 40), "not at every line")
 
-    def test_a_rotation_cut_short_by_a_kill_keeps_every_file(self):
-        monitor = self.monitor(max_bytes=4096, keep=50, fold_window_s=0)
-        self.ring.say(XID_31 % 0)
-        monitor.work()
-        self.kill(monitor)
-        os.rename(self.log, self.log + ".0")  # as far as it came
-        monitor = self.monitor(max_bytes=4096, keep=50, fold_window_s=0)
-        for number in range(1, 40):
+    def test_a_rotation_never_leaves_the_path_without_a_file(self):
+        from gpu_xid import log as log_module
+
+        there = []
+
+        class Watched:
+            def __getattr__(self, name):
+                function = getattr(os, name)
+                if name not in ("link", "rename", "unlink", "open"):
+                    return function
+
+                def watched(*given):
+                    done = function(*given)
+                    there.append(os.path.exists(log_path))
+                    return done
+
+                return watched
+
+        monitor = self.monitor(max_bytes=4096, keep=3, fold_window_s=0)
+        log_path = self.log
+        log_module.os = Watched()
+        self.addCleanup(setattr, log_module, "os", os)
+        for number in range(40):
             self.ring.say(XID_31 % number)
             monitor.work()
-        names = [os.path.join(self.dir, n) for n in os.listdir(self.dir) if n.startswith("gpue")]
-        self.assertNotIn(self.log + ".0", names)
-        self.assertEqual(sorted(self.seqs(*names)), list(range(40)))
+        self.assertGreater(len(there), 10)
+        self.assertTrue(all(there))
+
+    def test_a_rotation_cut_short_by_a_kill_is_finished_and_keeps_every_file(self):
+        for left in (".0", ".1", ".new", ".0 of an older log"):
+            os.makedirs(os.path.join(self.dir, left))
+            self.log = os.path.join(self.dir, left, "gpuevent.log")
+            self.ring = Ring()
+            settings = {"log": self.log, "max_bytes": 4096, "keep": 50, "fold_window_s": 0}
+            monitor = self.monitor(**settings)
+            self.ring.say(XID_31 % 0)
+            monitor.work()
+            self.kill(monitor)
+            if left in (".0", ".1"):  # as far as it came
+                os.link(self.log, self.log + left)
+            elif left == ".new":
+                os.link(self.log, self.log + ".1")
+                with open(self.log + left, "w") as file:
+                    file.write('{"half a li')
+            else:
+                os.rename(self.log, self.log + ".0")
+            monitor = self.monitor(**settings)
+            for number in range(1, 40):
+                self.ring.say(XID_31 % number)
+                monitor.work()
+            self.kill(monitor)
+            os.unlink(os.path.join(self.dir, "position"))
+            folder = os.path.dirname(self.log)
+            names = [os.path.join(folder, n) for n in os.listdir(folder)]
+            self.assertNotIn(self.log + ".0", names)
+            self.assertNotIn(self.log + ".new", names)
+            self.assertGreater(len(names), 3)
+            self.assertEqual(sorted(self.seqs(*names)), list(range(40)), left)
 
     def test_a_changed_clock_moves_the_time_and_loses_or_repeats_nothing(self):
         from gpu_xid import event

@@ -135,6 +135,17 @@ def test_two_events_of_one_moment_reach_the_hooks_both(tmp_path: Path) -> None:
     assert [json.loads(line)["xid"] for line in got] == [79, 48]
 
 
+def test_what_is_no_event_is_put_out_of_systemds_sight(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`DirectoryNotEmpty=` looks away from hidden files only; else it starts this for ever."""
+    settings = conf(tmp_path)
+    (tmp_path / "spool" / "folder").mkdir()
+    assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [".folder"]
+    assert "folder: no event: Is a directory" in capfd.readouterr().err
+
+
 def test_half_an_event_is_handed_to_no_hook(tmp_path: Path) -> None:
     settings = conf(tmp_path)
     hook(tmp_path, "10-a", "true")

@@ -134,20 +134,37 @@ def recover(log_path, position_file, raw):
     if saved is not None:
         resume.cursors.setdefault(saved.boot, saved.cursor)
     newest = next(filter(None, map(_position_of, lines)), None)
-    if newest is None:
+    if newest is not None:
+        position, line = newest
+        resume.ended = "stop" if line["event"] == "stop" else "killed"
+        resume.positions.append(position)
+    if not resume.positions:
         return resume
-    position, line = newest
-    resume.ended = "stop" if line["event"] == "stop" else "killed"
-    resume.positions.append(position)
-    best = resume.position(position.boot)
-    if best.safe < max(line["seq"], position.seq):
-        lines = tail_lines(log_path, _LONG_TAIL)
+    last = resume.positions[-1]
+    best = resume.position(last.boot)
+    if best.safe < max(p.seq for p in resume.positions if p.boot == last.boot):
+        lines = tail_lines(log_path, _LONG_TAIL) + _moved_away(log_path, saved)
     for text in lines:
         row = _load(text)
-        if row.get("boot_id") == position.boot and "raw" in row:
+        if row.get("boot_id") == last.boot and "raw" in row:
             if isinstance(row.get("seq"), int) and row["seq"] > best.safe:
                 resume.covered.append(row)
     return resume
+
+
+def _moved_away(log_path, saved):
+    """Lines of the file that was the log when the position was saved, if it was renamed since."""
+    folder, name = os.path.split(log_path)
+    try:
+        if saved is None or os.stat(log_path).st_ino == saved.inode:
+            return []
+    except FileNotFoundError:
+        pass
+    try:
+        others = [entry.path for entry in os.scandir(folder) if entry.inode() == saved.inode]
+    except OSError:
+        return []
+    return [line for path in others if name in path for line in tail_lines(path, _LONG_TAIL)]
 
 
 def logged_until(log_path):

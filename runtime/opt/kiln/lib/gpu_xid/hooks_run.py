@@ -28,6 +28,11 @@ def run(conf, spool=None):
                 os.unlink(path)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                # Out of systemd's sight: it starts this again as long as there is a file to see.
+                os.rename(path, os.path.join(spool, "." + name))
+                sys.stderr.write("gpu-xid: %s: no event: %s\n" % (path, error.strerror))
+                continue
             for program in hooks.executables(conf["dir"]):
                 failed = not _run_one(program, event, conf["timeout_s"]) or failed
 

@@ -109,6 +109,9 @@ class EventLog:
             self.close()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self.fd = os.open(self.path, flags, _MODE)
+        self._begin()
+
+    def _begin(self):
         status = os.fstat(self.fd)
         self.size, self.inode = status.st_size, status.st_ino
         if self.size == 0:
@@ -145,23 +148,35 @@ class EventLog:
         return self.size >= max(self.max_bytes, self.grown) and not self.queue
 
     def rotate(self):
-        """path -> path.1 -> … -> path.keep. Renamed, never copied: no reader loses a line.
+        """path -> path.1 -> … -> path.keep. Never copied: no reader loses a line, and there is a
+        file at path all the time.
 
         Raises OSError; the log then simply goes on growing, and a tenth later it is tried again.
         """
         self.grown = self.size + self.max_bytes // 10
-        if self.keep < 1:
-            os.unlink(self.path)
-        else:
-            # The log first: where it cannot be moved (chattr +a), the older ones must not be
-            # pushed off the end, one at each attempt.
-            if os.path.exists(self.path + ".0"):  # a rotation that was cut short
-                self._shift()
-            os.rename(self.path, self.path + ".0")
+        # The log gets its second name first: where it may not have one (chattr +a), the older
+        # files must not be pushed off the end, one at each attempt.
+        if self.keep and not self._is("1"):  # it is after a rotation that was cut short
+            if not self._is("0"):
+                if os.path.exists(self.path + ".0"):  # and the log was moved away since
+                    self._shift()
+                os.link(self.path, self.path + ".0")
             self._shift()
-        self.grown = 0
         self.close()
-        self._open()  # the first line of the new file keeps the checkpoint in the file
+        new = self.path + ".new"
+        if os.path.exists(new):
+            os.unlink(new)
+        self.fd = os.open(new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        self._begin()  # the first line of the new file keeps the checkpoint in the file
+        os.rename(new, self.path)
+        self.grown = 0
+
+    def _is(self, number):
+        """Is the log also the rotated file of that number?"""
+        try:
+            return os.path.samefile(self.path, "%s.%s" % (self.path, number))
+        except FileNotFoundError:
+            return False
 
     def _shift(self):
         for number in range(self.keep, 0, -1):
