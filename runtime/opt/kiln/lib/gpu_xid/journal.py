@@ -74,7 +74,6 @@ class JournalReader:
 
     first_seq = None
     drained = True
-    backlog = ()
 
     def __init__(self, program="journalctl"):
         self.program = program
