@@ -55,9 +55,7 @@ def plan(instance_type: str, want: str) -> dict[str, Any]:
     left = _placement.expand(kinds, missing)
     return {
         "fits": not left,
-        "reason": f"{_target.counted(left)} more than {machine.gpu_count} GPUs hold"
-        if left
-        else None,
+        "reason": _too_much(left, machine.gpu_count) if left else None,
         "missing": {k: n for k, n in zip(kinds, missing, strict=True) if n},
         "instance_type": instance_type,
         "gpu": kind.name,
@@ -69,6 +67,11 @@ def plan(instance_type: str, want: str) -> dict[str, Any]:
         "label": _label(gpus, machine.gpu_count),
         "warnings": warnings(kind, names),
     }
+
+
+def _too_much(left: list[str], gpus: int) -> str:
+    holders = "one GPU holds" if gpus == 1 else f"{gpus} GPUs hold"
+    return f"{_target.counted(left)} more than {holders}"
 
 
 class _Search:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from kiln.paths import RUNTIME
 from kiln.runtime_import import load
@@ -80,6 +83,13 @@ class Machine:
         """Writes /etc/default/gpu-mig; IMDS is off unless it is named."""
         lines = {"MIG_IMDS": "no", **values}
         self.write("/etc/default/gpu-mig", "".join(f'{k}="{v}"\n' for k, v in lines.items()))
+
+    def keep_labels(self, *labels: str) -> None:
+        """Drops the shipped map's other labels, which take longer to read than all the rest."""
+        path = self.root / "etc/kiln/mig-config.yaml"
+        whole = yaml.safe_load(path.read_text())
+        whole["mig-configs"] = {name: whole["mig-configs"][name] for name in labels}
+        path.write_text(json.dumps(whole))
 
     def faults(self, **values: Any) -> None:
         """What the stand-in does wrong: see docs/lab-nvidia-smi.md."""
@@ -150,14 +160,35 @@ class Machine:
         shutil.rmtree(self.root / "run", ignore_errors=True)
         self.new_boot_id()
 
+    def save(self) -> Path:
+        """Keeps what the driver and gpu-mig hold, for `restore`."""
+        kept = self.root / "kept"
+        for name in ("run", "var"):
+            shutil.copytree(self.root / name, kept / name)
+        return kept
+
+    def restore(self, kept: Path) -> None:
+        for name in ("run", "var"):
+            shutil.rmtree(self.root / name)
+            shutil.copytree(kept / name, self.root / name)
+
     def slices(self) -> dict[int, list[str]]:
         """{GPU: profiles of its instances}, from the stand-in's own state."""
-        path = self.root / "run/kiln-lab/nvidia-smi/state.json"
-        state = json.loads(path.read_text()) if path.exists() else {}
         return {
-            n: sorted(i["profile"] for i in gpu["instances"])
-            for n, gpu in enumerate(state.values())
+            n: sorted(i["profile"] for i in gpu["instances"]) for n, gpu in enumerate(self._gpus())
         }
+
+    def in_mig(self) -> dict[int, tuple[bool, bool, list[str]]]:
+        """{GPU: mode, mode pending, profiles}, from the same, for those that have any of it."""
+        found = {
+            n: (gpu["mig"], gpu["mig_pending"], sorted(i["profile"] for i in gpu["instances"]))
+            for n, gpu in enumerate(self._gpus())
+        }
+        return {n: state for n, state in found.items() if any(state)}
+
+    def _gpus(self) -> list[dict[str, Any]]:
+        path = self.root / "run/kiln-lab/nvidia-smi/state.json"
+        return list(json.loads(path.read_text()).values()) if path.exists() else []
 
 
 class InProcess(_smi.Smi):  # type: ignore[misc, name-defined]
@@ -184,12 +215,66 @@ class InProcess(_smi.Smi):  # type: ignore[misc, name-defined]
         return code, text
 
 
+class Killed(InProcess):
+    """Ends this process with SIGKILL after its nth command, as a power cut would."""
+
+    nth = 0
+
+    def run(self, *args: object) -> tuple[int, str]:
+        answer: tuple[int, str] = super().run(*args)
+        if len(self.journal) == self.nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+
+def fork(machine: Machine, *args: str, kill_after: int = 0) -> int:
+    """gpu-mig with these arguments in a fork of this process, its status as subprocess tells it.
+
+    All of the program that `Machine.run` starts, without Python's start for each of its commands.
+    `kill_after`: it is killed right after that command to nvidia-smi.
+    """
+    from xml.etree import ElementTree  # noqa: F401 -- here, so that no child has to import it
+
+    from lab.standins.nvidia_smi.smi import attributes, main, mig_cli, query, settings  # noqa: F401
+
+    _composed()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            os.environ.update(machine.env())
+            with (machine.root / "fork.log").open("w") as log, _at(machine.root):
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+                cli = load("gpu_mig.cli")
+                Killed.nth = kill_after
+                cli.Smi = Killed
+                status = cli.main(list(args))
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @contextmanager
 def in_process(root: Path, instance_type: str, driver: str = "580.105.08") -> Iterator[InProcess]:
     """An InProcess whose stand-in keeps its state under `root`, empty at the start."""
-    from lab.standins.nvidia_smi.smi import box, gpus
+    from lab.standins.nvidia_smi.smi import box
 
     shutil.rmtree(root, ignore_errors=True)
+    with _at(root):
+        box.write_json(box.DRIVER, {"version": driver, "cuda": "13.0"})
+        box.write_json(
+            box.INSTANCE, {"instance_type": instance_type, "instance_id": "i-0test"}
+        )
+        yield InProcess()
+
+
+@contextmanager
+def _at(root: Path) -> Iterator[None]:
+    """The stand-in in this process works under `root`."""
+    from lab.standins.nvidia_smi.smi import box, gpus
+
     places = {
         "ROOT": str(root),
         "RUN": f"{root}/run/kiln-lab/nvidia-smi",
@@ -209,11 +294,7 @@ def in_process(root: Path, instance_type: str, driver: str = "580.105.08") -> It
         box.clients = lambda index: []  # it looks through all of /proc, for every GPU and command
         gpus.STATE = places["RUN"] + "/state.json"
         gpus.INFOROM = f"{root}/var/lib/kiln-lab/nvidia-smi/inforom.json"
-        box.write_json(places["DRIVER"], {"version": driver, "cuda": "13.0"})
-        box.write_json(
-            places["INSTANCE"], {"instance_type": instance_type, "instance_id": "i-0test"}
-        )
-        yield InProcess()
+        yield
     finally:
         for name, value in before.items():
             setattr(box, name, value)

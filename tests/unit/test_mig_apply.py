@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from mig_machine import Machine
+from mig_machine import Machine, fork
 
 from kiln.paths import ROOT
 
@@ -43,7 +43,7 @@ def test_apply_makes_the_slices_and_a_second_apply_changes_nothing(p4d):
     p4d.forget_journal()
     assert p4d.json("apply")["changed"] == []
     assert changing(p4d) == []
-    assert len(p4d.journal()) == 3  # the GPUs, their GPU instances, their compute instances
+    assert [call["argv"] for call in p4d.journal()] == [["-q", "-x"]]
 
 
 def test_eight_gpus_in_seven_slices_take_two_commands(p4d):
@@ -470,36 +470,48 @@ def test_one_hiccup_of_a_creation_is_tried_again(p4d):
     assert p4d.slices()[0] == ["3g.20gb", "3g.20gb"]
 
 
-@pytest.mark.parametrize("instance_type", ["p4d.24xlarge", "p5.48xlarge"])
-def test_killed_after_any_single_command_the_next_boot_ends_as_wanted(tmp_path, instance_type):
-    label = {"p4d.24xlarge": "all-1g.5gb", "p5.48xlarge": "all-1g.10gb"}[instance_type]
-    whole = Machine(tmp_path / "whole", instance_type)
-    whole.json("apply", "all-balanced")
-    whole.forget_journal()
-    whole.json("apply", label)
-    commands = len(whole.journal())
-    assert commands > 5
-    for n in range(1, commands + 1):
-        machine = Machine(tmp_path / str(n), instance_type)
-        machine.settings(MIG_CONFIG=label)
-        machine.json("apply", "all-balanced")
-        machine.faults(rules=[{"match": [], "nth": n, "after": True, "kill_parent": True}])
-        assert machine.run("apply", "--boot").returncode == -9
-        (machine.root / "etc/kiln-lab/nvidia-smi-faults.json").unlink()
-        machine.reboot()
-        machine.json("apply", "--boot")
-        assert machine.json("verify")["ok"] is True, f"after command {n}"
+CHANGES = [  # from, to: instances swapped, made from nothing with the mode, taken away with it
+    ("p4d.24xlarge", "all-balanced", "all-1g.5gb"),
+    ("p4d.24xlarge", "all-disabled", "all-3g.20gb"),
+    ("p5.48xlarge", "all-balanced", "all-1g.10gb"),
+    ("p5.48xlarge", "all-2g.20gb", "all-disabled"),
+]
 
 
-def test_killed_and_run_again_without_a_reboot_it_ends_as_wanted(tmp_path):
-    for n in range(1, 10):
-        machine = Machine(tmp_path / str(n), "p4d.24xlarge")
-        machine.json("apply", "all-balanced")
-        machine.faults(rules=[{"match": [], "nth": n, "after": True, "kill_parent": True}])
-        machine.run("apply", "all-1g.5gb")
-        (machine.root / "etc/kiln-lab/nvidia-smi-faults.json").unlink()
-        machine.json("apply", "all-1g.5gb")
-        assert machine.json("verify", "all-1g.5gb")["ok"] is True, f"after command {n}"
+@pytest.mark.parametrize("then", ["reboot", "run again"])
+@pytest.mark.parametrize(("instance_type", "before", "label"), CHANGES)
+def test_killed_after_any_single_command_the_next_run_ends_as_wanted(
+    tmp_path, instance_type, before, label, then
+):
+    machine = Machine(tmp_path, instance_type)
+    machine.settings(MIG_CONFIG=label)
+    machine.keep_labels(before, label)
+    assert fork(machine, "apply", before) == 0
+    start = machine.save()
+    assert fork(machine, "apply", "--boot") == 0
+    wanted = machine.in_mig()
+    n = 1
+    while True:
+        machine.restore(start)
+        if fork(machine, "apply", "--boot", kill_after=n) == 0:
+            break  # it has no nth command
+        if then == "reboot":
+            machine.reboot()
+        assert fork(machine, "apply", "--boot") == 0, f"after command {n}"
+        assert machine.in_mig() == wanted, f"after command {n}"
+        n += 1
+    assert n > 4
+
+
+def test_a_killed_program_leaves_what_the_next_one_mends(p4d):
+    """As above with real processes: the stand-in kills its parent."""
+    p4d.settings(MIG_CONFIG="all-1g.5gb")
+    p4d.json("apply", "all-balanced")
+    p4d.faults(rules=[{"match": ["-dgi"], "after": True, "kill_parent": True}])
+    assert p4d.run("apply", "--boot").returncode == -9
+    (p4d.root / "etc/kiln-lab/nvidia-smi-faults.json").unlink()
+    p4d.json("apply", "--boot")
+    assert p4d.json("verify")["ok"] is True
 
 
 def test_a_second_gpu_mig_waits_its_turn_by_being_refused(p4d):
@@ -541,11 +553,21 @@ mig-configs:
 """
 
 
-@pytest.mark.parametrize("label", ["all-1g.10gb", "all-1g.10gb.me", "all-3g.40gb", "own"])
-def test_both_engines_end_with_the_same_instances(tmp_path, label):
+@pytest.mark.parametrize(
+    ("instance_type", "label"),
+    [
+        ("p5.4xlarge", "all-1g.10gb"),
+        ("p5.4xlarge", "all-1g.10gb.me"),
+        ("p5.4xlarge", "all-3g.40gb"),
+        ("p5.4xlarge", "all-disabled"),
+        ("g7e.2xlarge", "all-1g.24gb"),
+        ("p5.48xlarge", "own"),
+    ],
+)
+def test_both_engines_end_with_the_same_instances(tmp_path, instance_type, label):
     slices = []
     for engine in ("nvidia-smi", "mig-parted"):
-        machine = Machine(tmp_path / engine, "p5.48xlarge")
+        machine = Machine(tmp_path / engine, instance_type)
         machine.program("nvidia-mig-parted", PARTED)
         machine.write("/etc/kiln/mig-config.d/own.yaml", OWN)
         machine.settings(MIG_ENGINE=engine)
@@ -581,10 +603,40 @@ def test_mig_parted_of_the_lab_asserts_and_exports_what_gpu_mig_made(p5):
     }
 
 
+def test_mig_parted_is_asked_for_our_layout_and_nothing_else(p5):
+    """Options as `nvidia-mig-parted apply --help` has them; none from the environment."""
+    p5.program("nvidia-mig-parted", f'#!/bin/sh\nenv > {p5.root}/env\nexec "$0.real" "$@"\n')
+    p5.program("nvidia-mig-parted.real", PARTED)
+    answer = p5.json("apply", "all-balanced", MIG_PARTED_MODE_CHANGE_ONLY="true")
+    (argv,) = [c["argv"] for c in answer["commands"] if c["argv"][0] == "nvidia-mig-parted"]
+    config = str(p5.root / "run/gpu-mig/parted.json")
+    assert argv[1:] == ["apply", "--config-file", config, "--selected-config", "kiln", "--skip-reset"]
+    assert "MIG_PARTED_" not in (p5.root / "env").read_text()
+    entries = json.loads(Path(config).read_text())["mig-configs"]["kiln"]
+    assert entries[7] == {
+        "devices": [7], "mig-enabled": True,
+        "mig-devices": {"3g.40gb": 1, "2g.20gb": 1, "1g.10gb": 2},
+    }  # fmt: skip
+
+
+def test_mig_parted_which_empties_a_gpu_first_is_kept_from_instances_that_stay(p5):
+    p5.program("nvidia-mig-parted", PARTED)
+    p5.json("apply", "all-balanced")
+    before = p5.json("verify", "all-balanced")["gpus"][0]["instances"]
+    p5.write("/etc/kiln/mig-config.d/mine.json", json.dumps({"version": "v1", "mig-configs": {
+        "more": [{"devices": [0], "mig-enabled": True,
+                  "mig-devices": {"3g.40gb": 1, "1g.10gb": 4}}]}}))  # fmt: skip
+    p5.forget_journal()
+    p5.json("apply", "more")
+    after = p5.json("verify", "more")["gpus"][0]["instances"]
+    assert [i for i in before if i["profile"] != "2g.20gb"] == [i for i in after if i in before]
+    assert ["mig", "-i", "0", "-dgi"] not in changing(p5)
+
+
 def test_a_failure_of_mig_parted_rolls_back_too(p5):
     p5.json("apply", "all-2g.20gb")
     p5.program("nvidia-mig-parted", "#!/bin/sh\necho broken >&2\nexit 1\n")
-    done = p5.run("apply", "all-balanced")
+    done = p5.run("apply", "all-3g.40gb")
     assert done.returncode == 1
     assert "mig-parted failed: broken; the former layout is back" in done.stderr
     assert p5.slices()[0] == ["2g.20gb"] * 3

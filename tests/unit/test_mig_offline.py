@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kiln import facts
 from kiln.errors import KilnError
-from kiln.mig import check, check_label, draw_svg, draw_text, k8s, plan, profiles_for
+from kiln.mig import check, check_label, draw, draw_svg, draw_text, k8s, picture, plan, profiles_for
 from kiln.mig.k8s import k8s_text
 from kiln.mig.profiles import gpu_type, gpu_types, profiles_text
 from kiln.runtime_import import load
@@ -225,9 +225,9 @@ def test_eight_gpus_are_planned_in_less_than_a_tenth_of_a_second():
     ):
         best = 9.0
         for _ in range(3):
-            began = time.perf_counter()
+            began = time.process_time()
             plan("p4d.24xlarge", want)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.process_time() - began)
         assert best < 0.1, want
 
 
@@ -247,6 +247,58 @@ def test_the_svg_is_well_formed_and_names_every_instance():
     texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count("1g.5gb") == 9
     assert texts.count("3g.20gb") == 1
+
+
+def fitting(svg: str) -> list[str]:
+    """What stands outside the picture: text that begins left of it or ends right of it."""
+    root = ET.fromstring(svg)
+    width = float(root.attrib["width"])
+    out = []
+    for e in root.iter("{http://www.w3.org/2000/svg}text"):
+        size = float(e.attrib.get("font-size", 13))
+        long = len(e.text or "") * 7 * size / 13
+        at = float(e.attrib["x"])
+        begin = at - long / 2 if e.attrib.get("text-anchor") == "middle" else at
+        if begin < 0 or begin + long > width:
+            out.append(str(e.text))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "want"),
+    [
+        ("p4d.24xlarge", "1g.5gb=40,3g.20gb=4"),
+        ("p5.48xlarge", "1g.10gb+me=2,1c.4g.40gb=4,7g.80gb=1"),
+        ("g7e.48xlarge", "1g.24gb+me.all=2,4g.96gb+gfx=1,2g.48gb+gfx=2"),
+        ("p5.4xlarge", "7g.80gb=3"),
+    ],
+)
+def test_the_svg_holds_all_it_says(instance_type, want):
+    answer = plan(instance_type, want)
+    svg = draw_svg(answer)
+    assert fitting(svg) == []
+    texts = [e.text for e in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert set(answer["warnings"]) <= {t.removeprefix("warning: ") for t in texts}
+    assert f"missing: {answer['reason']}" in texts or answer["fits"]
+
+
+def luminance(colour: str) -> float:
+    """As WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(("fill", "ink"), [*draw.COLOURS.values(), draw.OTHER])
+def test_names_can_be_read_on_their_colour(fill, ink):
+    light, dark = sorted((luminance(fill), luminance(ink)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_the_picture_in_the_docs_is_the_one_that_mig_plan_draws():
+    assert picture.PICTURE.read_text(encoding="utf-8") == picture.text(), (
+        "write it anew: python -m kiln.mig.picture"
+    )
 
 
 # --- Kubernetes ----------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def _mig_devices(lab: Lab, gpu: Gpu, _tag: str, _label: str) -> list[Node]:
     shared = "Shared " if lab.branch >= 570 else ""
     out: list[Node] = []
     for device in found:
-        p, total = device["profile"], int((device["profile"]["gib"] or 1) * 1024)
+        p, total = device["profile"], mig.mib(device["profile"])
         bar1 = gpu.model["mib"][2] * p["memory"] // (gpu.mig or {})["memory_slices"] - 1
         out.append(("mig_device", "MIG Device", None, [
             _leaf("index", "Index", device["index"]),

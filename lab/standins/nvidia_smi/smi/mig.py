@@ -46,6 +46,11 @@ def find_profile(gpu: Gpu, branch: int, wanted: str) -> dict[str, Any] | None:
     return None
 
 
+def mib(profile: dict[str, Any]) -> int:
+    """Memory of a MIG device: -lgip prints GiB with two digits, the card deals in 64 MiB."""
+    return round(float(profile["gib"] or 1) * 16) * 64
+
+
 def free_starts(gpu: Gpu, branch: int, profile: dict[str, Any]) -> list[int]:
     """Where one more instance of this profile can go; [] when it cannot."""
     made = _made(gpu, branch)

@@ -122,7 +122,7 @@ def _mig_box(lab: Lab, gpus: list[Gpu], era: int, rule: str) -> list[str]:
     ]
     for gpu, d in rows:
         p = d["profile"]
-        total = int((p["gib"] or 1) * 1024)
+        total = mig.mib(p)
         bar1 = gpu.model["mib"][2] * p["memory"] // (gpu.mig or {})["memory_slices"] - 1
         high = f"15MiB / {total:>5}MiB" + " " * tail
         low = f"0MiB / {bar1:>5}MiB" + " " * low_tail

@@ -74,7 +74,7 @@ def apply(smi, before, wanted, types, settings, say) -> Outcome:
     plans = checked_plan(smi, before, wanted, types)
     todo = [p for p in plans if not p.nothing]
     if not todo:
-        return Outcome((), tuple(before))
+        return nothing_to_do(before, say)
     try:
         after = _reach(smi, before, wanted, types, settings, say)
     except MigError as error:
@@ -84,6 +84,12 @@ def apply(smi, before, wanted, types, settings, say) -> Outcome:
     finally:
         clients.start_again(say)
     return Outcome(tuple(p.gpu for p in todo), tuple(after))
+
+
+def nothing_to_do(gpus, say) -> Outcome:
+    """The state matches. A run that was killed after its last change may have left services down."""
+    clients.start_again(say)
+    return Outcome((), tuple(gpus))
 
 
 def _reach(smi, before, wanted, types, settings, say):
@@ -96,9 +102,10 @@ def _reach(smi, before, wanted, types, settings, say):
         # A GPU that only its driver knows: what it can hold is listed only now.
         plans = checked_plan(smi, smi.gpus(), wanted, types)
     if _use_parted(settings):
-        _parted(smi, [wanted[p.gpu] for p in plans if p.create])
-    else:
-        _create_all(smi, plans, wanted, types, settings, say)
+        # It empties a GPU before it cuts it: where instances stay, the others are made around them.
+        _parted(smi, [wanted[p.gpu] for p in plans if p.create and not p.keep])
+        plans = [p for p in plans if p.keep]
+    _create_all(smi, plans, wanted, types, settings, say)
     after = smi.gpus()
     wrong = differences(after, wanted)
     if wrong:
@@ -161,14 +168,18 @@ def _use_parted(settings):
 
 
 def _parted(smi, wanted):
-    """Lets mig-parted make the instances; modes are right by now, so it never resets."""
+    """Lets mig-parted make the instances. Modes are right by now, so it never resets.
+
+    Its options can also come from the environment (MIG_PARTED_…): none but ours may.
+    """
     entries = [entry_of(w.gpu, w.mode, w.shapes) for w in wanted]
     if not entries:
         return
     path = paths.RUN_DIR + "/parted.json"
     paths.write_json(path, {"version": "v1", "mig-configs": {"kiln": entries}})
     argv = [PARTED, "apply", "--config-file", paths.at(path), "--selected-config", "kiln"]
-    rc, said = smi.call(argv)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MIG_PARTED_")}
+    rc, said = smi.call(argv + ["--skip-reset"], env)
     if rc:
         raise world_failed("mig-parted failed: " + "; ".join(said.strip().splitlines()[-3:]))
 

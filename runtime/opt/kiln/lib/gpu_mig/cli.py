@@ -9,7 +9,7 @@ import signal
 import sys
 
 from . import apply as applying
-from . import boot, checking, clients, config, facts, rebooting, report, selection, settings
+from . import boot, checking, clients, config, facts, glance, rebooting, report, selection, settings
 from .errors import REBOOT_NEEDED, MigError, StoppedError, world_failed
 from .smi import Smi
 from .target import describe, from_partition, resolve
@@ -197,13 +197,19 @@ def _apply_selected(args, s):
 
 def _apply_locked(args, s, chosen):
     types = s.types()
-    seen = s.smi.gpus()
-    if not any(g.capable for g in seen):
-        return _no_mig(seen, args)
-    wanted = s.wanted(chosen, seen, types)
+    seen = glance.look(s.smi)
+    gpus = s.smi.gpus() if seen is None else [one.gpu for one in seen]
+    if not any(g.capable for g in gpus):
+        return _no_mig(gpus, args)
+    wanted = s.wanted(chosen, gpus, types)
+    proven = seen and glance.as_wanted(seen, wanted, types)
     goal = json.dumps([chosen.label, chosen.partition])
     try:
-        outcome = applying.apply(s.smi, seen, wanted, types, s.settings, say)
+        if proven:
+            outcome = applying.nothing_to_do(proven, say)
+        else:
+            gpus = s.smi.listed(gpus) if seen else gpus
+            outcome = applying.apply(s.smi, gpus, wanted, types, s.settings, say)
     except MigError as e:
         if e.exit_code == REBOOT_NEEDED and args.boot:
             raise rebooting.for_mode(e, goal, s.settings, say) from e

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import time
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .errors import world_failed
 from .facts import GpuType, ProfileFacts, engines_of
@@ -16,6 +16,7 @@ TIMEOUT = 180  # a reset of eight GPUs takes tens of seconds
 _FIELDS = (
     "index,uuid,pci.bus_id,pci.device_id,pci.sub_device_id,name,mig.mode.current,mig.mode.pending"
 )
+_MODES = {"Enabled": True, "Disabled": False, "N/A": None, "Not Supported": None}
 _GI = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)\s+(\d+):(\d+)\s*\|", re.M)
 _CI = re.compile(r"^\|\s+(\d+)\s+(\d+)\s+MIG (\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+):(\d+)\s*\|", re.M)
 _LGIP = re.compile(
@@ -27,12 +28,15 @@ _LGIPP = re.compile(r"GPU\s+(\d+)\s+Profile ID\s+(\d+)\s+Placements?\s*:\s*\{([\
 
 
 class Instance(NamedTuple):
-    """A GPU instance. `compute`: compute slices of its compute instances, largest first."""
+    """A GPU instance. `compute`: compute slices of its compute instances, largest first.
+
+    `start`: its first memory slice, None when nobody asked (`glance`).
+    """
 
     gpu: int
     id: int
     profile: str
-    start: int
+    start: Optional[int]
     compute: Tuple[int, ...]
 
     @property
@@ -73,8 +77,8 @@ class Smi:
         """(exit status, stdout and stderr). Raises MigError when it cannot run or hangs."""
         return self.call([self.program] + [str(a) for a in args])
 
-    def call(self, argv):
-        """The same for any program."""
+    def call(self, argv, env=None):
+        """The same for any program. `env`: its environment, None for ours."""
         began = time.monotonic()
         try:
             done = subprocess.run(
@@ -85,6 +89,7 @@ class Smi:
                 stdin=subprocess.DEVNULL,
                 universal_newlines=True,
                 timeout=TIMEOUT,
+                env=env,
             )
         except FileNotFoundError as e:
             raise world_failed(
@@ -110,7 +115,11 @@ class Smi:
         """Every GPU, with its instances when MIG is on anywhere: 1 or 3 commands."""
         out = self.must("--query-gpu=" + _FIELDS, "--format=csv,noheader")
         gpus = [_gpu(line) for line in out.splitlines() if line.strip()]
-        if not instances or not any(g.current for g in gpus):
+        return self.listed(gpus) if instances else gpus
+
+    def listed(self, gpus):
+        """These GPUs with their instances: no command when MIG is on nowhere, else 2."""
+        if not any(g.current for g in gpus):
             return gpus
         found = self._instances()
         return [g._replace(instances=found.get(g.index, ())) for g in gpus]
@@ -197,10 +206,19 @@ def _gpu(line):
     if len(fields) != len(_FIELDS.split(",")) or not fields[0].isdigit():
         raise world_failed("nvidia-smi answered something else than a GPU: {!r}".format(line[:80]))
     index, uuid, bus_id, device_id, subsystem_id, name, current, pending = fields
-    return Gpu(
-        int(index), uuid, bus_id, device_id, subsystem_id, name, _mode(current), _mode(pending)
-    )
+    modes = (mode_of(current, index), mode_of(pending, index))
+    return Gpu(int(index), uuid, bus_id, device_id, subsystem_id, name, *modes)
 
 
-def _mode(text):
-    return {"Enabled": True, "Disabled": False}.get(text)
+def mode_of(text, index):
+    """MIG mode as nvidia-smi words it: True, False, or None on a GPU that has none.
+
+    Raises MigError when the GPU does not answer: that it cannot do MIG would be a guess.
+    """
+    word = text.strip("[]")
+    if word not in _MODES:
+        raise world_failed(
+            "GPU {} does not tell its MIG mode: {}".format(index, text),
+            "look for Xid errors: dmesg | grep NVRM. A GPU that is lost needs a stop and start.",
+        )
+    return _MODES[word]
