@@ -34,8 +34,8 @@ def k8s(
     `owner`: "ami" when gpu-mig makes the slices at boot, "operator" when the GPU operator's
     mig-manager does. `gpu_operator` and `device_plugin` are Helm values, `node_labels` those to set
     on the node, `resources` what one node offers, `limits` an example for a pod. Raises KilnError
-    for an unknown label or strategy, for a layout the GPU cannot hold, and for `single` with
-    slices that are not all alike.
+    for an unknown label or strategy, for a layout the GPU cannot hold or that offers nothing, and
+    for `single` with slices that are not all alike.
     """
     table = facts.table("mig-kubernetes")
     for what, value, known in (
@@ -49,6 +49,11 @@ def k8s(
     if strategy == "single":
         _refuse_unlike(label, per_gpu)
     resources = _resources(per_gpu, count, strategy)
+    if not resources:
+        raise KilnError(
+            f"{label} leaves {kind.name} neither whole nor cut: a node would offer nothing",
+            hint="choose a label with slices, or all-disabled for whole GPUs.",
+        )
     return {
         "label": label,
         "strategy": strategy,

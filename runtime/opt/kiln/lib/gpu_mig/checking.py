@@ -15,13 +15,17 @@ def problems(labels, types):
     wrong, doubtful = [], []
     for name, label in sorted(labels.items()):
         for entry in label.entries:
+            try:
+                wish = counted([profile for profile, _ in shape_all(entry.mig_devices)])
+            except MigError as e:
+                wrong.append("{}: label {!r}: {}".format(entry.where, name, e.message))
+                continue
             named = [t for t in types.values() if _names(entry, t)]
             refusals = [r for r in (_refusal(entry, t) for t in named or types.values()) if r]
             where = "{}: label {!r}: ".format(entry.where, name)
             if named:
                 wrong += [where + r for r in refusals]
             elif len(refusals) == len(types):
-                wish = counted([profile for profile, _ in shape_all(entry.mig_devices)])
                 doubtful.append(where + "no GPU known here can hold {}".format(wish))
     return wrong, doubtful
 

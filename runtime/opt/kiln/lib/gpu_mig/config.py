@@ -8,7 +8,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from . import miniyaml
 from .errors import MigError, did_you_mean
-from .profile import parse
+from .profile import countable, parse
 
 _FILTER = re.compile(r"^0x[0-9A-Fa-f]{8}(:0x[0-9A-Fa-f]{8})?$")
 _FIELDS = ("device-filter", "devices", "mig-enabled", "mig-devices")
@@ -145,13 +145,13 @@ def _mig_devices(node, source):
         return ()
     found: List[Tuple[str, int]] = []
     for name, count in _mapping(node, source, "mig-devices").items():
-        try:
-            spelled = str(parse(name))
-        except MigError as e:
-            raise MigError("{}:{}: {}".format(source, count.line, e.message), e.hint) from e
         if isinstance(count.value, bool) or not isinstance(count.value, int) or count.value < 0:
             _fail(source, count, "{}: {!r} is not a count".format(name, count.value))
-        found.append((spelled, count.value))
+        try:
+            spelled = str(parse(name))
+            found.append((spelled, countable(spelled, count.value)))
+        except MigError as e:
+            raise MigError("{}:{}: {}".format(source, count.line, e.message), e.hint) from e
     if found and not any(count for _, count in found):
         _fail(
             source,

@@ -6,6 +6,7 @@ sources are named there. A GPU that is not in it is read from its own driver (`s
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from typing import Dict, NamedTuple, Tuple
@@ -84,6 +85,7 @@ def load_without_mig(path=PROFILES_JSON):
         return tuple(json.load(f)["without_mig_pci"])
 
 
+@functools.lru_cache(maxsize=None)
 def compute_profile_ids(path=PROFILES_JSON):
     """{compute slices: the id `nvidia-smi mig -cci` takes}. Ids, not names: a compute instance's
     name is spelled differently by drivers where its GPU instance has an attribute (+me)."""

@@ -29,7 +29,7 @@ class _Line(NamedTuple):
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.+/@=-]+(?: +[A-Za-z0-9_.+/@=-]+)*")
-_INT = re.compile(r"^(0|-?[1-9][0-9]*)$")
+_INT = re.compile(r"^(0|-?[1-9][0-9]{0,17})$")  # longer ones must be quoted
 # Letters or signs first, or a digit followed by something that keeps it from being a number.
 _SAFE_TEXT = re.compile(
     r"^[A-Za-z_/][A-Za-z0-9_.+/@=-]*( [A-Za-z0-9_.+/@=-]+)*$|^[0-9]+[cg]\.[0-9a-z.+-]+$"

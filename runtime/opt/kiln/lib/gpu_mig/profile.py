@@ -9,9 +9,10 @@ from typing import List, NamedTuple, Tuple
 from .errors import MigError
 
 _NAME = re.compile(
-    r"^(?:(?P<c>\d+)c\.)?(?P<g>\d+)g\.(?P<gb>\d+)gb"
-    r"(?P<attrs>\+[a-z][a-z.]*(?:,[a-z][a-z.]*)*|-me)?$"
+    r"(?:(?P<c>[1-9][0-9]?)c\.)?(?P<g>[1-9][0-9]?)g\.(?P<gb>[1-9][0-9]{0,3})gb"
+    r"(?P<attrs>\+[a-z][a-z.]*(?:,[a-z][a-z.]*)*|-me)?"
 )
+MAX_COUNT = 999  # a rack of 72 GPUs holds 504; a larger number is a mistake
 ATTRIBUTES = ("me", "me.all", "gfx")
 
 
@@ -42,7 +43,7 @@ class Profile(NamedTuple):
 @functools.lru_cache(maxsize=None)
 def parse(name):
     """The `Profile` a name spells. Raises MigError when it spells none."""
-    match = _NAME.match(str(name))
+    match = _NAME.fullmatch(str(name))
     if not match:
         raise MigError(
             "{!r} is not a MIG profile name".format(name),
@@ -65,7 +66,7 @@ def parse(name):
         attributes,
         attrs == "-me",
     )
-    if found.g == 0 or (match.group("c") and not 0 < found.c <= found.g):
+    if found.c > found.g:
         raise MigError(
             "{!r}: {} compute slices do not fit in {}".format(name, found.c, found.g),
             "Nc must be between 1c and the GPU instance's own size.",
@@ -79,17 +80,28 @@ def parse_devices(text):
     A comma inside an attribute list (`1g.24gb+gfx,me`) belongs to the name.
     """
     wanted: List[Tuple[str, int]] = []
-    for part in re.split(r",(?=\s*\d)", text.strip().rstrip(",")):
+    for part in re.split(r",(?=\s*[0-9])", text.strip(" ,")) if text.strip(" ,") else []:
         name, sep, count = part.strip().partition("=")
-        if sep and not re.match(r"^\d+$", count.strip()):
+        spelled = str(parse(name.strip()))
+        if sep and not re.fullmatch(r"[0-9]{1,9}", count.strip()):
             raise MigError(
                 "{!r}: {!r} is not a count".format(part.strip(), count.strip()),
                 "write profile=count, for example 1g.10gb=7.",
             )
-        wanted.append((str(parse(name.strip())), int(count) if sep else 1))
+        wanted.append((spelled, countable(spelled, int(count)) if sep else 1))
     if not any(count for _, count in wanted):
         raise MigError("no instance asked for in {!r}".format(text), "write profile=count.")
     return wanted
+
+
+def countable(name, count):
+    """The count. Raises MigError when no machine has as many instances."""
+    if count > MAX_COUNT:
+        raise MigError(
+            "{}: {} instances are more than any machine has".format(name, count),
+            "write at most {}.".format(MAX_COUNT),
+        )
+    return count
 
 
 def by_size(name):

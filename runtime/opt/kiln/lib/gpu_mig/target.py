@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .config import Label
 from .errors import MigError
-from .facts import GpuType, by_device_id
+from .facts import GpuType, by_device_id, compute_profile_ids
 from .placement import nearest, why_not
 from .profile import by_size, parse
 from .smi import Gpu
@@ -80,7 +80,10 @@ def from_partition(partition: str, gpus: List[Gpu], types) -> Dict[int, Wanted]:
 
 
 def shape_all(devices, where="") -> Tuple[Shape, ...]:
-    """(name, count) pairs as GPU instances; `1c.3g.20gb` × 3 share one 3g.20gb, first fit."""
+    """(name, count) pairs as GPU instances; `1c.3g.20gb` × 3 share one 3g.20gb, first fit.
+
+    Raises MigError, with `where`, for a compute instance of a size there is none of.
+    """
     full: List[Shape] = []
     packed: Dict[str, List[List[int]]] = {}
     for name, count in devices:
@@ -89,6 +92,7 @@ def shape_all(devices, where="") -> Tuple[Shape, ...]:
             full += [(p.gpu_instance, (p.g,))] * count
         else:
             packed.setdefault(p.gpu_instance, []).extend([[p.c]] * count)
+    _refuse_odd_sizes(packed, where)
     for name, wishes in packed.items():
         room = parse(name).g
         instances: List[List[int]] = []
@@ -101,6 +105,19 @@ def shape_all(devices, where="") -> Tuple[Shape, ...]:
                 instances.append([size])
         full += [(name, tuple(i)) for i in instances]
     return tuple(sorted(full, key=shape_order))
+
+
+def _refuse_odd_sizes(packed, where):
+    sizes = sorted(compute_profile_ids())
+    for name, wishes in packed.items():
+        odd = [size for (size,) in wishes if size not in sizes]
+        if odd:
+            raise MigError(
+                "{}{}c.{}: no compute instance has {} slices".format(
+                    where and where + ": ", odd[0], name, odd[0]
+                ),
+                "sizes: {}.".format(", ".join("{}c".format(size) for size in sizes)),
+            )
 
 
 def shape_order(shape):

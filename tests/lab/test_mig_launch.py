@@ -1,0 +1,197 @@
+"""A launch chooses the slices, by tag or user-data: one AMI, the lab's own IMDS, booted guests."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Guest, wait_for
+
+from kiln.paths import RUNTIME
+from lab.standins.nvidia_smi import install
+
+TYPE = "p4d.24xlarge"
+IMAGES_OWN, BY_TAG, BY_USER_DATA = "all-balanced", "all-1g.5gb", "all-2g.10gb"
+SLICES = {
+    IMAGES_OWN: ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"],
+    BY_TAG: ["1g.5gb"] * 7,
+    BY_USER_DATA: ["2g.10gb"] * 3,
+    "": [],
+}
+SHIPPED = (
+    "opt/kiln/lib/gpu_mig",
+    "usr/local/bin/gpu-mig",
+    "etc/kiln/mig-config.yaml",
+    "etc/systemd/system/aws-gpu-mig.service",
+)
+USER_DATA = f"#!/bin/sh\n# kiln:mig-config={BY_USER_DATA}\ntrue\n"
+SEEN_TAGS = {"InstanceMetadataTags": "enabled"}
+
+
+def archive() -> bytes:
+    """What the AMI has more than its base: gpu-mig, and the lab's driver."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+
+        def add(path: str, content: bytes, mode: int = 0o644) -> None:
+            one = tarfile.TarInfo(path.lstrip("/"))
+            one.size, one.mode = len(content), mode
+            tar.addfile(one, io.BytesIO(content))
+
+        for path, file in install.payload().items():
+            add(path, file.content, file.mode)
+        for name in SHIPPED:
+            top = RUNTIME / name
+            for source in sorted(top.rglob("*.*") if top.is_dir() else [top]):
+                if source.suffix != ".pyc":
+                    mode = 0o755 if name.startswith("usr") else 0o644
+                    add(str(source.relative_to(RUNTIME)), source.read_bytes(), mode)
+        add("etc/default/gpu-mig", f"MIG_CONFIG={IMAGES_OWN}\n".encode())
+        add("var/lib/kiln-lab/driver.json", b'{"version": "580.105.08", "cuda": "13.0"}')
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def ami(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[str]:
+    """An AMI whose own choice is all-balanced."""
+    made = ec2.run_instances(
+        ImageId=source_ami, MinCount=1, MaxCount=1, KeyName=key[0], InstanceType=TYPE
+    )
+    instance = made["Instances"][0]["InstanceId"]
+    guest = Guest(instance, wait_for(ec2, instance, "running"), "ec2-user", key[1])
+    packed = subprocess.run(
+        ["ssh", "-i", str(key[1]), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
+         "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+         f"ec2-user@{guest.address}",
+         "sudo tar -C / --no-same-owner --no-overwrite-dir -xzf - && "
+         "sudo systemctl enable aws-gpu-mig.service && sync"],
+        input=archive(), capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert packed.returncode == 0, packed.stderr.decode()
+    ec2.stop_instances(InstanceIds=[instance])
+    wait_for(ec2, instance, "stopped")
+    image = ec2.create_image(InstanceId=instance, Name=f"mig-{time.time()}")["ImageId"]
+    ec2.get_waiter("image_available").wait(
+        ImageIds=[image], WaiterConfig={"Delay": 1, "MaxAttempts": 30}
+    )
+    ec2.terminate_instances(InstanceIds=[instance])
+    yield str(image)
+    ec2.deregister_image(ImageId=image)
+
+
+@pytest.fixture
+def start(launch, ami):
+    def make(tag: str = "", **more: Any) -> Guest:
+        """An instance of the AMI whose unit has run."""
+        if tag:
+            tags = [{"Key": "kiln:mig-config", "Value": tag}]
+            more["TagSpecifications"] = [{"ResourceType": "instance", "Tags": tags}]
+        guest: Guest = launch(ami, InstanceType=TYPE, **more)
+        deadline = time.monotonic() + 60
+        while unit(guest) not in ("active", "failed"):
+            assert time.monotonic() < deadline, said(guest)
+            time.sleep(0.2)
+        return guest
+
+    return make
+
+
+def unit(guest: Guest) -> str:
+    return guest.run("systemctl is-active aws-gpu-mig.service").stdout.strip()
+
+
+def said(guest: Guest) -> str:
+    return guest.run("sudo journalctl -b -o cat -u aws-gpu-mig.service").stdout
+
+
+def slices(guest: Guest) -> list[list[str]]:
+    """Each GPU's instances as nvidia-smi lists them; [] also where MIG is off."""
+    listed = guest.run("sudo nvidia-smi mig -lgi").stdout
+    rows = [line.split() for line in listed.splitlines() if " MIG " in line]
+    return [sorted(row[3] for row in rows if row[1] == str(n)) for n in range(8)]
+
+
+def holds(guest: Guest, label: str) -> None:
+    assert slices(guest) == [SLICES[label]] * 8, said(guest)
+
+
+def test_without_a_word_the_images_own_layout_is_made(start):
+    guest = start()
+    holds(guest, IMAGES_OWN)
+    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in said(guest)
+
+
+def test_a_tag_chooses_other_slices_and_wins_over_user_data(start):
+    guest = start(BY_TAG, MetadataOptions=SEEN_TAGS, UserData=USER_DATA)
+    holds(guest, BY_TAG)
+    assert f"layout {BY_TAG} (instance tag kiln:mig-config)" in said(guest)
+
+
+def test_user_data_chooses_other_slices(start):
+    guest = start(UserData=USER_DATA)
+    holds(guest, BY_USER_DATA)
+    assert f"layout {BY_USER_DATA} (user-data)" in said(guest)
+
+
+def test_a_tag_that_imds_may_not_show_is_not_seen_and_the_journal_says_so(start):
+    guest = start(BY_TAG)  # InstanceMetadataTags is disabled unless asked for
+    holds(guest, IMAGES_OWN)
+    assert "no tag kiln:mig-config and no such line in user-data" in said(guest)
+
+
+def test_with_imds_disabled_the_images_own_layout_is_made(start):
+    guest = start(BY_TAG, MetadataOptions={**SEEN_TAGS, "HttpEndpoint": "disabled"})
+    holds(guest, IMAGES_OWN)
+    assert "IMDS refused a token (HTTP 403)" in said(guest)
+
+
+def test_an_imds_that_never_answers_holds_the_boot_up_for_a_second_at_most(start):
+    guest = start(BY_TAG, MetadataOptions=SEEN_TAGS)
+    nobody = "http://" + ".".join([*guest.address.split(".")[:2], "255", "254"])
+    guest.run(
+        "sudo mkdir -p /etc/systemd/system/aws-gpu-mig.service.d && printf '[Service]\\n"
+        f"Environment=AWS_EC2_METADATA_SERVICE_ENDPOINT={nobody}\\n' | sudo tee "
+        "/etc/systemd/system/aws-gpu-mig.service.d/nobody.conf && sync"
+    )
+    restart = "sudo systemctl restart aws-gpu-mig.service"
+    guest.run(f"sudo systemctl daemon-reload; {restart}; {restart}")
+    holds(guest, IMAGES_OWN)
+    assert "IMDS did not answer" in said(guest)
+    times = guest.run(
+        "systemctl show aws-gpu-mig.service -pExecMainStartTimestampMonotonic "
+        "-pExecMainExitTimestampMonotonic --value"
+    ).stdout.split()
+    assert int(times[1]) - int(times[0]) < 4e6  # µs; the second run has nothing else to do
+
+
+@pytest.mark.parametrize("where", ["tag", "user-data"])
+def test_a_label_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(start, where):
+    more = {"UserData": "#cloud-config\n# kiln:mig-config=all-1g.5bg\n"}
+    guest = start(**more) if where == "user-data" else start("all-1g.5bg", MetadataOptions=SEEN_TAGS)
+    assert unit(guest) == "failed"
+    assert "no label 'all-1g.5bg' in the MIG configuration" in said(guest)
+    assert "did you mean 'all-1g.5gb'?" in said(guest)
+    assert "Traceback" not in said(guest)
+    holds(guest, "")
+    assert "Enabled" not in guest.run("nvidia-smi --query-gpu=mig.mode.pending --format=csv").stdout
+
+
+def test_a_tag_changed_to_a_bad_one_leaves_the_slices_that_are_there(start, ec2):
+    guest = start(BY_TAG, MetadataOptions=SEEN_TAGS)
+    ec2.create_tags(Resources=[guest.id], Tags=[{"Key": "kiln:mig-config", "Value": "nonsense"}])
+    guest.run("sudo systemctl restart aws-gpu-mig.service")
+    assert unit(guest) == "failed"
+    holds(guest, BY_TAG)
+    ec2.create_tags(Resources=[guest.id], Tags=[{"Key": "kiln:mig-config", "Value": BY_USER_DATA}])
+    guest.run("sudo systemctl restart aws-gpu-mig.service")
+    assert unit(guest) == "active"
+    holds(guest, BY_USER_DATA)
+    answer = json.loads(guest.run("sudo gpu-mig verify --json").stdout)
+    assert answer["ok"] is True
