@@ -168,7 +168,7 @@ def test_an_imds_that_never_answers_holds_the_boot_up_for_a_second_at_most(start
         "systemctl show aws-gpu-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
     ).stdout.split()
-    assert int(times[1]) - int(times[0]) < 4e6  # µs; the second run has nothing else to do
+    assert int(times[1]) - int(times[0]) < 2.9e6  # µs; the second run has nothing else to do
 
 
 @pytest.mark.parametrize("where", ["tag", "user-data"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -203,3 +204,47 @@ def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
     known = facts.table("instances")["gpus"]
     assert "1eb8" in ids
     assert not set(ids) & {i for g in known.values() if g["mig"] for i in g["pci_device_ids"]}
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        ("", "no instance asked for"),
+        (" , ", "no instance asked for"),
+        ("1g.5gb=0", "no instance asked for"),
+        ("1g.5gb=-1", "'-1' is not a count"),
+        ("1g.5gb=1.5", "'1.5' is not a count"),
+        ("1g.5gb=\u0663", "is not a count"),  # an Arabic three
+        ("1g.5gb=" + "9" * 5000, "is not a count"),
+        ("1g.5gb=1000", "1000 instances are more than any machine has"),
+        ("1g.5gb*3", "is not a MIG profile name"),
+        ("3x1g.5gb", "is not a MIG profile name"),
+        ("\uff11g.5gb=1", "is not a MIG profile name"),  # a full-width one
+        ("01g.5gb=1", "is not a MIG profile name"),
+        ("0g.5gb=1", "is not a MIG profile name"),
+        ("1G.5GB=1", "is not a MIG profile name"),
+        ("1g.5gb+foo=1", "unknown attribute +foo"),
+        ("1g.5gb+me,me=1", "an attribute is given twice"),
+        ("4c.3g.20gb=1", "4 compute slices do not fit in 3"),
+        ("9" * 50 + "g.5gb=1", "is not a MIG profile name"),
+    ],
+)
+def test_a_wish_that_is_none_is_refused_in_one_sentence(wish, says):
+    with pytest.raises(MigError, match=re.escape(says)) as e:
+        load("gpu_mig.profile").parse_devices(wish)
+    assert e.value.exit_code == 2
+
+
+def test_a_compute_instance_of_a_size_there_is_none_of_is_named_with_its_line():
+    text = "version: v1\nmig-configs:\n  x:\n  - devices: all\n    mig-enabled: true\n"
+    label = config.loads(text + "    mig-devices: {5c.7g.40gb: 1}\n", "f")["x"]
+    gpu = load("gpu_mig.smi").Gpu(0, "", "", "0x20B010DE", "", "", True, True)
+    with pytest.raises(MigError, match=r"^f:4: 5c\.7g\.40gb: no compute instance has 5 slices"):
+        load("gpu_mig.target").resolve(label, [gpu])
+
+
+@pytest.mark.parametrize("count", ["1000", "9" * 18, "9" * 5000])
+def test_a_count_no_machine_has_is_refused_with_its_line(count):
+    text = "version: v1\nmig-configs:\n  x:\n  - devices: all\n    mig-enabled: true\n"
+    with pytest.raises(MigError, match="^f:6: "):
+        config.loads(text + f"    mig-devices: {{1g.5gb: {count}}}\n", "f")

@@ -123,7 +123,7 @@ def test_placements_from_memory_warn_and_do_not_refuse():
     [
         ({"gpu": "H100-80GB", "devices": "2g20gb=1"}, "not a MIG profile name"),
         ({"gpu": "H100-80GB", "devices": "2g.20gb=x"}, "is not a count"),
-        ({"gpu": "H100-80GB", "devices": ""}, "not a MIG profile name"),
+        ({"gpu": "H100-80GB", "devices": ""}, "no instance asked for"),
         ({"gpu": "H100-80GB", "devices": "1g.10gb=0"}, "no instance asked for"),
         ({"devices": "1g.10gb=1"}, "either a GPU or an instance type"),
         ({"gpu": "A30", "instance_type": "p5.48xlarge", "devices": "1g.6gb"}, "either a GPU or"),
@@ -340,6 +340,12 @@ def test_single_with_unlike_slices_is_refused():
     with pytest.raises(KilnError, match="slices that are all alike") as e:
         k8s("all-balanced", "single", instance_type="p5.48xlarge")
     assert "--strategy mixed" in e.value.hint
+
+
+def test_a_layout_that_offers_pods_nothing_is_refused():
+    with pytest.raises(KilnError, match="neither whole nor cut") as e:
+        k8s("all-enabled", "mixed", instance_type="p5.48xlarge")
+    assert e.value.exit_code == 2
 
 
 def test_the_ami_owns_the_slices_unless_the_operator_does():
