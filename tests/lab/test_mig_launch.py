@@ -174,7 +174,9 @@ def test_an_imds_that_never_answers_holds_the_boot_up_for_a_second_at_most(start
 @pytest.mark.parametrize("where", ["tag", "user-data"])
 def test_a_label_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(start, where):
     more = {"UserData": "#cloud-config\n# kiln:mig-config=all-1g.5bg\n"}
-    guest = start(**more) if where == "user-data" else start("all-1g.5bg", MetadataOptions=SEEN_TAGS)
+    guest = (
+        start(**more) if where == "user-data" else start("all-1g.5bg", MetadataOptions=SEEN_TAGS)
+    )
     assert unit(guest) == "failed"
     assert "no label 'all-1g.5bg' in the MIG configuration" in said(guest)
     assert "did you mean 'all-1g.5gb'?" in said(guest)

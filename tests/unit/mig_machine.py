@@ -264,9 +264,7 @@ def in_process(root: Path, instance_type: str, driver: str = "580.105.08") -> It
     shutil.rmtree(root, ignore_errors=True)
     with _at(root):
         box.write_json(box.DRIVER, {"version": driver, "cuda": "13.0"})
-        box.write_json(
-            box.INSTANCE, {"instance_type": instance_type, "instance_id": "i-0test"}
-        )
+        box.write_json(box.INSTANCE, {"instance_type": instance_type, "instance_id": "i-0test"})
         yield InProcess()
 
 

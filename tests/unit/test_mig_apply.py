@@ -610,7 +610,14 @@ def test_mig_parted_is_asked_for_our_layout_and_nothing_else(p5):
     answer = p5.json("apply", "all-balanced", MIG_PARTED_MODE_CHANGE_ONLY="true")
     (argv,) = [c["argv"] for c in answer["commands"] if c["argv"][0] == "nvidia-mig-parted"]
     config = str(p5.root / "run/gpu-mig/parted.json")
-    assert argv[1:] == ["apply", "--config-file", config, "--selected-config", "kiln", "--skip-reset"]
+    assert argv[1:] == [
+        "apply",
+        "--config-file",
+        config,
+        "--selected-config",
+        "kiln",
+        "--skip-reset",
+    ]
     assert "MIG_PARTED_" not in (p5.root / "env").read_text()
     entries = json.loads(Path(config).read_text())["mig-configs"]["kiln"]
     assert entries[7] == {

@@ -246,5 +246,5 @@ def test_a_compute_instance_of_a_size_there_is_none_of_is_named_with_its_line():
 @pytest.mark.parametrize("count", ["1000", "9" * 18, "9" * 5000])
 def test_a_count_no_machine_has_is_refused_with_its_line(count):
     text = "version: v1\nmig-configs:\n  x:\n  - devices: all\n    mig-enabled: true\n"
-    with pytest.raises(MigError, match="^f:6: "):
+    with pytest.raises(MigError, match=r"^f:6: "):
         config.loads(text + f"    mig-devices: {{1g.5gb: {count}}}\n", "f")
