@@ -87,7 +87,7 @@ def apply(smi, before, wanted, types, settings, say) -> Outcome:
 
 
 def nothing_to_do(gpus, say) -> Outcome:
-    """The state matches. A run that was killed after its last change may have left services down."""
+    """All is as wanted. A run killed after its last change may still have left services down."""
     clients.start_again(say)
     return Outcome((), tuple(gpus))
 

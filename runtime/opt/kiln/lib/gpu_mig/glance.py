@@ -64,21 +64,24 @@ def as_wanted(
     The instances have no place (`start` None). A GPU in MIG mode that nobody addresses is not
     looked into: None.
     """
-    proven = []
-    for gpu, devices in seen:
-        aim = wanted.get(gpu.index)
-        if aim and not gpu.current == gpu.pending == aim.mode:
-            return None
-        if gpu.current:
-            kind = by_device_id(types, gpu.device_id)
-            instances = _instances(gpu, devices, kind) if aim and devices and kind else None
-            if not instances or not _full(instances, kind):
-                return None
-            if sorted((i.shape for i in instances), key=shape_order) != list(aim.shapes):
-                return None
-            gpu = gpu._replace(instances=instances)
-        proven.append(gpu)
-    return tuple(proven)
+    proven = [_proven(one, wanted.get(one.gpu.index), types) for one in seen]
+    return None if None in proven else tuple(proven)
+
+
+def _proven(one, aim, types):
+    """The GPU with its instances, or None."""
+    gpu, devices = one
+    if aim and not gpu.current == gpu.pending == aim.mode:
+        return None
+    if not gpu.current:
+        return gpu
+    kind = by_device_id(types, gpu.device_id)
+    instances = _instances(gpu, devices, kind) if aim and devices and kind else None
+    if not instances or not _full(instances, kind):
+        return None
+    if sorted((i.shape for i in instances), key=shape_order) != list(aim.shapes):
+        return None
+    return gpu._replace(instances=instances)
 
 
 def _seen(index, element):
