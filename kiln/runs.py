@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kiln.errors import world_failed
 from kiln.paths import ROOT, build_dir
+from kiln.target import Target
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def started(recipe: str, *, target: str, region: str) -> Iterator[Run]:
+def started(recipe: str, target: Target) -> Iterator[Run]:
     """A new run of a recipe, alone: a second one at the same time is refused.
 
     Until it is `settled`, a later build takes it for crashed and removes what carries its id.
@@ -71,7 +72,13 @@ def started(recipe: str, *, target: str, region: str) -> Iterator[Run]:
         lock.write(f"run {run.id}, process {os.getpid()}")
         lock.flush()
         run.folder.mkdir()
-        told = {"run_id": run.id, "target": target, "region": region, "amis": True}
+        told = {
+            "run_id": run.id,
+            "target": target.kind,
+            "place": target.place,
+            "region": target.region,
+            "amis": True,
+        }
         try:
             run.state.write_text(json.dumps(told))
         except OSError:
@@ -86,9 +93,17 @@ class DeadRun:
 
     run_id: str
     target: str
+    place: str | None
     region: str
     amis: bool
     state: Path
+
+    @property
+    def where(self) -> str:
+        """The account and region, or the lab, in words."""
+        if self.target == "lab":
+            return f"the lab at {self.place}"
+        return f"AWS, account {self.place}, region {self.region}"
 
 
 def dead() -> list[DeadRun]:

@@ -13,12 +13,21 @@ KINDS = ("auto", "aws", "lab")
 
 @dataclass(frozen=True)
 class Target:
-    """AWS or the lab, and why it was chosen. `endpoint` is set for the lab alone."""
+    """AWS or the lab, and why it was chosen.
+
+    `endpoint` is set for the lab alone, `account` for AWS alone, once it was asked for.
+    """
 
     kind: str
     why: str
     region: str
     endpoint: str | None = None
+    account: str | None = None
+
+    @property
+    def place(self) -> str | None:
+        """The account or the lab: what was made there is found nowhere else."""
+        return self.endpoint or self.account
 
     def __str__(self) -> str:
         if self.kind == "lab":
