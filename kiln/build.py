@@ -216,13 +216,13 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
     """
     for dead in runs.dead():
         if (dead.target, dead.place) != (target.kind, target.place):
-            progress.say(f"run {dead.run_id} had crashed in {dead.where}: a build there cleans up")
+            progress.say(f"run {dead.run_id} has not cleaned up in {dead.where}: a build there does")
             continue
         stopping.end_processes(dead.run_id)
         done = resources.remove(dead.run_id, replace(target, region=dead.region), amis=dead.amis)
         shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
         if done.removed:
-            progress.say(f"run {dead.run_id} had crashed; removed {', '.join(done.removed)}")
+            progress.say(f"run {dead.run_id} had not cleaned up; removed {', '.join(done.removed)}")
         if done.failures:
             progress.say("\n".join(done.failures))
         else:

@@ -95,7 +95,8 @@ def find() -> Packer:
     Raises KilnError (exit code 1) when there is none or it is too old.
     """
     named = os.environ.get("KILN_PACKER")
-    candidates = [Path(named)] if named else _on_path("packer")
+    # Packer runs in the folder of its HCL.
+    candidates = [Path(named).absolute()] if named else _on_path("packer")
     others = []
     for path in candidates:
         version = _version_of(path)

@@ -175,8 +175,9 @@ def _noted(failures: list[str]) -> Iterator[None]:
             try:
                 yield
             except ClientError as error:
-                # InvalidKeyPair.NotFound, InvalidGroup.NotFound, InvalidSnapshot.NotFound, ...
-                if not error.response["Error"].get("Code", "").endswith(".NotFound"):
+                # InvalidGroup.NotFound, InvalidVolume.NotFound, …; InvalidAMIID.Unavailable
+                code = error.response["Error"].get("Code", "")
+                if not code.endswith((".NotFound", "AMIID.Unavailable")):
                     raise
     except KilnError as error:
         failures.append(str(error))

@@ -9,10 +9,12 @@ import os
 import secrets
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import IO
 
 from kiln.errors import world_failed
 from kiln.paths import ROOT, build_dir
@@ -56,9 +58,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
     parent = build_dir() / recipe
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(lock):
             lock.seek(0)
             raise world_failed(
                 f"{recipe} is being built already: {lock.read().strip()}",
@@ -85,6 +85,16 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
             shutil.rmtree(run.folder)
             raise
         yield run
+
+
+def _locked(lock: IO[str]) -> bool:
+    """Take the lock, unless it is held for longer than somebody takes to look who holds it."""
+    for _ in range(10):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.05)
+    return False
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,7 @@ def dead() -> list[DeadRun]:
 def _alive(run_id: str, lock: Path) -> bool:
     with lock.open("a+") as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             handle.seek(0)
             return f"run {run_id}," in handle.read()

@@ -238,8 +238,8 @@ def test_the_next_build_removes_what_a_killed_one_left(
     done = kiln(*BUILD)
     assert done.returncode == 1, done.stderr
     assert "VcpuLimitExceeded" in done.stderr
-    (told,) = [line for line in done.stderr.splitlines() if "had crashed; removed " in line]
-    assert f"run {state.parent.name} had crashed" in told
+    (told,) = [line for line in done.stderr.splitlines() if "had not cleaned up; removed " in line]
+    assert f"run {state.parent.name} had not cleaned up" in told
     assert not_named(left, told) == set()
     assert new() == {}
     assert private_keys(going.home) == []
@@ -355,6 +355,27 @@ def test_a_boot_is_interrupted_at_once(
     assert new() == {}
 
 
+def test_a_clean_up_that_is_refused_says_what_is_left_and_the_next_run_removes_it(
+    lab: Any, new: Callable[[], New], image: str, kiln: Callable[..., Any], tmp_path: Path
+) -> None:
+    verify = ("verify", "--ami", image, "--target", "lab")
+    control.order_fault(lab, action="DeleteSecurityGroup", code="UnauthorizedOperation")
+    control.order_fault(lab, action="boot", code="never")
+    done = kiln(*verify, KILN_SSH_TIMEOUT="1")
+    assert done.returncode == 1, done.stderr
+    left = new()
+    assert set(left) == {"security groups"}
+    (group,) = left["security groups"]
+    assert "DeleteSecurityGroup answered UnauthorizedOperation" in done.stderr
+    assert f"left: security group {group}\n" in done.stderr
+    (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
+    assert record["left"] == [f"security group {group}"]
+    control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
+    again = kiln(*verify)
+    assert f"had not cleaned up; removed security group {group}\n" in again.stderr
+    assert new() == {}
+
+
 def test_a_build_interrupted_in_its_checks_removes_its_ami_and_snapshot(
     ended: dict[str, Ended], ec2: Any
 ) -> None:
@@ -376,7 +397,7 @@ def test_the_next_run_removes_the_ami_of_a_build_killed_while_it_booted(
     control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
     done = kiln(*BUILD, KILN_BUILD_DIR=str(end.home / "build"))
     assert done.returncode == 1, done.stderr
-    (told,) = [line for line in done.stderr.splitlines() if "had crashed; removed " in line]
+    (told,) = [line for line in done.stderr.splitlines() if "had not cleaned up; removed " in line]
     assert all(f"{kind} " in told for kind in ("instance", "AMI", "snapshot", "key pair"))
     gone = watch_gone(ec2, end.made)
     assert gone == end.made
