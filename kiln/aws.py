@@ -90,11 +90,16 @@ def find_credentials() -> str | None:
     try:
         found = boto3.Session().get_credentials()
     except BotoCoreError as error:
-        raise KilnError(
-            f"the AWS configuration cannot be used: {error}",
-            hint="mend it, or build in the lab with --target lab",
-        ) from None
+        raise bad_configuration(error) from None
     return found.method if found else None
+
+
+def bad_configuration(error: Exception) -> KilnError:
+    """What to say of a configuration file or profile that botocore does not take."""
+    return KilnError(
+        f"the AWS configuration cannot be used: {error}",
+        hint="mend it, or build in the lab with --target lab",
+    )
 
 
 def _client(service: str, target: Target) -> Any:

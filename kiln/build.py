@@ -216,7 +216,9 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
     """
     for dead in runs.dead():
         if (dead.target, dead.place) != (target.kind, target.place):
-            progress.say(f"run {dead.run_id} has not cleaned up in {dead.where}: a build there does")
+            progress.say(
+                f"run {dead.run_id} has not cleaned up in {dead.where}: a build there does"
+            )
             continue
         stopping.end_processes(dead.run_id)
         done = resources.remove(dead.run_id, replace(target, region=dead.region), amis=dead.amis)
