@@ -106,8 +106,8 @@ def booted(
             **network,
         )["Instances"][0]
     address = _wait_until_running(client, launched["InstanceId"], target, stop)
-    # The socket's path has to be short, and nobody else's to guess or to write to.
-    socket_folder = Path(tempfile.mkdtemp(prefix="kiln-ssh-"))
+    # The socket's path has to be short (TMPDIR may be long), and nobody else's to write to.
+    socket_folder = Path(tempfile.mkdtemp(prefix="kiln-ssh-", dir="/tmp"))
     ssh_config = _ssh_config(folder, access.key_file, socket_folder)
     machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
     try:

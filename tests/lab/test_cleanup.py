@@ -161,14 +161,13 @@ def verdict_on(ec2: Any, image: str) -> list[str]:
     return [tag["Value"] for tag in tags if tag["Key"] == "kiln:verified"]
 
 
-def processes_with(text: str) -> list[str]:
-    """The command lines of running processes that have a text in them."""
+def processes_of(run_id: str) -> list[str]:
+    """The command lines of what a run has started and not ended: Packer, checks, SSH."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if text in command:
-                found.append(command)
+            if f"KILN_RUN_ID={run_id}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
     return found
 
 
@@ -334,7 +333,7 @@ def test_checks_are_interrupted_and_the_ami_has_no_verdict(
     (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
     assert (record["status"], record["ami_id"]) == ("unverified", image)
     assert private_keys(tmp_path) == []
-    assert processes_with(str(tmp_path)) == []
+    assert processes_of(record["run_id"]) == []
 
 
 def test_a_boot_is_interrupted_at_once(

@@ -47,6 +47,14 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one_whole() -> None:
     assert json.loads(path.read_text())["status"] == "verified"
 
 
+def test_a_reader_sees_the_old_record_or_the_new_one_and_never_half_of_one() -> None:
+    path = built(status="verified")
+    with path.open() as reader:
+        record.write(runs.Run(path.parent.name, ROW, path.parent), {"status": "failed"})
+        assert json.load(reader)["status"] == "verified"
+    assert json.loads(path.read_text())["status"] == "failed"
+
+
 def test_an_ami_that_was_never_built_here_has_no_last_record() -> None:
     assert record.last(ROW) is None
 

@@ -64,8 +64,9 @@ def test_a_parameter_that_is_not_there_is_named_with_where_to_change_it() -> Non
 
 
 def test_by_name_it_is_the_one_that_fits_owner_and_architecture(ec2: Any) -> None:
-    publish(ec2, "mine-arm", "arm64")
+    publish(ec2, "mine-arm-older", "arm64")
     wanted = publish(ec2, "mine-x86")
+    publish(ec2, "mine-arm-newer", "arm64")
     publish(ec2, "another")
     assert sources.resolve(by_name("mine-*"), AWS).ami_id == wanted
 

@@ -93,6 +93,7 @@ def test_what_a_crashed_run_left_running_is_ended_and_nothing_of_another_run() -
         time.sleep(0.2)
         stopping.end_processes("run-of-test-1")
         assert both[0].wait(timeout=10) == -signal.SIGKILL
+        time.sleep(0.3)
         assert both[1].poll() is None
     finally:
         for one in both:
