@@ -54,7 +54,7 @@ class Going:
         """Wait until the checks run."""
         self.wait(lambda: any(self.home.rglob("expect.json")), "checks")
 
-    def wait(self, happened: Callable[[], bool], what: str, timeout: float = 120) -> None:
+    def wait(self, happened: Callable[[], bool], what: str, timeout: float = 300) -> None:
         deadline = time.monotonic() + timeout
         while not happened():
             assert self.process.poll() is None, self.end()
