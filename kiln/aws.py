@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,11 +26,17 @@ _HINTS = {
     "UnauthorizedOperation": "the permissions a build needs are in docs/iam-policy.json",
     "AccessDenied": "the permissions a build needs are in docs/iam-policy.json",
     "AccessDeniedException": "the permissions a build needs are in docs/iam-policy.json",
-    "InsufficientInstanceCapacity": "try another --region, subnet or --instance-type, or later",
+    "InsufficientInstanceCapacity": "try another availability zone (--subnet-id), another "
+    "--instance-type or --verify-instance-type, another --region, or later",
     "VcpuLimitExceeded": "ask for a higher limit in Service Quotas, or use a smaller instance type",
     "RequestLimitExceeded": "AWS throttles this account: try again in a minute",
     "OptInRequired": "the account is not subscribed to this product or region",
 }
+
+
+def hint_in(text: str) -> str:
+    """What a person can do about the error that a text names, such as Packer's; empty: nothing."""
+    return next((hint for code, hint in _HINTS.items() if re.search(rf"\b{code}\b", text)), "")
 
 
 def ec2(target: Target) -> EC2Client:
@@ -83,11 +90,16 @@ def find_credentials() -> str | None:
     try:
         found = boto3.Session().get_credentials()
     except BotoCoreError as error:
-        raise KilnError(
-            f"the AWS configuration cannot be used: {error}",
-            hint="mend it, or build in the lab with --target lab",
-        ) from None
+        raise bad_configuration(error) from None
     return found.method if found else None
+
+
+def bad_configuration(error: Exception) -> KilnError:
+    """What to say of a configuration file or profile that botocore does not take."""
+    return KilnError(
+        f"the AWS configuration cannot be used: {error}",
+        hint="mend it, or build in the lab with --target lab",
+    )
 
 
 def _client(service: str, target: Target) -> Any:

@@ -7,22 +7,38 @@ AMI. (`kill -9` leaves things behind: the next run in this checkout removes them
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from kiln import aws, lock, packer, policy, record, render, report, resources, runs, verify
-from kiln.errors import WORLD_FAILED, KilnError, world_failed
+from kiln import (
+    aws,
+    lock,
+    packer,
+    policy,
+    record,
+    render,
+    report,
+    resources,
+    runs,
+    stopping,
+    verify,
+)
+from kiln.errors import KilnError, world_failed
 from kiln.findings import errors
+from kiln.machine import booted
 from kiln.packer import Event, Packer
 from kiln.paths import packer_dir
 from kiln.plan import Plan
 from kiln.progress import Progress, Stage
+from kiln.resources import Removal
 from kiln.runs import Run
+from kiln.stopping import Stop, StoppedError
 from kiln.target import Target
 
 VERIFIED_TAG = "kiln:verified"
@@ -32,17 +48,14 @@ _PROVISIONER_ERROR = re.compile(r"kiln: [\w-]+: ERROR: ")
 
 @dataclass(frozen=True)
 class Built:
-    """A finished run: its record, and whether the AMI passed its checks."""
+    """A finished run, by its record."""
 
     record: dict[str, Any]
-    verified: bool
 
-
-class StoppedError(Exception):
-    """SIGINT or SIGTERM came; what had been made is removed on the way out.
-
-    Its arguments say what Packer itself has removed already.
-    """
+    @property
+    def good(self) -> bool:
+        """The AMI passed its checks, and nothing else of the run is left."""
+        return self.record["status"] == "verified" and not self.record.get("left")
 
 
 def prepare(plan: Plan) -> None:
@@ -55,18 +68,19 @@ def prepare(plan: Plan) -> None:
         raise KilnError("\n".join(map(str, broken)))
 
 
-def build(
-    plan: Plan, found: Packer, progress: Progress, stop: threading.Event | None = None
-) -> Built:
+def build(plan: Plan, found: Packer, progress: Progress, stop: Stop | None = None) -> Built:
     """Build and verify one recipe whose HCL `prepare` has written.
 
-    Raises KilnError (exit code 1) when the world failed, after the clean-up.
+    Raises KilnError (exit code 1) when the world failed or `stop` was set, after the clean-up.
     """
-    stop = stop or threading.Event()
+    stop = stop or Stop()
     recipe, target = plan.recipe, plan.target
-    with runs.started(recipe.name, target=target.kind, region=target.region) as run:
+    if stop.is_set():
+        raise world_failed(f"{recipe.name}: interrupted", hint="it had not begun")
+    with runs.started(recipe.name, target) as run:
         data = _first_facts(plan, found, run)
-        with _cleaned_up(plan, run, data, progress):
+        # An AMI that nobody checked is half-made; one whose checks failed is kept to be looked at.
+        with _cleaned_up(run, target, data, progress, half_made=not plan.options.keep):
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target, plan.options.subnet_id)
             with progress.stage("packer build") as stage:
@@ -75,75 +89,115 @@ def build(
             data["ami_id"] = ami_id
             data["amis"] = {target.region: ami_id}
             _finish_image(plan, ami_id)
-            _check_stop(stop)
-            machine = _boot(plan, run, access, ami_id, progress)
-            with progress.stage("checks") as stage:
-                image = _describe(target, ami_id)
-                expected = verify.expectations(
-                    recipe.as_json(), plan.verify_instance_type, target, image
-                )
-                verdict = verify.run_checks(machine, expected, run.folder, on_line=stage.line)
-                stage.note = _counts(verdict)
-            _check_stop(stop)
-            data["checks"] = verdict.as_json()
-            data["versions"] = _version_info(machine)
-            data["status"] = "verified" if verdict.passed else "failed"
-            mark(target, ami_id, passed=verdict.passed, commit=data["git_commit"])
+            stop.check()
+            _verify(
+                run,
+                data,
+                access,
+                _describe(target, ami_id),
+                target=target,
+                user=recipe.distro.ssh_user,
+                progress=progress,
+                stop=stop,
+                subnet_id=plan.options.subnet_id,
+                iam_instance_profile=plan.options.iam_instance_profile,
+            )
         _write(run, data, progress)
     if target.kind == "aws" and data["versions"]:
         # Hashes that were not known before this bake are enforced from the next one on.
         lock.record(data["versions"]["downloads"], target="aws", when=run.id)
-    return Built(data, verdict.passed)
+    return Built(data)
 
 
 def verify_ami(
-    ami_id: str, recipe: Any, target: Target, instance_type: str | None, progress: Progress
+    ami_id: str,
+    recipe: Any,
+    target: Target,
+    instance_type: str | None,
+    progress: Progress,
+    stop: Stop | None = None,
 ) -> Built:
-    """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict."""
-    kind = instance_type or recipe.verify_instance_type
-    with runs.started(recipe.name, target=target.kind, region=target.region) as run:
-        try:
-            image = _describe(target, ami_id)
-            data: dict[str, Any] = {
-                "run_id": run.id,
-                "kind": "verify",
-                "status": "unverified",
-                "recipe": recipe.as_json(),
-                "digest": image["tags"].get("kiln:recipe-digest"),
-                "target": target.kind,
-                "region": target.region,
-                "ami_id": ami_id,
-                "source_ami": {"ami_id": image["tags"].get("kiln:source-ami"), "name": ""},
-                "verify_instance_type": kind,
-                "git_commit": runs.git_commit(),
-                "packer": None,
-                "started": _now(),
-            }
+    """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
+
+    Raises KilnError (exit code 1) when the world failed or `stop` was set, after the clean-up.
+    """
+    stop = stop or Stop()
+    with runs.started(recipe.name, target) as run:
+        image = _describe(target, ami_id)
+        data: dict[str, Any] = {
+            "run_id": run.id,
+            "kind": "verify",
+            "status": "unverified",
+            "recipe": recipe.as_json(),
+            "digest": image["tags"].get("kiln:recipe-digest"),
+            "target": target.kind,
+            "region": target.region,
+            "ami_id": ami_id,
+            "source_ami": {"ami_id": image["tags"].get("kiln:source-ami"), "name": ""},
+            "verify_instance_type": instance_type or recipe.verify_instance_type,
+            "git_commit": runs.git_commit(),
+            "packer": None,
+            "started": _now(),
+        }
+        with _cleaned_up(run, target, data, progress, half_made=False):
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target)
-            with progress.stage("boot the AMI") as stage:
-                machine = verify.boot(
-                    ami_id,
+            _verify(
+                run,
+                data,
+                access,
+                image,
+                target=target,
+                user=recipe.distro.ssh_user,
+                progress=progress,
+                stop=stop,
+            )
+        _write(run, data, progress)
+    return Built(data)
+
+
+def _verify(
+    run: Run,
+    data: dict[str, Any],
+    access: resources.Access,
+    image: dict[str, Any],
+    *,
+    target: Target,
+    user: str,
+    progress: Progress,
+    stop: Stop,
+    **network: str | None,
+) -> None:
+    """Boot the AMI, run its checks, tag it: `checks`, `versions`, `status` of the record."""
+    kind = data["verify_instance_type"]
+    with ExitStack() as until_checked:
+        with progress.stage("boot the AMI") as stage:
+            machine = until_checked.enter_context(
+                booted(
+                    image["id"],
                     kind,
-                    user=recipe.distro.ssh_user,
+                    user=user,
                     run_id=run.id,
                     folder=run.folder,
                     access=access,
                     target=target,
+                    stop=stop,
+                    **network,
                 )
-                stage.note = f"{machine.instance_id} ({kind})"
-            with progress.stage("checks") as stage:
-                expected = verify.expectations(recipe.as_json(), kind, target, image)
-                verdict = verify.run_checks(machine, expected, run.folder, on_line=stage.line)
-                stage.note = _counts(verdict)
-            data["checks"] = verdict.as_json()
-            data["versions"] = _version_info(machine)
-            data["status"] = "verified" if verdict.passed else "failed"
-            mark(target, ami_id, passed=verdict.passed, commit=data["git_commit"])
-        finally:
-            _remove(run, target, progress, amis=False)
-        _write(run, data, progress)
-    return Built(data, verdict.passed)
+            )
+            stage.note = f"{machine.instance_id} ({kind})"
+        with progress.stage("checks") as stage:
+            expected = verify.expectations(data["recipe"], kind, target, image)
+            verdict = verify.run_checks(
+                machine, expected, run.folder, stop=stop, on_line=stage.line
+            )
+            stage.note = _counts(verdict)
+        data["checks"] = verdict.as_json()
+        data["versions"] = machine.read_json("/etc/kiln/version-info.json")
+    stop.check()
+    mark(target, image["id"], passed=verdict.passed, commit=data["git_commit"])
+    # Not before the AMI itself says so.
+    data["status"] = "verified" if verdict.passed else "failed"
 
 
 def mark(target: Target, ami_id: str, *, passed: bool, commit: str) -> None:
@@ -155,18 +209,26 @@ def mark(target: Target, ami_id: str, *, passed: bool, commit: str) -> None:
         )
 
 
-def clean_dead_runs(targets: Callable[[str, str], Target | None], progress: Progress) -> None:
-    """Remove what crashed runs of this checkout left. `targets` gives a target to reach it by."""
+def clean_dead_runs(target: Target, progress: Progress) -> None:
+    """Remove what crashed runs of this checkout left where `target` is, in any region.
+
+    Of those elsewhere (another account, another lab) it is said that they wait.
+    """
     for dead in runs.dead():
-        target = targets(dead.target, dead.region)
-        if target is None:
+        if (dead.target, dead.place) != (target.kind, target.place):
+            progress.say(
+                f"run {dead.run_id} has not cleaned up in {dead.where}: a build there does"
+            )
             continue
-        packer.end(dead.run_id)
-        removed = resources.remove(dead.run_id, target, amis=dead.amis)
+        stopping.end_processes(dead.run_id)
+        done = resources.remove(dead.run_id, replace(target, region=dead.region), amis=dead.amis)
         shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
-        dead.state.unlink(missing_ok=True)
-        if removed:
-            progress.say(f"run {dead.run_id} had crashed; removed {', '.join(removed)}")
+        if done.removed:
+            progress.say(f"run {dead.run_id} had not cleaned up; removed {', '.join(done.removed)}")
+        if done.failures:
+            progress.say("\n".join(done.failures))
+        else:
+            dead.state.unlink(missing_ok=True)
 
 
 def _first_facts(plan: Plan, found: Packer, run: Run) -> dict[str, Any]:
@@ -190,57 +252,64 @@ def _first_facts(plan: Plan, found: Packer, run: Run) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _cleaned_up(plan: Plan, run: Run, data: dict[str, Any], progress: Progress) -> Iterator[None]:
-    """Whatever ends the block: remove what the run made, keep a record of a failure."""
+def _cleaned_up(
+    run: Run, target: Target, data: dict[str, Any], progress: Progress, *, half_made: bool
+) -> Iterator[None]:
+    """Whatever ends the block: remove what the run made, keep a record of a failure.
+
+    `half_made`: when it does not get to its end, an AMI of its own is removed as well.
+    """
     try:
         yield
     except BaseException as error:
         interrupted = isinstance(error, StoppedError | KeyboardInterrupt)
         data["error"] = "interrupted" if interrupted else str(error)
-        # An AMI that nobody checked is half-made; one whose checks failed is kept to be looked at.
-        kept = plan.options.keep and data["ami_id"]
-        done = _remove(run, plan.target, progress, amis=not kept)
-        if kept:
-            data["status"] = "unverified"
-            progress.say(f"kept {data['ami_id']}, which is not verified (--keep)")
-        else:
+        done = _remove(run, target, data, progress, amis=half_made)
+        data["status"] = "failed"
+        if half_made:
             data["ami_id"], data["amis"] = None, {}
-        _write(run, data, progress)
+        elif data["ami_id"]:
+            data["status"] = "unverified"
+            if data["kind"] == "build":
+                progress.say(f"kept {data['ami_id']}, which is not verified (--keep)")
+        try:
+            _write(run, data, progress)
+        except OSError as unwritten:
+            progress.say(f"the record of run {run.id} could not be written: {unwritten}")
         if interrupted:
-            if done is None:
-                hint = "not everything is removed: see above"
-            else:
-                done = [*error.args, *(one for one in done if one not in error.args)]
-                hint = f"cleaned up: {', '.join(done) or 'nothing had been made'}"
-            raise KilnError(
-                f"{plan.recipe.name}: interrupted",
-                hint=hint,
-                exit_code=WORLD_FAILED,
+            said = [*error.args, *(one for one in done.removed if one not in error.args)]
+            hint = f"cleaned up: {', '.join(said) or 'nothing had been made'}"
+            raise world_failed(
+                f"{data['recipe']['name']}: interrupted",
+                hint="not everything is removed: see above" if done.failures else hint,
             ) from None
         raise
     else:
-        _remove(run, plan.target, progress, amis=False)
+        _remove(run, target, data, progress, amis=False)
 
 
-def _remove(run: Run, target: Target, progress: Progress, *, amis: bool) -> list[str] | None:
-    """Remove what a run made; what that was, or None where it did not get to its end."""
-    try:
-        if not amis:
-            with contextlib.suppress(OSError):  # a full disk must not keep anything running
-                run.keeps_its_ami()
-        with progress.stage("clean-up") as stage:
-            removed = resources.remove(run.id, target, amis=amis)
-            stage.note = ", ".join(removed)
-        run.settled()
-    except KilnError as error:
-        progress.say(str(error))
-        with contextlib.suppress(KilnError):
-            progress.say(f"left: {', '.join(resources.left(run.id, target)) or 'nothing'}")
+def _remove(
+    run: Run, target: Target, data: dict[str, Any], progress: Progress, *, amis: bool
+) -> Removal:
+    """Remove what a run made. What is left goes into `left` of its record."""
+    if not amis:
+        with contextlib.suppress(OSError):  # a full disk must not keep anything running
+            run.keeps_its_ami()
+    with progress.stage("clean-up") as stage:
+        done = resources.remove(run.id, target, amis=amis)
+        stage.note = ", ".join(done.removed)
+    resources.forget_key(run)
+    if done.failures:
+        try:
+            data["left"] = resources.left(run.id, target, amis=amis)
+        except KilnError as error:
+            data["left"] = [f"unknown: {error.message}"]
+        progress.say("\n".join(done.failures))
+        progress.say(f"left: {', '.join(data['left']) or 'nothing'}")
         progress.say("the next build in this checkout tries again to remove it")
-        return None
-    finally:
-        resources.forget_key(run)
-    return removed
+    else:
+        run.settled()
+    return done
 
 
 def _bake(
@@ -249,7 +318,7 @@ def _bake(
     run: Run,
     access: resources.Access,
     stage: Stage,
-    stop: threading.Event,
+    stop: Stop,
 ) -> str:
     target = plan.target
     variables: dict[str, Any] = {
@@ -268,7 +337,7 @@ def _bake(
     for name in ("subnet_id", "kms_key_id", "iam_instance_profile"):
         if getattr(plan.options, name):
             variables[name] = getattr(plan.options, name)
-    var_files, environment = [], None
+    var_files, environment = [], {**os.environ}
     if target.kind == "lab":
         from lab import bridge
 
@@ -300,15 +369,16 @@ def _bake(
         var_files=var_files,
         on_event=on_event,
         stop=stop,
-        environment=environment,
+        environment={**environment, **stopping.environment(run.id)},
     )
     if result.interrupted:
         raise StoppedError(*launched)
     if result.exit_code or target.region not in result.amis:
         said = blame or [line for line in result.errors if line.strip()]
+        last = said[-1] if said else "see its log"
         raise world_failed(
-            f"{plan.recipe.name}: packer build failed: {said[-1] if said else 'see its log'}",
-            hint=f"the whole log: {log}",
+            f"{plan.recipe.name}: packer build failed: {last}",
+            hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
         )
     return result.amis[target.region]
 
@@ -328,25 +398,6 @@ def _finish_image(plan: Plan, ami_id: str) -> None:
         aws.ec2(plan.target).modify_image_attribute(ImageId=ami_id, ImdsSupport={"Value": "v2.0"})
 
 
-def _boot(
-    plan: Plan, run: Run, access: resources.Access, ami_id: str, progress: Progress
-) -> verify.Machine:
-    with progress.stage("boot the AMI") as stage:
-        machine = verify.boot(
-            ami_id,
-            plan.verify_instance_type,
-            user=plan.recipe.distro.ssh_user,
-            run_id=run.id,
-            folder=run.folder,
-            access=access,
-            target=plan.target,
-            subnet_id=plan.options.subnet_id,
-            iam_instance_profile=plan.options.iam_instance_profile,
-        )
-        stage.note = f"{machine.instance_id} ({plan.verify_instance_type})"
-    return machine
-
-
 def _describe(target: Target, ami_id: str) -> dict[str, Any]:
     with aws.explained(f"{ami_id} could not be looked up"):
         image = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"][0]
@@ -358,21 +409,12 @@ def _describe(target: Target, ami_id: str) -> dict[str, Any]:
     }
 
 
-def _version_info(machine: verify.Machine) -> Any:
-    return verify.read_json(machine, "/etc/kiln/version-info.json")
-
-
 def _write(run: Run, data: dict[str, Any], progress: Progress) -> None:
     data["finished"] = _now()
     data["seconds"] = progress.seconds
     data["folder"] = str(run.folder)
     record.write(run, data)
     report.write(run.folder / "report.html", data)
-
-
-def _check_stop(stop: threading.Event) -> None:
-    if stop.is_set():
-        raise StoppedError
 
 
 def _counts(verdict: verify.Verdict) -> str:

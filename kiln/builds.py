@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
-import signal
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from kiln.findings import errors
 from kiln.plan import Options, Plan
 from kiln.progress import Progress
 from kiln.recipe import Recipe
+from kiln.stopping import Stop, on_signals
 from kiln.target import Target, choose
 
 _LAB_NEEDS_GIB = 4
+_AT_ONCE = 4
 
 
 def run(
@@ -44,7 +45,8 @@ def run(
         if target.kind == "aws":
             progress.say(f"will launch: {kinds} in {target.region} for {recipe.name}")
     if target.kind == "aws":
-        progress.say(f"account: {aws.account(target)}")
+        target = replace(target, account=aws.account(target))
+        progress.say(f"account: {target.account}")
     if dry_run:
         _print_plans([planning.plan(recipe, target, options) for recipe in recipes], as_json)
         return 0
@@ -53,13 +55,18 @@ def run(
     with progress.stage("render and policy"):
         for one in plans:
             build.prepare(one)
-    build.clean_dead_runs(lambda kind, where: _same(target, kind, where), progress)
-    built = _one(plans[0], found, progress) if len(plans) == 1 else _several(plans, found)
+    build.clean_dead_runs(target, progress)
+    stop = Stop()
+    with on_signals(stop):
+        if len(plans) == 1:
+            built = [build.build(plans[0], found, progress, stop)]
+        else:
+            built = _several(plans, found, stop)
     if as_json:
         print(json.dumps([one.record for one in built], indent=2))
     else:
         print("\n".join(summary(one.record) for one in built))
-    return 0 if len(built) == len(plans) and all(one.verified for one in built) else 1
+    return 0 if len(built) == len(plans) and all(one.good for one in built) else 1
 
 
 def summary(record: dict[str, Any]) -> str:
@@ -79,7 +86,7 @@ def summary(record: dict[str, Any]) -> str:
         if recipe[name]
     ]
     failed = [
-        f"    failed: {check['file']}::{check['name']}: {check['message'].splitlines()[0]}"
+        f"    failed: {check['file']}::{check['name']}: {_first_line(check['message'])}"
         for check in checks["checks"]
         if check["outcome"] == "failed"
     ]
@@ -92,10 +99,15 @@ def summary(record: dict[str, Any]) -> str:
             f"  checks   {checks['passed']} passed, {checks['failed']} failed, "
             f"{checks['skipped']} skipped",
             *failed,
+            *([f"  left     {', '.join(record['left'])}"] if record.get("left") else []),
             f"  record   {_near(record['folder'])}/record.json",
             f"  report   {_near(record['folder'])}/report.html",
         ]
     )
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "no message")
 
 
 def _ready(
@@ -144,34 +156,26 @@ def _compatible(recipes: list[Recipe]) -> None:
         raise KilnError("\n".join(map(str, found)))
 
 
-def _one(plan: Plan, found: packer.Packer, progress: Progress) -> list[build.Built]:
-    return [build.build(plan, found, progress)]
-
-
-def _several(plans: list[Plan], found: packer.Packer) -> list[build.Built]:
+def _several(plans: list[Plan], found: packer.Packer, stop: Stop) -> list[build.Built]:
     """Build side by side; a row that fails does not stop the others."""
-    stop = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    built: list[build.Built] = []
+    with ThreadPoolExecutor(max_workers=min(len(plans), _AT_ONCE)) as pool:
+        pending = [
+            pool.submit(build.build, plan, found, Progress(label=plan.recipe.name), stop)
+            for plan in plans
+        ]
+        built = [_ended(plan, one) for plan, one in zip(plans, pending, strict=True)]
+    return [one for one in built if one]
+
+
+def _ended(plan: Plan, one: Future[build.Built]) -> build.Built | None:
+    """Wait for one of several builds; what ended it is said, and ends no other."""
     try:
-        with ThreadPoolExecutor(max_workers=min(len(plans), 4)) as pool:
-            pending = [
-                pool.submit(build.build, plan, found, Progress(label=plan.recipe.name), stop)
-                for plan in plans
-            ]
-            for one in pending:
-                error = one.exception()
-                if isinstance(error, KilnError):
-                    print(f"error: {error}", file=sys.stderr)
-                else:
-                    built.append(one.result())
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return built
+        return one.result()
+    except KilnError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: {plan.recipe.name}: {error}", file=sys.stderr)
+    return None
 
 
 def _print_plans(plans: list[Plan], as_json: bool) -> None:
@@ -179,7 +183,3 @@ def _print_plans(plans: list[Plan], as_json: bool) -> None:
         print(json.dumps([one.as_json() for one in plans], indent=2))
     else:
         print("\n\n".join(one.as_text() for one in plans))
-
-
-def _same(target: Target, kind: str, region: str) -> Target | None:
-    return target if (target.kind, target.region) == (kind, region) else None

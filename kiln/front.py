@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import io
 import json
 import os
 import signal
@@ -111,7 +113,13 @@ def _refuse(message: str, code: int) -> int:
 
 
 def main() -> None:
-    """Run Invoke on tasks.py."""
+    """Run Invoke on tasks.py, where the caller is."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without a letter must not end the task that wanted to show it.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    with contextlib.suppress(OSError):
+        os.chdir(os.environ.pop("KILN_CWD", "."))
     Front(name="AMI Kiln", binary="./invoke", version=_version()).run()
 
 

@@ -8,7 +8,10 @@ version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -153,6 +156,22 @@ def record(
         seen = {entry["url"]: entry["sha256"] for entry in downloads}
     except (TypeError, KeyError) as error:
         raise KilnError(f"the downloads are not what a bake writes: {error!r}") from None
+    with _alone(path):
+        return _merge(seen, when, path)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One build at a time reads and writes the lock file, also of several side by side."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
     current = load(path)
     entries = []
     for entry in current["artifacts"]:

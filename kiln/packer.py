@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
@@ -13,8 +12,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,7 @@ import yaml
 from kiln.errors import world_failed
 from kiln.packer_output import Event, parse, read_manifest
 from kiln.paths import KNOWLEDGE
+from kiln.stopping import Stop
 
 __all__ = [
     "BUILD_1_6",
@@ -33,7 +33,6 @@ __all__ = [
     "Packer",
     "badly_formatted",
     "command",
-    "end",
     "facts",
     "find",
     "install_plugins",
@@ -96,7 +95,8 @@ def find() -> Packer:
     Raises KilnError (exit code 1) when there is none or it is too old.
     """
     named = os.environ.get("KILN_PACKER")
-    candidates = [Path(named)] if named else _on_path("packer")
+    # Packer runs in the folder of its HCL.
+    candidates = [Path(named).absolute()] if named else _on_path("packer")
     others = []
     for path in candidates:
         version = _version_of(path)
@@ -177,17 +177,16 @@ def run_build(
     variables: Mapping[str, Any],
     var_files: Sequence[Path] = (),
     on_event: Callable[[Event], None] = lambda event: None,
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
     environment: Mapping[str, str] | None = None,
     grace: float = 900.0,
 ) -> BuildResult:
     """Run `packer build` in `folder`, call `on_event` for each line, keep all of it in `log`.
 
-    On SIGINT, SIGTERM or when `stop` is set, Packer gets one SIGTERM and `grace` seconds to remove
-    what it made; the result then says `interrupted`. (In a thread other than the main one only
-    `stop` works.) `environment` replaces the process's own.
+    When `stop` is set, Packer gets one SIGTERM and `grace` seconds to remove what it made; the
+    result then says `interrupted`. `environment` replaces the process's own.
     """
-    stop = stop or threading.Event()
+    stop = stop or Stop()
     manifest = manifest.resolve()
     manifest.unlink(missing_ok=True)
     argv = command(
@@ -201,7 +200,7 @@ def run_build(
     ended: list[int] = []
     log.parent.mkdir(parents=True, exist_ok=True)
     events = _events(argv, folder, environment, stop, grace, ended)
-    with log.open("w", encoding="utf-8", buffering=1) as kept, _signals_set(stop), closing(events):
+    with log.open("w", encoding="utf-8", buffering=1) as kept, closing(events):
         for event in events:
             if event.kind in {"say", "message", "error"}:
                 kept.write(
@@ -213,20 +212,11 @@ def run_build(
     return BuildResult(ended[0], read_manifest(manifest), tuple(errors), stop.is_set())
 
 
-def end(run_id: str) -> None:
-    """End what a crashed run left running: the Packer that was given that run id, with plugins."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):
-            if f"run_id={run_id}".encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                # It is the leader of its session: see _events.
-                os.killpg(os.getpgid(int(entry.name)), signal.SIGKILL)
-
-
 def _events(
     argv: list[str],
     folder: Path,
     environment: Mapping[str, str] | None,
-    stop: threading.Event,
+    stop: Stop,
     grace: float,
     ended: list[int],
 ) -> Generator[Event, None, None]:
@@ -287,23 +277,6 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> Non
     for line in process.stdout:
         lines.put(line)
     lines.put(None)
-
-
-@contextmanager
-def _signals_set(stop: threading.Event) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM set `stop` instead of raising."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _run(

@@ -16,7 +16,7 @@ AMI_TESTS = ROOT / "tests" / "ami"
 
 def matrix_file() -> Path:
     """`amis.yaml`, or the file `KILN_MATRIX` names (how tests and forks use another one)."""
-    return Path(os.environ.get("KILN_MATRIX", ROOT / "amis.yaml"))
+    return Path(os.environ.get("KILN_MATRIX", ROOT / "amis.yaml")).absolute()
 
 
 def packer_dir() -> Path:
@@ -24,9 +24,9 @@ def packer_dir() -> Path:
 
     It must stay two levels below the checkout's root: the HCL names `../../provisioners`.
     """
-    return Path(os.environ.get("KILN_PACKER_DIR", ROOT / "packer"))
+    return Path(os.environ.get("KILN_PACKER_DIR", ROOT / "packer")).absolute()
 
 
 def build_dir() -> Path:
     """Where runs leave their logs, reports and records; `KILN_BUILD_DIR` moves it."""
-    return Path(os.environ.get("KILN_BUILD_DIR", ROOT / "build"))
+    return Path(os.environ.get("KILN_BUILD_DIR", ROOT / "build")).absolute()

@@ -66,6 +66,6 @@ def all_of(recipe: str) -> list[Record]:
     """The records of a recipe's runs, newest first."""
     found = []
     for path in sorted((build_dir() / recipe).glob("*/record.json"), reverse=True):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(json.loads(path.read_text()))
+        with contextlib.suppress(OSError, KilnError):
+            found.append(_read(path))
     return found

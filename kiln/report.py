@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,38 @@ def render(record: Record) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    checks = record.get("checks") or {"checks": []}
-    by_file: dict[str, list[dict[str, Any]]] = {}
-    for check in checks["checks"]:
-        by_file.setdefault(check["file"].removeprefix("test_").replace("_", "-"), []).append(check)
-    return environment.get_template("report.html.j2").render(record=record, by_file=by_file)
+    components = _by_component((record.get("checks") or {"checks": []})["checks"])
+    failed = [
+        check
+        for component in components
+        for check in component["checks"]
+        if check["outcome"] == "failed"
+    ]
+    return environment.get_template("report.html.j2").render(
+        record=record, components=components, failed=failed
+    )
+
+
+def _by_component(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The checks of each component, with their counts, in the order in which they ran."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for check in checks:
+        name = check["file"].removeprefix("test_").replace("_", "-")
+        words = check["name"].removeprefix("test_").replace("_", " ")
+        found.setdefault(name, []).append({**check, "component": name, "words": words})
+    return [
+        {
+            "name": name,
+            "checks": those,
+            "reason": _one_reason(those),
+            **Counter(check["outcome"] for check in those),
+        }
+        for name, those in found.items()
+    ]
+
+
+def _one_reason(checks: list[dict[str, Any]]) -> str:
+    """Why all of them were skipped; empty when not all were, or not for the same reason."""
+    reasons = {(check["outcome"], check["message"]) for check in checks}
+    (first, *more) = reasons
+    return str(first[1]) if not more and first[0] == "skipped" else ""

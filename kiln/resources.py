@@ -6,13 +6,14 @@ import ipaddress
 import shutil
 import time
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import aws
-from kiln.errors import world_failed
+from kiln.errors import KilnError, world_failed
 from kiln.runs import Run
 from kiln.target import Target
 
@@ -75,41 +76,59 @@ def make_access(run: Run, target: Target, subnet_id: str | None = None) -> Acces
     return Access(f"kiln-{run.id}", key_file, group, cidr)
 
 
-def remove(run_id: str, target: Target, *, amis: bool) -> list[str]:
-    """Remove everything that carries a run's id; what was removed, in words.
+@dataclass(frozen=True)
+class Thing:
+    """Something of a run that is there in EC2. `tagged`: it carries the run's id."""
 
-    With `amis` also its AMIs and their snapshots. Raises KilnError (exit code 1) when AWS
-    refuses: what could be removed is gone then.
+    kind: str
+    id: str
+    tagged: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a clean-up removed, in words, and what AWS said where it did not get to its end."""
+
+    removed: list[str]
+    failures: list[str]
+
+
+def remove(run_id: str, target: Target, *, amis: bool) -> Removal:
+    """Remove everything of a run; with `amis` also its AMIs and their snapshots.
+
+    What cannot be removed keeps none of the rest. Raises nothing that AWS answers.
     """
     client = aws.ec2(target)
     removed: list[str] = []
-    with aws.explained(f"the clean-up of run {run_id} did not get to its end"):
-        removed += _instances(client, run_id, target)
-        if amis:
-            removed += _images(client, run_id)
-        for key in client.describe_key_pairs(Filters=_mine(run_id))["KeyPairs"]:
-            client.delete_key_pair(KeyName=key["KeyName"])
-            removed.append(f"key pair {key['KeyName']}")
-        for group in client.describe_security_groups(Filters=_mine(run_id))["SecurityGroups"]:
-            client.delete_security_group(GroupId=group["GroupId"])
-            removed.append(f"security group {group['GroupId']}")
-        for volume in client.describe_volumes(
-            Filters=[*_mine(run_id), {"Name": "status", "Values": ["available"]}]
-        )["Volumes"]:
-            client.delete_volume(VolumeId=volume["VolumeId"])
-            removed.append(f"volume {volume['VolumeId']}")
-    return removed
+    failures: list[str] = []
+    with _noted(failures):
+        removed += _terminate(client, run_id, target)
+    things: list[Thing] = []
+    for look in _looks(amis):
+        with _noted(failures):
+            things += look(client, run_id)
+    untagged = [thing.id for thing in things if not thing.tagged]
+    if untagged:
+        # What carries no id of a run may not be removed: see docs/iam-policy.json.
+        with _noted(failures):
+            client.create_tags(Resources=untagged, Tags=tags(run_id))
+    for thing in things:
+        with _noted(failures):
+            _delete(client, thing)
+            removed.append(str(thing))
+    return Removal(removed, failures)
 
 
-def left(run_id: str, target: Target) -> list[str]:
+def left(run_id: str, target: Target, *, amis: bool) -> list[str]:
     """What of a run is still there, in words: for the message after a clean-up that failed."""
     client = aws.ec2(target)
     with aws.explained("what is left could not be listed"):
         found = [f"instance {one['InstanceId']}" for one in _alive(client, run_id)]
-        keys = client.describe_key_pairs(Filters=_mine(run_id))["KeyPairs"]
-        groups = client.describe_security_groups(Filters=_mine(run_id))["SecurityGroups"]
-        found += [f"key pair {key['KeyName']}" for key in keys]
-        found += [f"security group {group['GroupId']}" for group in groups]
+        for look in _looks(amis):
+            found += map(str, look(client, run_id))
     return found
 
 
@@ -146,7 +165,25 @@ def _alive(client: EC2Client, run_id: str) -> Iterable[Any]:
             yield from reservation["Instances"]
 
 
-def _instances(client: EC2Client, run_id: str, target: Target) -> list[str]:
+@contextmanager
+def _noted(failures: list[str]) -> Iterator[None]:
+    """Keep what AWS says against a removal, except that somebody else was faster."""
+    from botocore.exceptions import ClientError
+
+    try:
+        with aws.explained("not removed"):
+            try:
+                yield
+            except ClientError as error:
+                # InvalidGroup.NotFound, InvalidVolume.NotFound, …; InvalidAMIID.Unavailable
+                code = error.response["Error"].get("Code", "")
+                if not code.endswith((".NotFound", "AMIID.Unavailable")):
+                    raise
+    except KilnError as error:
+        failures.append(str(error))
+
+
+def _terminate(client: EC2Client, run_id: str, target: Target) -> list[str]:
     ids = [instance["InstanceId"] for instance in _alive(client, run_id)]
     if ids:
         client.terminate_instances(InstanceIds=ids)
@@ -158,8 +195,19 @@ def _instances(client: EC2Client, run_id: str, target: Target) -> list[str]:
     return [f"instance {one}" for one in ids]
 
 
-def _images(client: EC2Client, run_id: str) -> list[str]:
-    removed = []
+def _looks(amis: bool) -> list[Callable[[EC2Client, str], list[Thing]]]:
+    """How to find what a run leaves besides its instances, in the order of removal."""
+    return [*([_images, _snapshots] if amis else []), _key_pairs, _security_groups, _volumes]
+
+
+def _images(client: EC2Client, run_id: str) -> list[Thing]:
+    return [
+        Thing("AMI", image["ImageId"], _is_tagged(image, run_id))
+        for image in _image_descriptions(client, run_id)
+    ]
+
+
+def _image_descriptions(client: EC2Client, run_id: str) -> list[Any]:
     # Packer tags an AMI after it has made it; it bears the run's id in its name from the start.
     by_name: list[Any] = [{"Name": "name", "Values": [f"*-{run_id}"]}]
     found = {
@@ -167,15 +215,74 @@ def _images(client: EC2Client, run_id: str) -> list[str]:
         for filters in (_mine(run_id), by_name)
         for image in client.describe_images(Owners=["self"], Filters=filters)["Images"]
     }
-    for image in found.values():
-        client.deregister_image(ImageId=image["ImageId"])
-        removed.append(f"AMI {image['ImageId']}")
-        for device in image.get("BlockDeviceMappings", []):
-            snapshot = device.get("Ebs", {}).get("SnapshotId")
-            if snapshot:
-                client.delete_snapshot(SnapshotId=snapshot)
-                removed.append(f"snapshot {snapshot}")
-    return removed
+    return list(found.values())
+
+
+def _snapshots(client: EC2Client, run_id: str) -> list[Thing]:
+    """Those of the run's AMIs, and those that a CreateImage without an end has left.
+
+    They are tagged after the AMI; before, their description alone names the instance.
+    """
+    named = {
+        device["Ebs"]["SnapshotId"]
+        for image in _image_descriptions(client, run_id)
+        for device in image.get("BlockDeviceMappings", [])
+        if device.get("Ebs", {}).get("SnapshotId")
+    }
+    instances = [
+        instance["InstanceId"]
+        for page in client.get_paginator("describe_instances").paginate(Filters=_mine(run_id))
+        for reservation in page["Reservations"]
+        for instance in reservation["Instances"]
+    ]
+    filters: list[Any] = [_mine(run_id)]
+    if named:
+        filters.append([{"Name": "snapshot-id", "Values": sorted(named)}])
+    if instances:
+        # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
+        described = [f"Created by CreateImage({one}) for *" for one in instances]
+        filters.append([{"Name": "description", "Values": described}])
+    found = {
+        snapshot["SnapshotId"]: Thing(
+            "snapshot", snapshot["SnapshotId"], _is_tagged(snapshot, run_id)
+        )
+        for one in filters
+        for snapshot in client.describe_snapshots(OwnerIds=["self"], Filters=one)["Snapshots"]
+    }
+    return list(found.values())
+
+
+def _key_pairs(client: EC2Client, run_id: str) -> list[Thing]:
+    found = client.describe_key_pairs(Filters=_mine(run_id))["KeyPairs"]
+    return [Thing("key pair", key["KeyName"]) for key in found]
+
+
+def _security_groups(client: EC2Client, run_id: str) -> list[Thing]:
+    found = client.describe_security_groups(Filters=_mine(run_id))["SecurityGroups"]
+    return [Thing("security group", group["GroupId"]) for group in found]
+
+
+def _volumes(client: EC2Client, run_id: str) -> list[Thing]:
+    free: list[Any] = [*_mine(run_id), {"Name": "status", "Values": ["available"]}]
+    found = client.describe_volumes(Filters=free)["Volumes"]
+    return [Thing("volume", volume["VolumeId"]) for volume in found]
+
+
+def _delete(client: EC2Client, thing: Thing) -> None:
+    if thing.kind == "AMI":
+        client.deregister_image(ImageId=thing.id)
+    elif thing.kind == "snapshot":
+        client.delete_snapshot(SnapshotId=thing.id)
+    elif thing.kind == "key pair":
+        client.delete_key_pair(KeyName=thing.id)
+    elif thing.kind == "security group":
+        client.delete_security_group(GroupId=thing.id)
+    else:
+        client.delete_volume(VolumeId=thing.id)
+
+
+def _is_tagged(found: Any, run_id: str) -> bool:
+    return {"Key": RUN_TAG, "Value": run_id} in found.get("Tags", [])
 
 
 def _vpc(client: EC2Client, subnet_id: str | None) -> str:

@@ -9,13 +9,16 @@ import os
 import secrets
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import IO
 
 from kiln.errors import world_failed
 from kiln.paths import ROOT, build_dir
+from kiln.target import Target
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def started(recipe: str, *, target: str, region: str) -> Iterator[Run]:
+def started(recipe: str, target: Target) -> Iterator[Run]:
     """A new run of a recipe, alone: a second one at the same time is refused.
 
     Until it is `settled`, a later build takes it for crashed and removes what carries its id.
@@ -55,9 +58,7 @@ def started(recipe: str, *, target: str, region: str) -> Iterator[Run]:
     parent = build_dir() / recipe
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(lock):
             lock.seek(0)
             raise world_failed(
                 f"{recipe} is being built already: {lock.read().strip()}",
@@ -71,7 +72,13 @@ def started(recipe: str, *, target: str, region: str) -> Iterator[Run]:
         lock.write(f"run {run.id}, process {os.getpid()}")
         lock.flush()
         run.folder.mkdir()
-        told = {"run_id": run.id, "target": target, "region": region, "amis": True}
+        told = {
+            "run_id": run.id,
+            "target": target.kind,
+            "place": target.place,
+            "region": target.region,
+            "amis": True,
+        }
         try:
             run.state.write_text(json.dumps(told))
         except OSError:
@@ -80,15 +87,33 @@ def started(recipe: str, *, target: str, region: str) -> Iterator[Run]:
         yield run
 
 
+def _locked(lock: IO[str]) -> bool:
+    """Take the lock, unless it is held for longer than somebody takes to look who holds it."""
+    for _ in range(10):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.05)
+    return False
+
+
 @dataclass(frozen=True)
 class DeadRun:
     """A run that ended without having cleaned up. `amis`: also its AMI is half-made."""
 
     run_id: str
     target: str
+    place: str | None
     region: str
     amis: bool
     state: Path
+
+    @property
+    def where(self) -> str:
+        """The account and region, or the lab, in words."""
+        if self.target == "lab":
+            return f"the lab at {self.place}"
+        return f"AWS, account {self.place}, region {self.region}"
 
 
 def dead() -> list[DeadRun]:
@@ -105,7 +130,7 @@ def dead() -> list[DeadRun]:
 def _alive(run_id: str, lock: Path) -> bool:
     with lock.open("a+") as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             handle.seek(0)
             return f"run {run_id}," in handle.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
@@ -13,12 +14,21 @@ KINDS = ("auto", "aws", "lab")
 
 @dataclass(frozen=True)
 class Target:
-    """AWS or the lab, and why it was chosen. `endpoint` is set for the lab alone."""
+    """AWS or the lab, and why it was chosen.
+
+    `endpoint` is set for the lab alone, `account` for AWS alone, once it was asked for.
+    """
 
     kind: str
     why: str
     region: str
     endpoint: str | None = None
+    account: str | None = None
+
+    @property
+    def place(self) -> str | None:
+        """The account or the lab: what was made there is found nowhere else."""
+        return self.endpoint or self.account
 
     def __str__(self) -> str:
         if self.kind == "lab":
@@ -37,9 +47,11 @@ def choose(wanted: str = "auto", region: str | None = None) -> Target:
     if wanted not in KINDS:
         raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
     endpoint = settings.current().endpoint
-    where = region or _configured_region()
     if wanted == "lab":
-        return Target("lab", "--target lab", where, endpoint)
+        with contextlib.suppress(KilnError):  # the user's AWS configuration is no concern of it
+            region = region or _configured_region()
+        return Target("lab", "--target lab", region or DEFAULT_REGION, endpoint)
+    where = region or _configured_region()
     if os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/") == endpoint:
         return Target("lab", "AWS_ENDPOINT_URL is the lab's", where, endpoint)
     method = aws.find_credentials()
@@ -59,5 +71,11 @@ def _configured_region() -> str:
     if named:
         return named
     import botocore.session
+    from botocore.exceptions import BotoCoreError
 
-    return botocore.session.Session().get_config_variable("region") or DEFAULT_REGION
+    from kiln import aws
+
+    try:
+        return botocore.session.Session().get_config_variable("region") or DEFAULT_REGION
+    except BotoCoreError as error:
+        raise aws.bad_configuration(error) from None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from kiln import aws, build, builds, matrix, needs, verify
 from kiln.errors import world_failed
 from kiln.progress import Progress
+from kiln.stopping import Stop, on_signals
 from kiln.target import choose
 
 
@@ -36,6 +38,11 @@ def run(
         raise world_failed(f"there is no AMI {ami_id} in {target.region}")
     tags = {tag["Key"]: tag["Value"] for tag in images[0].get("Tags", [])}
     recipe = verify.recipe_on(tags, matrix.load_recipes())
-    built = build.verify_ami(ami_id, recipe, target, instance_type, progress)
+    if target.kind == "aws":
+        target = replace(target, account=aws.account(target))
+    build.clean_dead_runs(target, progress)
+    stop = Stop()
+    with on_signals(stop):
+        built = build.verify_ami(ami_id, recipe, target, instance_type, progress, stop)
     print(json.dumps(built.record, indent=2) if as_json else builds.summary(built.record))
-    return 0 if built.verified else 1
+    return 0 if built.good else 1

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.errors import world_failed
-from lab import aptsources, distros, settings, tree
+from lab import aptsources, distros, prune, settings, tree
 from lab.mirror import ca, debian, keys
 from lab.shell import CommandError, run
 from lab.tree import Progress
@@ -59,6 +59,10 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
         if not base.is_dir():
             say(f"{spec['name']}: laying its identity over the common tree")
             _identify(distro_id, spec, arch, common, base)
+            prune.use(base)
+            for name in prune.prune(home):
+                say(f"deleted {name}, which nothing stands on any more")
+        prune.use(base)
     return base
 
 

@@ -68,7 +68,7 @@ def up(lab: Lab | None = None) -> dict[str, Any]:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "KILN_LAB_STATE": str(lab.root)},
         )
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline:

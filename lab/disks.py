@@ -13,6 +13,9 @@ from pathlib import Path
 from lab.settings import Lab
 from lab.shell import CommandError, run
 
+# Beside an instance's disk: the root filesystem that it stands on.
+BASE = "base"
+
 
 def folder(lab: Lab, instance_id: str) -> Path:
     """Where an instance keeps its disk, its console log and what the lab tells it."""
@@ -27,6 +30,7 @@ def mount(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
         return merged
     for name in ("upper", "work", "root"):
         (home / name).mkdir(parents=True, exist_ok=True)
+    (home / BASE).write_text(str(layers[0]))
     lower = ":".join(str(layer) for layer in reversed(layers))
     options = f"lowerdir={lower},upperdir={home / 'upper'},workdir={home / 'work'}"
     run("mount", "-t", "overlay", f"{lab.bridge}-{instance_id}", "-o", options, str(merged))
@@ -74,6 +78,7 @@ def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
     home = folder(lab, instance_id)
     for name in ("upper", "work", "root", "lab"):
         shutil.rmtree(home / name, ignore_errors=True)
+    (home / BASE).unlink(missing_ok=True)
     if not keep_log:
         shutil.rmtree(home, ignore_errors=True)
 

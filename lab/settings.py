@@ -91,7 +91,7 @@ def current() -> Lab:
 
     Raises KilnError when it is no number that a lab can have.
     """
-    root = Path(os.environ.get("KILN_LAB_STATE", "/var/lib/kiln-lab"))
+    root = Path(os.environ.get("KILN_LAB_STATE", "/var/lib/kiln-lab")).absolute()
     index = os.environ.get("KILN_LAB_INDEX", "0")
     if not index.isdigit() or int(index) > 255 - FIRST_NETWORK:
         raise KilnError(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kiln.errors import world_failed
-from lab import aptsources, distros
+from lab import aptsources, distros, prune
 from lab.shell import CommandError, run
 
 Progress = Callable[[str], None]
@@ -21,7 +21,10 @@ _COPIED = ("etc", "var")
 
 def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
     """The tree for a family of distributions (al or debian) below `home`, made when missing."""
-    return _of_family(_common(home, arch, say), family)
+    common = _common(home, arch, say)
+    found = _of_family(common, family)
+    prune.use(common, found)
+    return found
 
 
 def _common(home: Path, arch: str, say: Progress) -> Path:

@@ -157,6 +157,9 @@ def inventory(ec2: Any) -> dict[str, set[str]]:
         },
         "volumes": {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]},
         "amis": {one["ImageId"] for one in ec2.describe_images(Owners=["self"])["Images"]},
+        "snapshots": {
+            one["SnapshotId"] for one in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
+        },
     }
 
 

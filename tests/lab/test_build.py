@@ -181,9 +181,12 @@ def test_packers_own_words_are_kept_whole(built: Finished) -> None:
     assert f"us-east-1: {built.record['ami_id']}" in log
 
 
-def test_nothing_but_the_ami_is_left(built: Finished) -> None:
+def test_nothing_but_the_ami_is_left(built: Finished, image: dict[str, Any]) -> None:
     new = {kind: found - built.before[kind] for kind, found in built.after.items()}
     assert new.pop("amis") == {built.record["ami_id"]}
+    assert new.pop("snapshots") == {
+        device["Ebs"]["SnapshotId"] for device in image["BlockDeviceMappings"]
+    }
     assert new == {kind: set() for kind in new}
 
 

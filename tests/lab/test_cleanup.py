@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
@@ -13,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, inventory, users_environment
+from conftest import ROOT, inventory, users_environment, wait_for
 
 from lab import control
 
+AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
+BOTH = ("build", "--distro", "al2", "--driver", "550", "--all", "--target", "lab")
 KINDS = {"instances", "key pairs", "security groups", "volumes"}
+BAKED = {"amis", "snapshots"}
+# Another type for the instance that is to stay dark, so that it alone does.
+DARK = "g5.xlarge"
 
 
 @dataclass(frozen=True)
@@ -28,15 +35,31 @@ class Going:
     process: subprocess.Popen[str]
     home: Path
 
-    def wait_for_log(self, text: str, timeout: float = 120) -> None:
-        """Wait until Packer says so."""
+    def wait_for_log(self, text: str, logs: int = 1) -> None:
+        """Wait until Packer says so, of each of several rows."""
+        self.wait(
+            lambda: sum(text in log.read_text() for log in self.home.rglob("packer.log")) == logs,
+            f"packer says {text!r}",
+        )
+
+    def wait_for_boot(self, ec2: Any, instance_type: str) -> None:
+        """Wait until the AMI is booting."""
+        mine = [
+            {"Name": "tag:Name", "Values": ["kiln-verify-*"]},
+            {"Name": "instance-type", "Values": [instance_type]},
+        ]
+        self.wait(lambda: bool(ec2.describe_instances(Filters=mine)["Reservations"]), "boot")
+
+    def wait_for_checks(self) -> None:
+        """Wait until the checks run."""
+        self.wait(lambda: any(self.home.rglob("expect.json")), "checks")
+
+    def wait(self, happened: Callable[[], bool], what: str, timeout: float = 300) -> None:
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            if any(text in log.read_text() for log in self.home.rglob("packer.log")):
-                return
+        while not happened():
             assert self.process.poll() is None, self.end()
+            assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
             time.sleep(0.05)
-        raise AssertionError(f"packer did not say {text!r}")
 
     def signal(self, number: int) -> None:
         os.killpg(self.process.pid, number)
@@ -53,9 +76,9 @@ class Going:
         return self.process.returncode, out + err
 
 
-def start_build(home: Path, *more: str, **environment: str) -> Going:
+def start(home: Path, *arguments: str, **environment: str) -> Going:
     process = subprocess.Popen(
-        [str(ROOT / "invoke"), *BUILD, *more],
+        [str(ROOT / "invoke"), *arguments],
         cwd=ROOT,
         env=users_environment(home) | environment,
         stdin=subprocess.DEVNULL,
@@ -70,7 +93,7 @@ def start_build(home: Path, *more: str, **environment: str) -> Going:
 @pytest.fixture
 def going(lab: Any, tmp_path: Path, new: Callable[[], Any]) -> Iterator[Going]:
     """A build in the middle of its bake, with the home and build folder that `kiln` has."""
-    one = start_build(tmp_path)
+    one = start(tmp_path, *BUILD)
     try:
         one.wait_for_log("Instance ID")
         yield one
@@ -92,6 +115,12 @@ def watch(ec2: Any) -> Callable[[], New]:
     return new
 
 
+def watch_gone(ec2: Any, made: New) -> New:
+    """What was made and is not there any more, by kind."""
+    now = inventory(ec2)
+    return {kind: found - now[kind] for kind, found in made.items()}
+
+
 @pytest.fixture
 def new(ec2: Any) -> Callable[[], New]:
     """What is in EC2 that was not there before the test."""
@@ -105,51 +134,76 @@ def private_keys(home: Path) -> list[Path]:
 
 
 def not_named(made: New, text: str) -> set[str]:
-    """What was made and goes unsaid in a text. (Volumes go with their instances.)"""
+    """The ids that go unsaid in a text. (Volumes go with their instances.)"""
     ids = set().union(*(found for kind, found in made.items() if kind != "volumes"))
     return {one for one in ids if one not in text}
 
 
+@pytest.fixture(scope="module")
+def image(lab: Any, ec2: Any, source_ami: str) -> str:
+    """An AMI that says it is one of ours: enough to be booted and checked."""
+    launched = ec2.run_instances(
+        ImageId=source_ami, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
+    )["Instances"][0]["InstanceId"]
+    wait_for(ec2, launched, "running")
+    ec2.stop_instances(InstanceIds=[launched])
+    wait_for(ec2, launched, "stopped")
+    made = str(ec2.create_image(InstanceId=launched, Name=f"{AL2}-{time.time()}")["ImageId"])
+    ec2.get_waiter("image_available").wait(ImageIds=[made], WaiterConfig={"Delay": 1})
+    ec2.create_tags(Resources=[made], Tags=[{"Key": "kiln:recipe", "Value": AL2}])
+    ec2.terminate_instances(InstanceIds=[launched])
+    wait_for(ec2, launched, "terminated")
+    return made
+
+
+def verdict_on(ec2: Any, image: str) -> list[str]:
+    tags = ec2.describe_images(ImageIds=[image])["Images"][0]["Tags"]
+    return [tag["Value"] for tag in tags if tag["Key"] == "kiln:verified"]
+
+
+def processes_of(run_id: str) -> list[str]:
+    """The command lines of what a run has started and not ended: Packer, checks, SSH."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"KILN_RUN_ID={run_id}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
+    return found
+
+
 @dataclass(frozen=True)
-class Failed:
-    """A build that failed: how, and what is new on disk and in EC2 after it."""
+class Ended:
+    """A run that did not get to its end: how it was ended, and what it had made until then."""
 
     code: int
     said: str
     home: Path
-    new: New
+    made: New
 
 
 @pytest.fixture(scope="module")
-def failed(
+def ended(
     lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Failed]]:
-    """Two builds side by side, since Packer asks for capacity eleven times, for most of a minute.
+) -> Iterator[dict[str, Ended]]:
+    """Two builds that come as far as an AMI, side by side: baking takes the time here.
 
-    One finds no capacity for its own instance type, the other's AMI never boots.
+    One is asked to stop while its checks run, the other killed while its AMI boots.
     """
-    control.order_fault(
-        lab,
-        action="RunInstances",
-        code="InsufficientInstanceCapacity",
-        match={"InstanceType": "p4d.24xlarge"},
-        times=50,
-    )
+    control.order_fault(lab, action="boot", code="never", match={"InstanceType": DARK})
     new = watch(ec2)
-    waiting = start_build(tmp_path_factory.mktemp("full"), "--instance-type", "p4d.24xlarge")
-    baking = None
+    checked = start(tmp_path_factory.mktemp("checked"), *BUILD)
+    dark = start(tmp_path_factory.mktemp("dark"), *BUILD, "--verify-instance-type", DARK)
     try:
-        waiting.wait_for_log("Launching")
-        baking = start_build(tmp_path_factory.mktemp("dark"), KILN_SSH_TIMEOUT="5")
-        baking.wait_for_log("Creating AMI")
-        control.order_fault(lab, action="boot", code="never")
-        ends = {"no capacity": (waiting, waiting.end()), "no boot": (baking, baking.end())}
-        left = new()
-        yield {name: Failed(*end, one.home, left) for name, (one, end) in ends.items()}
+        dark.wait_for_boot(ec2, DARK)
+        checked.wait_for_checks()
+        made = new()
+        checked.signal(signal.SIGTERM)
+        dark.signal(signal.SIGKILL)
+        ends = {"in its checks": checked, "booting": dark}
+        yield {name: Ended(*one.end(), one.home, made) for name, one in ends.items()}
     finally:
-        waiting.stop()
-        if baking:
-            baking.stop()
+        checked.stop()
+        dark.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -183,34 +237,167 @@ def test_the_next_build_removes_what_a_killed_one_left(
     done = kiln(*BUILD)
     assert done.returncode == 1, done.stderr
     assert "VcpuLimitExceeded" in done.stderr
-    (told,) = [line for line in done.stderr.splitlines() if "had crashed; removed " in line]
-    assert f"run {state.parent.name} had crashed" in told
+    (told,) = [line for line in done.stderr.splitlines() if "had not cleaned up; removed " in line]
+    assert f"run {state.parent.name} had not cleaned up" in told
     assert not_named(left, told) == set()
     assert new() == {}
     assert private_keys(going.home) == []
 
 
-def test_no_capacity_is_one_message_in_awss_words(failed: dict[str, Failed]) -> None:
-    end = failed["no capacity"]
-    assert end.code == 1, end.said
-    assert end.said.count("error: ") == 1
-    error = end.said[end.said.index("error: ") :]
+def test_no_capacity_is_told_at_once_in_awss_words_and_what_to_do(
+    lab: Any, new: Callable[[], New], kiln: Callable[..., Any], tmp_path: Path
+) -> None:
+    control.order_fault(
+        lab,
+        action="RunInstances",
+        code="InsufficientInstanceCapacity",
+        match={"InstanceType": "p4d.24xlarge"},
+        times=50,
+    )
+    done = kiln(*BUILD, "--instance-type", "p4d.24xlarge")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("error: ") == 1
+    error = done.stderr[done.stderr.index("error: ") :]
     assert "InsufficientInstanceCapacity: We currently do not have sufficient p4d.24xlarge capac" in error  # fmt: skip  # noqa: E501
-    assert "Traceback" not in end.said
+    assert "another availability zone (--subnet-id), another --instance-type" in error
+    assert "Traceback" not in done.stderr
+    (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
+    assert record["status"] == "failed"
+    assert record["seconds"]["packer build"] < 15
+    assert new() == {}
+    assert private_keys(tmp_path) == []
 
 
-def test_an_ami_that_never_boots_is_one_message(failed: dict[str, Failed]) -> None:
-    end = failed["no boot"]
+def test_an_ami_that_never_boots_is_one_message(
+    lab: Any, new: Callable[[], New], kiln: Callable[..., Any], image: str, tmp_path: Path
+) -> None:
+    control.order_fault(lab, action="boot", code="never")
+    done = kiln("verify", "--ami", image, "--target", "lab", KILN_SSH_TIMEOUT="3")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert "does not answer over SSH after 3 s" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert new() == {}
+    assert private_keys(tmp_path) == []
+
+
+def test_all_rows_are_interrupted_together(
+    lab: Any, new: Callable[[], New], tmp_path: Path
+) -> None:
+    both = start(tmp_path, *BOTH)
+    try:
+        both.wait_for_log("Instance ID", logs=2)
+        made = new()
+        assert {kind: len(found) for kind, found in made.items()} == dict.fromkeys(KINDS, 2)
+        both.signal(signal.SIGINT)
+        code, said = both.end()
+    finally:
+        both.stop()
+    assert code == 1, said
+    assert len(re.findall("error: .*: interrupted\n  cleaned up: ", said)) == 2
+    assert not_named(made, said) == set()
+    assert "Traceback" not in said
+    assert new() == {}
+    assert private_keys(tmp_path) == []
+
+
+def test_ctrl_c_twice_does_not_cut_the_clean_up_short(going: Going, new: Callable[[], New]) -> None:
+    going.signal(signal.SIGINT)
+    time.sleep(0.5)
+    going.signal(signal.SIGINT)
+    code, said = going.end()
+    assert code == 1, said
+    assert "still stopping: what was made is being removed, please wait" in said
+    assert "Traceback" not in said
+    assert new() == {}
+
+
+def test_checks_are_interrupted_and_the_ami_has_no_verdict(
+    new: Callable[[], New], image: str, ec2: Any, tmp_path: Path
+) -> None:
+    checking = start(tmp_path, "verify", "--ami", image, "--target", "lab")
+    try:
+        checking.wait_for_checks()
+        made = new()
+        assert set(made) == KINDS
+        checking.signal(signal.SIGTERM)
+        code, said = checking.end()
+    finally:
+        checking.stop()
+    assert code == 1, said
+    assert "interrupted" in said
+    assert not_named(made, said[said.index("cleaned up: ") :]) == set()
+    assert "Traceback" not in said
+    assert new() == {}
+    assert verdict_on(ec2, image) == []
+    (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
+    assert (record["status"], record["ami_id"]) == ("unverified", image)
+    assert private_keys(tmp_path) == []
+    assert processes_of(record["run_id"]) == []
+
+
+def test_a_boot_is_interrupted_at_once(
+    lab: Any, new: Callable[[], New], image: str, ec2: Any, tmp_path: Path
+) -> None:
+    control.order_fault(lab, action="boot", code="never")
+    booting = start(
+        tmp_path, "verify", "--ami", image, "--target", "lab", "--instance-type", "g4dn.2xlarge"
+    )
+    try:
+        booting.wait_for_boot(ec2, "g4dn.2xlarge")
+        booting.signal(signal.SIGINT)
+        code, said = booting.end()
+    finally:
+        booting.stop()
+    assert code == 1, said
+    assert re.search("interrupted\n  cleaned up: instance i-", said)
+    assert new() == {}
+
+
+def test_a_clean_up_that_is_refused_says_what_is_left_and_the_next_run_removes_it(
+    lab: Any, new: Callable[[], New], image: str, kiln: Callable[..., Any], tmp_path: Path
+) -> None:
+    verify = ("verify", "--ami", image, "--target", "lab")
+    control.order_fault(lab, action="DeleteSecurityGroup", code="UnauthorizedOperation")
+    control.order_fault(lab, action="boot", code="never")
+    done = kiln(*verify, KILN_SSH_TIMEOUT="1")
+    assert done.returncode == 1, done.stderr
+    left = new()
+    assert set(left) == {"security groups"}
+    (group,) = left["security groups"]
+    assert "DeleteSecurityGroup answered UnauthorizedOperation" in done.stderr
+    assert f"left: security group {group}\n" in done.stderr
+    (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
+    assert record["left"] == [f"security group {group}"]
+    control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
+    again = kiln(*verify)
+    assert f"had not cleaned up; removed security group {group}\n" in again.stderr
+    assert new() == {}
+
+
+def test_a_build_interrupted_in_its_checks_removes_its_ami_and_snapshot(
+    ended: dict[str, Ended], ec2: Any
+) -> None:
+    end = ended["in its checks"]
+    assert set(end.made) == KINDS | BAKED
     assert end.code == 1, end.said
-    assert end.said.count("error: ") == 1
-    assert "does not answer over SSH after 5 s" in end.said
-    assert "Traceback" not in end.said
+    told = end.said[end.said.index("cleaned up: ") :]
+    gone = watch_gone(ec2, end.made)
+    # The other one's are still there: it was killed.
+    assert {kind: len(found) for kind, found in gone.items()} == dict.fromkeys(KINDS | BAKED, 1)
+    assert not_named(gone, told) == set()
+    assert private_keys(end.home) == []
 
 
-def test_a_failed_build_leaves_nothing_in_ec2(failed: dict[str, Failed]) -> None:
-    assert re.search("clean-up .*AMI ami-", failed["no boot"].said)
-    assert [end.new for end in failed.values()] == [{}, {}]
-
-
-def test_a_failed_build_leaves_no_private_key(failed: dict[str, Failed]) -> None:
-    assert [private_keys(end.home) for end in failed.values()] == [[], []]
+def test_the_next_run_removes_the_ami_of_a_build_killed_while_it_booted(
+    ended: dict[str, Ended], lab: Any, ec2: Any, kiln: Callable[..., Any]
+) -> None:
+    end = ended["booting"]
+    control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
+    done = kiln(*BUILD, KILN_BUILD_DIR=str(end.home / "build"))
+    assert done.returncode == 1, done.stderr
+    (told,) = [line for line in done.stderr.splitlines() if "had not cleaned up; removed " in line]
+    assert all(f"{kind} " in told for kind in ("instance", "AMI", "snapshot", "key pair"))
+    gone = watch_gone(ec2, end.made)
+    assert gone == end.made
+    assert private_keys(end.home) == []

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from kiln import packer, packer_output
 from kiln.errors import KilnError
 from kiln.packer import Event, Packer
 from kiln.paths import ROOT
+from kiln.stopping import Stop
 
 OLD = Packer(Path("/usr/bin/packer"), (1, 6, 6))
 NEW = Packer(Path("/usr/bin/packer"), (1, 11, 2))
@@ -216,7 +216,7 @@ def test_an_old_manifest_is_not_taken_for_a_new_one(real: Packer, folder: Path) 
 
 
 def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, folder: Path) -> None:
-    stop = threading.Event()
+    stop = Stop()
     seen: list[str] = []
 
     def watch(event: Event) -> None:
@@ -238,13 +238,16 @@ def test_ctrl_c_stops_packer_once_and_waits_for_it(
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from kiln import packer, packer_output
-result = packer.run_build(
-    packer.find(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
-    manifest=Path({str(folder)!r}, "manifest.json"),
-    variables={{"script": "echo started; exec sleep 2"}},
-    on_event=lambda event: print(event.text, flush=True),
-)
+from kiln import packer, packer_output, stopping
+stop = stopping.Stop()
+with stopping.on_signals(stop):
+    result = packer.run_build(
+        packer.find(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
+        manifest=Path({str(folder)!r}, "manifest.json"),
+        variables={{"script": "echo started; exec sleep 2"}},
+        on_event=lambda event: print(event.text, flush=True),
+        stop=stop,
+    )
 print("interrupted", result.interrupted, flush=True)
 """
     caller = subprocess.Popen(

@@ -150,6 +150,12 @@ variable "manifest" {
   default     = "manifest.json"
 }
 
+variable "max_retries" {
+  type        = number
+  description = "Of a call that AWS throttles or has no capacity for. Packer's own 10 take most of a minute to say so."
+  default     = 5
+}
+
 variable "poll_seconds" {
   type        = number
   description = "Between two questions whether EC2 is done."
@@ -247,6 +253,7 @@ source "amazon-ebs" "gpu" {
   skip_metadata_api_check    = var.skip_metadata_api_check
   skip_region_validation     = var.skip_region_validation
   skip_credential_validation = var.skip_credential_validation
+  max_retries                = var.max_retries
 
   source_ami           = var.source_ami
   instance_type        = var.instance_type

@@ -1,0 +1,76 @@
+"""Old root filesystems of the lab go when nothing stands on them, and never before."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from lab import disks, prune
+
+OLD = "al2-x86_64-0123456789ab"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The lab's folder of root filesystems, with one that was made long ago."""
+    base = tmp_path / "bases" / OLD
+    (base / "etc").mkdir(parents=True)
+    (base / "etc" / "os-release").write_text("ID=amzn\n")
+    return tmp_path / "bases"
+
+
+def much_later() -> float:
+    return time.time() + prune.GRACE + 60
+
+
+def test_one_that_nothing_stands_on_is_deleted(home: Path) -> None:
+    assert prune.prune(home, much_later()) == [OLD]
+    assert [path.name for path in home.iterdir() if path.name != ".used"] == []
+
+
+def test_one_that_a_build_asked_for_just_now_stays(home: Path) -> None:
+    prune.use(home / OLD)
+    assert prune.prune(home) == []
+    assert (home / OLD / "etc" / "os-release").exists()
+    assert prune.prune(home, much_later()) == [OLD]
+    assert list((home / ".used").iterdir()) == []
+
+
+def test_one_under_an_ami_of_another_lab_stays(home: Path) -> None:
+    image = home.parent / "lab7" / "images" / "ami-1" / "image.json"
+    image.parent.mkdir(parents=True)
+    image.write_text(json.dumps({"base": str(home / OLD)}))
+    assert prune.prune(home, much_later()) == []
+    image.unlink()
+    assert prune.prune(home, much_later()) == [OLD]
+
+
+def test_one_under_an_instance_stays(home: Path) -> None:
+    base = home.parent / "lab0" / "instances" / "i-1" / disks.BASE
+    base.parent.mkdir(parents=True)
+    base.write_text(str(home / OLD))
+    assert prune.prune(home, much_later()) == []
+
+
+def test_one_that_was_imported_stays_until_another_is(home: Path) -> None:
+    link = home / "al2-x86_64-imported"
+    link.symlink_to(OLD)
+    assert prune.prune(home, much_later()) == []
+    (home / "newer").mkdir()
+    link.unlink()
+    link.symlink_to("newer")
+    assert prune.prune(home, much_later()) == [OLD]
+
+
+def test_what_a_killed_lab_left_half_made_goes(home: Path) -> None:
+    (home / ".making-al2-x86_64-ba9876543210" / "etc").mkdir(parents=True)
+    (home / ".importing-al2-x86_64-4242").mkdir()
+    (home / "mmdebstrap.log").touch()
+    prune.use(home / OLD)
+    prune.prune(home)
+    left = {path.name for path in home.iterdir()}
+    # An import takes no lock: it may be going on.
+    assert left == {OLD, ".used", ".importing-al2-x86_64-4242", "mmdebstrap.log"}

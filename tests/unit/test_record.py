@@ -1,0 +1,114 @@
+"""Build records: written whole or not at all, and found again by any of a build's names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln import paths, record, runs
+from kiln.errors import KilnError
+from kiln.target import Target
+
+LAB = Target("lab", "a test", "us-east-1", endpoint="http://127.0.0.1:4599")
+ROW = "al2-510.47.03-cuda11.6-base-x86_64"
+
+
+@pytest.fixture(autouse=True)
+def build_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    return tmp_path / "build"
+
+
+def built(row: str = ROW, run_id: str | None = None, **more: Any) -> Path:
+    """A run of that row with a record; its file."""
+    if run_id is None:
+        with runs.started(row, LAB) as run:
+            record.write(run, {"run_id": run.id, **more})
+        return run.record
+    named = runs.Run(run_id, row, paths.build_dir() / row / run_id)
+    named.folder.mkdir(parents=True)
+    record.write(named, {"run_id": run_id, **more})
+    return named.record
+
+
+def test_a_record_names_its_schema_first() -> None:
+    path = built(status="verified")
+    assert list(json.loads(path.read_text())) == ["schema", "run_id", "status"]
+
+
+def test_a_record_that_cannot_be_written_leaves_the_old_one_whole() -> None:
+    path = built(status="verified")
+    run = runs.Run(path.parent.name, ROW, path.parent)
+    with pytest.raises(TypeError):
+        record.write(run, {"status": object()})
+    assert json.loads(path.read_text())["status"] == "verified"
+
+
+def test_a_reader_sees_the_old_record_or_the_new_one_and_never_half_of_one() -> None:
+    path = built(status="verified")
+    with path.open() as reader:
+        record.write(runs.Run(path.parent.name, ROW, path.parent), {"status": "failed"})
+        assert json.load(reader)["status"] == "verified"
+    assert json.loads(path.read_text())["status"] == "failed"
+
+
+def test_an_ami_that_was_never_built_here_has_no_last_record() -> None:
+    assert record.last(ROW) is None
+
+
+def test_the_newest_run_is_the_last_one() -> None:
+    built(run_id="20261121T000001Z-ffff", status="failed")
+    built(run_id="20261121T000002Z-0000", status="verified")
+    last = record.last(ROW)
+    assert last and last["status"] == "verified"
+    assert [one["status"] for one in record.all_of(ROW)] == ["verified", "failed"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\xff"])
+def test_a_torn_record_is_passed_over(text: str) -> None:
+    built(run_id="20261121T000001Z-aaaa", status="verified")
+    torn = built(run_id="20261121T000002Z-bbbb", status="failed")
+    torn.write_bytes(text.encode("latin-1"))
+    last = record.last(ROW)
+    assert last and last["status"] == "verified"
+
+
+def test_a_build_is_found_by_its_file_ami_run_and_name() -> None:
+    path = built(
+        run_id="20261121T000001Z-aaaa",
+        ami_id="ami-1",
+        amis={"us-east-1": "ami-1", "eu-west-1": "ami-2"},
+        versions={"schema": 1},
+    )
+    for name in (str(path), "ami-1", "ami-2", "20261121T000001Z-aaaa", ROW):
+        assert record.find(name)["run_id"] == "20261121T000001Z-aaaa", name
+
+
+def test_the_name_alone_means_the_newest_build_that_has_an_image() -> None:
+    built(run_id="20261121T000001Z-aaaa", versions={"schema": 1})
+    built(run_id="20261121T000002Z-bbbb", versions=None)
+    assert record.find(ROW)["run_id"] == "20261121T000001Z-aaaa"
+
+
+def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
+    built(versions={})
+    with pytest.raises(KilnError, match="no record of such a build") as caught:
+        record.find(ROW.replace("510", "511"))
+    assert f"did you mean '{ROW}'?" in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("{", "not a JSON record"), ("[]", "it is no mapping"), (None, "no such file")],
+)
+def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str | None, says: str) -> None:
+    path = tmp_path / "mine.json"
+    if text:
+        path.write_text(text)
+    with pytest.raises(KilnError, match=says) as caught:
+        record.find(str(path))
+    assert str(path) in str(caught.value)

@@ -1,0 +1,124 @@
+"""The HTML report: all that the record says, failures first, and nothing from outside."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from kiln import matrix, report
+
+
+def a_record(**more: Any) -> dict[str, Any]:
+    return {
+        "run_id": "20261121T000000Z-aaaa",
+        "status": "verified",
+        "recipe": matrix.load_recipes()[0].as_json(),
+        "digest": "d" * 64,
+        "target": "aws",
+        "region": "eu-central-1",
+        "source_ami": {"ami_id": "ami-0parent", "name": "amzn2"},
+        "ami_id": "ami-0made",
+        "verify_instance_type": "g4dn.xlarge",
+        "packer": "Packer 1.6.6 (/usr/bin/packer)",
+        "git_commit": "c0ffee",
+        "finished": "2026-11-21T00:10:00Z",
+        "seconds": {"packer build": 59.26, "checks": 9.0},
+        "checks": checks(("test_cuda", "test_the_packages_are_held", "passed", "")),
+        **more,
+    }
+
+
+def checks(*those: tuple[str, str, str, str]) -> dict[str, Any]:
+    found = [dict(zip(("file", "name", "outcome", "message"), one, strict=True)) for one in those]
+    return {
+        **{
+            outcome: sum(one["outcome"] == outcome for one in found)
+            for outcome in ("passed", "failed", "skipped")
+        },
+        "checks": found,
+    }
+
+
+def text_of(page: str) -> str:
+    """What a reader sees, without the marks."""
+    body = page[page.index("<body>") :]
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+def test_it_says_what_was_built_and_how_it_was_found_to_be() -> None:
+    text = text_of(report.render(a_record()))
+    assert "verified ami-0made in eu-central-1, run 20261121T000000Z-aaaa" in text
+    assert "Source AMI ami-0parent amzn2" in text
+    assert "Checks: 1 passed , 0 failed , 0 skipped" in text
+    assert "cuda 1 passed passed the packages are held" in text
+    assert "packer build 59.3 s" in text
+
+
+def test_it_needs_nothing_from_anywhere_else() -> None:
+    page = report.render(a_record())
+    assert page.startswith("<!DOCTYPE html>")
+    assert not re.search(r"<script|<link|<img|https?://|@import|url\(", page)
+
+
+def test_what_failed_comes_before_everything_else_with_its_words() -> None:
+    failing = checks(
+        ("test_cuda", "test_it_is_there", "passed", ""),
+        ("test_nvidia_driver", "test_it_answers", "failed", "assert '510' == '580'"),
+    )
+    page = report.render(a_record(status="failed", checks=failing))
+    text = text_of(page)
+    assert text.index("nvidia-driver: it answers assert &#39;510&#39;") < text.index("What was")
+    assert re.findall(r"<details( open)?>\s*<summary><b>([\w-]+)", page) == [
+        ("", "cuda"),
+        (" open", "nvidia-driver"),
+    ]
+
+
+def test_a_component_that_was_skipped_as_a_whole_says_why_once_at_its_head() -> None:
+    why = "dcgm is not part of this image"
+    skipped = checks(
+        ("test_dcgm", "test_a", "skipped", why),
+        ("test_dcgm", "test_b", "skipped", why),
+        ("test_boot", "test_c", "passed", ""),
+        ("test_boot", "test_d", "skipped", "no"),
+    )
+    text = text_of(report.render(a_record(checks=skipped)))
+    assert f"dcgm 2 skipped ({why})" in text
+    assert "boot 1 passed , 1 skipped passed c" in text
+
+
+def test_a_run_that_broke_off_says_why_and_what_is_left() -> None:
+    page = report.render(
+        a_record(
+            status="failed",
+            ami_id=None,
+            checks=None,
+            error="packer build failed: InsufficientInstanceCapacity",
+            left=["instance i-1", "key pair kiln-x"],
+        )
+    )
+    text = text_of(page)
+    assert "failed no AMI in eu-central-1" in text
+    assert "It broke off: packer build failed: InsufficientInstanceCapacity" in text
+    assert "Still in EC2, because the clean-up was refused: instance i-1 key pair kiln-x" in text
+    assert "Nothing was checked." in text
+    assert "passed" not in text
+    assert "Checked on" not in text
+
+
+@pytest.mark.parametrize("where", ["error", "message"])
+def test_what_a_machine_said_cannot_become_part_of_the_page(where: str) -> None:
+    evil = "<script>alert('x')</script>"
+    more: dict[str, Any] = {"error": evil}
+    if where == "message":
+        more = {"checks": checks(("test_a", "test_b", "failed", evil))}
+    page = report.render(a_record(**more))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_only_an_ami_of_the_lab_is_called_one() -> None:
+    assert "exists in the lab alone" in text_of(report.render(a_record(target="lab")))
+    assert "lab" not in text_of(report.render(a_record()))

@@ -1,0 +1,240 @@
+"""What a run makes in EC2, and taking it away again. EC2 is moto, in this process."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from kiln import resources
+from kiln.runs import Run
+from kiln.target import Target
+
+AWS = Target("aws", "a test", "eu-central-1", account="123456789012")
+MINE = "20261121T000000Z-aaaa"
+OTHERS = "20261121T000000Z-bbbb"
+
+
+@pytest.fixture
+def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setattr(resources, "_own_address", lambda target: "192.0.2.7/32")
+    with mock_aws():
+        yield boto3.client("ec2", "eu-central-1")
+
+
+Make = Callable[[str], dict[str, str]]
+
+
+@pytest.fixture
+def make(ec2: Any, tmp_path: Path) -> Make:
+    """All that a run of that id makes until it has an AMI, by kind."""
+
+    def everything(run_id: str) -> dict[str, str]:
+        run = a_run(tmp_path, run_id)
+        access = resources.make_access(run, AWS)
+        instance = an_instance(ec2, run_id)
+        image, snapshot = an_image(ec2, instance, f"row-{run_id}", resources.tags(run_id))
+        volume = ec2.create_volume(
+            AvailabilityZone="eu-central-1a",
+            Size=1,
+            TagSpecifications=[{"ResourceType": "volume", "Tags": resources.tags(run_id)}],
+        )["VolumeId"]
+        return {
+            "instance": instance,
+            "AMI": image,
+            "snapshot": snapshot,
+            "key pair": access.key_name,
+            "security group": access.security_group,
+            "volume": volume,
+        }
+
+    return everything
+
+
+def a_run(folder: Path, run_id: str) -> Run:
+    run = Run(run_id, "row", folder / run_id)
+    run.folder.mkdir()
+    return run
+
+
+def an_instance(ec2: Any, run_id: str) -> str:
+    launched = ec2.run_instances(
+        ImageId=ec2.describe_images()["Images"][0]["ImageId"],
+        InstanceType="g4dn.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": resources.tags(run_id)}],
+    )
+    return str(launched["Instances"][0]["InstanceId"])
+
+
+def an_image(ec2: Any, instance: str, name: str, tags: list[Any] | None) -> tuple[str, str]:
+    """CreateImage, and what Packer does after it: tagging (or not yet)."""
+    image = ec2.create_image(InstanceId=instance, Name=name)["ImageId"]
+    mapping = ec2.describe_images(ImageIds=[image])["Images"][0]["BlockDeviceMappings"]
+    snapshot = mapping[0]["Ebs"]["SnapshotId"]
+    if tags:
+        ec2.create_tags(Resources=[image, snapshot], Tags=tags)
+    return image, snapshot
+
+
+def there(ec2: Any) -> set[str]:
+    """The ids of all that a run may leave, whoever's it is."""
+    pages = ec2.describe_instances()["Reservations"]
+    instances = [one for page in pages for one in page["Instances"]]
+    return {
+        *(i["InstanceId"] for i in instances if i["State"]["Name"] != "terminated"),
+        *(image["ImageId"] for image in ec2.describe_images(Owners=["self"])["Images"]),
+        *(one["SnapshotId"] for one in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]),
+        *(key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]),
+        *(group["GroupId"] for group in ec2.describe_security_groups()["SecurityGroups"]),
+        *(volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]),
+    }
+
+
+def words(made: dict[str, str]) -> set[str]:
+    return {f"{kind} {name}" for kind, name in made.items()}
+
+
+def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> None:
+    access = resources.make_access(a_run(tmp_path, MINE), AWS)
+    (group,) = ec2.describe_security_groups(GroupIds=[access.security_group])["SecurityGroups"]
+    (rule,) = group["IpPermissions"]
+    assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 22, 22)
+    assert [one["CidrIp"] for one in rule["IpRanges"]] == ["192.0.2.7/32"]
+    assert rule["Ipv6Ranges"] == []
+
+
+def test_the_private_key_is_for_its_owner_alone_and_can_be_forgotten(
+    ec2: Any, tmp_path: Path
+) -> None:
+    run = a_run(tmp_path, MINE)
+    access = resources.make_access(run, AWS)
+    assert access.key_file.read_text().startswith("-----BEGIN")
+    assert stat.S_IMODE(access.key_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(access.key_file.parent.stat().st_mode) == 0o700
+    resources.forget_key(run)
+    assert not access.key_file.parent.exists()
+
+
+def test_everything_of_a_run_is_removed_and_nothing_of_another(ec2: Any, make: Make) -> None:
+    mine, others = make(MINE), make(OTHERS)
+    before = there(ec2)
+    done = resources.remove(MINE, AWS, amis=True)
+    assert done.failures == []
+    assert set(done.removed) == words(mine)
+    gone = before - there(ec2)
+    assert gone >= set(mine.values())
+    assert gone & set(others.values()) == set()
+
+
+def test_a_finished_ami_and_its_snapshot_stay(ec2: Any, make: Make) -> None:
+    mine = make(MINE)
+    done = resources.remove(MINE, AWS, amis=False)
+    assert set(done.removed) == words(mine) - words({k: mine[k] for k in ("AMI", "snapshot")})
+    assert {mine["AMI"], mine["snapshot"]} <= there(ec2)
+
+
+def test_a_half_made_ami_is_found_by_its_name_before_packer_has_tagged_it(ec2: Any) -> None:
+    image, snapshot = an_image(ec2, an_instance(ec2, MINE), f"row-{MINE}", None)
+    done = resources.remove(MINE, AWS, amis=True)
+    assert done.failures == []
+    assert {f"AMI {image}", f"snapshot {snapshot}"} <= set(done.removed)
+    assert there(ec2) & {image, snapshot} == set()
+
+
+def test_what_is_half_made_is_tagged_first_since_only_that_may_be_removed(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, snapshot = an_image(ec2, an_instance(ec2, MINE), f"row-{MINE}", None)
+    deleted = resources._delete
+    tagged = []
+
+    def delete(client: Any, thing: resources.Thing) -> None:
+        found = client.describe_tags(Filters=[{"Name": "resource-id", "Values": [thing.id]}])
+        tagged.extend((tag["ResourceId"], tag["Key"], tag["Value"]) for tag in found["Tags"])
+        deleted(client, thing)
+
+    monkeypatch.setattr(resources, "_delete", delete)
+    resources.remove(MINE, AWS, amis=True)
+    assert {(image, "kiln:run-id", MINE), (snapshot, "kiln:run-id", MINE)} <= set(tagged)
+
+
+def test_a_snapshot_without_an_ami_is_found_by_the_instance_it_is_of(ec2: Any) -> None:
+    instance = an_instance(ec2, MINE)
+    volume = ec2.create_volume(AvailabilityZone="eu-central-1a", Size=1)["VolumeId"]
+    orphan, strangers = (
+        ec2.create_snapshot(
+            VolumeId=volume, Description=f"Created by CreateImage({of}) for ami-0123"
+        )["SnapshotId"]
+        for of in (instance, "i-0123456789abcdef0")
+    )
+    ec2.terminate_instances(InstanceIds=[instance])
+    done = resources.remove(MINE, AWS, amis=True)
+    assert f"snapshot {orphan}" in done.removed
+    assert orphan not in there(ec2)
+    assert strangers in there(ec2)
+
+
+def test_what_cannot_be_removed_keeps_none_of_the_rest(
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make(MINE)
+    kept = {kind: mine[kind] for kind in ("security group", "volume")}
+    deleted = resources._delete
+
+    def refused(client: Any, thing: resources.Thing) -> None:
+        if thing.kind in kept:
+            said = {"Error": {"Code": "UnauthorizedOperation", "Message": "not you"}}
+            raise ClientError(said, f"Delete {thing.kind}")  # type: ignore[arg-type]
+        deleted(client, thing)
+
+    monkeypatch.setattr(resources, "_delete", refused)
+    done = resources.remove(MINE, AWS, amis=True)
+    assert set(done.removed) == words(mine) - words(kept)
+    assert [failure.splitlines()[0] for failure in done.failures] == [
+        "not removed: Delete security group answered UnauthorizedOperation: not you",
+        "not removed: Delete volume answered UnauthorizedOperation: not you",
+    ]
+    assert set(resources.left(MINE, AWS, amis=True)) == words(kept)
+
+
+def test_what_somebody_else_removed_meanwhile_is_no_failure(
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(MINE)
+    deleted = resources._delete
+
+    def two_at_once(client: Any, thing: resources.Thing) -> None:
+        deleted(client, thing)
+        deleted(client, thing)
+
+    monkeypatch.setattr(resources, "_delete", two_at_once)
+    done = resources.remove(MINE, AWS, amis=True)
+    assert done.failures == []
+
+
+def test_a_run_that_made_nothing_has_nothing_to_remove(ec2: Any) -> None:
+    assert resources.remove(MINE, AWS, amis=True) == resources.Removal([], [])
+    assert resources.left(MINE, AWS, amis=True) == []
+
+
+def test_a_region_without_a_default_vpc_asks_for_a_subnet(ec2: Any, tmp_path: Path) -> None:
+    for subnet in ec2.describe_subnets()["Subnets"]:
+        ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    ec2.delete_vpc(VpcId=vpc)
+    with pytest.raises(ClientError):
+        ec2.describe_vpcs(VpcIds=[vpc])
+    with pytest.raises(Exception, match="no default VPC") as caught:
+        resources.make_access(a_run(tmp_path, MINE), AWS)
+    assert "--subnet-id" in str(caught.value)

@@ -1,0 +1,101 @@
+"""Ctrl-C and SIGTERM: a flag that a run looks at, and processes that end with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from kiln import stopping
+from kiln.stopping import Stop, StoppedError
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_raises_nothing_but_is_noticed(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stop = Stop()
+    with stopping.on_signals(stop):
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+        assert stop.is_set()
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+    assert capfd.readouterr().err.splitlines() == [
+        "stopping: what was made is being removed, please wait",
+        "still stopping: what was made is being removed, please wait",
+    ]
+
+
+def test_afterwards_signals_do_what_they_did_before() -> None:
+    with stopping.on_signals(Stop()):
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+
+def test_a_sleep_ends_when_the_end_is_asked_for() -> None:
+    stop = Stop()
+    threading.Timer(0.05, stop.set).start()
+    began = time.monotonic()
+    with pytest.raises(StoppedError):
+        stop.sleep(30)
+    assert time.monotonic() - began < 5
+
+
+def test_a_sleep_that_nobody_disturbs_takes_its_time() -> None:
+    began = time.monotonic()
+    Stop().sleep(0.15)
+    assert time.monotonic() - began >= 0.15
+
+
+def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
+    stop = Stop()
+    threading.Timer(0.1, stop.set).start()
+    began = time.monotonic()
+    with (
+        subprocess.Popen(
+            ["sh", "-c", "sleep 60 & sleep 60"],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process,
+        stopping.ending(process, stop),
+    ):
+        assert process.stdout
+        assert process.stdout.read() == ""
+    assert process.returncode == -signal.SIGKILL
+    assert time.monotonic() - began < 20
+
+
+def test_a_process_that_ends_by_itself_is_left_alone() -> None:
+    with (
+        subprocess.Popen(["true"], text=True, start_new_session=True) as process,
+        stopping.ending(process, Stop()),
+    ):
+        pass
+    assert process.returncode == 0
+
+
+def test_what_a_crashed_run_left_running_is_ended_and_nothing_of_another_run() -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    both = [
+        subprocess.Popen(sleep, env={**os.environ, **stopping.environment(run)})
+        for run in ("run-of-test-1", "run-of-test-12")
+    ]
+    try:
+        time.sleep(0.2)
+        stopping.end_processes("run-of-test-1")
+        assert both[0].wait(timeout=10) == -signal.SIGKILL
+        time.sleep(0.3)
+        assert both[1].poll() is None
+    finally:
+        for one in both:
+            one.kill()
+            one.wait()

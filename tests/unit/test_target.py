@@ -1,0 +1,106 @@
+"""Where a build happens, and why: said before anything is launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiln.errors import KilnError
+from kiln.target import choose
+
+ENDPOINT = "http://127.0.0.1:4602"
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user without AWS configuration; lab 3."""
+    import os
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("KILN_LAB_INDEX", "3")
+    monkeypatch.delenv("KILN_LAB_PORT", raising=False)
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")
+
+
+def test_without_credentials_it_is_the_lab() -> None:
+    target = choose("auto")
+    assert (target.kind, target.endpoint, target.place) == ("lab", ENDPOINT, ENDPOINT)
+    assert str(target) == (
+        "target: lab on this machine (no AWS credentials found); nothing of this is in AWS"
+    )
+
+
+@pytest.mark.usefixtures("credentials")
+def test_with_credentials_it_is_aws_and_it_says_where_they_come_from() -> None:
+    target = choose("auto", "eu-west-1")
+    assert (target.kind, target.endpoint, target.place) == ("aws", None, None)
+    assert str(target) == "target: AWS, region eu-west-1 (AWS credentials found: env)"
+
+
+@pytest.mark.usefixtures("credentials")
+def test_the_lab_can_be_asked_for_in_spite_of_credentials() -> None:
+    assert choose("lab").kind == "lab"
+
+
+@pytest.mark.usefixtures("credentials")
+def test_an_endpoint_that_is_the_labs_means_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", ENDPOINT + "/")
+    assert choose("auto").why == "AWS_ENDPOINT_URL is the lab's"
+
+
+def test_aws_without_credentials_is_refused() -> None:
+    with pytest.raises(KilnError, match="no AWS credentials") as caught:
+        choose("aws")
+    assert caught.value.exit_code == 2
+
+
+def test_a_target_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    with pytest.raises(KilnError, match="--target lba") as caught:
+        choose("lba")
+    assert "did you mean 'lab'?" in caught.value.hint
+
+
+@pytest.mark.usefixtures("credentials")
+def test_the_region_is_the_flags_then_the_environments_then_the_profiles(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert choose("auto").region == "us-east-1"
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text("[default]\nregion = ap-south-1\n")
+    assert choose("auto").region == "ap-south-1"
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    assert choose("auto").region == "eu-north-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    assert choose("auto").region == "eu-west-3"
+    assert choose("auto", "sa-east-1").region == "sa-east-1"
+
+
+def test_a_configuration_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobodys")
+    with pytest.raises(KilnError, match="nobodys") as caught:
+        choose("auto", "eu-west-1")
+    assert "--target lab" in str(caught.value)
+
+
+def test_a_configuration_that_cannot_be_used_is_named_where_the_region_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobodys")
+    with pytest.raises(KilnError, match="nobodys"):
+        choose("auto")
+
+
+def test_a_configuration_that_cannot_be_used_does_not_concern_the_lab(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobodys")
+    assert choose("lab").region == "us-east-1"

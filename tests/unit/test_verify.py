@@ -1,0 +1,145 @@
+"""The verdict on an AMI: honest about what ran, what did not, and what nobody knows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kiln import verify
+from kiln.errors import KilnError
+from kiln.machine import Machine
+from kiln.stopping import Stop, StoppedError
+from kiln.target import Target
+from kiln.verify import Check, Verdict
+
+LAB = Target("lab", "a test", "us-east-1", endpoint="http://127.0.0.1:4599")
+
+
+def verdict(*outcomes: str) -> Verdict:
+    return Verdict(tuple(Check(f"c{n}", "f", o, 0.1) for n, o in enumerate(outcomes)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "passed"),
+    [
+        (("passed",), True),
+        (("passed", "skipped"), True),
+        (("passed", "failed"), False),
+        (("skipped", "skipped"), False),
+        ((), False),
+    ],
+)
+def test_an_ami_has_passed_when_something_passed_and_nothing_failed(
+    outcomes: tuple[str, ...], passed: bool
+) -> None:
+    assert verdict(*outcomes).passed is passed
+
+
+def test_a_verdict_counts_each_outcome_and_keeps_each_check() -> None:
+    found = verdict("passed", "skipped", "passed", "failed").as_json()
+    assert (found["passed"], found["failed"], found["skipped"]) == (2, 1, 1)
+    assert [one["name"] for one in found["checks"]] == ["c0", "c1", "c2", "c3"]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """An address for pytest to be given; the checks of these tests never go there."""
+    return Machine("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1")
+
+
+def run(machine: Machine, tmp_path: Path, checks: str, stop: Stop | None = None) -> Verdict:
+    """Run checks that are this text, by the real pytest."""
+    tests = tmp_path / "test_some.py"
+    tests.write_text(f"import os\nimport time\n\nimport pytest\n\n\n{checks}\n")
+    return verify.run_checks(machine, {}, tmp_path, stop=stop or Stop(), tests=[tests])
+
+
+def test_each_check_is_kept_with_its_outcome_and_why(machine: Machine, tmp_path: Path) -> None:
+    found = run(
+        machine,
+        tmp_path,
+        "def test_a(): pass\n"
+        "def test_b(): assert 1 == 2, 'two is not one'\n"
+        "def test_c(): pytest.skip('no GPU here')\n"
+        "@pytest.fixture\ndef broken(): raise OSError('gone')\n"
+        "def test_d(broken): pass\n",
+    )
+    assert [(one.file, one.name, one.outcome) for one in found.checks] == [
+        ("test_some", "test_a", "passed"),
+        ("test_some", "test_b", "failed"),
+        ("test_some", "test_c", "skipped"),
+        ("test_some", "test_d", "failed"),
+    ]
+    messages = [one.message for one in found.checks]
+    assert "two is not one" in messages[1]
+    assert messages[2] == "no GPU here"
+    assert "gone" in messages[3]
+    assert "test_b" in (tmp_path / "checks.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("checks", "says"),
+    [
+        ("", "no tests ran"),
+        ("import not_there", "error"),
+        ("def test_a(): pass\ndef test_b(): os._exit(0)", ""),
+        ("def test_a(): pytest.exit('192.0.2.1 cannot be reached', 3)", "cannot be reached"),
+    ],
+)
+def test_checks_that_do_not_get_to_their_end_are_no_verdict(
+    machine: Machine, tmp_path: Path, checks: str, says: str
+) -> None:
+    with pytest.raises(KilnError, match="the checks did not run to their end") as caught:
+        run(machine, tmp_path, checks)
+    assert caught.value.exit_code == 1
+    assert says in caught.value.message
+    assert "checks.log" in caught.value.hint
+
+
+def test_a_report_of_an_earlier_run_is_not_taken_for_this_one(
+    machine: Machine, tmp_path: Path
+) -> None:
+    run(machine, tmp_path, "def test_a(): pass")
+    with pytest.raises(KilnError):
+        run(machine, tmp_path, "def test_a(): os._exit(0)")
+
+
+def test_a_report_without_a_failure_from_a_pytest_that_failed_is_not_believed(
+    machine: Machine, tmp_path: Path
+) -> None:
+    conftest = "def pytest_sessionfinish(session): session.exitstatus = 1\n"
+    (tmp_path / "conftest.py").write_text(conftest)
+    with pytest.raises(KilnError, match="did not run to their end"):
+        run(machine, tmp_path, "def test_a(): pass")
+
+
+def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) -> None:
+    stop = Stop()
+    threading.Timer(1, stop.set).start()
+    began = time.monotonic()
+    with pytest.raises(StoppedError):
+        run(machine, tmp_path, "def test_a(): time.sleep(120)", stop)
+    assert time.monotonic() - began < 60
+
+
+def test_checks_are_told_what_the_instance_type_has() -> None:
+    found = verify.expectations({"name": "row"}, "p4d.24xlarge", LAB, {"id": "ami-1"})
+    assert found["gpu"]["count"] == 8
+    assert found["gpu"]["nvswitch"] is True
+    assert (found["target"], found["instance_type"]) == ("lab", "p4d.24xlarge")
+    assert verify.expectations({}, "m5.large", LAB, {})["gpu"] is None
+
+
+def test_only_an_ami_that_a_row_of_the_matrix_made_can_be_verified() -> None:
+    from kiln import matrix
+
+    recipes = matrix.load_recipes()
+    tags = {"kiln:recipe": recipes[1].name}
+    assert verify.recipe_on(tags, recipes) is recipes[1]
+    for foreign in ({}, {"kiln:recipe": "somebody-elses"}):
+        with pytest.raises(KilnError, match="kiln:recipe") as caught:
+            verify.recipe_on(foreign, recipes)
+        assert caught.value.exit_code == 2
