@@ -4,7 +4,8 @@
 
 KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"lab",
               "gpu": {"count": int, "name": str, "nvswitch": bool, "nvlsm": bool, "efa": int,
-                      "mig": bool, "prefers": "open"|"proprietary"} or null}
+                      "mig": bool, "prefers": "open"|"proprietary",
+                      "clocks": [memory, graphics] in MHz or null} or null}
 
 All facts are collected by one program on the machine (`collect.py`), so that a check costs nothing.
 A file test_<component>.py is skipped, with that reason, when the recipe has no such component.
