@@ -23,9 +23,7 @@ def repository(suite: str, arch: str) -> Repo | None:
     return Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(made), suite=suite)
 
 
-@route(
-    r"https://fsx-lustre-client-repo-public-keys\.s3\.amazonaws\.com/fsx-ubuntu-public-key\.asc"
-)
+@route(r"https://fsx-lustre-client-repo-public-keys\.s3\.amazonaws\.com/fsx-ubuntu-public-key\.asc")
 def _key(site: Site, _: re.Match[str]) -> Path | None:
     return site.text("fsx-ubuntu-public-key.asc", site.keyring.public(_KEY))
 

@@ -1,8 +1,8 @@
 """Shared libraries and kernel modules that hold nothing but their name.
 
 `ldconfig`, `ldd`, `file`, `dlopen`, `modinfo` and `depmod` take them for what they say they are; a
-program that calls a function in one finds that it has none, and no kernel loads one. Layout: System V
-ABI, ELF-64 object files, chapters 4 and 5.
+program that calls a function in one finds that it has none, and no kernel loads one. Layout:
+System V ABI, ELF-64 object files, chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def shared_library(soname: str, machine: str) -> bytes:
 
 
 def kernel_module(fields: dict[str, str], machine: str) -> bytes:
-    """A kernel module with these `modinfo` fields; `machine` is x86_64 or aarch64 (KeyError else)."""
+    """A kernel module with these `modinfo` fields, for x86_64 or aarch64 (KeyError else)."""
     about = {**fields, "description": "AMI Kiln lab stand-in"}
     info = b"".join(f"{key}={value}\0".encode() for key, value in about.items())
     names = b"\0.modinfo\0.symtab\0.strtab\0.shstrtab\0"

@@ -1,4 +1,4 @@
-"""The GPUs' application clocks: the highest ones, where anybody documents them and the driver sets any."""
+"""The GPUs' application clocks: the highest, where they are documented and the driver sets any."""
 
 import pytest
 from expectations import assert_active, assert_enabled, assert_not_started
