@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +20,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Download:
-    """A file the provisioner fetches: `<env>_URL` and `<env>_SHA256` in its environment."""
+    """A file the provisioner fetches: `<env>_URL` and `<env>_SHA256` in its environment.
+
+    `version` where the recipe has no field for it; the script then gets `<env>_VERSION` too.
+    `sha256` where somebody has published it, with that `source`.
+    """
 
     env: str
     url: str
+    version: str = ""
+    sha256: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
 class Component:
     """One provisioner: `provisioners/<name>.sh`, checked by `tests/ami/test_<name>.py`.
 
-    `needs` names the recipe field without which the component is not baked in. The values of
-    `env` and the URLs of `downloads` are Jinja expressions over `recipe`; `keys` maps an
-    environment variable to the name of a signing key in `knowledge/keys.yaml`.
+    `needs` names the recipe field without which the component is not baked in; `lacks` maps a
+    distribution that has no such thing to the reason. The values of `env` and `files` (path on
+    the image → text), the URLs and versions of `downloads` are Jinja expressions over `recipe`;
+    `keys` maps an environment variable to the name of a signing key in `knowledge/keys.yaml`.
     """
 
     name: str
@@ -43,32 +51,34 @@ class Component:
     env: dict[str, str]
     downloads: tuple[Download, ...]
     keys: dict[str, str]
+    lacks: dict[str, str]
+    files: dict[str, str]
 
     def for_recipe(self, recipe: Recipe) -> Component:
-        """The component with its environment and URLs filled in; what renders empty is left out.
+        """The component with its expressions filled in; a URL or a file that renders empty is
+        left out.
 
         Raises KilnError when an expression names something a recipe does not have.
         """
-        return Component(
-            name=self.name,
-            what=self.what,
-            needs=self.needs,
-            optional=self.optional,
-            reboots=self.reboots,
+        downloads = []
+        for download in self.downloads:
+            version = self._filled(download.version, recipe)
+            if url := self._filled(download.url, recipe, version=version):
+                sha256 = self._filled(download.sha256, recipe, version=version)
+                downloads.append(replace(download, url=url, version=version, sha256=sha256))
+        files = {path: self._filled(text, recipe) for path, text in self.files.items()}
+        return replace(
+            self,
             env={name: self._filled(text, recipe) for name, text in self.env.items()},
-            downloads=tuple(
-                Download(download.env, url)
-                for download in self.downloads
-                if (url := self._filled(download.url, recipe))
-            ),
-            keys=self.keys,
+            downloads=tuple(downloads),
+            files={path: text + "\n" for path, text in files.items() if text},
         )
 
-    def _filled(self, text: str, recipe: Recipe) -> str:
+    def _filled(self, text: str, recipe: Recipe, **known: str) -> str:
         from jinja2 import TemplateError
 
         try:
-            return _template(text).render(recipe=recipe).strip()
+            return _template(text).render(recipe=recipe, **known).strip()
         except TemplateError as error:
             raise KilnError(
                 f"kiln/knowledge/components.yaml: component {self.name!r}: {text!r} cannot be "
@@ -105,6 +115,8 @@ def everything() -> tuple[Component, ...]:
             env=entry.get("env", {}),
             downloads=tuple(Download(**item) for item in entry.get("downloads", [])),
             keys=_merged(entry.get("keys", {})),
+            lacks=entry.get("lacks", {}),
+            files=entry.get("files", {}),
         )
         for entry in data["components"]
     )
@@ -125,10 +137,13 @@ def get(name: str) -> Component:
     return {component.name: component for component in everything()}[name]
 
 
-def selected(stack: Mapping[str, Any], without: set[str]) -> tuple[str, ...]:
-    """The components a GPU stack asks for, less those a row leaves out, in bake order."""
+def selected(stack: Mapping[str, Any], without: set[str], distro: str) -> tuple[str, ...]:
+    """The components a GPU stack asks for and a distribution has, less those a row leaves out,
+    in bake order."""
     return tuple(
         component.name
         for component in everything()
-        if component.name not in without and (component.needs is None or stack.get(component.needs))
+        if component.name not in without
+        and distro not in component.lacks
+        and (component.needs is None or stack.get(component.needs))
     )

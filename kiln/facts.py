@@ -46,7 +46,9 @@ class InstanceType:
     architecture, `arch` the processor's. `nvswitch` means that CUDA needs a fabric manager,
     `nvlsm` that this needs NVLSM beside it. `open_modules` is supported, required or
     unsupported; `prefers` is the module to load where both are on the image, with `module_options`
-    as its parameters. `unsure` names fields no public material confirmed.
+    as its parameters. `application_clocks` are the highest ones, memory and graphics in MHz; with
+    `auto_boost` the GPU varies them by itself unless told not to. `unsure` names fields no public
+    material confirmed.
     """
 
     type: str
@@ -70,6 +72,8 @@ class InstanceType:
     open_modules: str
     prefers: str
     module_options: tuple[str, ...]
+    application_clocks: tuple[int, int] | None
+    auto_boost: bool
     grid_driver: bool
     fractional: bool
     offered: bool
@@ -99,6 +103,7 @@ def instances() -> dict[str, InstanceType]:
 
 
 def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> InstanceType:
+    clocks = gpu.get("application_clocks")
     return InstanceType(
         type=entry["type"],
         gpu=entry["gpu"],
@@ -121,6 +126,8 @@ def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> I
         open_modules=gpu["open_modules"],
         prefers=_preferred(gpu),
         module_options=tuple(gpu.get("prefers", {}).get("options", ())),
+        application_clocks=(clocks[0], clocks[1]) if clocks else None,
+        auto_boost=gpu.get("auto_boost", False),
         grid_driver=entry.get("grid_driver", False),
         fractional=entry.get("fractional", False),
         offered=entry.get("offered", True),

@@ -15,11 +15,12 @@ FILE = RUNTIME / "opt/kiln/lib/gpu_boot/devices.json"
 
 
 def devices() -> dict[str, object]:
-    """{"gpus": {device id: {"name", "open_modules", "prefers", "options", "needs"}},
-    "nvswitch": [device id]}.
+    """{"gpus": {device id: {"name", "open_modules", "prefers", "options", "needs", "clocks",
+    "auto_boost"}}, "nvswitch": [device id]}.
 
     `prefers` is the module to take where both were baked, `options` its parameters; `needs` is
-    what this GPU needs wherever it is: "nvlsm" (with fabric manager), "imex" or "".
+    what this GPU needs wherever it is: "nvlsm" (with fabric manager), "imex" or "". `clocks` are
+    its highest application clocks, "memory,graphics" in MHz, "" where unknown.
     """
     gpus: dict[str, dict[str, object]] = {}
     for entry in instances().values():
@@ -30,6 +31,8 @@ def devices() -> dict[str, object]:
                 "prefers": entry.prefers,
                 "options": list(entry.module_options),
                 "needs": _needs(entry),
+                "clocks": ",".join(map(str, entry.application_clocks or ())),
+                "auto_boost": entry.auto_boost,
             }
     switches = [device for device, _ in nvswitches().values()]
     return {"gpus": dict(sorted(gpus.items())), "nvswitch": switches}

@@ -208,11 +208,13 @@ def _artifacts(
             continue
         before = known.get(download.url, {})
         sha256, source = before.get("sha256"), before.get("source")
-        if sha256 is None:
+        if sha256 is None and download.sha256:
+            sha256, source = download.sha256, download.source
+        elif sha256 is None:
             sha256, source = facts.known_sha256(download.url)
         yield {
             "url": download.url,
-            "version": getattr(recipe, component.needs or "driver"),
+            "version": download.version or getattr(recipe, component.needs or "driver"),
             "sha256": sha256,
             "source": source,
         }
@@ -260,7 +262,7 @@ def _named(component: Component, ending: str) -> list[str]:
 def _repository(component: Component) -> tuple[str, str] | None:
     """The repository a component sets up, and its key's fingerprint."""
     url = next((v for name, v in component.env.items() if name.endswith("_REPO_URL")), None)
-    if url is None:
+    if not url:
         return None
     key = next(one for one in component.downloads if one.env.endswith("_KEY"))
     return url, _fingerprint(component, key) or ""

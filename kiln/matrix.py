@@ -151,7 +151,7 @@ def _recipe(
             "driver_source": stack["driver_source"] or "repo",
             "imex": bool(stack["imex"]),
         },
-        components=components.selected(stack, without),
+        components=components.selected(stack, without, row.distro),
         instance_type=instance_type,
         verify_instance_type=per_arch("verify_instance_type") or instance_type,
         target_instance_types=tuple(setting("target_instance_types")),

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import hcl, packer, template_values
+from kiln import components, hcl, packer, template_values
 from kiln.paths import PROVISIONERS, ROOT, RUNTIME, RUNTIME_VARIANTS, TEMPLATES
 from kiln.paths import packer_dir as default_folder
 from kiln.recipe import Recipe
@@ -40,6 +40,7 @@ def render(recipe: Recipe) -> dict[str, str]:
         packer.BUILD_1_6: build.render(values, plugin=False),
         PLUGINS: plugins.render(values),
         "files/etc/kiln/recipe.json": _recipe_json(recipe),
+        **_component_files(recipe),
         **_agent_files(recipe),
     }
 
@@ -123,6 +124,14 @@ def _recipe_json(recipe: Recipe) -> str:
     data = recipe.as_json()
     del data["row"]
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
+
+
+def _component_files(recipe: Recipe) -> dict[str, str]:
+    return {
+        f"files/{path}": text
+        for name in recipe.components
+        for path, text in components.get(name).for_recipe(recipe).files.items()
+    }
 
 
 def _agent_files(recipe: Recipe) -> dict[str, str]:

@@ -95,6 +95,8 @@ def _steps(chosen: list[Component]) -> list[dict[str, Any]]:
             known = f'lookup(var.sha256, {hcl.string(download.url)}, "")'
             environment.append(f"{download.env}_URL={download.url}")
             environment.append(hcl.Expression(f'"{download.env}_SHA256=${{{known}}}"'))
+            if download.version:
+                environment.append(f"{download.env}_VERSION={download.version}")
         for name, key in component.keys.items():
             known = f'lookup(var.signing_keys, {hcl.string(key)}, "")'
             environment.append(hcl.Expression(f'"{name}=${{{known}}}"'))

@@ -77,6 +77,7 @@ def expectations(
             "prefers": kind.prefers,
             "efa": kind.efa_interfaces,
             "mig": kind.mig,
+            "clocks": kind.application_clocks,
         }
     return {
         "recipe": recipe,

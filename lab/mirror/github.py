@@ -49,6 +49,15 @@ def _gdrcopy(site: Site, url: re.Match[str]) -> Path | None:
     return site.made(f"{name}.tar.gz", source("gdrcopy-source", version, name))
 
 
+@route(r"https://github\.com/NVIDIA/nccl-tests/archive/refs/tags/v(?P<version>[\d.]+)\.tar\.gz")
+def _nccl_tests(site: Site, url: re.Match[str]) -> Path | None:
+    version = url["version"]
+    if version not in catalogue.data()["nccl_tests"]:
+        return None
+    name = f"nccl-tests-{version}"
+    return site.made(f"{name}.tar.gz", source("nccl-tests-source", version, name))
+
+
 @route(
     r"https://github\.com/NVIDIA/mig-parted/releases/download/v(?P<version>[\d.]+)/"
     r"nvidia-mig-manager-(?P=version)-1\.(?:x86_64|aarch64)\.tar\.gz"

@@ -22,6 +22,7 @@ VENDORS = (
     "nvidia-container-toolkit",
     "efa",
     "cloudwatch-agent",
+    "fsx-lustre",
 )
 DISTRIBUTIONS = ("amazon-linux", "ubuntu")
 

@@ -24,7 +24,8 @@ from lab.shell import run
 class Repo:
     """One repository: `name` is unique, `format` rpm or deb, `key` a name of `lab.mirror.keys`.
 
-    `modules` is the text of a modules.yaml, for DNF module streams.
+    `modules` is the text of a modules.yaml, for DNF module streams. A deb repository with a
+    `suite` is laid out with dists/ and pool/, for `deb URL SUITE main`; one without is flat.
     """
 
     name: str
@@ -32,11 +33,13 @@ class Repo:
     key: str
     packages: tuple[Package, ...]
     modules: str = ""
+    suite: str = ""
 
 
 def ensure(repo: Repo, home: Path, keyring: Keyring) -> Path:
     """The repository's folder below `home`, built when it is missing."""
-    total = hashlib.sha256(f"{repo.name} {keyring.fingerprint(repo.key)} {repo.modules}".encode())
+    about = f"{repo.name} {keyring.fingerprint(repo.key)} {repo.modules} {repo.suite}"
+    total = hashlib.sha256(about.encode())
     for package in repo.packages:
         total.update(package.digest().encode())
     folder = home / f"{repo.name.replace('/', '_')}-{total.hexdigest()[:12]}"
@@ -67,23 +70,34 @@ def _rpm(repo: Repo, folder: Path, keyring: Keyring) -> None:
 
 
 def _deb(repo: Repo, folder: Path, keyring: Keyring) -> None:
-    deb.build(repo.packages, folder)
-    text = deb.index(repo.packages, folder, prefix="./")
+    pool = f"pool/{repo.suite}" if repo.suite else "."
+    deb.build(repo.packages, folder / pool)
+    text = deb.index(repo.packages, folder / pool, prefix=f"{pool}/")
+    arches = sorted({deb.architecture(package.arch) for package in repo.packages} - {"all"})
+    places = [f"main/binary-{arch}/" for arch in arches] if repo.suite else [""]
     index = {
-        "Packages": text.encode(),
-        "Packages.gz": gzip.compress(text.encode(), mtime=0),
+        f"{place}{name}": content
+        for place in places
+        for name, content in (
+            ("Packages", text.encode()),
+            ("Packages.gz", gzip.compress(text.encode(), mtime=0)),
+        )
     }
+    root = folder / "dists" / repo.suite if repo.suite else folder
     for name, content in index.items():
-        (folder / name).write_bytes(content)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    fields = {"Suite": repo.suite, "Codename": repo.suite, "Components": "main" * bool(repo.suite)}
     about = deb.release(
         index,
         Origin="AMI Kiln lab",
         Label=f"AMI Kiln lab stand-in for {repo.name}",
         Architectures="amd64 arm64 all",
+        **{name: value for name, value in fields.items() if value},
     )
-    (folder / "Release").write_text(about)
-    (folder / "InRelease").write_text(keyring.sign_inline(repo.key, about))
-    keyring.sign_detached(repo.key, folder / "Release", armor=True).rename(folder / "Release.gpg")
+    (root / "Release").write_text(about)
+    (root / "InRelease").write_text(keyring.sign_inline(repo.key, about))
+    keyring.sign_detached(repo.key, root / "Release", armor=True).rename(root / "Release.gpg")
 
 
 def names(packages: Sequence[Package]) -> set[str]:

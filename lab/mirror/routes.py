@@ -7,13 +7,26 @@ from lab.mirror import (
     cloudwatch,
     debian,
     efa,
+    fsx,
     github,
     nvidia_cuda,
     nvidia_driver,
     nvidia_toolkit,
+    ssm,
 )
 from lab.mirror.site import Site, hosts
 
 __all__ = ["VENDORS", "Site", "hosts"]
 
-VENDORS = (amazon, cloudwatch, debian, efa, github, nvidia_cuda, nvidia_driver, nvidia_toolkit)
+VENDORS = (
+    amazon,
+    cloudwatch,
+    debian,
+    efa,
+    fsx,
+    github,
+    nvidia_cuda,
+    nvidia_driver,
+    nvidia_toolkit,
+    ssm,
+)

@@ -1,7 +1,8 @@
-"""Shared libraries that hold nothing but their name.
+"""Shared libraries and kernel modules that hold nothing but their name.
 
-`ldconfig`, `ldd`, `file` and `dlopen` take them for what they say they are; a program that calls a
-function in one finds that it has none. Layout: System V ABI, ELF-64 object files, chapter 5.
+`ldconfig`, `ldd`, `file`, `dlopen`, `modinfo` and `depmod` take them for what they say they are; a
+program that calls a function in one finds that it has none, and no kernel loads one. Layout:
+System V ABI, ELF-64 object files, chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -62,3 +63,46 @@ def shared_library(soname: str, machine: str) -> bytes:
     )
     head = header + load + point + table + symbols + strings
     return head.ljust(at_dynamic, b"\0") + dynamic
+
+
+def kernel_module(fields: dict[str, str], machine: str) -> bytes:
+    """A kernel module with these `modinfo` fields, for x86_64 or aarch64 (KeyError else)."""
+    about = {**fields, "description": "AMI Kiln lab stand-in"}
+    info = b"".join(f"{key}={value}\0".encode() for key, value in about.items())
+    names = b"\0.modinfo\0.symtab\0.strtab\0.shstrtab\0"
+    nothing = b"\0" * _SYM
+    # Section: name, type (1 data, 2 symbols, 3 strings), content, link, entry size.
+    sections = [
+        (b".modinfo", 1, info, 0, 0),
+        (b".symtab", 2, nothing, 3, _SYM),
+        (b".strtab", 3, b"\0", 0, 0),
+        (b".shstrtab", 3, names, 0, 0),
+    ]
+    body, table, at = b"", b"\0" * 64, _EHDR
+    for name, kind, content, link, entry in sections:
+        flags = 2 if kind == 1 else 0
+        where = names.index(name + b"\0")
+        table += struct.pack(
+            "<IIQQQQIIQQ", where, kind, flags, 0, at, len(content), link, int(kind == 2), 8, entry
+        )
+        padded = content.ljust((len(content) + 7) // 8 * 8, b"\0")
+        body += padded
+        at += len(padded)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01" + b"\0" * 9,
+        1,  # ET_REL
+        _MACHINES[machine],
+        1,
+        0,
+        0,
+        at,
+        0,
+        _EHDR,
+        0,
+        0,
+        64,
+        len(sections) + 1,
+        len(sections),
+    )
+    return header + body + table

@@ -2,7 +2,7 @@
 
 A recipe in `recipes/` is a Jinja template of YAML with the versions as variables, so a new version
 is a line in `lab/mirror/catalogue.yaml`. Files come from `payloads/<tree>/`, laid out as they
-land, or are links and stub libraries named in the recipe.
+land, or are links, stub libraries and kernel modules named in the recipe.
 """
 
 from __future__ import annotations
@@ -126,6 +126,8 @@ def _package(entry: dict[str, Any], parts: Parts, variables: dict[str, Any]) -> 
         files[path] = File(text.encode(), 0o755 if executable else 0o644)
     for path, soname in entry.get("libraries", {}).items():
         files[path] = File(elf.shared_library(soname, variables["arch"]), 0o755)
+    for path, fields in entry.get("modules", {}).items():
+        files[path] = File(elf.kernel_module(fields, variables["arch"]))
     for path, target in entry.get("links", {}).items():
         files[path] = File(link=target)
     return Package(

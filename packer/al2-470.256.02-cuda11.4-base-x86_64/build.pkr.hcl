@@ -184,6 +184,7 @@ variable "signing_keys" {
   description = "Fingerprint of each vendor's signing key, from kiln/knowledge/keys.yaml."
   default = {
     "cloudwatch-agent"         = "937616F3450B7D806CBD9725D58167303B789C72"
+    "fsx-lustre"               = "9C36DD9C515F10DBC3AA835C5D5CCC3383A962E1"
     "nvidia-container-toolkit" = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
     "nvidia-cuda-deb"          = "EB693B3035CD5710E231E123A4B469963BF863CC"
     "nvidia-cuda-rpm"          = "610C7B14E068A878070DA4E99CD0A493D42D0685"
@@ -407,6 +408,39 @@ build {
     environment_vars = concat(local.environment, [
       "MIG_CONFIG=",
     ])
+  }
+
+  # the GPUs' highest application clocks, set at every boot where the driver allows it
+  provisioner "shell" {
+    script           = "../../provisioners/boost-clocks.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # locked memory, open files and kernel settings for EFA and NCCL
+  provisioner "shell" {
+    script           = "../../provisioners/tuning.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # Lustre client, for FSx for Lustre
+  provisioner "shell" {
+    script          = "../../provisioners/lustre-client.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "LUSTRE_TOPIC=lustre",
+      "LUSTRE_SUITE=",
+      "LUSTRE_REPO_URL=",
+      "LUSTRE_KEY_FINGERPRINT=${lookup(var.signing_keys, "fsx-lustre", "")}",
+    ])
+  }
+
+  # Systems Manager agent: Amazon Linux's package, Ubuntu's snap, Amazon's package on Debian
+  provisioner "shell" {
+    script           = "../../provisioners/ssm-agent.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
   }
 
   # CloudWatch agent with GPU metrics and the Xid event log

@@ -176,7 +176,9 @@ variable "reboot_pause" {
 variable "sha256" {
   type        = map(string)
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
-  default     = {}
+  default = {
+    "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz" = "38974e70342150ede0e3fb8fd24bfe60ccbde90fa20241716ba8bb338e6b61a0"
+  }
 }
 
 variable "signing_keys" {
@@ -185,6 +187,7 @@ variable "signing_keys" {
   default = {
     "cloudwatch-agent"         = "937616F3450B7D806CBD9725D58167303B789C72"
     "efa"                      = "4E9091BCBB97A96B26B15E59A05480B1DD2D3CCC"
+    "fsx-lustre"               = "9C36DD9C515F10DBC3AA835C5D5CCC3383A962E1"
     "nvidia-container-toolkit" = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
     "nvidia-cuda-deb"          = "EB693B3035CD5710E231E123A4B469963BF863CC"
     "nvidia-cuda-rpm"          = "610C7B14E068A878070DA4E99CD0A493D42D0685"
@@ -440,6 +443,17 @@ build {
     ])
   }
 
+  # NVIDIA's nccl-tests in /opt/nccl-tests, built with the image's CUDA, NCCL and Open MPI
+  provisioner "shell" {
+    script          = "../../provisioners/nccl-tests.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "NCCL_TESTS_URL=https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz",
+      "NCCL_TESTS_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz", "")}",
+      "NCCL_TESTS_VERSION=2.17.6",
+    ])
+  }
+
   # DCGM host engine
   provisioner "shell" {
     script          = "../../provisioners/dcgm.sh"
@@ -478,6 +492,39 @@ build {
     environment_vars = concat(local.environment, [
       "MIG_CONFIG=",
     ])
+  }
+
+  # the GPUs' highest application clocks, set at every boot where the driver allows it
+  provisioner "shell" {
+    script           = "../../provisioners/boost-clocks.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # locked memory, open files and kernel settings for EFA and NCCL
+  provisioner "shell" {
+    script           = "../../provisioners/tuning.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # Lustre client, for FSx for Lustre
+  provisioner "shell" {
+    script          = "../../provisioners/lustre-client.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "LUSTRE_TOPIC=",
+      "LUSTRE_SUITE=",
+      "LUSTRE_REPO_URL=",
+      "LUSTRE_KEY_FINGERPRINT=${lookup(var.signing_keys, "fsx-lustre", "")}",
+    ])
+  }
+
+  # Systems Manager agent: Amazon Linux's package, Ubuntu's snap, Amazon's package on Debian
+  provisioner "shell" {
+    script           = "../../provisioners/ssm-agent.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
   }
 
   # CloudWatch agent with GPU metrics and the Xid event log

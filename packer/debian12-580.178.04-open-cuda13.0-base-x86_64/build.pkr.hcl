@@ -176,7 +176,10 @@ variable "reboot_pause" {
 variable "sha256" {
   type        = map(string)
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
-  default     = {}
+  default = {
+    "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz"                                = "38974e70342150ede0e3fb8fd24bfe60ccbde90fa20241716ba8bb338e6b61a0"
+    "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.5226.0/debian_amd64/amazon-ssm-agent.deb" = "777df4e0ac4bbc8d7d1b159db76cdb6614666bcc73141874414b8be68fb9cba3"
+  }
 }
 
 variable "signing_keys" {
@@ -429,6 +432,17 @@ build {
     ])
   }
 
+  # NVIDIA's nccl-tests in /opt/nccl-tests, built with the image's CUDA, NCCL and Open MPI
+  provisioner "shell" {
+    script          = "../../provisioners/nccl-tests.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "NCCL_TESTS_URL=https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz",
+      "NCCL_TESTS_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz", "")}",
+      "NCCL_TESTS_VERSION=2.17.6",
+    ])
+  }
+
   # DCGM host engine
   provisioner "shell" {
     script          = "../../provisioners/dcgm.sh"
@@ -466,6 +480,31 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "MIG_CONFIG=",
+    ])
+  }
+
+  # the GPUs' highest application clocks, set at every boot where the driver allows it
+  provisioner "shell" {
+    script           = "../../provisioners/boost-clocks.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # locked memory, open files and kernel settings for EFA and NCCL
+  provisioner "shell" {
+    script           = "../../provisioners/tuning.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # Systems Manager agent: Amazon Linux's package, Ubuntu's snap, Amazon's package on Debian
+  provisioner "shell" {
+    script          = "../../provisioners/ssm-agent.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "SSM_AGENT_URL=https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.5226.0/debian_amd64/amazon-ssm-agent.deb",
+      "SSM_AGENT_SHA256=${lookup(var.sha256, "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.5226.0/debian_amd64/amazon-ssm-agent.deb", "")}",
+      "SSM_AGENT_VERSION=3.3.5226.0",
     ])
   }
 

@@ -2,8 +2,10 @@
 # Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
 # one JSON object: {"now": collect() of version_info.py, "baked": the same from the bake, "units":
 # {name: {property: value}}, "failed": [unit], "files": {path: {mode, size, mtime, target}}, "text":
-# {path: content}, "commands": {name: {rc, out}}, "boot": {…}, "modules_loaded": [name]}
+# {path: content}, "commands": {name: {rc, out}}, "boot": {…}, "modules_loaded": [name],
+# "limits": {name: [soft, hard]} of this program's login, "sysctls": {name: value}}
 import pwd
+import resource
 import stat
 import time
 
@@ -14,6 +16,7 @@ UNITS = (
     "amazon-cloudwatch-agent.service",
     "cloud-init.service",
     "kiln-gpu-boot.service",
+    "kiln-gpu-clocks.service",
     "kiln-gpu-select.service",
     "nvidia-dcgm.service",
     "nvidia-dcgm-exporter.service",
@@ -44,9 +47,13 @@ TEXTS = (
     "/etc/default/gpu-mig",
     "/run/kiln/gpu-boot/decision.json",
     "/etc/kiln/dcgm-counters.csv",
+    "/etc/sysctl.d/60-kiln.conf",
+    "/etc/security/limits.d/60-kiln.conf",
+    "/etc/apt/sources.list.d/fsx-lustre.list",
     "/proc/net/tcp",
     "/proc/net/tcp6",
 )
+CLOCK_FIELDS = "index,clocks.applications.memory,clocks.applications.graphics"
 GPU_FIELDS = "index,name,uuid,driver_version,pci.bus_id,persistence_mode,mig.mode.current"
 
 
@@ -117,10 +124,30 @@ def dcgm_metrics(units):
     return ""
 
 
+def limits():
+    """-1 is unlimited."""
+    names = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
+    return {name: list(resource.getrlimit(number)) for name, number in names.items()}
+
+
+def may_raise_limits():
+    """Has root CAP_SYS_RESOURCE (bit 24) here?"""
+    found = re.search(r"^CapBnd:\s*(\w+)", text("/proc/self/status") or "", re.MULTILINE)
+    return bool(found) and bool(int(found.group(1), 16) >> 24 & 1)
+
+
+def sysctls(recorded):
+    names = [pair.partition("=")[0] for pair in recorded.get("sysctls", [])]
+    return {n: (text("/proc/sys/" + n.replace(".", "/")) or "").strip() for n in names}
+
+
 def main():
     baked = load("/etc/kiln/version-info.json", None)
     kernel = (baked or {}).get("kernel", {}).get("boots", "")
-    recorded = [u for r in (baked or {}).get("components", {}).values() for u in r.get("units", [])]
+    components = (baked or {}).get("components", {})
+    recorded = [u for r in components.values() for u in r.get("units", [])]
+    nccl_tests = components.get("nccl-tests", {})
+    built = ["%s/%s" % (nccl_tests["folder"], t) for t in nccl_tests.get("tests", [])]
     host_keys = glob.glob("/etc/ssh/ssh_host_*_key")
     paths = [
         "/usr/local/cuda",
@@ -145,7 +172,10 @@ def main():
         "units": units,
         "dcgm_metrics": metrics,
         "failed": [line.split()[0] for line in failed.splitlines() if line.strip()],
-        "files": {path: file_facts(path) for path in paths},
+        "files": {path: file_facts(path) for path in [*paths, *built]},
+        "linked": {path: command("ldd", path) for path in built},
+        "limits": limits(),
+        "sysctls": sysctls(components.get("tuning", {})),
         "host_keys": sorted(host_keys),
         "text": {path: text(path) for path in TEXTS},
         "agent_files": agent_files(),
@@ -154,6 +184,13 @@ def main():
             "nvidia-smi": command(
                 "nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader,nounits"
             ),
+            "gpu-clocks": command(
+                "nvidia-smi", "--query-gpu=" + CLOCK_FIELDS, "--format=csv,noheader,nounits"
+            ),
+            "lfs": command("lfs", "--version"),
+            "mount.lustre": command("sh", "-c", "command -v mount.lustre"),
+            "snap": command("snap", "list", "amazon-ssm-agent"),
+            "service-limits": command("systemctl", "show", "--property=DefaultLimitMEMLOCK"),
             "nvcc": command("/usr/local/cuda/bin/nvcc", "--version"),
             "fi_info": command("/opt/amazon/efa/bin/fi_info", "--version"),
             "nv-fabricmanager": command("nv-fabricmanager", "--version"),
@@ -164,6 +201,7 @@ def main():
         },
         "boot": {
             "container": run("systemd-detect-virt", "--container").strip() not in ("", "none"),
+            "may_raise_limits": may_raise_limits(),
             "time": time.time() - float((text("/proc/uptime") or "0").split()[0]),
             "instance_id": (text("/var/lib/cloud/data/instance-id") or "").strip(),
             "now": time.time(),

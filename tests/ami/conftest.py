@@ -4,7 +4,8 @@
 
 KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"lab",
               "gpu": {"count": int, "name": str, "nvswitch": bool, "nvlsm": bool, "efa": int,
-                      "mig": bool, "prefers": "open"|"proprietary"} or null}
+                      "mig": bool, "prefers": "open"|"proprietary",
+                      "clocks": [memory, graphics] in MHz or null} or null}
 
 All facts are collected by one program on the machine (`collect.py`), so that a check costs nothing.
 A file test_<component>.py is skipped, with that reason, when the recipe has no such component.
@@ -22,8 +23,10 @@ from typing import Any
 
 import pytest
 import testinfra
+import yaml
 
 HERE = Path(__file__).resolve().parent
+COMPONENTS = HERE.parent.parent / "kiln/knowledge/components.yaml"
 VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
 UNREACHABLE = 3
 BAD_CALL = 2
@@ -37,14 +40,22 @@ def component_of(path: Path) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not os.environ.get("KILN_EXPECT"):
         return
-    wanted = set(_expectations()["recipe"]["components"])
+    recipe = _expectations()["recipe"]
+    wanted = set(recipe["components"])
+    distro = recipe.get("distro", {}).get("id")
+    lacking = {
+        entry["name"]: f": {entry['lacks'][distro]}"
+        for entry in yaml.safe_load(COMPONENTS.read_text())["components"]
+        if distro in entry.get("lacks", {})
+    }
     known = {
         path.stem.replace("_", "-") for path in (HERE.parent.parent / "provisioners").glob("*.sh")
     }
     for item in items:
         name = component_of(item.path)
         if item.path.parent == HERE and name in known - wanted:
-            item.add_marker(pytest.mark.skip(reason=f"{name} is not part of this image"))
+            reason = f"{name} is not part of this image{lacking.get(name, '')}"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _expectations() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import os
+import shutil
 import ssl
 import struct
 import subprocess
@@ -20,7 +21,7 @@ from kiln.errors import KilnError
 from kiln.paths import PROVISIONERS
 from kiln.recipe import Recipe
 from lab import bases, mirror, settings
-from lab.mirror import amazon, ca, catalogue, debian, keys, nvidia_cuda, nvidia_toolkit, repos
+from lab.mirror import amazon, ca, catalogue, debian, fsx, keys, nvidia_cuda, nvidia_toolkit, repos
 from lab.packages import deb, driver, elf, model, rpm
 from lab.packages.model import File, Package
 
@@ -235,6 +236,21 @@ class TestPackages:
             asked = ["gpgv", "--keyring", keyring.home / f"{name}.gpg", folder / "InRelease"]
             assert (subprocess.run(asked, capture_output=True, check=False).returncode == 0) is good
 
+    def test_a_deb_repository_with_a_suite_is_laid_out_as_apt_asks_for_it(
+        self, tmp_path: Path
+    ) -> None:
+        keyring = keys.ensure()
+        made = repos.Repo("r", "deb", "fsx-lustre", (a_package(arch="x86_64"),), suite="jammy")
+        folder = repos.ensure(made, tmp_path, keyring)
+        signed = folder / "dists/jammy/InRelease"
+        asked = ["gpgv", "--keyring", keyring.home / "fsx-lustre.gpg", signed]
+        assert subprocess.run(asked, capture_output=True, check=False).returncode == 0
+        assert "main/binary-amd64/Packages.gz" in signed.read_text()
+        text = (folder / "dists/jammy/main/binary-amd64/Packages").read_text()
+        (name,) = [line for line in text.splitlines() if line.startswith("Filename: ")]
+        assert name == "Filename: pool/jammy/one_1.2-3_amd64.deb"
+        assert (folder / name.removeprefix("Filename: ")).is_file()
+
     def test_a_recipe_that_names_a_missing_tree_is_found_out(self) -> None:
         with pytest.raises(FileNotFoundError, match="a recipe names a tree that is not there"):
             model.tree("no-such-tree", {})
@@ -255,6 +271,28 @@ def test_a_stub_library_is_one_to_the_loader(tmp_path: Path) -> None:
 def test_a_stub_library_can_be_for_another_machine() -> None:
     (machine,) = struct.unpack_from("<H", elf.shared_library("libx.so.1", "aarch64"), 18)
     assert machine == 183
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="binutils are not installed")
+def test_a_stub_kernel_module_says_what_modinfo_reads(tmp_path: Path) -> None:
+    fields = {"name": "lustre", "vermagic": "6.8.0-1069-aws SMP mod_unload "}
+    file = tmp_path / "lustre.ko"
+    file.write_bytes(elf.kernel_module(fields, "x86_64"))
+    asked = ["readelf", "--string-dump=.modinfo", str(file)]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert said.stderr == ""
+    assert "vermagic=6.8.0-1069-aws SMP mod_unload" in said.stdout
+    assert "description=AMI Kiln lab stand-in" in said.stdout
+
+
+def test_fsx_has_lustre_modules_for_some_kernels_of_ubuntu_and_none_for_debian() -> None:
+    jammy = fsx.repository("jammy", "x86_64")
+    assert jammy
+    assert "lustre-client-modules-6.8.0-1069-aws" in repos.names(jammy.packages)
+    noble = fsx.repository("noble", "x86_64")
+    assert noble
+    assert not [name for name in repos.names(noble.packages) if "-7." in name]
+    assert fsx.repository("bookworm", "x86_64") is None
 
 
 class TestCatalogue:

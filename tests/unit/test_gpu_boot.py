@@ -112,6 +112,7 @@ def test_every_instance_type_gets_the_services_its_hardware_needs(name: str, tmp
         "nvswitch": entry.nvswitch,
         "nvlsm": entry.nvlsm,
         "imex": entry.imex,
+        "clocks": entry.application_clocks is not None,
     }
     wanted = {"required": "open", "unsupported": "proprietary", "supported": "either"}
     assert decision["module"] == wanted[entry.open_modules]
@@ -272,4 +273,4 @@ def test_flags_of_an_earlier_boot_on_other_hardware_are_taken_away(tmp_path: Pat
     act.write_flags(decision_for("p4d.24xlarge", tmp_path / "a"), str(flags))
     assert (flags / "nvswitch").exists()
     act.write_flags(decision_for("g5.xlarge", tmp_path / "b"), str(flags))
-    assert sorted(path.name for path in flags.iterdir()) == ["decision.json", "gpu"]
+    assert sorted(path.name for path in flags.iterdir()) == ["clocks", "decision.json", "gpu"]

@@ -50,6 +50,14 @@ def test_a_checksum_the_facts_know_is_in_the_lock_with_its_source(locked):
     assert "parallelcluster" in entry["source"]
 
 
+def test_a_checksum_that_a_component_names_is_in_the_lock_with_its_source(locked):
+    url = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz"
+    entry = artifact(locked, url)
+    assert entry["version"] == "2.13.6"
+    assert entry["sha256"].startswith("52b472a58a49")
+    assert "Spack" in entry["source"]
+
+
 def test_an_artifact_nobody_downloaded_yet_has_no_checksum(locked):
     assert artifact(locked, RUNFILE)["sha256"] is None
 

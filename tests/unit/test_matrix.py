@@ -238,6 +238,21 @@ def test_components_come_in_bake_order_less_those_left_out(tmp_path: Path) -> No
     assert recipe.components[-2:] == ("cleanup", "hygiene")
 
 
+def test_a_component_that_a_distribution_lacks_is_not_on_its_images() -> None:
+    lustre = components.get("lustre-client")
+    rows = {recipe.distro.id: recipe for recipe in matrix.load_recipes()}
+    assert "lustre-client" in rows["al2023"].components
+    assert "lustre-client" not in rows["debian12"].components
+    assert "Debian packages no Lustre client" in lustre.lacks["debian12"]
+
+
+def test_what_is_lacking_is_said_of_distributions_there_are() -> None:
+    known = {recipe.distro.id for recipe in matrix.load_recipes()}
+    for component in components.everything():
+        assert set(component.lacks) <= known, component.name
+        assert all(component.lacks.values()), component.name
+
+
 def test_the_recipe_knows_its_row(tmp_path: Path) -> None:
     (recipe,) = load(tmp_path)
     assert (recipe.row.file, recipe.row.line) == ("amis.yaml", 21)

@@ -27,9 +27,16 @@ ALWAYS |= {"KILN_FLAVOR", "KILN_COMPONENT", "KILN_ETC", "KILN_ROOT"}
 def rendered(component: dict, recipe: object) -> dict[str, str]:
     """What the pipeline puts into a script's environment for a recipe, hashes left out."""
     engine = jinja2.Environment(undefined=jinja2.StrictUndefined)
-    values = dict(component.get("env", {}))
-    values |= {entry["env"] + "_URL": entry["url"] for entry in component.get("downloads", [])}
-    return {name: engine.from_string(text).render(recipe=recipe) for name, text in values.items()}
+
+    def filled(text: str, **known: str) -> str:
+        return engine.from_string(text).render(recipe=recipe, **known)
+
+    values = {name: filled(text) for name, text in component.get("env", {}).items()}
+    for entry in component.get("downloads", []):
+        version = filled(entry.get("version", ""))
+        values[entry["env"] + "_VERSION"] = version
+        values[entry["env"] + "_URL"] = filled(entry["url"], version=version)
+    return values
 
 
 # ------------------------------------------------------------------- every script
@@ -52,6 +59,7 @@ def test_a_script_uses_no_variable_that_nobody_gives_it(path: Path):
     given = ALWAYS | set(component.get("env", {})) | set(component.get("keys", {}))
     for entry in component.get("downloads", []):
         given |= {entry["env"] + "_URL", entry["env"] + "_SHA256"}
+        given |= {entry["env"] + "_VERSION"} if "version" in entry else set()
     text = re.sub(r"^\s*#.*$", "", path.read_text(), flags=re.MULTILINE)
     used = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]{2,})", text))
     used -= set(re.findall(r"^\s*(?:export )?([A-Z][A-Z0-9_]+)=", text, flags=re.MULTILINE))

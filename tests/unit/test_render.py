@@ -51,6 +51,31 @@ def test_rendering_twice_gives_the_same(recipes: list[Recipe]) -> None:
     assert render.render(recipes[0]) == render.render(recipes[0])
 
 
+def test_a_components_files_are_rendered_for_the_image(recipes: list[Recipe]) -> None:
+    by_distro = {recipe.distro.id: render.render(recipe) for recipe in recipes if recipe.efa}
+    settings = "files/etc/sysctl.d/60-kiln.conf"
+    assert "vm.max_map_count = 524288\n" in by_distro["al2"][settings]
+    # Only where libfabric cannot do without, and the distribution has not opened it already.
+    assert "ptrace_scope = 0\n" in by_distro["ubuntu2204"][settings]
+    assert "ptrace_scope" not in by_distro["al2"][settings]
+
+
+def test_a_component_that_is_left_out_brings_no_files(recipes: list[Recipe]) -> None:
+    rest = tuple(name for name in recipes[0].components if name != "tuning")
+    without = render.render(replace(recipes[0], components=rest))
+    assert not [path for path in without if path.endswith("60-kiln.conf")]
+
+
+def test_a_download_that_no_recipe_field_names_the_version_of_tells_the_script(
+    recipes: list[Recipe],
+) -> None:
+    debian = next(recipe for recipe in recipes if recipe.distro.id == "debian12")
+    text = render.render(debian)[render.BUILD]
+    (version,) = [d.version for d in components.get("ssm-agent").for_recipe(debian).downloads]
+    assert f'"SSM_AGENT_VERSION={version}"' in text
+    assert f"/SSMAgent/{version}/debian_amd64/amazon-ssm-agent.deb" in text
+
+
 def test_both_packers_get_the_same_provisioners(recipes: list[Recipe]) -> None:
     files = render.render(recipes[0])
     new, old = hcl2.loads(files[render.BUILD]), hcl2.loads(files[packer.BUILD_1_6])

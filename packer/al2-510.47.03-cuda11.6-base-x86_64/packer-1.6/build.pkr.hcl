@@ -174,6 +174,7 @@ variable "sha256" {
   default = {
     "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz" = "d5c7204160f7b2c688932f90648995bd3bf3a821d99161cefb7e7a9539e22a6f"
     "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"                                                                               = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
+    "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz"                                                                             = "52b472a58a4918d3221a9b8c4bd9335382643d7e241983918b64692d685cc3d1"
   }
 }
 
@@ -183,6 +184,7 @@ variable "signing_keys" {
   default = {
     "cloudwatch-agent"         = "937616F3450B7D806CBD9725D58167303B789C72"
     "efa"                      = "4E9091BCBB97A96B26B15E59A05480B1DD2D3CCC"
+    "fsx-lustre"               = "9C36DD9C515F10DBC3AA835C5D5CCC3383A962E1"
     "nvidia-container-toolkit" = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
     "nvidia-cuda-deb"          = "EB693B3035CD5710E231E123A4B469963BF863CC"
     "nvidia-cuda-rpm"          = "610C7B14E068A878070DA4E99CD0A493D42D0685"
@@ -434,6 +436,17 @@ build {
     ])
   }
 
+  # NVIDIA's nccl-tests in /opt/nccl-tests, built with the image's CUDA, NCCL and Open MPI
+  provisioner "shell" {
+    script          = "../../provisioners/nccl-tests.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "NCCL_TESTS_URL=https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz",
+      "NCCL_TESTS_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz", "")}",
+      "NCCL_TESTS_VERSION=2.13.6",
+    ])
+  }
+
   # NVIDIA container toolkit, configured for the runtimes on the image
   provisioner "shell" {
     script          = "../../provisioners/container-toolkit.sh"
@@ -462,6 +475,39 @@ build {
     environment_vars = concat(local.environment, [
       "MIG_CONFIG=",
     ])
+  }
+
+  # the GPUs' highest application clocks, set at every boot where the driver allows it
+  provisioner "shell" {
+    script           = "../../provisioners/boost-clocks.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # locked memory, open files and kernel settings for EFA and NCCL
+  provisioner "shell" {
+    script           = "../../provisioners/tuning.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # Lustre client, for FSx for Lustre
+  provisioner "shell" {
+    script          = "../../provisioners/lustre-client.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "LUSTRE_TOPIC=lustre",
+      "LUSTRE_SUITE=",
+      "LUSTRE_REPO_URL=",
+      "LUSTRE_KEY_FINGERPRINT=${lookup(var.signing_keys, "fsx-lustre", "")}",
+    ])
+  }
+
+  # Systems Manager agent: Amazon Linux's package, Ubuntu's snap, Amazon's package on Debian
+  provisioner "shell" {
+    script           = "../../provisioners/ssm-agent.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
   }
 
   # CloudWatch agent with GPU metrics and the Xid event log

@@ -172,7 +172,8 @@ variable "sha256" {
   type        = map(string)
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
   default = {
-    "https://efa-installer.amazonaws.com/aws-efa-installer-1.42.0.tar.gz" = "4114fe612905ee05083ae5cb391a00a012510f3abfecc642d86c9a5ae4be9008"
+    "https://efa-installer.amazonaws.com/aws-efa-installer-1.42.0.tar.gz"   = "4114fe612905ee05083ae5cb391a00a012510f3abfecc642d86c9a5ae4be9008"
+    "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz" = "38974e70342150ede0e3fb8fd24bfe60ccbde90fa20241716ba8bb338e6b61a0"
   }
 }
 
@@ -418,6 +419,17 @@ build {
     ])
   }
 
+  # NVIDIA's nccl-tests in /opt/nccl-tests, built with the image's CUDA, NCCL and Open MPI
+  provisioner "shell" {
+    script          = "../../provisioners/nccl-tests.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "NCCL_TESTS_URL=https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz",
+      "NCCL_TESTS_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz", "")}",
+      "NCCL_TESTS_VERSION=2.17.6",
+    ])
+  }
+
   # DCGM host engine
   provisioner "shell" {
     script          = "../../provisioners/dcgm.sh"
@@ -456,6 +468,27 @@ build {
     environment_vars = concat(local.environment, [
       "MIG_CONFIG=",
     ])
+  }
+
+  # the GPUs' highest application clocks, set at every boot where the driver allows it
+  provisioner "shell" {
+    script           = "../../provisioners/boost-clocks.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # locked memory, open files and kernel settings for EFA and NCCL
+  provisioner "shell" {
+    script           = "../../provisioners/tuning.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # Systems Manager agent: Amazon Linux's package, Ubuntu's snap, Amazon's package on Debian
+  provisioner "shell" {
+    script           = "../../provisioners/ssm-agent.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
   }
 
   # CloudWatch agent with GPU metrics and the Xid event log

@@ -171,7 +171,9 @@ variable "reboot_pause" {
 variable "sha256" {
   type        = map(string)
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
-  default     = {}
+  default = {
+    "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz" = "38974e70342150ede0e3fb8fd24bfe60ccbde90fa20241716ba8bb338e6b61a0"
+  }
 }
 
 variable "signing_keys" {
@@ -416,6 +418,17 @@ build {
     ])
   }
 
+  # NVIDIA's nccl-tests in /opt/nccl-tests, built with the image's CUDA, NCCL and Open MPI
+  provisioner "shell" {
+    script          = "../../provisioners/nccl-tests.sh"
+    execute_command = local.run_as_root
+    environment_vars = concat(local.environment, [
+      "NCCL_TESTS_URL=https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz",
+      "NCCL_TESTS_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz", "")}",
+      "NCCL_TESTS_VERSION=2.17.6",
+    ])
+  }
+
   # DCGM host engine
   provisioner "shell" {
     script          = "../../provisioners/dcgm.sh"
@@ -454,6 +467,27 @@ build {
     environment_vars = concat(local.environment, [
       "MIG_CONFIG=",
     ])
+  }
+
+  # the GPUs' highest application clocks, set at every boot where the driver allows it
+  provisioner "shell" {
+    script           = "../../provisioners/boost-clocks.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # locked memory, open files and kernel settings for EFA and NCCL
+  provisioner "shell" {
+    script           = "../../provisioners/tuning.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
+  }
+
+  # Systems Manager agent: Amazon Linux's package, Ubuntu's snap, Amazon's package on Debian
+  provisioner "shell" {
+    script           = "../../provisioners/ssm-agent.sh"
+    execute_command  = local.run_as_root
+    environment_vars = local.environment
   }
 
   # CloudWatch agent with GPU metrics and the Xid event log

@@ -9,7 +9,8 @@ OPEN, PROPRIETARY, EITHER = "open", "proprietary", "either"
 
 
 def known(path=None):
-    """devices.json: {"gpus": {device id: {name, open_modules, prefers, options, needs}},
+    """devices.json: {"gpus": {device id: {name, open_modules, prefers, options, needs, clocks,
+    auto_boost}},
     "nvswitch": [device id]}."""
     path = path or os.path.join(os.path.dirname(os.path.abspath(__file__)), "devices.json")
     with open(path) as stream:
@@ -23,7 +24,7 @@ def decide(devices, facts):
      "module": "open"|"proprietary"|"either"|None,
      "prefers": "open"|"proprietary", which one where both are on the image,
      "options": [parameters of that module],
-     "apply": {"gpu", "nvswitch", "nvlsm", "imex": bool}, "why": [sentences]}
+     "apply": {"gpu", "nvswitch", "nvlsm", "imex", "clocks": bool}, "why": [sentences]}
 
     A GPU that is not in `facts` is newer than this image: it gets the open module, the only one
     that new GPUs have.
@@ -41,6 +42,9 @@ def decide(devices, facts):
         why.append("fourth-generation NVSwitch: fabric manager and NVLSM apply")
     if "imex" in needs:
         why.append("NVLink reaches beyond this host: IMEX applies")
+    clocks = any(entry["clocks"] for entry in entries)
+    if gpus and not clocks:
+        why.append("nobody documents application clocks of this GPU: they stay as they are")
     return {
         "gpus": [
             {
@@ -60,6 +64,7 @@ def decide(devices, facts):
             "nvswitch": bool(switches) or "nvlsm" in needs,
             "nvlsm": "nvlsm" in needs,
             "imex": "imex" in needs,
+            "clocks": clocks,
         },
         "why": why,
     }

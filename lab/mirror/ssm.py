@@ -1,0 +1,34 @@
+"""S3: the Systems Manager agent's package for Debian, by version."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+from lab.mirror import catalogue
+from lab.mirror.site import Site, route
+from lab.packages import deb, model
+
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def package(version: str, arch: str, target: Path) -> bool:
+    """Write the agent's package of one version; False when the catalogue has none."""
+    if version not in catalogue.data()["ssm_agent"]:
+        return False
+    folder = target.with_name(f"{target.name}.d")
+    (built,) = deb.build(model.load("ssm-agent", version=version, arch=arch), folder)
+    built.replace(target)
+    folder.rmdir()
+    return True
+
+
+@route(
+    r"https://s3\.amazonaws\.com/ec2-downloads-windows/SSMAgent/(?P<version>[^/]+)/"
+    r"debian_(?P<machine>amd64|arm64)/amazon-ssm-agent\.deb"
+)
+def _answer(site: Site, url: re.Match[str]) -> Path | None:
+    version, arch = url["version"], _MACHINES[url["machine"]]
+    name = f"{url['machine']}-{version}-amazon-ssm-agent.deb"
+    return site.made(name, partial(package, version, arch))

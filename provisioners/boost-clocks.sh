@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# The unit that sets the GPUs' highest application clocks at every boot. Which they are is in
+# gpu_boot/devices.json, which nvidia-driver.sh installs.
+export KILN_COMPONENT=boost-clocks
+# shellcheck source=provisioners/lib/kiln.sh
+source "${KILN_DIR:?}/lib/kiln.sh"
+
+kiln_install_runtime opt/kiln/lib/gpu_boot usr/local/bin/kiln-gpu-clocks etc/systemd/system/kiln-gpu-clocks.service
+/usr/local/bin/kiln-gpu-clocks --help 2>/dev/null || kiln_die "kiln-gpu-clocks does not run on this Python"
+kiln_enable kiln-gpu-clocks.service

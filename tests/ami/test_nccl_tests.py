@@ -1,0 +1,62 @@
+"""nccl-tests: built with this image's libraries, and where it can be tried, they add up."""
+
+import re
+
+import pytest
+from expectations import recorded
+
+TESTS = ("all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf")
+
+
+@pytest.mark.bake
+def test_the_archive_was_the_one_that_is_recorded(version_info):
+    version = recorded(version_info, "nccl-tests")["version"]
+    urls = [d["url"] for d in version_info["downloads"] if d["component"] == "nccl-tests"]
+    assert len(urls) == 1
+    assert urls[0].endswith(f"/v{version}.tar.gz")
+
+
+@pytest.mark.bake
+def test_the_tests_are_there(machine, version_info):
+    record = recorded(version_info, "nccl-tests")
+    assert set(TESTS) <= set(record["tests"])
+    for name in record["tests"]:
+        facts = machine["files"][f"{record['folder']}/{name}"]
+        assert facts, f"{name} is missing"
+        assert facts["mode"] == "0755", name
+
+
+@pytest.mark.bake
+def test_they_find_nccl(machine, version_info):
+    for path, linked in links(machine, version_info):
+        assert re.search(r"libnccl\.so\S* => /", linked), f"{path}: {linked}"
+
+
+@pytest.mark.bake
+def test_they_find_open_mpi_where_efa_brought_it(machine, recipe, version_info):
+    if not recipe["efa"]:
+        pytest.skip("this recipe has no EFA installer, which brings Open MPI")
+    for path, linked in links(machine, version_info):
+        assert re.search(r"libmpi\.so\S* => /opt/amazon/openmpi/", linked), f"{path}: {linked}"
+
+
+@pytest.mark.boot
+def test_an_all_reduce_over_all_gpus_adds_up(host, expect, recipe, gpu, version_info):
+    if expect["target"] == "lab":
+        pytest.skip("the lab's stand-in of nccl-tests measures nothing")
+    if recipe["mig_config"]:
+        pytest.skip(f"NCCL does not run on MIG slices, and the layout is {recipe['mig_config']}")
+    if not gpu["count"]:
+        pytest.skip(f"{expect['instance_type']} has a slice of a GPU")
+    test = f"{recorded(version_info, 'nccl-tests')['folder']}/all_reduce_perf"
+    answer = host.run("timeout 300 %s -b 8 -e 32M -f 4 -g %s", test, str(gpu["count"]))
+    assert answer.rc == 0, answer.stdout[-2000:] + answer.stderr[-2000:]
+    assert re.search(r"Out of bounds values : 0 OK", answer.stdout), answer.stdout[-2000:]
+
+
+def links(machine, version_info):
+    """(path, what ldd says) of each test."""
+    folder = recorded(version_info, "nccl-tests")["folder"]
+    found = [(f"{folder}/{name}", machine["linked"][f"{folder}/{name}"]["out"]) for name in TESTS]
+    assert found
+    return found

@@ -1,0 +1,32 @@
+"""The Systems Manager agent: one of them, and it starts."""
+
+import pytest
+from expectations import assert_active, assert_enabled, packages, recorded
+
+
+@pytest.mark.bake
+def test_it_is_there_once(machine, version_info):
+    record = recorded(version_info, "ssm-agent")
+    package, snap = packages(machine, "amazon-ssm-agent"), machine["commands"]["snap"]["rc"] == 0
+    assert len(package) + snap == 1, f"{len(package)} packages, {int(snap)} snaps: want one agent"
+    assert snap == ("snap" in record), "it is not what ssm-agent.sh recorded"
+
+
+@pytest.mark.bake
+def test_it_is_of_the_recorded_version(machine, version_info):
+    version = recorded(version_info, "ssm-agent")["version"]
+    installed = [f"{p['version']}-{p['release']}" for p in packages(machine, "amazon-ssm-agent")]
+    assert version in [*installed, *machine["commands"]["snap"]["out"].split()]
+    # Where it came as a file, by a URL that names the version.
+    urls = [d["url"] for d in version_info["downloads"] if d["component"] == "ssm-agent"]
+    assert all(f"/{version.rsplit('-', 1)[0]}/" in url for url in urls), urls
+
+
+@pytest.mark.bake
+def test_it_is_enabled(machine, version_info):
+    assert_enabled(machine, recorded(version_info, "ssm-agent")["units"][0])
+
+
+@pytest.mark.boot
+def test_it_runs(machine, version_info):
+    assert_active(machine, recorded(version_info, "ssm-agent")["units"][0])
