@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -18,6 +19,7 @@ from kiln.errors import KilnError
 from lab import control, settings
 
 ROOT = Path(__file__).resolve().parents[2]
+AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 
 
 @dataclass(frozen=True)
@@ -180,3 +182,41 @@ def kiln(lab: settings.Lab, tmp_path: Path) -> Callable[..., subprocess.Complete
         )
 
     return run
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A build that is over: what it printed, what was there before and after, its files."""
+
+    done: subprocess.CompletedProcess[str]
+    home: Path
+    before: dict[str, set[str]]
+    after: dict[str, set[str]]
+
+    @property
+    def folder(self) -> Path:
+        (record,) = (self.home / "build" / AL2).glob("*/record.json")
+        return record.parent
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return json.loads((self.folder / "record.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def built(lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """One build of al2: test_build.py looks at it, test_mutations.py breaks it."""
+    home = tmp_path_factory.mktemp("built")
+    before = inventory(ec2)
+    done = subprocess.run(
+        [str(ROOT / "invoke"), "build", "--distro", "al2", "--driver", "510.47.03"],
+        cwd=ROOT,
+        env=users_environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Finished(done, home, before, inventory(ec2))

@@ -7,56 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, inventory, users_environment, wait_for
+from conftest import AL2, Finished, inventory, wait_for
 
-AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 COMMIT = r"[0-9a-f]{40}(-dirty)?"
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A build that is over: what it printed, what was there before and after, its files."""
-
-    done: subprocess.CompletedProcess[str]
-    home: Path
-    before: dict[str, set[str]]
-    after: dict[str, set[str]]
-
-    @property
-    def folder(self) -> Path:
-        (record,) = (self.home / "build" / AL2).glob("*/record.json")
-        return record.parent
-
-    @property
-    def record(self) -> dict[str, Any]:
-        return json.loads((self.folder / "record.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def built(lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    home = tmp_path_factory.mktemp("built")
-    before = inventory(ec2)
-    done = subprocess.run(
-        [str(ROOT / "invoke"), "build", "--distro", "al2", "--driver", "510.47.03"],
-        cwd=ROOT,
-        env=users_environment(home),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Finished(done, home, before, inventory(ec2))
 
 
 @pytest.fixture(scope="module")

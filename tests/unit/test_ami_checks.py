@@ -52,13 +52,23 @@ def test_every_way_to_make_a_check_fail_is_a_shell_command():
     for name, entries in MUTATIONS["checks"].items():
         for check, command in entries.items():
             if isinstance(command, dict):
-                assert list(command) == ["not_in_a_lab"], f"{name}::{check}"
+                assert list(command) in (["not_in_a_lab"], ["run", "also"]), f"{name}::{check}"
+            if "not_in_a_lab" in command:
                 continue
-            script = MUTATIONS["prelude"] + command
+            shell = command if isinstance(command, str) else command["run"]
+            script = MUTATIONS["prelude"] + shell
             done = subprocess.run(
                 ["bash", "-n"], input=script, text=True, capture_output=True, check=False
             )
             assert done.returncode == 0, f"{name}::{check}: {done.stderr}"
+
+
+def test_every_side_effect_is_one_on_a_check_that_exists():
+    known = {f"{name}::{check}" for name, names in checks().items() for check in names}
+    for name, entries in MUTATIONS["checks"].items():
+        for check, entry in entries.items():
+            also = entry.get("also", []) if isinstance(entry, dict) else []
+            assert set(also) - known == set(), f"{name}::{check}"
 
 
 def test_every_component_has_its_file_of_checks():

@@ -1,0 +1,148 @@
+"""Which check of tests/ami was turned red by which mutation, from a few guests with many each.
+
+A guest per mutation would be the plain way, and takes minutes. Instead each mutation is made in two
+of a few rounds (a round is one fresh guest), no two mutations in the same two. A check has to be
+red in the rounds of its own mutation and green in all others. Then it can only be its own mutation
+that turned it red: any other one is also made in a round in which the check stayed green.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One way to break a guest: `checks` must go red by it, those in `also` may."""
+
+    command: str
+    checks: frozenset[str]
+    also: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`rounds[n]` are the mutations that guest n gets, in the order of mutations.yaml."""
+
+    rounds: tuple[tuple[Mutation, ...], ...]
+
+    def owner(self, check: str) -> Mutation:
+        return next(m for one in self.rounds for m in one if check in m.checks)
+
+    def colours(self, check: str) -> list[str]:
+        """What the check has to be in each round: red, green, or any where it may be red too."""
+        return [_colour(check, one) for one in self.rounds]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What came of a round: the outcome of each check, and what mutations said on stderr."""
+
+    outcomes: Mapping[str, str]
+    messages: Mapping[str, str] = field(default_factory=dict)
+    said: Mapping[str, str] = field(default_factory=dict)
+
+
+def load(entries: Mapping[str, Mapping[str, Any]], checks: Iterable[str]) -> list[Mutation]:
+    """The mutations for these checks ("test_kernel.py::test_x"); one for all that share it."""
+    wanted = set(checks)
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for file, of_file in entries.items():
+        for name, entry in of_file.items():
+            check = f"{file}::{name}"
+            if check not in wanted or "not_in_a_lab" in entry:
+                continue
+            command = entry if isinstance(entry, str) else entry["run"]
+            own, also = found.setdefault(command, (set(), set()))
+            own.add(check)
+            also.update(() if isinstance(entry, str) else entry["also"])
+    return [
+        Mutation(command, frozenset(own), frozenset(also - own))
+        for command, (own, also) in found.items()
+    ]
+
+
+def lacking(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The checks that a guest skips, and the reason that they must give there."""
+    return {
+        f"{file}::{name}": entry["not_in_a_lab"]
+        for file, of_file in entries.items()
+        for name, entry in of_file.items()
+        if isinstance(entry, dict) and "not_in_a_lab" in entry
+    }
+
+
+def plan(mutations: list[Mutation]) -> Plan:
+    """The fewest rounds that hold each mutation twice."""
+    for rounds in itertools.count(2):
+        made = _assigned(mutations, rounds)
+        if made:
+            return made
+    raise AssertionError
+
+
+def verdict(made: Plan, found: list[Round], check: str) -> str:
+    """Empty when the check's colours are as they have to be; else what is wrong, in words."""
+    owner = made.owner(check)
+    seen = [one.outcomes.get(check, "not run") for one in found]
+    for number, colour in enumerate(made.colours(check)):
+        if colour == "red" and seen[number] != "failed":
+            said = found[number].said.get(owner.command, "")
+            return (
+                f"{check} {seen[number]} on a guest broken by: {owner.command.strip()}"
+                + (f"\nwhich said: {said}" if said else "")
+                + f"\nmade beside it: {_listed(made.rounds[number], owner)}"
+            )
+        if colour == "green" and seen[number] != "passed":
+            return (
+                f"{check} {seen[number]} on a guest that its own mutation had not broken: "
+                f"{found[number].messages.get(check, '')}"
+                f"\nmade there: {_listed(made.rounds[number], owner)}"
+                "\nif one of these has to turn it red, say so in its `also`"
+            )
+    return ""
+
+
+def _colour(check: str, made: Iterable[Mutation]) -> str:
+    if any(check in mutation.also for mutation in made):
+        return "any"
+    return "red" if any(check in mutation.checks for mutation in made) else "green"
+
+
+def _assigned(mutations: list[Mutation], rounds: int) -> Plan | None:
+    """Two rounds for each mutation, no two in the same two; None where there are too few rounds.
+
+    Two of which one may turn the other's check red do not meet: it would tell nothing then.
+    """
+    taken: dict[tuple[int, int], Mutation] = {}
+    filled: list[list[Mutation]] = [[] for _ in range(rounds)]
+    # Those that may turn other checks red go close together, into the first rounds, and leave the
+    # rest to the mutations of these checks. The others go where the fewest are.
+    for mutation in sorted(mutations, key=lambda m: not m.also):
+        fitting = [
+            pair
+            for pair in itertools.combinations(range(rounds), 2)
+            if pair not in taken
+            and not any(_meet_badly(mutation, other) for n in pair for other in filled[n])
+        ]
+        if not fitting:
+            return None
+        first, second = min(
+            fitting,
+            key=lambda p: p[::-1] if mutation.also else (sum(len(filled[n]) for n in p), p),
+        )
+        taken[first, second] = mutation
+        filled[first].append(mutation)
+        filled[second].append(mutation)
+    return Plan(tuple(tuple(m for m in mutations if m in one) for one in filled))
+
+
+def _meet_badly(one: Mutation, other: Mutation) -> bool:
+    return bool(one.also & other.checks or other.also & one.checks)
+
+
+def _listed(made: Iterable[Mutation], owner: Mutation) -> str:
+    return " | ".join(m.command.strip().splitlines()[0] for m in made if m != owner) or "nothing"

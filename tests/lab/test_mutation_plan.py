@@ -1,0 +1,130 @@
+"""How mutations share a few guests, and what is said when a check has not the colours it must."""
+
+from __future__ import annotations
+
+import itertools
+
+import mutations
+import pytest
+import yaml
+from mutations import Mutation, Round
+
+from kiln.paths import AMI_TESTS
+
+ENTRIES = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())["checks"]
+EVERY = [f"{file}::{name}" for file, entries in ENTRIES.items() for name in entries]
+A, B, C = (
+    Mutation("a", frozenset({"check a"}), frozenset({"check c"})),
+    Mutation("b", frozenset({"check b"})),
+    Mutation("c", frozenset({"check c", "check d"})),
+)
+
+
+@pytest.fixture
+def all_of_them() -> mutations.Plan:
+    return mutations.plan(mutations.load(ENTRIES, EVERY))
+
+
+def as_planned(plan: mutations.Plan) -> list[Round]:
+    """What comes of the rounds when each mutation does its work and nothing else."""
+    checks = {check for one in plan.rounds for mutation in one for check in mutation.checks}
+    return [
+        Round({c: "failed" if any(c in m.checks for m in made) else "passed" for c in checks})
+        for made in plan.rounds
+    ]
+
+
+def test_checks_with_the_same_mutation_share_it():
+    shared = {"x.py": {"one": "rm it", "two": {"run": "rm it", "also": ["x.py::three"]}}}
+    assert mutations.load(shared, ["x.py::one", "x.py::two"]) == [
+        Mutation("rm it", frozenset({"x.py::one", "x.py::two"}), frozenset({"x.py::three"}))
+    ]
+
+
+def test_a_check_that_is_not_on_the_image_gets_no_mutation():
+    assert mutations.load({"x.py": {"one": "rm it"}}, []) == []
+
+
+def test_all_of_them_fit_into_few_rounds(all_of_them):
+    assert len(all_of_them.rounds) < 20
+
+
+def test_each_is_made_twice_and_no_two_in_the_same_rounds(all_of_them):
+    made_in = [
+        tuple(n for n, made in enumerate(all_of_them.rounds) if mutation in made)
+        for mutation in mutations.load(ENTRIES, EVERY)
+    ]
+    assert {len(rounds) for rounds in made_in} == {2}
+    assert len(set(made_in)) == len(made_in)
+
+
+def test_one_that_may_turn_a_check_red_is_never_beside_the_checks_own(all_of_them):
+    for made in all_of_them.rounds:
+        for one, other in itertools.permutations(made, 2):
+            assert not one.also & other.checks
+
+
+def test_colours_as_planned_are_fine(all_of_them):
+    found = as_planned(all_of_them)
+    owned = {check for made in all_of_them.rounds for m in made for check in m.checks}
+    assert [mutations.verdict(all_of_them, found, check) for check in sorted(owned)] == [""] * len(
+        owned
+    )
+
+
+def test_a_check_that_another_mutation_turns_red_is_found_even_if_its_own_does_nothing(all_of_them):
+    every = mutations.load(ENTRIES, EVERY)
+    for idle, culprit in itertools.permutations(every, 2):
+        check = min(idle.checks)
+        if check in culprit.also:
+            continue
+        found = [
+            Round({**planned.outcomes, check: "failed" if culprit in made else "passed"})
+            for planned, made in zip(as_planned(all_of_them), all_of_them.rounds, strict=True)
+        ]
+        assert mutations.verdict(all_of_them, found, check), f"{check} by {culprit.command}"
+
+
+def test_a_check_that_stays_green_is_named_with_the_mutation_and_its_words():
+    plan = mutations.plan([A, B, C])
+    planned = as_planned(plan)
+    found = [
+        Round({**one.outcomes, "check b": "passed"}, said={"b": "no b here"}) for one in planned
+    ]
+    said = mutations.verdict(plan, found, "check b")
+    assert said.startswith("check b passed on a guest broken by: b\nwhich said: no b here")
+
+
+def test_a_check_that_skips_instead_of_failing_is_not_taken_for_red():
+    plan = mutations.plan([A, B, C])
+    found = [
+        Round(
+            {
+                c: "skipped" if c == "check d" and colour == "failed" else colour
+                for c, colour in one.outcomes.items()
+            }
+        )
+        for one in as_planned(plan)
+    ]
+    assert "check d skipped on a guest broken by: c" in mutations.verdict(plan, found, "check d")
+
+
+def test_a_check_that_a_stranger_turns_red_is_named_with_what_was_made_there():
+    plan = mutations.plan([A, B, C])
+    found = [
+        Round({**one.outcomes, "check b": "failed"}, {"check b": "why"}) for one in as_planned(plan)
+    ]
+    said = mutations.verdict(plan, found, "check b")
+    assert "check b failed on a guest that its own mutation had not broken: why" in said
+    assert "say so in its `also`" in said
+
+
+def test_a_declared_side_effect_may_turn_the_check_red_or_not():
+    plan = mutations.plan([A, B, C])
+    assert "any" in plan.colours("check c")
+    for outcome in ("passed", "failed"):
+        found = [
+            Round({**one.outcomes, **({"check c": outcome} if A in made else {})})
+            for one, made in zip(as_planned(plan), plan.rounds, strict=True)
+        ]
+        assert mutations.verdict(plan, found, "check c") == ""

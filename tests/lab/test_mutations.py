@@ -1,0 +1,165 @@
+"""Can each check of tests/ami fail? Guests of a built AMI are broken as mutations.yaml says.
+
+`./invoke test` does it for the AMI that test_build.py bakes. KILN_MUTATION_ROWS names other rows of
+the matrix, by commas, to be built and broken in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mutations
+import pytest
+import yaml
+from conftest import AL2, ROOT, Finished, users_environment
+from mutations import Mutation, Plan, Round
+
+from kiln import matrix, resources, target, verify
+from kiln.paths import AMI_TESTS
+
+MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
+CHECKS = [f"{file}::{name}" for file, entries in MUTATIONS["checks"].items() for name in entries]
+ROWS = [name for name in os.environ.get("KILN_MUTATION_ROWS", "").split(",") if name] or [AL2]
+# Eight GPUs with NVSwitch, MIG and EFA: the fewest checks skip.
+INSTANCE_TYPE = os.environ.get("KILN_MUTATION_INSTANCE_TYPE", "p4d.24xlarge")
+AT_ONCE = 3
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What the checks said of an untouched guest, and of the broken ones."""
+
+    untouched: Round
+    plan: Plan
+    rounds: list[Round]
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def broken(
+    request: pytest.FixtureRequest,
+    ec2: Any,
+    key: tuple[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Broken:
+    home = tmp_path_factory.mktemp("mutations")
+    ami = _ami(request, home)
+    group = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"][0]["GroupId"]
+    access = resources.Access(key[0], key[1], group, "")
+    (recipe,) = [one for one in matrix.load_recipes() if one.name == request.param]
+
+    def guest(name: str, made: tuple[Mutation, ...]) -> Round:
+        folder = home / name
+        (folder / "ssh").mkdir(parents=True)
+        where = target.choose("lab")
+        machine = verify.boot(
+            ami,
+            INSTANCE_TYPE,
+            user=recipe.distro.ssh_user,
+            run_id=name,
+            folder=folder,
+            access=access,
+            target=where,
+        )
+        try:
+            said = _break(machine, made)
+            expected = verify.expectations(recipe.as_json(), INSTANCE_TYPE, where, {"id": ami})
+            checks = verify.run_checks(machine, expected, folder).checks
+        finally:
+            ec2.terminate_instances(InstanceIds=[machine.instance_id])
+        return Round(
+            {f"{one.file}.py::{one.name}": one.outcome for one in checks},
+            {f"{one.file}.py::{one.name}": one.message for one in checks},
+            said,
+        )
+
+    untouched = guest("untouched", ())
+    live = [check for check, outcome in untouched.outcomes.items() if outcome == "passed"]
+    plan = mutations.plan(mutations.load(MUTATIONS["checks"], live))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        names = [f"round-{number}" for number in range(len(plan.rounds))]
+        return Broken(untouched, plan, list(pool.map(guest, names, plan.rounds)))
+
+
+def test_an_untouched_guest_is_green(broken: Broken) -> None:
+    failed = {
+        check: broken.untouched.messages[check]
+        for check, outcome in broken.untouched.outcomes.items()
+        if outcome == "failed"
+    }
+    assert failed == {}
+    assert set(broken.untouched.outcomes) == set(CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_check_goes_red_by_its_own_mutation_and_no_other(broken: Broken, check: str) -> None:
+    reason = mutations.lacking(MUTATIONS["checks"]).get(check)
+    outcome = broken.untouched.outcomes.get(check)
+    if outcome == "skipped":
+        pytest.skip(f"on this image and instance type: {broken.untouched.messages[check]}")
+    assert reason is None, f"mutations.yaml says {reason!r}, but it {outcome}: how can it fail?"
+    wrong = mutations.verdict(broken.plan, broken.rounds, check)
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(("check", "reason"), mutations.lacking(MUTATIONS["checks"]).items())
+def test_a_check_that_no_guest_can_run_says_why(broken: Broken, check: str, reason: str) -> None:
+    assert broken.untouched.outcomes[check] == "skipped"
+    said = broken.untouched.messages[check]
+    if said.endswith("is not part of this image"):
+        pytest.skip(said)
+    assert said == reason
+
+
+def _ami(request: pytest.FixtureRequest, home: Path) -> str:
+    if request.param == AL2:
+        built: Finished = request.getfixturevalue("built")
+        return str(built.record["ami_id"])
+    done = subprocess.run(
+        [str(ROOT / "invoke"), "build", "--name", request.param, "--target", "lab", "--json"],
+        cwd=ROOT,
+        env=users_environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(json.loads(done.stdout)[0]["ami_id"])
+
+
+def _break(machine: verify.Machine, made: tuple[Mutation, ...]) -> dict[str, str]:
+    """Make each of these mutations, as root; what each said on stderr, if anything."""
+    if not made:
+        return {}
+    steps = "\n".join(
+        f"(\n{one.command.rstrip()}\n) </dev/null >/dev/null 2>/run/mutation-{number}"
+        for number, one in enumerate(made)
+    )
+    # A boot that is not over yet would undo some of them.
+    script = (
+        "timeout 60 systemctl is-system-running --wait >/dev/null\n"
+        f"SSH_USER={machine.user}\n{MUTATIONS['prelude']}\n{steps}\n"
+        + "\n".join(f"cat /run/mutation-{n} 2>&1; echo END" for n in range(len(made)))
+        + "\n"
+    )
+    done = subprocess.run(
+        [
+            *("ssh", "-F", str(machine.ssh_config), f"{machine.user}@{machine.address}"),
+            "sudo -n bash -s",
+        ],
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = done.stdout.split("END\n")
+    assert len(said) == len(made) + 1, f"the mutations did not get to their end: {done.stderr}"
+    return {one.command: text.strip() for one, text in zip(made, said, strict=False)}
