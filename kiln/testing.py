@@ -59,15 +59,20 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
         print(f"NOT RUN: tests/lab: {error}", flush=True)
         return code | 1
     needs.ensure("lab", install=True, say=_say)
-    # Lab tests mostly wait, and one at a time, for they share the kernel's log: the unit tests
-    # run beside them and are shown when both are done.
-    with ThreadPoolExecutor(max_workers=1) as beside, tempfile.TemporaryFile("w+") as output:
-        units = beside.submit(_pytest, "tests/unit", chosen, output)
-        code |= _pytest("tests/lab", chosen)
-        code |= units.result()
+    # Tests in the lab mostly wait, and one at a time, for they share the kernel's log. Beside them
+    # run those that have nothing to do with either; they are shown when both are done.
+    with ThreadPoolExecutor(max_workers=1) as pool, tempfile.TemporaryFile("w+") as output:
+        beside = pool.submit(_beside, chosen, output)
+        code |= _pytest("tests/lab", ["-m", "not beside", *chosen])
+        code |= beside.result()
         output.seek(0)
         print(output.read(), flush=True)
     return code
+
+
+def _beside(chosen: list[str], output: TextIO) -> int:
+    code = _pytest("tests/unit", chosen, output)
+    return code | _pytest("tests/lab", ["-m", "beside", *chosen], output)
 
 
 def _pytest(folder: str, arguments: list[str], output: TextIO | None = None) -> int:

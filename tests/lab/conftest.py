@@ -46,15 +46,23 @@ class Guest:
         )
 
 
-@pytest.fixture(scope="session")
-def lab() -> Iterator[settings.Lab]:
-    """A lab that is up. It is not the user's: KILN_LAB_INDEX tells them apart."""
+def tests_lab() -> settings.Lab:
+    """The lab of these tests, up or not; skips where there can be none.
+
+    It is not the user's: KILN_LAB_INDEX tells them apart.
+    """
     os.environ.setdefault("KILN_LAB_INDEX", "9")
     try:
         needs.lab_can_run()
     except KilnError as error:
         pytest.skip(str(error))
-    found = settings.current()
+    return settings.current()
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[settings.Lab]:
+    """The lab, up."""
+    found = tests_lab()
     control.down(found)
     control.up(found)
     yield found

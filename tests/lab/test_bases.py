@@ -17,7 +17,10 @@ import pytest
 from kiln.errors import KilnError
 from lab import aptsources, bases, distros, importer
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root filesystems are made by root")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="root filesystems are made by root"),
+    pytest.mark.beside,
+]
 
 STAND_INS = [name for name in bases.ids() if distros.spec(name)["stand_in"]]
 AL = [name for name in bases.ids() if distros.spec(name)["family"] == "al"]

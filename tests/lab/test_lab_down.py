@@ -14,17 +14,19 @@ from typing import Any
 
 import boto3
 import pytest
-from conftest import ROOT, users_environment, wait_for
+from conftest import ROOT, tests_lab, users_environment, wait_for
 
 from lab.settings import Lab
 
+pytestmark = pytest.mark.beside
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def own(lab: Lab) -> Lab:
+def own() -> Lab:
     """Not the lab of the other tests: that one has to stay up."""
-    return Lab((lab.index + 25) % 55, lab.root)
+    usual = tests_lab()
+    return Lab((usual.index + 25) % 55, usual.root)
 
 
 @pytest.fixture

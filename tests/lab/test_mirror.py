@@ -26,6 +26,7 @@ from lab.packages import deb, driver, elf, model, rpm
 from lab.packages.model import File, Package
 
 RUN = "https://us.download.nvidia.com/tesla/{0}/NVIDIA-Linux-x86_64-{0}.run"
+pytestmark = pytest.mark.beside
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests' root filesystems are made by root")
 
 

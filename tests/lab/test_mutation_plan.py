@@ -11,6 +11,7 @@ from mutations import Mutation, Round
 
 from kiln.paths import AMI_TESTS
 
+pytestmark = pytest.mark.beside
 ENTRIES = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())["checks"]
 EVERY = [f"{file}::{name}" for file, entries in ENTRIES.items() for name in entries]
 A, B, C = (
