@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -60,19 +61,20 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
         return code | 1
     needs.ensure("lab", install=True, say=_say)
     # Tests in the lab mostly wait, and one at a time, for they share the kernel's log. Beside them
-    # run those that have nothing to do with either; they are shown when both are done.
-    with ThreadPoolExecutor(max_workers=1) as pool, tempfile.TemporaryFile("w+") as output:
-        beside = pool.submit(_beside, chosen, output)
+    # run those that have nothing to do with either; they are shown when all are done.
+    beside = {"tests/unit": chosen, "tests/lab": ["-m", "beside", *chosen]}
+    with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
+        outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in beside]
+        running = [
+            pool.submit(_pytest, folder, arguments, output)
+            for (folder, arguments), output in zip(beside.items(), outputs, strict=True)
+        ]
         code |= _pytest("tests/lab", ["-m", "not beside", *chosen])
-        code |= beside.result()
-        output.seek(0)
-        print(output.read(), flush=True)
+        for one, output in zip(running, outputs, strict=True):
+            code |= one.result()
+            output.seek(0)
+            print(output.read(), flush=True)
     return code
-
-
-def _beside(chosen: list[str], output: TextIO) -> int:
-    code = _pytest("tests/unit", chosen, output)
-    return code | _pytest("tests/lab", ["-m", "beside", *chosen], output)
 
 
 def _pytest(folder: str, arguments: list[str], output: TextIO | None = None) -> int:
