@@ -20,8 +20,9 @@ import yaml
 from conftest import AL2, ROOT, Finished, users_environment
 from mutations import Mutation, Plan, Round
 
-from kiln import matrix, resources, target, verify
+from kiln import machine, matrix, resources, target, verify
 from kiln.paths import AMI_TESTS
+from kiln.stopping import Stop
 
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 CHECKS = [f"{file}::{name}" for file, entries in MUTATIONS["checks"].items() for name in entries]
@@ -57,7 +58,8 @@ def broken(
         folder = home / name
         (folder / "ssh").mkdir(parents=True)
         where = target.choose("lab")
-        machine = verify.boot(
+        stop = Stop()
+        with machine.booted(
             ami,
             INSTANCE_TYPE,
             user=recipe.distro.ssh_user,
@@ -65,13 +67,14 @@ def broken(
             folder=folder,
             access=access,
             target=where,
-        )
-        try:
-            said = _break(machine, made)
-            expected = verify.expectations(recipe.as_json(), INSTANCE_TYPE, where, {"id": ami})
-            checks = verify.run_checks(machine, expected, folder).checks
-        finally:
-            ec2.terminate_instances(InstanceIds=[machine.instance_id])
+            stop=stop,
+        ) as instance:
+            try:
+                said = _break(instance, made)
+                expected = verify.expectations(recipe.as_json(), INSTANCE_TYPE, where, {"id": ami})
+                checks = verify.run_checks(instance, expected, folder, stop=stop).checks
+            finally:
+                ec2.terminate_instances(InstanceIds=[instance.instance_id])
         return Round(
             {f"{one.file}.py::{one.name}": one.outcome for one in checks},
             {f"{one.file}.py::{one.name}": one.message for one in checks},
@@ -134,7 +137,7 @@ def _ami(request: pytest.FixtureRequest, home: Path) -> str:
     return str(json.loads(done.stdout)[0]["ami_id"])
 
 
-def _break(machine: verify.Machine, made: tuple[Mutation, ...]) -> dict[str, str]:
+def _break(instance: machine.Machine, made: tuple[Mutation, ...]) -> dict[str, str]:
     """Make each of these mutations, as root; what each said on stderr, if anything."""
     if not made:
         return {}
@@ -145,13 +148,13 @@ def _break(machine: verify.Machine, made: tuple[Mutation, ...]) -> dict[str, str
     # A boot that is not over yet would undo some of them.
     script = (
         "timeout 60 systemctl is-system-running --wait >/dev/null\n"
-        f"SSH_USER={machine.user}\n{MUTATIONS['prelude']}\n{steps}\n"
+        f"SSH_USER={instance.user}\n{MUTATIONS['prelude']}\n{steps}\n"
         + "\n".join(f"cat /run/mutation-{n} 2>&1; echo END" for n in range(len(made)))
         + "\n"
     )
     done = subprocess.run(
         [
-            *("ssh", "-F", str(machine.ssh_config), f"{machine.user}@{machine.address}"),
+            *("ssh", "-F", str(instance.ssh_config), f"{instance.user}@{instance.address}"),
             "sudo -n bash -s",
         ],
         input=script,
