@@ -80,8 +80,7 @@ def test_a_check_that_another_mutation_turns_red_is_found_even_if_its_own_does_n
         if check in culprit.also:
             continue
         found = [
-            Round({**planned.outcomes, check: "failed" if culprit in made else "passed"})
-            for planned, made in zip(as_planned(all_of_them), all_of_them.rounds, strict=True)
+            Round({check: "failed" if culprit in made else "passed"}) for made in all_of_them.rounds
         ]
         assert mutations.verdict(all_of_them, found, check), f"{check} by {culprit.command}"
 
