@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +55,16 @@ def up(lab: Lab | None = None) -> dict[str, Any]:
     Raises KilnError when it does not come up: with exit code 1, and the reason from its log.
     """
     lab = lab or current()
+    with _alone(lab):
+        return _up(lab)
+
+
+def _up(lab: Lab) -> dict[str, Any]:
     found = status(lab)
     if found and (found.get("started_from") == started_from() or found.get("in_use")):
         return found
     if found:
-        down(lab)
+        _down(lab)
     lab.state.mkdir(parents=True, exist_ok=True)
     start = lab.log.stat().st_size if lab.log.exists() else 0
     with lab.log.open("ab") as output:
@@ -98,6 +105,11 @@ def down(lab: Lab | None = None) -> list[str]:
     AMIs stay: `clean` deletes them.
     """
     lab = lab or current()
+    with _alone(lab):
+        return _down(lab)
+
+
+def _down(lab: Lab) -> list[str]:
     pid = _pid(lab)
     with contextlib.suppress(OSError, ValueError):
         call(lab, "down")
@@ -164,6 +176,15 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
         )
     enter = ["nsenter", f"--target={leader}", "--mount", "--uts", "--ipc", "--net", "--pid"]
     return subprocess.call([*enter, "--", *(command or ["/bin/bash", "-l"])])
+
+
+@contextlib.contextmanager
+def _alone(lab: Lab) -> Iterator[None]:
+    """One starts or stops this lab at a time: of two builds, the second finds the first one's."""
+    lab.root.mkdir(parents=True, exist_ok=True)
+    with (lab.root / f".{lab.bridge}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _pid(lab: Lab) -> int | None:

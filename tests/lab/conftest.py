@@ -46,7 +46,7 @@ class Guest:
         )
 
 
-def tests_lab() -> settings.Lab:
+def lab_of_the_tests() -> settings.Lab:
     """The lab of these tests, up or not; skips where there can be none.
 
     It is not the user's: KILN_LAB_INDEX tells them apart.
@@ -62,7 +62,7 @@ def tests_lab() -> settings.Lab:
 @pytest.fixture(scope="session")
 def lab() -> Iterator[settings.Lab]:
     """The lab, up."""
-    found = tests_lab()
+    found = lab_of_the_tests()
     control.down(found)
     control.up(found)
     yield found

@@ -9,12 +9,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from conftest import ROOT, tests_lab, users_environment, wait_for
+from conftest import ROOT, lab_of_the_tests, users_environment, wait_for
 
 from lab.settings import Lab
 
@@ -25,7 +26,7 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def own() -> Lab:
     """Not the lab of the other tests: that one has to stay up."""
-    usual = tests_lab()
+    usual = lab_of_the_tests()
     return Lab((usual.index + 25) % 55, usual.root)
 
 
@@ -102,6 +103,13 @@ def on_this_machine(lab: Lab) -> dict[str, list[str]]:
 
 def nothing() -> dict[str, list[str]]:
     return {name: [] for name in ("mounts", "interfaces", "nft tables", "processes", "disks")}
+
+
+def test_two_who_start_the_lab_at_once_share_it(own: Lab, invoke: Invoke) -> None:
+    with ThreadPoolExecutor() as together:
+        both = list(together.map(lambda _: invoke("lab.up", "--json"), range(2)))
+    assert [done.returncode for done in both] == [0, 0], both
+    launched(own)
 
 
 def test_down_leaves_nothing_of_a_lab_with_a_running_instance(invoke: Invoke, own: Lab) -> None:
