@@ -396,7 +396,8 @@ bundle_install() {
 remove_empty() {
     local folder=$1
     while [[ $folder == /opt/kiln* || $folder == /etc/kiln* || $folder == *.service.d || $folder == */kiln.d ]]; do
-        rmdir "$root$folder" 2>/dev/null || return 0
+        # A run that was cut off may have made a folder without the one below it.
+        [[ ! -d $root$folder ]] || rmdir "$root$folder" 2>/dev/null || return 0
         folder=${folder%/*}
     done
 }

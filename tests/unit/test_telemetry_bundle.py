@@ -181,6 +181,15 @@ def test_what_a_run_that_was_cut_off_early_left_is_taken_back(installer, image):
 
 
 @needs_root
+def test_a_folder_made_just_before_the_cut_is_taken_back(installer, image):
+    run(installer, image)
+    shutil.rmtree(image / "opt/kiln")
+    (image / "opt/kiln").mkdir()
+    run(installer, image, "--uninstall")
+    assert not (image / "opt/kiln").exists()
+
+
+@needs_root
 def test_an_edited_file_under_etc_kiln_is_kept(installer, image):
     run(installer, image)
     (image / "etc/kiln/dcgm-counters.csv").write_text("mine\n")
