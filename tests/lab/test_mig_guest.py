@@ -150,8 +150,9 @@ class Machine:
         self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(values))
 
     def restart(self) -> None:
-        """The unit once more, as at boot; fails the test when it fails."""
-        self.run("systemctl", "restart", "aws-gpu-mig.service")
+        """The unit once more, as at boot; fails the test when it fails, with what it said."""
+        said = "systemctl restart aws-gpu-mig || { journalctl -u aws-gpu-mig -n 20; exit 1; }"
+        self.run("sh", "-c", said)
 
     def unit(self, *names: str, of: str = "aws-gpu-mig.service") -> list[str]:
         said = self.run("systemctl", "show", of, *[f"-p{n}" for n in names])
