@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,7 @@ def bad_configuration(error: Exception) -> KilnError:
 
 def _client(service: str, target: Target) -> Any:
     import boto3
+    import botocore.session
     from botocore.config import Config
 
     given: dict[str, Any] = {}
@@ -114,8 +116,18 @@ def _client(service: str, target: Target) -> Any:
             "aws_secret_access_key": "kiln-lab",
         }
     config = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10)
-    session: Any = boto3.Session()
+    core = botocore.session.Session()
+    core.register_component("data_loader", _loader())
+    session: Any = boto3.Session(botocore_session=core)
     return session.client(service, region_name=target.region, config=config, **given)
+
+
+@cache
+def _loader() -> Any:
+    """What reads the services' models: shared, for that of EC2 takes longer than most calls."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 def _on_ec2() -> bool:
