@@ -30,10 +30,21 @@ def world_failed(message: str, *, hint: str = "") -> KilnError:
     return KilnError(message, hint=hint, exit_code=WORLD_FAILED)
 
 
-def nearest(wrong: str, known: Iterable[str]) -> str | None:
-    """The known value a person most likely meant, or None when nothing is close."""
-    close = difflib.get_close_matches(str(wrong), [str(k) for k in known], n=1, cutoff=0.5)
-    return close[0] if close else None
+# What other tools call the same thing: no letters in common, so no likeness finds it.
+_ALSO = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}
+
+
+def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
+    """The known value a person most likely meant, or None when nothing is close.
+
+    Capitals and spaces around it do not count; `likeness` is difflib's, 1 for the same.
+    """
+    options = {str(one).casefold(): str(one) for one in known}
+    word = str(wrong).strip().casefold()
+    if _ALSO.get(word) in options:
+        return _ALSO[word]
+    close = difflib.get_close_matches(word, options, n=1, cutoff=likeness)
+    return options[close[0]] if close else None
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

@@ -20,10 +20,11 @@ def unknown(c: Combination) -> Iterator[Verdict]:
     if c.driver in known:
         return
     guess = _meant(c.driver, known)
+    add = "if NVIDIA did release it, add it under its branch in kiln/knowledge/drivers.yaml"
     yield Verdict(
         f"{c.driver} is not an NVIDIA release" + (f"; did you mean {guess}?" if guess else ""),
-        hint=f"if NVIDIA released it after {table('drivers')['as_of']}, add it under its branch "
-        "in kiln/knowledge/drivers.yaml",
+        hint=f"{add} (as of {table('drivers')['as_of']})"
+        + ("" if c.branch else f"; the branches: {', '.join(facts.branches())}"),
     )
 
 
@@ -36,7 +37,8 @@ def _meant(driver: str, known: list[str]) -> str | None:
     if branch and branch.versions:
         whole = driver != branch.name and nearest(driver, branch.versions)
         return whole or branch.newest
-    return nearest(driver, known)
+    # Without a branch in common only a slip of the hand is a guess worth making.
+    return nearest(driver, known, likeness=0.8)
 
 
 @rule("DRV-EOL")

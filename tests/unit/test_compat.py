@@ -100,7 +100,8 @@ def test_a_mistyped_driver_gets_the_right_one():
         ({"distro": "al2024"}, "al2023"),
         ({"instance_type": "p5.47xlarge"}, "p5.48xlarge"),
         ({"kernel_module": "opne"}, "open"),
-        ({"arch": "amd64"}, "arm64"),
+        ({"arch": "amd64"}, "did you mean 'x86_64'?"),
+        ({"kernel_module": "OPEN"}, "did you mean 'open'?"),
         ({"colour": "red"}, ""),
     ],
 )

@@ -1,9 +1,14 @@
 """What the product knows about instance types."""
 
+import re
+from collections.abc import Iterator
+
 import pytest
+import yaml
 
 from kiln import facts
-from kiln.errors import KilnError
+from kiln.errors import KilnError, nearest
+from kiln.paths import KNOWLEDGE, ROOT
 
 
 def test_an_nvswitch_instance_says_so():
@@ -45,3 +50,56 @@ def test_a_wrong_size_gets_the_sizes_of_its_family():
 
 def test_versions_in_the_tables_are_text():
     assert facts.instance("p6-b200.48xlarge").compute_capability == "10.0"
+
+
+def test_a_wrong_size_in_capitals_is_understood():
+    with pytest.raises(KilnError) as error:
+        facts.instance("P5.48XLARGE")
+    assert error.value.hint == "did you mean p5.48xlarge?"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("amd64", "x86_64"), ("aarch64", "arm64"), ("X86_64", "x86_64"), (" ARM64", "arm64")],
+)
+def test_a_processor_under_its_other_name_is_the_same_processor(wrong, meant):
+    assert nearest(wrong, ["arm64", "x86_64"]) == meant
+
+
+def test_every_driver_the_facts_mention_is_a_release_they_know():
+    known = {v for one in facts.branches().values() for v in (*one.versions, *one.betas)}
+    named = set()
+    for name in ("components", "cuda", "distros", "drivers", "kernel_builds", "services"):
+        for value in _texts(facts.table(name)):
+            named |= set(re.findall(r"(?<![\d.])[456]\d\d\.\d{2,3}\.\d{2}(?![\d.])", value))
+    assert len(named) > 100
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("folder", [KNOWLEDGE, ROOT / "lab" / "standins" / "nvidia_smi" / "data"])
+def test_no_comma_cuts_a_value_short(folder):
+    # {source: the CUDA toolkit, driver and architecture matrix} is a source and an empty key.
+    for path in folder.glob("*.yaml"):
+        data = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
+        assert [key for key in _empty_keys(data) if " " in key] == [], path.name
+
+
+def _texts(data: object) -> Iterator[str]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from (*_texts(key), *_texts(value))
+    elif isinstance(data, list):
+        for value in data:
+            yield from _texts(value)
+    elif data is not None:
+        yield str(data)
+
+
+def _empty_keys(data: object) -> Iterator[str]:
+    if isinstance(data, dict):
+        yield from (str(key) for key, value in data.items() if value is None)
+        for value in data.values():
+            yield from _empty_keys(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _empty_keys(value)
