@@ -28,7 +28,7 @@ def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
                     hint="./invoke check --distro al2 --driver 510.47.03, or no flag at all for "
                     "the matrix",
                 )
-        _flavor_versions(asked)
+        _versions(asked)
         return compat.check_combination(**asked, strict=strict)  # type: ignore[arg-type]
     recipes = matrix.load_recipes()
     found = [one.as_json() for one in compat.check_matrix(recipes, strict=strict)]
@@ -36,20 +36,37 @@ def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
     return {"amis": len(recipes), "findings": found, "instance_types": types}
 
 
-def _flavor_versions(asked: dict[str, str]) -> None:
-    """Raises KilnError for a version of a flavour that is not asked for, or that is none."""
-    shapes = {
-        "kubernetes": ("eks", r"\d+\.\d+", "1.35"),
-        "parallelcluster": ("parallelcluster", r"\d+\.\d+\.\d+", "3.16.3"),
-    }
-    for name, (flavor, shape, example) in shapes.items():
-        if name in asked and asked.get("flavor") != flavor:
+# What the versions on the command line look like, with an example.
+_SHAPES = {
+    "driver": (r"[0-9]{3}(\.[0-9]+)+", "580.178.04"),
+    "cuda": (r"[0-9]+\.[0-9]+(\.[0-9]+)?", "13.0.2"),
+    "nccl": (r"[0-9]+\.[0-9]+\.[0-9]+", "2.28.9"),
+    "efa": (r"[0-9]+\.[0-9]+\.[0-9]+", "1.51.0"),
+    "kubernetes": (r"[0-9]+\.[0-9]+", "1.35"),
+    "parallelcluster": (r"[0-9]+\.[0-9]+\.[0-9]+", "3.16.3"),
+}
+_OF_FLAVOR = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
+
+
+def _versions(asked: dict[str, str]) -> None:
+    """Raises KilnError for what is no whole version, and for that of a flavour not asked for."""
+    for name, (shape, example) in _SHAPES.items():
+        value = asked.get(name)
+        flavor = _OF_FLAVOR.get(name)
+        if value is None:
+            continue
+        if flavor and asked.get("flavor") != flavor:
             raise KilnError(
                 f"--{name} says something about flavour {flavor} only",
                 hint=f"add --flavor {flavor}, or leave --{name} out",
             )
-        if name in asked and not re.fullmatch(shape, asked[name]):
-            raise KilnError(f"--{name} {asked[name]} is not a version such as {example}")
+        if re.fullmatch(shape, value) or (value == compat.LATEST and not flavor):
+            continue
+        meant = compat.meant(name, value)
+        raise KilnError(
+            f"--{name} {value} is not a version such as {example}",
+            hint=f"did you mean {meant}?" if meant else "",
+        )
 
 
 def as_text(answer: dict[str, Any]) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from datetime import date
 from typing import Any
 
-from kiln import facts
+from kiln import facts, versions
 from kiln.alternatives import Rebuild, suggest
-from kiln.errors import KilnError, did_you_mean
+from kiln.errors import KilnError, did_you_mean, nearest
 from kiln.findings import Finding, Level
 from kiln.judge import Clash, clashes, runs_on
 from kiln.recipe import Recipe
 from kiln.rules.combination import Combination, of_recipe
+from kiln.rules.driver import meant as meant_driver
 
 LATEST = "latest"
 _CHOICES = {
@@ -119,6 +121,26 @@ def check_combination(
         "findings": [finding.as_json() for finding in findings],
         "instance_types": serves(combination),
     }
+
+
+def meant(name: str, wrong: str) -> str | None:
+    """The version of driver, cuda, nccl or efa that a mistyped one most likely means."""
+    if name == "driver":
+        return meant_driver(wrong)
+    tables = {
+        "cuda": ("cuda", "releases"),
+        "nccl": ("nccl", "versions"),
+        "efa": ("efa", "releases"),
+    }
+    if name not in tables:
+        return None
+    file, key = tables[name]
+    known = facts.table(file)[key]
+    number = re.search(r"[0-9][0-9.]*", wrong)
+    if number and number[0] in known:  # v2.28.9, 2.28.9-1+cuda13.0
+        return number[0]
+    begun = [version for version in known if version.startswith(f"{wrong}.")]
+    return versions.newest(begun) or nearest(wrong, known, likeness=0.7)
 
 
 def serves(combination: Combination) -> list[str]:

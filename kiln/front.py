@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import inspect
 import io
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -56,16 +57,33 @@ def task(
     """
 
     def wrap(body: Callable[..., int | None]) -> Task[Any]:
+        defaults = inspect.signature(body).parameters
+
         @functools.wraps(body)
         def run(context: Context, *args: Any, **kwargs: Any) -> None:
             raise_sigterm()
-            code = guarded(lambda: body(context, *args, **kwargs))
+
+            def checked() -> int | None:
+                _not_empty(defaults, kwargs)
+                return body(context, *args, **kwargs)
+
+            code = guarded(checked)
             if code:
                 raise Exit(code=code)
 
         return Task(run, name=name, help=help or {}, auto_shortflags=False, **options)
 
     return wrap
+
+
+def _not_empty(flags: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> None:
+    """Raises KilnError for a flag with nothing in it: a shell variable that is not set."""
+    for name, value in values.items():
+        if value != flags[name].default and isinstance(value, str) and not value.strip():
+            flag = name.replace("_", "-")
+            raise KilnError(
+                f"--{flag} is empty", hint="give it a value, or leave it out (is a variable unset?)"
+            )
 
 
 def guarded(body: Callable[[], int | None]) -> int:

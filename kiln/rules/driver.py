@@ -16,10 +16,9 @@ def unknown(c: Combination) -> Iterator[Verdict]:
     """A version nobody released, such as 510.47.3."""
     if c.driver is None:
         return
-    known = [v for one in facts.branches().values() for v in (*one.versions, *one.betas)]
-    if c.driver in known:
+    if c.driver in _releases():
         return
-    guess = _meant(c.driver, known)
+    guess = meant(c.driver)
     add = "if NVIDIA did release it, add it under its branch in kiln/knowledge/drivers.yaml"
     yield Verdict(
         f"{c.driver} is not an NVIDIA release" + (f"; did you mean {guess}?" if guess else ""),
@@ -28,8 +27,13 @@ def unknown(c: Combination) -> Iterator[Verdict]:
     )
 
 
-def _meant(driver: str, known: list[str]) -> str | None:
+def _releases() -> list[str]:
+    return [v for one in facts.branches().values() for v in (*one.versions, *one.betas)]
+
+
+def meant(driver: str) -> str | None:
     """The same number written otherwise, else the nearest in its branch, else in any."""
+    known = _releases()
     for version in known:
         if versions.same(version, driver):
             return version

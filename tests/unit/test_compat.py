@@ -310,6 +310,35 @@ def test_a_flavours_version_has_to_fit_the_flavour(more: dict[str, str], message
     assert error.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("flag", "wrong", "meant"),
+    [
+        ("driver", "580", "580.178.04"),
+        ("driver", "v580.178.04", "580.178.04"),
+        ("driver", "580.178.04-1", "580.178.04"),
+        ("driver", " 580.178.04", "580.178.04"),
+        ("driver", "the newest", ""),
+        ("cuda", "13", "13.5.0"),
+        ("cuda", "twelve", ""),
+        ("nccl", "2.28", "2.28.9"),
+        ("nccl", "2.28.9-1+cuda13.0", "2.28.9"),
+        ("efa", "1.51", "1.51.0"),
+    ],
+)
+def test_what_is_no_whole_version_on_the_command_line_is_bad_input(flag, wrong, meant):
+    given = {"distro": "al2023", "driver": "580.178.04", flag: wrong}
+    with pytest.raises(KilnError, match=f"--{flag} {re.escape(wrong)} is not a version") as error:
+        checks.check(given, strict=False)
+    assert error.value.exit_code == 2
+    assert error.value.hint == (f"did you mean {meant}?" if meant else "")
+
+
+def test_a_driver_nobody_ever_heard_of_gets_no_silly_guess():
+    (found,) = check_combination("al2023", "999.1.2", today=TODAY)["findings"]
+    assert found["message"] == "999.1.2 is not an NVIDIA release"
+    assert "the branches: 450, 460" in found["hint"]
+
+
 def test_a_branch_alone_is_no_version():
     result = check_combination("al2023", "580", today=TODAY)
     message = next(f["message"] for f in result["findings"] if f["rule"] == "DRV-UNKNOWN")

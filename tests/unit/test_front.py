@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from invoke import Context, Exit
 
 from kiln import front
 from kiln.errors import KilnError, world_failed
@@ -45,6 +46,21 @@ def test_what_ends_a_task_is_one_message_and_an_exit_code(
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (1, 1)])
 def test_what_a_task_returns_is_its_exit_code(result: int | None, code: int) -> None:
     assert front.guarded(lambda: result) == code
+
+
+@pytest.mark.parametrize("value", ["", "  "])
+def test_a_flag_with_nothing_in_it_is_bad_input(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @front.task()
+    def look(c: Context, instance_type: str, name: str = "") -> int:
+        return 0
+
+    look(Context(), instance_type="p5.48xlarge", name="")
+    with pytest.raises(Exit) as ended:
+        look(Context(), instance_type=value)
+    assert ended.value.code == 2
+    assert "error: --instance-type is empty" in capsys.readouterr().err
 
 
 def test_a_bug_is_not_hidden() -> None:
