@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -28,11 +28,28 @@ _SHOWN = {
 _PAIR_WIDTH = 8
 _TRIED = 8
 
-Rebuild = Callable[[dict[str, Any]], Combination]
+_STEPS = 6
+
+Change = dict[str, Any]
+Rebuild = Callable[[Change], Combination]
 
 
-def suggest(combination: Combination, clash: Clash, rebuild: Rebuild | None = None) -> list[str]:
-    """Changes that mend a clash and break nothing else, the best one of each field.
+@dataclass(frozen=True)
+class Suggestion:
+    """Changes that mend a clash, the best of each field. `whole`: nothing else is broken then."""
+
+    changes: tuple[Change, ...] = ()
+    whole: bool = False
+
+    def __str__(self) -> str:
+        shown = ", or ".join(_shown(change) for change in self.changes)
+        return f"{'nearest that works' if self.whole else 'mends this one'}: {shown}"
+
+
+def suggest(
+    combination: Combination, clash: Clash, rebuild: Rebuild | None = None
+) -> Suggestion | None:
+    """Changes that mend a clash and break nothing else; None when there is none.
 
     Best is: fewest warnings left, then nearest to what was asked. Two fields are changed
     together only when no single one helps. `rebuild` makes the combination of a change where
@@ -40,10 +57,10 @@ def suggest(combination: Combination, clash: Clash, rebuild: Rebuild | None = No
     """
     allowed = _broken(combination) - {clash.rule.id}
 
-    def changed(change: dict[str, Any]) -> Combination:
-        return rebuild(change) if rebuild else replace(combination, **change)
+    def whole(change: Change) -> bool:
+        return not _broken(_changed(combination, change, rebuild))
 
-    def best_of(changes: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def best_of(changes: list[Change]) -> Change | None:
         return _best(combination, changes, allowed, rebuild)
 
     moves = clash.rule.moves
@@ -53,9 +70,10 @@ def suggest(combination: Combination, clash: Clash, rebuild: Rebuild | None = No
         if (best := best_of([{name: value} for value in _near(combination, name)]))
     ]
     # What mends everything comes alone; with several clashes a part may be all one field can do.
-    whole = [change for change in singles if not _broken(changed(change))]
+    if mending := [change for change in singles if whole(change)]:
+        return Suggestion(tuple(mending), whole=True)
     if singles:
-        return [_shown(change) for change in whole or singles]
+        return Suggestion(tuple(singles))
     for one, other in combinations(moves, 2):
         pairs = [
             {one: first, other: second}
@@ -63,16 +81,36 @@ def suggest(combination: Combination, clash: Clash, rebuild: Rebuild | None = No
             for second in _near(combination, other)[:_PAIR_WIDTH]
         ]
         if best := best_of(pairs):
-            return [_shown(best)]
-    return []
+            return Suggestion((best,), whole(best))
+    return None
+
+
+def together(combination: Combination, rebuild: Rebuild | None = None) -> str | None:
+    """One set of changes after which nothing is broken, clash by clash; None when none is found."""
+    done: Change = {}
+    for _ in range(_STEPS):
+        now = _changed(combination, done, rebuild)
+        clash = next((one for one in clashes(now) if one.blocks), None)
+        if clash is None:
+            return _shown(done)
+        again = (lambda more, done=done: rebuild({**done, **more})) if rebuild else None
+        found = suggest(now, clash, again)
+        if found is None:
+            return None
+        done = {**done, **found.changes[0]}
+    return None
+
+
+def _changed(combination: Combination, change: Change, rebuild: Rebuild | None) -> Combination:
+    return rebuild(change) if rebuild else replace(combination, **change)
 
 
 def _best(
     combination: Combination,
-    changes: list[dict[str, Any]],
+    changes: list[Change],
     allowed: set[str],
     rebuild: Rebuild | None,
-) -> dict[str, Any] | None:
+) -> Change | None:
     plain = replace(combination, packages=(), downloads=()) if rebuild else combination
     scored = []
     for distance, change in enumerate(changes):
@@ -89,7 +127,7 @@ def _broken(combination: Combination) -> set[str]:
     return {one.rule.id for one in clashes(combination) if one.blocks}
 
 
-def _shown(change: dict[str, Any]) -> str:
+def _shown(change: Change) -> str:
     return " with ".join(f"{_SHOWN.get(name, name)} {value}" for name, value in change.items())
 
 
@@ -116,23 +154,29 @@ def _kernels(c: Combination) -> list[str]:
     return list(c.about.get("kernels", {}).get("entries", {}))
 
 
+def _distros(c: Combination) -> list[str]:
+    """Relatives whose kernel is known, so that they can be judged, and of which the flavour has
+    parents; any distribution with such parents where no relative has."""
+    flavors = table("distros")["flavors"]
+    there = flavors[c.flavor]["os"] if c.flavor in flavors else table("distros")["distros"]
+    judged = [name for name in there if "kernels" in facts.distro(name)]
+    return [name for name in judged if name[:2] == c.distro[:2]] or judged
+
+
 _CANDIDATES: dict[str, Callable[[Combination], list[Any]]] = {
     "driver": _drivers,
     "cuda": lambda _: list(table("cuda")["releases"]),
     "kernel": _kernels,
     "kernel_module": lambda _: ["open", "proprietary", "both"],
     "driver_source": lambda _: ["distro", "runfile", "repo"],
-    "nccl": lambda _: list(table("nccl")["versions"]),
+    # Those of which it is known what CUDA they are for.
+    "nccl": lambda _: [one for one, entry in table("nccl")["versions"].items() if entry["cuda"]],
     "efa": lambda _: list(table("efa")["releases"]),
     "gdrcopy": lambda _: list(table("services")["gdrcopy"]["versions"]),
     "dcgm": lambda _: list(table("services")["dcgm"]["versions"]),
     "cudnn": lambda _: [entry["from"] for entry in table("cuda")["cudnn"]],
     "kubernetes": lambda _: list(table("distros")["flavors"]["eks"]["kubernetes"]),
     "parallelcluster": lambda _: list(table("distros")["flavors"]["parallelcluster"]["brings"]),
-    "distro": lambda c: [
-        name
-        for name in table("distros")["distros"]
-        if name[:6] == c.distro[:6] or c.distro[:2] == name[:2]
-    ],
+    "distro": _distros,
     "arch": lambda _: ["x86_64", "arm64"],
 }

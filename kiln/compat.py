@@ -9,10 +9,10 @@ from datetime import date
 from typing import Any
 
 from kiln import facts, versions
-from kiln.alternatives import Rebuild, suggest
+from kiln.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.errors import KilnError, did_you_mean, nearest
 from kiln.findings import Finding, Level
-from kiln.judge import Clash, clashes, runs_on
+from kiln.judge import Clash, clashes, served
 from kiln.recipe import Recipe
 from kiln.rules.combination import Combination, of_recipe
 from kiln.rules.driver import meant as meant_driver
@@ -145,13 +145,9 @@ def meant(name: str, wrong: str) -> str | None:
 
 def serves(combination: Combination) -> list[str]:
     """The offered instance types the combination works on; none when it does not work at all."""
-    if any(clash.blocks and clash.certain for clash in clashes(combination) if not clash.target):
-        return []
-    return [
-        target.type
-        for target in facts.instances().values()
-        if target.offered and runs_on(combination, target)
-    ]
+    if "driver" in combination.latest:
+        return []  # which one that is decides what it serves
+    return [target.type for target in served(combination) if target.offered]
 
 
 def _known_fields(given: dict[str, Any]) -> None:
@@ -169,16 +165,23 @@ def _known_fields(given: dict[str, Any]) -> None:
 def _findings(
     combination: Combination, strict: bool, rebuild: Rebuild | None = None
 ) -> list[Finding]:
-    found = [_finding(combination, clash, strict, rebuild) for clash in clashes(combination)]
-    return list(dict.fromkeys(found))
+    found = clashes(combination)
+    ways = [suggest(combination, clash, rebuild) if clash.blocks else None for clash in found]
+    # Where no single way out leaves nothing broken, one of them all together may.
+    partial = any(way and not way.whole for way in ways)
+    everything = together(combination, rebuild) if partial else None
+    findings = [
+        _finding(clash, strict, way, everything) for clash, way in zip(found, ways, strict=True)
+    ]
+    return list(dict.fromkeys(findings))
 
 
-def _finding(
-    combination: Combination, clash: Clash, strict: bool, rebuild: Rebuild | None
-) -> Finding:
+def _finding(clash: Clash, strict: bool, way: Suggestion | None, everything: str | None) -> Finding:
     hints = [clash.verdict.hint] if clash.verdict.hint else []
-    if clash.blocks and (works := suggest(combination, clash, rebuild)):
-        hints.append(f"nearest that works: {', or '.join(works)}")
+    if way:
+        hints.append(str(way))
+    if way and not way.whole and everything:
+        hints.append(f"nearest that works: {everything}")
     return Finding(
         level=_level(clash, strict),
         rule=clash.rule.id,

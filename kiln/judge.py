@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import kiln.rules  # noqa: F401 (its modules register the rules)
+from kiln import facts
 from kiln.facts import InstanceType
 from kiln.rules.combination import Combination
-from kiln.rules.registry import CHECKS, INSTANCE_CHECKS, Rule, Verdict, rules
+from kiln.rules.registry import BY_TARGET, CHECKS, INSTANCE_CHECKS, Rule, Verdict, rules
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,35 @@ class Clash:
 
 def clashes(combination: Combination) -> list[Clash]:
     """All clashes, those on instance types for every target of the combination."""
-    found = [
-        Clash(rules()[rule_id], verdict)
-        for rule_id, check in CHECKS.items()
-        for verdict in check(combination)
-    ]
+    found = list(_whole(combination, CHECKS))
     for target in combination.targets:
         found += on_instance(combination, target)
-    order = list(rules())
-    return sorted(found, key=lambda clash: order.index(clash.rule.id))
+    order = {rule_id: place for place, rule_id in enumerate(rules())}
+    return sorted(found, key=lambda clash: order[clash.rule.id])
+
+
+def served(combination: Combination) -> list[InstanceType]:
+    """The instance types it works on, as far as known; its own targets do not matter.
+
+    What is said about a type itself counts also when it is not certain.
+    """
+    anywhere = _whole(combination, CHECKS.keys() - BY_TARGET)
+    if any(clash.blocks and clash.certain for clash in anywhere):
+        return []
+    return [one for one in facts.instances().values() if _runs_on(combination, one)]
+
+
+def _runs_on(combination: Combination, target: InstanceType) -> bool:
+    if any(clash.blocks for clash in on_instance(combination, target)):
+        return False
+    there = _whole(replace(combination, targets=(target,)), BY_TARGET)
+    return not any(clash.blocks and clash.certain for clash in there)
+
+
+def _whole(combination: Combination, rule_ids: Iterable[str]) -> Iterator[Clash]:
+    for rule_id in rule_ids:
+        for verdict in CHECKS[rule_id](combination):
+            yield Clash(rules()[rule_id], verdict)
 
 
 def on_instance(combination: Combination, target: InstanceType) -> Iterator[Clash]:
@@ -48,8 +69,3 @@ def on_instance(combination: Combination, target: InstanceType) -> Iterator[Clas
     for rule_id, check in INSTANCE_CHECKS.items():
         for verdict in check(combination, target):
             yield Clash(rules()[rule_id], verdict, target)
-
-
-def runs_on(combination: Combination, target: InstanceType) -> bool:
-    """Does the combination work on that instance type, as far as known?"""
-    return not any(clash.blocks for clash in on_instance(combination, target))

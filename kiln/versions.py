@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 
+# One check compares the same few hundred versions a hundred thousand times.
+@lru_cache(maxsize=8192)
 def key(version: str) -> tuple[int, ...]:
     """The numbers in a version, to compare by; zeros at the end do not count: 12.2.0 is 12.2."""
     numbers = [int(number) for number in re.findall(r"\d+", version)]

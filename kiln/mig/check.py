@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from kiln import facts
@@ -90,7 +91,7 @@ def check_label(
     """
     types = [facts.instance(t) for t in instance_types]
     try:
-        known = labels if labels is not None else _config.load(str(SHIPPED_MAP))
+        known = labels if labels is not None else _shipped(str(SHIPPED_MAP))
         chosen_label = _config.choose(known, label)
     except _errors.MigError as e:
         return [f"{e.message}: {e.hint}"]
@@ -101,6 +102,13 @@ def check_label(
         ]
     found = (_label_problem(chosen_label, t) for t in capable)
     return [problem for problem in found if problem]
+
+
+@cache
+def _shipped(path: str) -> dict[str, Any]:
+    """The map's labels; the AMI's own parser is made to be small, not quick."""
+    labels: dict[str, Any] = _config.load(path)
+    return labels
 
 
 def _label_problem(label: Any, machine: facts.InstanceType) -> str:

@@ -33,7 +33,7 @@ def needed(c: Combination, target: InstanceType) -> Iterator[Verdict]:
         )
 
 
-@rule("FM-USELESS")
+@rule("FM-USELESS", by_target=True)
 def useless(c: Combination) -> Iterator[Verdict]:
     """Nothing to manage on any target."""
     if c.fabric_manager and c.targets and not any(one.nvswitch for one in c.targets):

@@ -62,7 +62,7 @@ def _nccl_for(cuda: str) -> str:
     return f"for CUDA {cuda} take NCCL {fitting[0]} to {fitting[-1]}" if fitting else ""
 
 
-@rule("NCCL-ARCH")
+@rule("NCCL-ARCH", by_target=True)
 def nccl_compiled_for(c: Combination) -> Iterator[Verdict]:
     """A source build holds code for the GPUs it was told about."""
     if c.nccl_gencode is None:
@@ -133,7 +133,7 @@ def _cudnn_for(major: str) -> str:
     return f"for CUDA {major} take cuDNN from {first[0]} on" if first else ""
 
 
-@rule("GDR-DRV")
+@rule("GDR-DRV", by_target=True)
 def gdrcopy_knows(c: Combination) -> Iterator[Verdict]:
     """GDRCopy's module has to keep up with driver, CUDA, GPU and kernel."""
     if not c.gdrcopy:
@@ -161,7 +161,7 @@ def _who_needs(c: Combination, need: dict[str, str]) -> str | None:
     return None
 
 
-@rule("DCGM-MAJOR")
+@rule("DCGM-MAJOR", by_target=True)
 def dcgm_fits(c: Combination) -> Iterator[Verdict]:
     """DCGM 4 comes per CUDA major of the driver; DCGM 3 stops before new drivers and GPUs."""
     known = table("services")["dcgm"]

@@ -37,7 +37,7 @@ def profiles_exist(c: Combination, target: InstanceType) -> Iterator[Verdict]:
             )
 
 
-@rule("MIG-LABEL")
+@rule("MIG-LABEL", by_target=True)
 def label_exists(c: Combination) -> Iterator[Verdict]:
     """Without a target a label has to fit at least one instance type."""
     if not c.mig_label or c.targets:

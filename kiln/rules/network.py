@@ -67,7 +67,7 @@ def unknown(c: Combination) -> Iterator[Verdict]:
         )
 
 
-@rule("EFA-GDR580")
+@rule("EFA-GDR580", by_target=True)
 def gpu_direct(c: Combination) -> Iterator[Verdict]:
     """EFA's driver has to know the NVIDIA driver's peer memory interface."""
     if not c.efa or not c.branch_name or (c.targets and not any(one.efa for one in c.targets)):
@@ -82,7 +82,7 @@ def gpu_direct(c: Combination) -> Iterator[Verdict]:
             )
 
 
-@rule("EFA-INSTANCE")
+@rule("EFA-INSTANCE", by_target=True)
 def no_efa_there(c: Combination) -> Iterator[Verdict]:
     """EFA software for machines without EFA."""
     if not c.efa or not c.targets or any(one.efa for one in c.targets):

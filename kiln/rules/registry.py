@@ -43,6 +43,7 @@ InstanceCheck = Callable[[Combination, InstanceType], Iterable[Verdict]]
 
 CHECKS: dict[str, Check] = {}
 INSTANCE_CHECKS: dict[str, InstanceCheck] = {}
+BY_TARGET: set[str] = set()
 
 
 @cache
@@ -63,11 +64,14 @@ def rules() -> dict[str, Rule]:
     }
 
 
-def rule(rule_id: str) -> Callable[[Check], Check]:
-    """The function is the check of that rule on a whole combination."""
+def rule(rule_id: str, *, by_target: bool = False) -> Callable[[Check], Check]:
+    """The function is the check of that rule on a whole combination. `by_target`: its verdict
+    depends on the targets, so it is asked again for each type that may be served."""
 
     def register(check: Check) -> Check:
         CHECKS[rule_id] = check
+        if by_target:
+            BY_TARGET.add(rule_id)
         return check
 
     return register

@@ -87,6 +87,50 @@ def test_the_hint_names_a_combination_that_works():
         assert "error" not in levels(again).values()
 
 
+def test_with_two_clashes_a_hint_says_what_mends_one_and_what_mends_both():
+    # 570 is too old for CUDA 13, Ubuntu 20.04 has neither CUDA 13 nor support.
+    result = check_combination("ubuntu2004", "570.211.01", cuda="13.0", today=TODAY)
+    hints = {finding["rule"]: finding["hint"] for finding in result["findings"]}
+    assert "mends this one: driver 580.178.04, or CUDA 12.8.1; " in hints["DRV-CUDA-MAJOR"]
+    for rule in ("DRV-CUDA-MAJOR", "OS-CUDA-REPO"):
+        assert hints[rule].endswith("nearest that works: driver 580.178.04 with distro ubuntu2204")
+    again = check_combination("ubuntu2204", "580.178.04", cuda="13.0", today=TODAY)
+    assert "error" not in levels(again).values()
+
+
+def test_no_distribution_is_proposed_whose_kernel_nobody_knows():
+    result = check_combination("ubuntu2004", "570.211.01", today=TODAY)
+    hint = next(f["hint"] for f in result["findings"] if f["rule"] == "OS-EOL")
+    assert "ubuntu2604" not in hint
+    assert hint.endswith("nearest that works: distro ubuntu2204 with driver 580.178.04")
+
+
+def test_no_nccl_is_proposed_of_which_nobody_knows_the_cuda():
+    result = check_combination("al2023", "580.178.04", cuda="12.9.1", nccl="2.12.7", today=TODAY)
+    (finding,) = result["findings"]
+    assert finding["hint"].endswith("nearest that works: NCCL 2.16.2")
+
+
+def test_a_flavour_without_a_parent_of_the_distribution_names_one_that_has_it():
+    result = check_combination("debian12", "580.178.04", flavor="eks", kubernetes="1.35")
+    hint = next(f["hint"] for f in result["findings"] if f["rule"] == "EKS-OS")
+    assert hint.endswith("nearest that works: distro al2023")
+
+
+def test_a_clash_with_some_types_leaves_the_others_served():
+    # Without EFA an old EFA installer does no harm; code for sm_80 runs where the GPU is one.
+    old_efa = check_combination("al2023", "580.95.05", efa="1.43.2", today=TODAY)
+    assert "error" in levels(old_efa).values()
+    assert "g6.xlarge" in old_efa["instance_types"]
+    assert "p5.48xlarge" not in old_efa["instance_types"]
+    nccl = check_combination("al2023", "580.178.04", nccl="2.28.9", nccl_gencode=("80",))
+    assert nccl["instance_types"] == ["p4d.24xlarge", "p4de.24xlarge"]
+
+
+def test_which_types_the_latest_driver_serves_is_not_known():
+    assert check_combination("al2023", "latest")["instance_types"] == []
+
+
 def test_a_mistyped_driver_gets_the_right_one():
     result = check_combination("al2", "510.47.3", today=TODAY)
     (error,) = [f for f in result["findings"] if f["level"] == "error"]

@@ -1,11 +1,14 @@
 """Every compatibility rule: one combination it lets pass, one it does not."""
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
 
+from kiln import alternatives
 from kiln.compat import check_combination
-from kiln.rules.registry import CHECKS, INSTANCE_CHECKS, rules
+from kiln.rules.combination import Combination
+from kiln.rules.registry import BY_TARGET, CHECKS, INSTANCE_CHECKS, rules
 
 TODAY = date(2026, 11, 21)
 
@@ -569,6 +572,54 @@ def test_the_level_is_the_rules_unless_its_facts_are_unconfirmed(rule):
 @pytest.mark.parametrize(("rule", "case"), MORE)
 def test_the_rule_knows_its_other_clashes(rule, case):
     assert findings(case, rule)
+
+
+FIELDS = {shown.strip(":"): name for name, shown in alternatives._SHOWN.items()}
+
+
+def ways_out(hint):
+    """The changes a hint names as working: `driver 580.178.04, or CUDA 12.9.1 with EFA 1.51.0`."""
+    _, found, text = hint.partition("nearest that works: ")
+    for way in text.split(", or ") if found else ():
+        change = {}
+        for part in way.split(" with "):
+            name, value = part.rsplit(" ", 1)
+            change[FIELDS.get(name.strip(":"), name.strip(":"))] = value
+        yield change
+
+
+@pytest.mark.parametrize(("rule", "case"), [*((r, c[0]) for r, c in CASES.items()), *MORE])
+def test_what_a_hint_calls_working_works(rule, case):
+    for finding in check_combination(**case, today=TODAY)["findings"]:
+        for change in ways_out(finding["hint"]):
+            again = check_combination(**{**case, **change}, today=TODAY)
+            assert not [one for one in again["findings"] if one["level"] == "error"], change
+            assert finding["message"] not in {one["message"] for one in again["findings"]}
+
+
+def test_most_errors_that_a_version_can_mend_name_one():
+    hints = [
+        finding["hint"]
+        for rule, (broken, _) in CASES.items()
+        if rules()[rule].moves
+        for finding in findings(broken, rule)
+        if finding["level"] == "error"
+    ]
+    assert len([hint for hint in hints if list(ways_out(hint))]) >= 0.9 * len(hints) > 15
+
+
+def test_a_rule_that_looks_at_targets_is_asked_per_type(monkeypatch):
+    # The others decide once for all types: they must not look.
+    seen = set()
+    for broken, sound in CASES.values():
+        for case in (broken, sound):
+            given = {name: value for name, value in case.items() if name != "instance_type"}
+            given = {name: value for name, value in given.items() if value != "latest"}
+            given["companions"] = tuple(given.pop("companions", {}).items())
+            combination = Combination(**given, today=TODAY)
+            for rule in CHECKS.keys() - BY_TARGET:
+                seen |= {rule for _ in CHECKS[rule](replace(combination, targets=None))}
+    assert len(seen) > 25
 
 
 def test_every_rule_has_a_check_and_a_case():
