@@ -11,8 +11,10 @@ from kiln.compat import check, check_combination, check_matrix
 from kiln.errors import KilnError
 from kiln.facts import instances, table
 from kiln.findings import errors
+from kiln.judge import clashes
 from kiln.matrix import load_recipes
 from kiln.paths import ROOT
+from kiln.rules.combination import of_recipe
 
 TODAY = date(2026, 11, 21)
 RECIPES = {recipe.name: recipe for recipe in load_recipes(ROOT / "amis.yaml")}
@@ -297,7 +299,8 @@ def test_the_names_components_yaml_derives_are_the_vendors_names():
             for source in ("repo", "distro"):
                 changed = replace(recipe, driver=driver, driver_source=source, imex=True)
                 imex = replace(changed, components=(*recipe.components, "nvidia-imex"))
-                assert [f for f in check(imex, today=TODAY) if f.rule == "FM-NAME"] == []
+                found = clashes(of_recipe(imex, TODAY))
+                assert [one for one in found if one.rule.id == "FM-NAME"] == []
 
 
 def test_nccl_without_cuda_is_refused_in_a_row():
