@@ -13,6 +13,9 @@ from kiln.judge import Clash, clashes
 from kiln.recipe import Recipe
 from kiln.rules.combination import Combination, of_recipe
 
+# Rules about what gets no fixes any more: graver than any other warning.
+_ENDED = {"DRV-EOL", "OS-EOL"}
+
 
 def which(
     instance_type: str, recipes: Iterable[Recipe], *, today: date | None = None
@@ -20,8 +23,9 @@ def which(
     """The rows for an instance type.
 
     Returns `{"instance_type": …, "gpus": "8 × NVIDIA H100 80GB HBM3", "serves": [{"row", "reasons",
-    "warnings"} best first], "does_not": [{"row", "reasons"}]}`. Best is: fewest warnings, then EFA
-    where the type has it, then the driver that gets fixes longest.
+    "warnings"} best first], "does_not": [{"row", "reasons"}]}`. Best is: driver and distribution
+    get fixes, then fewest warnings, then EFA where the type has it, then the driver that gets
+    fixes longest. What a row has for other types, and this one has no use for, is no warning.
 
     Raises KilnError (exit code 2) when it is no GPU instance type.
     """
@@ -30,7 +34,7 @@ def which(
     for recipe in recipes:
         plain = of_recipe(recipe, today or date.today(), targets=())
         on_target = replace(plain, targets=(target,), build_instances=())
-        found = clashes(on_target)
+        found = [clash for clash in clashes(on_target) if not clash.rule.spare]
         against = [clash for clash in found if clash.blocks]
         if against:
             reasons = [clash.verdict.message for clash in against]
@@ -68,7 +72,8 @@ def which_text(answer: dict[str, Any]) -> str:
 def _rank(c: Combination, target: InstanceType, found: list[Clash]) -> tuple[Any, ...]:
     end = c.branch.end_of_life if c.branch else None
     without_efa = target.efa and not c.efa
-    return (len(found), without_efa, -(end or date.max).toordinal(), c.flavor != "base")
+    unmended = sum(clash.rule.id in _ENDED for clash in found)
+    return (unmended, len(found), without_efa, -(end or date.max).toordinal(), c.flavor != "base")
 
 
 def _gpus(target: InstanceType) -> str:

@@ -36,6 +36,12 @@ def compiles(c: Combination) -> Iterator[Verdict]:
             hint,
             advice=True,
         )
+    elif kernel.measured and (doubt := _newer_than_failure(c.driver, kernel.measured)):
+        yield Verdict(
+            f"nobody measured driver {c.driver} on {kernel} ({c.distro}): {doubt}",
+            hint,
+            unsure=True,
+        )
     elif on is None or not _measured(c.driver, on):
         yield from _older_failure(c, kernel)
 
@@ -53,6 +59,20 @@ def _older_failure(c: Combination, kernel: Kernel) -> Iterator[Verdict]:
                     unsure=True,
                 )
                 return
+
+
+def _newer_than_failure(driver: str, kernel: str) -> str | None:
+    """The failure of the same branch that this newer release may still have; None when a release
+    up to this one was measured to build there, or has the mend."""
+    branch = versions.major(driver)
+    if any(versions.at_least(driver, good) for good in _builds(kernel, branch)):
+        return None
+    for cause in table("kernel_builds")["causes"]:
+        last, mend = cause["drivers"].get(branch), cause.get("fixed_in")
+        mended = mend and versions.major(mend) == branch and versions.at_least(driver, mend)
+        if last and kernel in cause["kernels"] and not mended:
+            return f"{last} of the same branch does not compile there ({cause['what']})"
+    return None
 
 
 def _way_out(driver: str, kernel: str) -> str:
@@ -83,13 +103,18 @@ def _measured(driver: str, kernel: str, *, patched: bool = False) -> dict[str, A
 
 def _first_that_builds(driver: str, kernel: str) -> str | None:
     """The oldest driver after this one that was measured to build on the kernel."""
-    good = [
+    newer = [version for version in _builds(kernel) if versions.at_least(version, driver)]
+    return min(newer, key=versions.key, default=None)
+
+
+def _builds(kernel: str, branch: str | None = None) -> list[str]:
+    """The drivers (of a branch) whose stock sources were measured to build on the kernel."""
+    return [
         result["driver"]
         for result in table("kernel_builds")["measured"]
         if result["kernel"] == kernel and result["builds"] and not result.get("patched")
+        if branch in (None, versions.major(result["driver"]))
     ]
-    newer = [version for version in good if versions.at_least(version, driver)]
-    return min(newer, key=versions.key, default=None)
 
 
 @rule("KERN-GCC")

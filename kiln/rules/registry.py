@@ -14,7 +14,8 @@ from kiln.rules.combination import Combination
 @dataclass(frozen=True)
 class Rule:
     """A rule as rules.yaml describes it. `limits` holds the thresholds that are its own, `moves`
-    the fields of a combination that can mend it."""
+    the fields of a combination that can mend it; `spare` says that it is about what an image has
+    to no use."""
 
     id: str
     level: str
@@ -24,6 +25,7 @@ class Rule:
     source: str
     limits: dict[str, Any]
     moves: tuple[str, ...]
+    spare: bool
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def rules() -> dict[str, Rule]:
             source=entry["source"],
             limits=entry.get("limits", {}),
             moves=tuple(entry.get("moves", ())),
+            spare=entry.get("spare", False),
         )
         for entry in table("rules")["rules"]
     }

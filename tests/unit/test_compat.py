@@ -417,6 +417,32 @@ def test_a_driver_that_fails_on_an_older_kernel_is_doubted_on_a_newer_one():
     assert "KERN-BUILD" not in levels(tried)
 
 
+@pytest.mark.parametrize(
+    ("distro", "driver", "said"),
+    [
+        ("ubuntu2204", "580.105.08", "does not compile"),  # measured
+        ("ubuntu2204", "580.119.02", "nobody measured driver 580.119.02"),
+        ("ubuntu2204", "580.126.09", ""),  # measured
+        ("ubuntu2204", "580.178.04", ""),  # newer than one that builds
+        ("ubuntu2204", "535.309.01", "535.288.01 of the same branch does not compile there"),
+        ("debian12", "580.119.02", "nobody measured"),
+        ("debian12", "580.126.09", ""),  # has the mend
+    ],
+)
+def test_a_driver_newer_than_the_last_that_failed_is_doubted_until_one_builds(distro, driver, said):
+    found = check_combination(distro, driver, driver_source="repo", today=TODAY)["findings"]
+    messages = [one["message"] for one in found if one["rule"] == "KERN-BUILD"]
+    assert bool(messages) == bool(said)
+    assert not said or said in messages[0]
+    assert said == "does not compile" or "error" not in {one["level"] for one in found}
+
+
+def test_no_driver_is_proposed_that_may_not_compile_there():
+    result = check_combination("debian12", "580.105.08", today=TODAY)
+    hint = next(one["hint"] for one in result["findings"] if one["rule"] == "KERN-BUILD")
+    assert hint.endswith("nearest that works: driver 580.126.09")
+
+
 def test_the_hint_of_a_row_minds_the_packages_that_move_with_it():
     # DCGM's package follows the driver: the row of branch 570 has -cuda12, that of 580 -cuda13.
     recipe = lts(driver="570.211.01", cuda="13.0.2")

@@ -53,6 +53,23 @@ def test_efa_counts_where_the_type_has_it():
     assert any("no EFA software" in reason for reason in answer["serves"][1]["reasons"])
 
 
+def test_what_a_type_has_no_use_for_is_no_warning():
+    # One image serves p5 and g6; on g6.xlarge fabric manager and EFA lie idle.
+    (entry,) = which("g6.xlarge", [LTS], today=TODAY)["serves"]
+    assert entry["warnings"] == []
+
+
+def test_what_gets_no_fixes_any_more_comes_last():
+    # 470 on AL2 drives a g4dn without a word; the open modules of 580 get one about GSP.
+    kepler = next(one for one in RECIPES if one.stack == "kepler")
+    debian = next(one for one in RECIPES if one.stack == "debian")
+    answer = which("g4dn.xlarge", [kepler, debian, CLASSIC, LTS], today=TODAY)
+    assert rows(answer, "serves")[0] == LTS.name
+    both = next(one for one in RECIPES if one.kernel_module == "both")
+    answer = which("g4dn.xlarge", [kepler, LTS, both], today=TODAY)
+    assert rows(answer, "serves") == [both.name, LTS.name, kepler.name]
+
+
 def test_the_text_says_so_when_nothing_serves():
     text = which_text(which("p6-b300.48xlarge", [CLASSIC], today=TODAY))
     assert "no row of the matrix serves it" in text
