@@ -78,7 +78,10 @@ def parse(text: str, name: str) -> Located:
     except yaml.YAMLError as error:
         raise KilnError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
-        raise KilnError(f"{name}: an alias (*name) stands inside what it names") from None
+        raise KilnError(
+            f"{name}: it is nested too deep",
+            hint="does an alias (*name) stand inside what it names?",
+        ) from None
     return Located(name, data, values, keys)
 
 
@@ -116,4 +119,7 @@ def _plain(
         ]
     if node.tag in _KEPT_AS_TEXT:
         return node.value
-    return yaml.SafeLoader("").construct_object(node)
+    try:
+        return yaml.SafeLoader("").construct_object(node)
+    except ValueError:  # a number of thousands of digits
+        return node.value

@@ -8,6 +8,7 @@ from typing import Any
 
 from kiln import components
 from kiln.errors import KilnError, did_you_mean
+from kiln.facts import table
 from kiln.located import Located, load
 from kiln.paths import matrix_file
 from kiln.recipe import Distro, Recipe, Row, SourceAmi, Volume
@@ -34,7 +35,7 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
     path = path or matrix_file()
     document = load(path)
     model = validated(document)
-    mistakes: list[str] = []
+    mistakes = _bad_repositories(document, model)
     recipes: list[Recipe] = []
     for index, row in enumerate(model.amis):
         here: tuple[str | int, ...] = ("amis", index)
@@ -47,9 +48,20 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
                     if recipe:
                         recipes.append(recipe)
     mistakes += _duplicates(document, recipes)
-    if mistakes:
-        raise KilnError("\n".join(mistakes))
+    if mistakes:  # rows that share a distro share its mistakes
+        raise KilnError("\n".join(dict.fromkeys(mistakes)))
     return recipes
+
+
+def _bad_repositories(document: Located, model: MatrixModel) -> list[str]:
+    known = table("cuda")["repos"]
+    return [
+        f"{document.at(('distros', name, 'cuda_repo'))}: NVIDIA has no repository "
+        f"{distro.cuda_repo!r}: {did_you_mean(distro.cuda_repo, known)} A new one is an entry in "
+        "kiln/knowledge/cuda.yaml."
+        for name, distro in model.distros.items()
+        if distro.cuda_repo not in known
+    ]
 
 
 def _bad_references(
@@ -173,9 +185,13 @@ def _bad_placeholders(
     for key, text in source.model_dump(exclude_none=True).items():
         at = document.at(("distros", distro, "source", flavor, key))
         try:
-            names = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+            parts = [part for part in Formatter().parse(text) if part[1] is not None]
         except ValueError as error:
             wrong.append(f"{at}: {text!r}: {error}")
+            continue
+        names = {str(name) for _, name, _, _ in parts}
+        if any(form or conversion for _, _, form, conversion in parts):
+            wrong.append(f"{at}: {text!r}: write a placeholder as {{arch}}, without `!` or `:`")
             continue
         for name in sorted(names):
             if name not in values:

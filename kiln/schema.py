@@ -21,6 +21,15 @@ from kiln.telemetry.settings import Telemetry
 Arch = Literal["x86_64", "arm64"]
 Flavor = Literal["base", "eks", "ecs", "parallelcluster"]
 Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+([-+~.][A-Za-z0-9.]+)*$")]
+Driver = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(\.[0-9]+)+$")]
+# Packages and URLs are found by the whole number: cuda 13.0 is a series, not a release.
+Release = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
+Cudnn = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+$")]
+Kubernetes = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
+# These reach shells and device tables as they are.
+Package = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]*$")]
+User = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
+Device = Annotated[str, StringConstraints(pattern=r"^/dev/[a-z0-9]+$")]
 # Names of folders and AMIs are made of it.
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 InstanceType = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
@@ -53,8 +62,8 @@ class DistroModel(Strict):
     name: str
     family: Literal["al", "debian"]
     package_manager: Literal["yum", "dnf", "apt"]
-    ssh_user: str
-    root_device: str
+    ssh_user: User
+    root_device: Device
     cuda_repo: str = Field(description="NVIDIA's name of the distribution in its CUDA repository")
     source: dict[Flavor, SourceAmiModel] = Field(description="parent AMI per flavour")
 
@@ -62,23 +71,23 @@ class DistroModel(Strict):
 class StackFields(Strict):
     """The GPU stack. A row may override any field of its stack; null takes a component off."""
 
-    driver: Version | None = None
+    driver: Driver | None = None
     driver_source: Literal["runfile", "repo", "distro"] | None = None
     kernel_module: Literal["proprietary", "open", "both"] | None = Field(
         None, description="both: each is built, kiln-gpu-boot takes the one for the GPUs it finds"
     )
-    kernel: str | None = Field(
+    kernel: Package | None = Field(
         None, description="kernel package (series) to pin, as the distro names it"
     )
-    cuda: Version | None = None
-    cudnn: Version | None = None
-    nccl: Version | None = None
-    efa: Version | None = Field(None, description="EFA installer")
+    cuda: Release | None = None
+    cudnn: Cudnn | None = None
+    nccl: Release | None = None
+    efa: Release | None = Field(None, description="EFA installer")
     ofi_nccl: Version | None = Field(
         None, description="aws-ofi-nccl built from source; leave out from EFA 1.38 on: bundled"
     )
     gdrcopy: Version | None = None
-    dcgm: Version | None = None
+    dcgm: Release | None = None
     dcgm_exporter: Version | None = Field(
         None, description="DCGM's metrics for `telemetry: {dcgm: true}`; needs dcgm"
     )
@@ -116,8 +125,8 @@ class RowSettings(Strict):
     )
     volume: VolumeModel | None = None
     without: list[str] = Field(default_factory=list, description="components to leave out")
-    kubernetes: str | None = Field(None, description="Kubernetes version, for flavour eks")
-    parallelcluster: Version | None = Field(None, description="version, for its flavour")
+    kubernetes: Kubernetes | None = Field(None, description="Kubernetes version, for flavour eks")
+    parallelcluster: Release | None = Field(None, description="version, for its flavour")
     telemetry: Telemetry | None = Field(None, description="see docs/telemetry-cloudwatch.md")
     mig_config: str | None = Field(None, description="default label from mig-config.yaml")
     extended_support: bool | None = Field(
@@ -193,6 +202,8 @@ def _explain(document: Located, problem: dict[str, Any]) -> str:
 def _reason(problem: dict[str, Any], wrong: Any) -> str:
     """Pydantic's complaint in the words of the file."""
     kind = problem["type"]
+    if kind == "string_type" and problem["loc"][-1] in _VERSIONS:
+        return f"{wrong!r} is not text: write the whole version, or put it in quotes"
     context = {"wrong": repr(wrong), **problem.get("ctx", {})}
     if kind == "value_error":
         return str(problem["msg"]).removeprefix("Value error, ")
@@ -204,7 +215,10 @@ def _reason(problem: dict[str, Any], wrong: Any) -> str:
 
 
 _WORDS = {
-    "string_type": "{wrong} is not text: write the whole version, or put it in quotes",
+    "string_type": "{wrong} is not text: put it in quotes, if it is meant so",
+    "int_type": "must be a whole number, not {wrong}",
+    "int_parsing": "must be a whole number, not {wrong}",
+    "int_from_float": "must be a whole number, not {wrong}",
     "model_type": "must be a mapping, like {{key: value}}, not {wrong}",
     "dict_type": "must be a mapping, like {{key: value}}, not {wrong}",
     "list_type": "must be a list, like [a, b], not {wrong}",
@@ -217,13 +231,24 @@ _WORDS = {
 }
 
 
+# The keys that hold versions: a number there lacks its quotes or its end.
+_VERSIONS = {*StackFields.model_fields, "kubernetes", "parallelcluster"}
+
+
 def _pattern(annotated: Any) -> str:
     """The regular expression of one of the constrained texts above."""
     return str(get_args(annotated)[1].pattern)
 
 
 _EXAMPLES = {
-    _pattern(Version): "a version such as 510.47.03",
+    _pattern(Version): "a version such as 1.20.0",
+    _pattern(Driver): "a version such as 510.47.03",
+    _pattern(Release): "a whole release such as 13.0.2: three numbers",
+    _pattern(Cudnn): "a whole cuDNN release such as 9.24.1.1: four numbers",
+    _pattern(Kubernetes): "a Kubernetes version such as 1.35",
+    _pattern(Package): "a kernel series or package such as kernel6.12",
+    _pattern(User): "a user name such as ec2-user",
+    _pattern(Device): "a device such as /dev/xvda",
     _pattern(InstanceType): "an instance type such as g4dn.xlarge",
     _pattern(Id): "a name of small letters, digits and underscores",
 }

@@ -111,6 +111,12 @@ def parallelcluster_parent(c: Combination) -> Iterator[Verdict]:
         )
         return
     release = c.parallelcluster or newest
+    if versions.below(newest, release):
+        yield Verdict(
+            f"ParallelCluster {release} is newer than {newest}, the newest AMI Kiln knows",
+            hint=f"if AWS released it, add {release} to kiln/knowledge/distros.yaml",
+            unsure=True,
+        )
     window = known[c.distro]
     if "removed" in window and versions.at_least(release, window["removed"]):
         yield Verdict(

@@ -73,6 +73,7 @@ def hopper(c: Combination, target: InstanceType) -> Iterator[Verdict]:
         yield Verdict(
             f"{target.type} on driver {c.driver}: AWS images use branch {usual} or newer for "
             f"{target.ec2_name}",
+            hint=f"take a driver of branch {usual} or newer",
             advice=True,
         )
 
@@ -111,7 +112,14 @@ def open_on_g(c: Combination, target: InstanceType) -> Iterator[Verdict]:
         yield Verdict(
             f"EKS forces the proprietary module and turns GSP off on {', '.join(families)}; open "
             f"modules cannot turn GSP off ({target.type})",
+            hint=_with_proprietary(c),
         )
+
+
+def _with_proprietary(c: Combination) -> str:
+    if c.branch and "proprietary" not in c.branch.modules:
+        return f"branch {c.branch.name} has no proprietary module: take an older branch for it"
+    return "kernel_module: both bakes the proprietary one too and loads it there"
 
 
 @instance_rule("GPU-GRID")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kiln import versions
+from kiln.errors import nearest
 from kiln.facts import table
 from kiln.rules.combination import Combination
 from kiln.rules.registry import Verdict, rule, rules
@@ -17,6 +18,25 @@ def libraries_without_cuda(c: Combination) -> Iterator[Verdict]:
     for name, version in (("NCCL", c.nccl), ("cuDNN", c.cudnn)):
         if c.complete and version and not c.cuda:
             yield Verdict(f"{name} {version} on an image without CUDA", hint="name a cuda")
+
+
+@rule("LIB-UNKNOWN")
+def unknown(c: Combination) -> Iterator[Verdict]:
+    """The lists have gaps before their first entry, so an unknown release only warns."""
+    for name, version in (
+        ("gdrcopy", c.gdrcopy),
+        ("dcgm", c.dcgm),
+        ("container_toolkit", c.container_toolkit),
+    ):
+        known = table("services")[name]["versions"]
+        if version and version not in known:
+            guess = nearest(version, known, likeness=0.7)
+            yield Verdict(
+                f"{name} {version} is no release that AMI Kiln knows"
+                + (f"; did you mean {guess}?" if guess else ""),
+                hint=f"the newest known is {versions.newest(known)}; add others to "
+                "kiln/knowledge/services.yaml",
+            )
 
 
 @rule("NCCL-CUDA")
@@ -174,6 +194,8 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
                 f"{package} is for drivers of CUDA {match[1]}; driver {c.driver} is one of CUDA "
                 f"{native}",
                 hint=f"take {right}",
+                # Drivers run what was built for an older CUDA, not for a newer one.
+                advice=versions.below(match[1], native),
             )
     old_package = known["packages"]["3"] in c.packages
     if not old_package and not (c.dcgm and versions.major(c.dcgm) == "3"):

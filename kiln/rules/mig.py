@@ -27,7 +27,11 @@ def profiles_exist(c: Combination, target: InstanceType) -> Iterator[Verdict]:
         return
     gpu = gpu_types().get(target.gpu)
     if gpu is None:
-        yield Verdict(f"{target.type} has {target.ec2_name}, which has no MIG")
+        families = dict.fromkeys(one.family for one in facts.instances().values() if one.mig)
+        yield Verdict(
+            f"{target.type} has {target.ec2_name}, which has no MIG",
+            hint=f"these families have it: {', '.join(families)}",
+        )
         return
     for wanted in dict.fromkeys(c.mig):
         if wanted not in gpu.profiles:
@@ -49,7 +53,10 @@ def label_exists(c: Combination) -> Iterator[Verdict]:
             if not found:
                 return
             problems += found
-    yield Verdict(problems[0])
+    yield Verdict(
+        problems[0],
+        hint="the labels are in runtime/etc/kiln/mig-config.yaml; all-disabled leaves MIG off",
+    )
 
 
 @instance_rule("MIG-LAYOUT")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kiln import versions
+from kiln import facts, versions
 from kiln.errors import nearest
 from kiln.facts import table
 from kiln.rules.combination import Combination
@@ -60,7 +60,7 @@ def unknown(c: Combination) -> Iterator[Verdict]:
     """The list has gaps before 1.23, so an unknown installer only warns."""
     releases = table("efa")["releases"]
     if c.efa and c.efa not in releases:
-        guess = nearest(c.efa, releases)
+        guess = nearest(c.efa, releases, likeness=0.7)
         yield Verdict(
             f"{c.efa} is not a known EFA installer" + (f"; did you mean {guess}?" if guess else ""),
             hint="if AWS released it, add it to kiln/knowledge/efa.yaml",
@@ -95,8 +95,6 @@ def no_efa_there(c: Combination) -> Iterator[Verdict]:
 
 
 def _first_with_efa(c: Combination) -> str:
-    from kiln import facts
-
     family = c.targets[0].family
     for one in facts.instances().values():
         if one.family == family and one.efa:
@@ -110,7 +108,8 @@ def useless_flag(c: Combination) -> Iterator[Verdict]:
     since = table("efa")["gdr_flag_noop_from"]
     used = [flag for flag in c.efa_flags if flag in rules()["EFA-GDRFLAG"].limits["flags"]]
     if used and c.efa and versions.at_least(c.efa, since):
-        yield Verdict(f"{used[0]} has been a no-op of the EFA installer since {since}")
+        message = f"{used[0]} has been a no-op of the EFA installer since {since}"
+        yield Verdict(message, hint="leave it out")
 
 
 @rule("EFA-OFI-DOUBLE")
@@ -142,6 +141,16 @@ def plugin_needs_nccl(c: Combination) -> Iterator[Verdict]:
         )
 
 
+def _first_bringing(plugin: str) -> str:
+    """The oldest EFA installer that brings this aws-ofi-nccl or a newer one."""
+    bringing: list[str] = [
+        installer
+        for installer in table("efa")["releases"]
+        if versions.at_least(facts.efa_plugin(installer) or "0", plugin)
+    ]
+    return min(bringing, key=versions.key)
+
+
 @rule("OFI-CUDA13")
 def plugin_and_cuda13(c: Combination) -> Iterator[Verdict]:
     """Plugins from before CUDA 13 do not work with it."""
@@ -151,4 +160,5 @@ def plugin_and_cuda13(c: Combination) -> Iterator[Verdict]:
         yield Verdict(
             f"aws-ofi-nccl {c.plugin} is older than {first}, the first that works with CUDA "
             f"{c.cuda_major}",
+            hint=f"take EFA installer {_first_bringing(first)} or newer",
         )

@@ -17,7 +17,8 @@ MALFORMED = {
     "a list as key": ("? [a]\n: b\n", "f.yaml:1:3: a key must be one word"),
     "two documents": ("a: 1\n---\nb: 2\n", "f.yaml:2:1: not valid YAML"),
     "a Python object": ("a: !!python/object:os.system ls\n", "f.yaml:1:4: not valid YAML"),
-    "an alias inside itself": ("a: &a [*a]\n", "f.yaml: an alias"),
+    "an alias inside itself": ("a: &a [*a]\n", "f.yaml: it is nested too deep"),
+    "a thousand brackets": ("a: " + "[" * 3000 + "]" * 3000, "f.yaml: it is nested too deep"),
     "a control character": ("a: \x00\n", "f.yaml: not valid YAML"),
 }
 
@@ -45,6 +46,10 @@ def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["12.10", "1.0", "2026-11-21", "1e3", "0.5"])
 def test_what_looks_like_a_number_or_a_date_stays_text(text: str) -> None:
     assert located.parse(f"v: {text}\n", "f.yaml").data == {"v": text}
+
+
+def test_a_number_nobody_can_count_to_stays_text() -> None:
+    assert located.parse("a: " + "9" * 5000, "f.yaml").data == {"a": "9" * 5000}
 
 
 def test_whole_numbers_booleans_and_nothing_are_themselves() -> None:

@@ -113,6 +113,51 @@ MISTAKES = {
         ("cuda: 11.6.2", "cuda: 11"),
         "amis.yaml:19:11: stacks.classic.cuda: 11 is not text: write the whole version",
     ),
+    "a series for a release": (
+        ("cuda: 11.6.2", "cuda: 11.6"),
+        "amis.yaml:19:11: stacks.classic.cuda: '11.6' is not a whole release such as 13.0.2",
+    ),
+    "half a cuDNN": (
+        row("cudnn: 8.5.0"),
+        "amis.yaml:21:40: amis.0.cudnn: '8.5.0' is not a whole cuDNN release such as 9.24.1.1",
+    ),
+    "a package's version": (
+        ("510.47.03", "510.47.03-1"),
+        "amis.yaml:17:13: stacks.classic.driver: '510.47.03-1' is not a version such as 510.47.03",
+    ),
+    "a Kubernetes version as its tools write it": (
+        row('kubernetes: "v1.35"'),
+        "amis.yaml:21:45: amis.0.kubernetes: 'v1.35' is not a Kubernetes version such as 1.35",
+    ),
+    "a kernel with a command behind it": (
+        row('kernel: "6.12; reboot"'),
+        "amis.yaml:21:41: amis.0.kernel: '6.12; reboot' is not a kernel series or package",
+    ),
+    "an empty kernel": (row('kernel: ""'), "amis.yaml:21:41: amis.0.kernel: '' is not a kernel"),
+    "a user with a line end": (
+        ("ssh_user: ec2-user", 'ssh_user: "ec2-user\\n"'),
+        "amis.yaml:9:15: distros.al2.ssh_user: 'ec2-user\\n' is not a user name such as ec2-user",
+    ),
+    "a device that is none": (
+        ("/dev/xvda", "xvda"),
+        "amis.yaml:10:18: distros.al2.root_device: 'xvda' is not a device such as /dev/xvda",
+    ),
+    "a repository NVIDIA does not have": (
+        ("rhel7", "rhel77"),
+        "amis.yaml:11:16: NVIDIA has no repository 'rhel77': did you mean 'rhel7'",
+    ),
+    "a number for a distro": (
+        (ROW, "- {distro: 2, stack: classic}"),
+        "amis.yaml:21:12: amis.0.distro: 2 is not text: put it in quotes",
+    ),
+    "a size with its unit": (
+        ("size: 100", "size: 100GB"),
+        "amis.yaml:3:18: defaults.volume.size: must be a whole number, not '100GB'",
+    ),
+    "the other name of a processor": (
+        row("arches: [amd64]"),
+        "amis.yaml:21:42: amis.0.arches.0: 'amd64' is not allowed: did you mean 'x86_64'",
+    ),
     "no instance type": (
         ("g4dn.xlarge", "g4dnxlarge"),
         "amis.yaml:2:27: defaults.instance_type.x86_64: 'g4dnxlarge' is not an instance type",
@@ -144,6 +189,10 @@ MISTAKES = {
         "amis.yaml:13:29: {arhc} is not known: did you mean 'arch'",
     ),
     "a placeholder left open": (("{arch}-gp2", "{arch-gp2"), "amis.yaml:13:29: '/aws/{arch-gp2':"),
+    "a placeholder with a format": (
+        ("{arch}-gp2", "{arch!z}-gp2"),
+        "amis.yaml:13:29: '/aws/{arch!z}-gp2': write a placeholder as {arch}",
+    ),
     "a placeholder without its value": (
         row("flavors: [eks]"),
         "amis.yaml:14:42: {kubernetes} is asked for, but the row has no `kubernetes`",
@@ -194,6 +243,13 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert [line.split(":")[1] for line in caught.value.message.splitlines()] == ["21", "22"]
 
 
+def test_rows_that_share_a_mistake_tell_it_once(tmp_path: Path) -> None:
+    second = (ROW, f"{ROW}\n- {{distro: al2, stack: classic, cuda: 11.7.1}}")
+    with pytest.raises(KilnError) as caught:
+        load(tmp_path, ("{arch}-gp2", "{arhc}-gp2"), second)
+    assert caught.value.message.count("{arhc} is not known") == 1
+
+
 @pytest.mark.parametrize("text", ["", "- a\n", "hello\n"])
 def test_a_file_that_is_no_matrix_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "amis.yaml").write_text(text)
@@ -202,8 +258,8 @@ def test_a_file_that_is_no_matrix_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_version_is_text_whatever_it_looks_like(tmp_path: Path) -> None:
-    (recipe,) = load(tmp_path, ("cuda: 11.6.2", "cuda: 12.10"))
-    assert (recipe.cuda, recipe.cuda_series) == ("12.10", "12.10")
+    (recipe,) = load(tmp_path, ("cuda: 11.6.2", "gdrcopy: 2.10"))
+    assert recipe.gdrcopy == "2.10"
 
 
 def test_a_row_becomes_one_recipe_per_flavour_and_arch(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ CASES = {
         {"distro": "al2023", "driver": "580.178.04", "cuda": "12.99"},
         {"distro": "al2023", "driver": "580.178.04", "cuda": "12.9"},
     ),
+    "LIB-UNKNOWN": (
+        {"distro": "al2023", "driver": "580.178.04", "gdrcopy": "2.9"},
+        {"distro": "al2023", "driver": "580.178.04", "gdrcopy": "2.6"},
+    ),
     "GPU-KEPLER": (
         {"distro": "al2", "driver": "510.47.03", "instance_type": "p2.xlarge"},
         {"distro": "al2", "driver": "470.256.02", "instance_type": "p2.xlarge"},
@@ -541,6 +545,12 @@ MORE = [
     ("ARCH-INSTANCE", {"distro": "al2023", "driver": "580.178.04", "arch": "arm64",
                        "instance_type": "p5.48xlarge"}),
     ("PIN-LATEST", {"distro": "al2", "driver": "550.163.01", "efa": "latest"}),
+    ("PC-OS", {"distro": "al2023", "driver": "580.178.04", "flavor": "parallelcluster",
+               "parallelcluster": "9.9.9"}),
+    ("LIB-UNKNOWN", {"distro": "al2023", "driver": "580.178.04", "dcgm": "4.99.0"}),
+    ("LIB-UNKNOWN", {"distro": "al2023", "driver": "580.178.04", "container_toolkit": "1.99.0"}),
+    ("DCGM-MAJOR", {"distro": "al2023", "driver": "580.178.04",
+                    "packages": ("datacenter-gpu-manager-4-cuda12",)}),
 ]  # fmt: skip
 
 
@@ -608,6 +618,22 @@ def test_most_errors_that_a_version_can_mend_name_one():
     assert len([hint for hint in hints if list(ways_out(hint))]) >= 0.9 * len(hints) > 15
 
 
+def test_dcgm_of_an_older_cuda_is_advised_against_and_of_a_newer_one_refused():
+    older = {"distro": "al2023", "driver": "580.178.04"}
+    newer = {"distro": "al2023", "driver": "570.211.01"}
+    for case, major, level in ((older, 12, "warning"), (newer, 13, "error")):
+        package = f"datacenter-gpu-manager-4-cuda{major}"
+        (found,) = findings({**case, "packages": (package,)}, "DCGM-MAJOR")
+        assert found["level"] == level
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_every_finding_says_what_to_do(rule):
+    for finding in findings(CASES[rule][0], rule):
+        # What EC2 no longer offers, nobody can mend; DRV-EOL names the branches that live.
+        assert finding["hint"] or rule in {"INST-GONE", "DRV-EOL", "DRV-CUDA-COMPAT"}
+
+
 class Untouchable:
     def __iter__(self):
         raise AssertionError("it looks at the targets")
@@ -633,5 +659,5 @@ def test_every_rule_has_a_check_and_a_case():
     assert set(rules()) == {*CHECKS, *INSTANCE_CHECKS}
     assert set(rules()) == set(CASES)
     own = {"DRV-MODULE", "GPU-MIN", "CUDA-UNKNOWN", "EFA-UNKNOWN", "LIB-CUDA", "MIG-LABEL"}
-    own |= {"DCGM-EXPORTER"}
+    own |= {"DCGM-EXPORTER", "LIB-UNKNOWN"}
     assert len(set(rules()) - own) == 58
