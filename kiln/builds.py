@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kiln import aws, build, compat, needs, packer
+from kiln import aws, build, compat, flags, needs, packer
 from kiln import plan as planning
 from kiln.errors import KilnError
 from kiln.findings import errors
@@ -39,7 +39,7 @@ def run(
     target = choose(target_kind, region)
     progress.say(str(target))
     recipes = _runnable(recipes, target, progress)
-    _compatible(recipes)
+    _compatible(recipes, options)
     for recipe in recipes:
         kinds = options.instance_type or recipe.instance_type
         if target.kind == "aws":
@@ -149,9 +149,21 @@ def _runnable(recipes: list[Recipe], target: Target, progress: Progress) -> list
     return [recipe for recipe in recipes if recipe.arch == machine]
 
 
-def _compatible(recipes: list[Recipe]) -> None:
-    """Refuse, before anything is launched, what is known not to work."""
-    found = errors(finding for recipe in recipes for finding in compat.check(recipe))
+def _compatible(recipes: list[Recipe], options: Options) -> None:
+    """Refuse, before anything is launched, what is known not to work, also on the machines that
+    are asked for."""
+    for flag in ("instance_type", "verify_instance_type"):
+        flags.instance_type(flag, getattr(options, flag))
+    flags.subnet(options.subnet_id)
+    chosen = [
+        replace(
+            recipe,
+            instance_type=options.instance_type or recipe.instance_type,
+            verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
+        )
+        for recipe in recipes
+    ]
+    found = errors(finding for recipe in chosen for finding in compat.check(recipe))
     if found:
         raise KilnError("\n".join(map(str, found)))
 

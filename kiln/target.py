@@ -41,11 +41,12 @@ def choose(wanted: str = "auto", region: str | None = None) -> Target:
 
     Raises KilnError for an unknown target, and for `aws` without credentials.
     """
-    from kiln import aws
+    from kiln import aws, flags
     from lab import settings
 
     if wanted not in KINDS:
         raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
+    flags.region(region)
     endpoint = settings.current().endpoint
     if wanted == "lab":
         with contextlib.suppress(KilnError):  # the user's AWS configuration is no concern of it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from kiln import aws, build, builds, matrix, needs, verify
+from kiln import aws, build, builds, flags, matrix, needs, verify
 from kiln.errors import world_failed
 from kiln.progress import Progress
 from kiln.stopping import Stop, on_signals
@@ -22,6 +22,8 @@ def run(
     as_json: bool,
 ) -> int:
     """Boot the AMI, run its checks, tag it; the exit code."""
+    flags.ami(ami_id)
+    flags.instance_type("instance-type", instance_type)
     progress = Progress()
     target = choose(target_kind, region)
     progress.say(str(target))

@@ -256,6 +256,28 @@ def test_aws_asked_for_without_credentials(refused: Refused) -> None:
     assert "no AWS credentials" in refused(2, *BUILD, "--target", "aws")
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "says"),
+    [
+        ("--instance-type", "p5", "error: --instance-type p5 is not an instance type such as"),
+        ("--instance-type", "g5g.xlarge", "g5g.xlarge is arm64, the image x86_64"),
+        ("--verify-instance-type", "P4D.24XLARGE", "did you mean p4d.24xlarge?"),
+        ("--verify-instance-type", "p5.48xlarge", ""),  # 510 does not know it: a warning of check
+        ("--subnet-id", "my net", "error: --subnet-id my net is not a subnet's id"),
+        ("--region", "frankfurt", "error: --region frankfurt is not a region such as eu-central-1"),
+    ],
+)
+def test_a_machine_or_place_that_cannot_be(run: Run, flag: str, value: str, says: str) -> None:
+    done = run(*BUILD, "--target", "lab", "--dry-run", flag, value)
+    assert done.returncode == (2 if says else 0), done.stderr
+    assert says in done.stderr
+
+
+def test_an_ami_to_verify_that_is_none(refused: Refused) -> None:
+    said = refused(2, "verify", "--ami", "al2-mine")
+    assert "error: --ami al2-mine is not an AMI's id such as ami-" in said
+
+
 def test_a_lab_that_cannot_be(refused: Refused) -> None:
     message = refused(2, "lab.status", KILN_LAB_INDEX="88")
     assert "KILN_LAB_INDEX=88" in message
