@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from kiln import components, facts
+from kiln import components, facts, located
 from kiln.components import Component, Download
 from kiln.errors import KilnError, world_failed
 from kiln.facts import table
@@ -31,6 +32,9 @@ _HEAD = """\
 # `./invoke lock --update`; do not edit. sha256: null = nobody has recorded it yet: the first build
 # on AWS does, and from then on a bake whose download differs stops.
 """
+
+
+_AGAIN = "take it out of version control again: git checkout amis.lock.yaml"
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,43 @@ def load(path: Path = FILE) -> dict[str, Any]:
         return {"artifacts": [], "packages": []}
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise KilnError(f"{path.name}: not valid YAML: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        located.load(path)  # names the line
+        raise KilnError(f"{path.name}: cannot be read: {error}", hint=_AGAIN) from None
     if not isinstance(data, dict) or not isinstance(data.get("artifacts"), list):
         raise KilnError(
             f"{path.name}: it has no list `artifacts`",
-            hint="take it out of version control again: git checkout amis.lock.yaml",
+            hint=_AGAIN,
         )
-    return {"packages": [], **data}
+    lock = {"packages": [], **data}
+    broken = next(_broken(lock), None)
+    if broken:
+        place, what = broken
+        raise KilnError(f"{located.load(path).at(place)}: {what}", hint=_AGAIN)
+    return lock
+
+
+def _broken(lock: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What of a lock file is not what `save` writes: where, and what."""
+    for index, entry in enumerate(lock["artifacts"]):
+        here = ("artifacts", index)
+        if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
+            yield here, "an artefact without its `url`"
+        elif "fingerprint" not in entry and not {"version", "sha256"} <= entry.keys():
+            yield here, "an artefact without `version` and `sha256`, or a key's `fingerprint`"
+        elif not re.fullmatch(r"[0-9a-f]{64}", str(entry.get("sha256") or "0" * 64)):
+            yield (*here, "sha256"), f"{entry['sha256']!r} is no sha256 (64 hexadecimal digits)"
+    if not isinstance(lock["packages"], list):
+        yield ("packages",), "`packages` is no list"
+        return
+    for index, entry in enumerate(lock["packages"]):
+        if not isinstance(entry, dict) or not (
+            {"repository", "signed_by"} <= entry.keys() and isinstance(entry.get("packages"), list)
+        ):
+            yield (
+                ("packages", index),
+                "a repository without `repository`, `signed_by` and its `packages`",
+            )
 
 
 def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,10 +241,19 @@ def _artifacts(
             continue
         before = known.get(download.url, {})
         sha256, source = before.get("sha256"), before.get("source")
-        if sha256 is None and download.sha256:
-            sha256, source = download.sha256, download.source
-        elif sha256 is None:
-            sha256, source = facts.known_sha256(download.url)
+        published: str | None = download.sha256
+        publisher: str | None = download.source
+        if not published:
+            published, publisher = facts.known_sha256(download.url)
+        if sha256 and published and sha256 != published:
+            raise KilnError(
+                f"{FILE.name}: {download.url} is locked with sha256 {sha256}, but published with "
+                f"{published} ({publisher})",
+                hint="one of them was changed by hand: put amis.lock.yaml back (git checkout), or "
+                "take the entry out and run ./invoke lock --update",
+            )
+        if sha256 is None:
+            sha256, source = published, publisher
         yield {
             "url": download.url,
             "version": download.version or getattr(recipe, component.needs or "driver"),

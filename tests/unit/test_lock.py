@@ -138,6 +138,44 @@ def test_a_broken_lock_file_is_named(tmp_path, text):
         lock.load(path)
 
 
+URL = "artifacts:\n- url: https://a/b\n"
+BROKEN = {
+    "an entry that is a word": ("artifacts:\n- b\n", ":2:3: an artefact without its `url`"),
+    "an entry without sha256": (URL + "  version: 1\n", ":2:3: an artefact without `version` and"),
+    "half a sha256": (
+        URL + "  version: 1\n  sha256: deadbeef\n",
+        ":4:11: 'deadbeef' is no sha256 (64 hexadecimal digits)",
+    ),
+    "packages that are a word": ("artifacts: []\npackages: b\n", ":2:11: `packages` is no list"),
+    "a repository without a key": (
+        "artifacts: []\npackages:\n- repository: b\n",
+        ":3:3: a repository without `repository`, `signed_by` and its `packages`",
+    ),
+    "a merge that nobody finished": ("<<<<<<< HEAD\na: 1\n", ":2:2: not valid YAML"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_wrong_in_the_lock_file_is_told_with_its_line(tmp_path, text, said):
+    path = tmp_path / "amis.lock.yaml"
+    path.write_text(text)
+    with pytest.raises(KilnError) as error:
+        lock.load(path)
+    assert error.value.message.startswith(f"amis.lock.yaml{said}")
+    assert error.value.exit_code == 2
+
+
+def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locked):
+    locked.write_text(locked.read_text().replace(EFA_SHA256, "b" * 64))
+    with pytest.raises(KilnError) as error:
+        lock.plan_lock([CLASSIC], lock.load(locked))
+    assert EFA in error.value.message
+    assert EFA_SHA256 in error.value.message
+    assert "b" * 64 in error.value.message
+    with pytest.raises(KilnError):
+        lock.update([CLASSIC], locked)
+
+
 @pytest.mark.parametrize("entries", ["text", [1], [{"url": "x"}]])
 def test_broken_downloads_are_bad_input(locked, entries):
     with pytest.raises(KilnError, match="not what a bake writes"):
