@@ -39,8 +39,8 @@ def meant(driver: str) -> str | None:
             return version
     branch = facts.branch(driver)
     if branch and branch.versions:
-        whole = driver != branch.name and nearest(driver, branch.versions)
-        return whole or branch.newest
+        # Two digits off is another release: the newest is more likely meant.
+        return nearest(driver, branch.versions, likeness=0.85) or branch.newest
     # Without a branch in common only a slip of the hand is a guess worth making.
     return nearest(driver, known, likeness=0.8)
 

@@ -380,6 +380,11 @@ def test_what_is_no_whole_version_on_the_command_line_is_bad_input(flag, wrong, 
     assert error.value.hint == (f"did you mean {meant}?" if meant else "")
 
 
+def test_a_driver_of_tomorrow_is_not_taken_for_an_old_one():
+    (found,) = check_combination("al2023", "580.190.01", today=TODAY)["findings"]
+    assert found["message"] == "580.190.01 is not an NVIDIA release; did you mean 580.178.04?"
+
+
 def test_a_driver_nobody_ever_heard_of_gets_no_silly_guess():
     (found,) = check_combination("al2023", "999.1.2", today=TODAY)["findings"]
     assert found["message"] == "999.1.2 is not an NVIDIA release"
