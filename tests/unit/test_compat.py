@@ -380,6 +380,13 @@ def test_what_is_no_whole_version_on_the_command_line_is_bad_input(flag, wrong, 
     assert error.value.hint == (f"did you mean {meant}?" if meant else "")
 
 
+def test_cudnn_8_and_cuda_13_do_not_go_together_and_that_is_certain():
+    result = check_combination("al2023", "580.178.04", cuda="13.0.2", cudnn="8.9.7.29", today=TODAY)
+    (error,) = [one for one in result["findings"] if one["level"] == "error"]
+    assert error["rule"] == "CUDNN-CUDA"
+    assert error["hint"].startswith("for CUDA 13 take cuDNN from 9.12.0 on")
+
+
 def test_a_driver_of_tomorrow_is_not_taken_for_an_old_one():
     (found,) = check_combination("al2023", "580.190.01", today=TODAY)["findings"]
     assert found["message"] == "580.190.01 is not an NVIDIA release; did you mean 580.178.04?"
