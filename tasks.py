@@ -226,14 +226,12 @@ def diff_(c, a, b, json=False):
     return show(diff.of_names(a, b), as_json=json, text=diff.as_text)
 
 
-@task(positional=["ami"], help={"ami": "AMI name, AMI id or record.json"})
+@task(positional=["ami"], help={"ami": "AMI name, AMI id, record.json or version-info.json"})
 def sbom(c, ami):
     """The CycloneDX SBOM of a built AMI, as JSON on standard output."""
-    from kiln import record
     from kiln import sbom as bom
 
-    found = record.find(ami)
-    print(bom.sbom(found["versions"], found["recipe"]))
+    print(bom.of_name(ami))
 
 
 @task(help={"k": "only tests whose name has this: -k matrix", "no-lab": "leave out tests/lab"})

@@ -46,7 +46,8 @@ def of_names(a: str, b: str) -> dict[str, Any]:
 
     before = version_info.of(record.find(a), a)
     after = version_info.of(record.find(b), b)
-    changes = diff(before, after)
+    with version_info.reading(f"{a} or {b}"):
+        changes = diff(before, after)
     counts = Counter[str](change.severity for change in changes)
     return {
         "a": a,

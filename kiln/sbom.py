@@ -27,11 +27,24 @@ from packageurl import PackageURL
 
 from kiln import version_info
 from kiln.recipe import Recipe
+from kiln.record import find as record_of
 
 SCHEMA = SchemaVersion.V1_6
 _PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
 # What a bake fetches only to check something else with it.
 _NOT_SOFTWARE = (".sig", ".pub", ".key", ".gpg", "gpgkey")
+
+
+def of_name(name: str) -> str:
+    """`sbom` of a build by its name: see `kiln.record.find` for what a name may be.
+
+    Raises KilnError (exit code 2) when there is none, or when it holds no version-info.
+    """
+    found = record_of(name)
+    info = version_info.of(found, name)
+    recipe = found.get("recipe")
+    with version_info.reading(name):
+        return sbom(info, recipe if isinstance(recipe, dict) else None)
 
 
 def sbom(

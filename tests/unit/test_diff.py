@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from kiln import sbom
 from kiln.diff import as_text, diff, of_names
 from kiln.errors import KilnError
 
@@ -29,8 +30,12 @@ INFO = {
             "kernel": "6.1.112-1.amzn2023.x86_64",
             "version": "580.178.04",
             "srcversion": "AAAA",
+            "path": "/lib/modules/6.1.112-1.amzn2023.x86_64/extra/nvidia.ko.xz",
         }
     ],
+    "downloads": [{"url": "https://a/b.tar.gz", "sha256": "a" * 64}],
+    "runfiles": [{"name": "NVIDIA-Linux.run", "version": "580.178.04"}],
+    "efa": {"installer": "1.51.0", "packages": ["efa-3.3.1"]},
     "components": {
         "nvidia-driver": {"component": "nvidia-driver", "version": "580.178.04"},
         "cuda": {"component": "cuda", "version": "13.0.2"},
@@ -185,3 +190,38 @@ def test_a_file_without_version_info_is_bad_input(tmp_path, text):
     path.write_text(text)
     with pytest.raises(KilnError, match=r"record\.json"):
         of_names(str(path), str(path))
+
+
+def broken():
+    """INFO with one part of it, or of its first entry, that is something else."""
+    for key, value in INFO.items():
+        for odd in (5, "x", ["y"], {"z": 1}, [{}], None):
+            yield {**INFO, key: odd}
+            if isinstance(value, list) and isinstance(value[0], dict):
+                for inner in value[0]:
+                    yield {**INFO, key: [{**value[0], inner: odd}, *value[1:]]}
+            if isinstance(value, dict):
+                for inner in value:
+                    yield {**INFO, key: {**value, inner: odd}}
+
+
+def refusal(answer, path):
+    """What it says when it refuses; any other exception is a traceback to a person."""
+    try:
+        answer(str(path))
+    except KilnError as error:
+        assert error.exit_code == 2
+        return error.message
+    return None
+
+
+def test_a_record_in_which_anything_is_broken_ends_in_a_message_or_an_answer(tmp_path):
+    path = tmp_path / "version-info.json"
+    refused = []
+    for info in broken():
+        path.write_text(json.dumps(info))
+        refused += [refusal(lambda name: of_names(name, name), path)]
+        refused += [refusal(sbom.of_name, path)]
+    said = [message for message in refused if message]
+    assert len(said) > 100
+    assert all("version-info.json" in message for message in said)
