@@ -144,9 +144,9 @@ def _near(combination: Combination, name: str) -> list[Any]:
 
 def _drivers(c: Combination) -> list[str]:
     same_branch = list(c.branch.versions) if c.branch else []
-    return list(
-        dict.fromkeys([*same_branch, *(b.newest for b in facts.branches().values() if b.newest)])
-    )
+    packaged = c.about.get("packaged_drivers", {}).values()
+    newest = [branch.newest for branch in facts.branches().values() if branch.newest]
+    return list(dict.fromkeys([*same_branch, *packaged, *newest]))
 
 
 def _kernels(c: Combination) -> list[str]:

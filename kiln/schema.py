@@ -204,7 +204,7 @@ def _reason(problem: dict[str, Any], wrong: Any) -> str:
     kind = problem["type"]
     if kind == "string_type" and problem["loc"][-1] in _VERSIONS:
         return f"{wrong!r} is not text: write the whole version, or put it in quotes"
-    context = {"wrong": repr(wrong), **problem.get("ctx", {})}
+    context = {"wrong": _short(wrong), **problem.get("ctx", {})}
     if kind == "value_error":
         return str(problem["msg"]).removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
@@ -214,8 +214,15 @@ def _reason(problem: dict[str, Any], wrong: Any) -> str:
     return known.format(**context)
 
 
+def _short(wrong: Any) -> str:
+    text = repr(wrong)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_SHOWN = 80
 _WORDS = {
     "string_type": "{wrong} is not text: put it in quotes, if it is meant so",
+    "int_parsing_size": "is no number of this world: {wrong}",
     "int_type": "must be a whole number, not {wrong}",
     "int_parsing": "must be a whole number, not {wrong}",
     "int_from_float": "must be a whole number, not {wrong}",

@@ -150,6 +150,10 @@ MISTAKES = {
         (ROW, "- {distro: 2, stack: classic}"),
         "amis.yaml:21:12: amis.0.distro: 2 is not text: put it in quotes",
     ),
+    "a size beyond all disks": (
+        ("size: 100", "size: " + "9" * 5000),
+        f"amis.yaml:3:18: defaults.volume.size: is no number of this world: '{'9' * 79}…",
+    ),
     "a size with its unit": (
         ("size: 100", "size: 100GB"),
         "amis.yaml:3:18: defaults.volume.size: must be a whole number, not '100GB'",
