@@ -23,6 +23,22 @@ from lab import control, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
+# It is not the user's lab, and each process that tests has one of its own.
+os.environ["KILN_LAB_INDEX"] = str(
+    int(os.environ.get("KILN_LAB_INDEX", "9"))
+    + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+)
+# These look at the same built AMI.
+OF_THE_BUILD = ("test_build", "test_mutations")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a file's tests run in one process, for `--dist loadgroup`: they share an AMI or guest."""
+    for item in items:
+        name = item.path.stem
+        group = OF_THE_BUILD[0] if name in OF_THE_BUILD else name
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @dataclass(frozen=True)
@@ -50,11 +66,7 @@ class Guest:
 
 
 def lab_of_the_tests() -> settings.Lab:
-    """The lab of these tests, up or not; skips where there can be none.
-
-    It is not the user's: KILN_LAB_INDEX tells them apart.
-    """
-    os.environ.setdefault("KILN_LAB_INDEX", "9")
+    """The lab of these tests, up or not; skips where there can be none."""
     try:
         needs.lab_can_run()
     except KilnError as error:
