@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -161,7 +160,7 @@ def _nobody_makes_a_base(lab: Lab) -> Iterator[None]:
         except BlockingIOError:
             raise world_failed(
                 "a root filesystem is being made just now",
-                hint=f"wait for the build that makes it, or stop it; its log: {folder}/mmdebstrap.log",
+                hint="wait for the build that makes it, or stop it",
             ) from None
         yield
 

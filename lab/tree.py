@@ -90,7 +90,7 @@ def _of_family(tree: Path, family: str) -> Path:
 
 
 def delete(tree: Path) -> None:
-    """Delete a tree, a half-made one too: an mmdebstrap that was killed leaves /dev mounted in it."""
+    """Delete a tree, a half-made one too: a killed mmdebstrap leaves /dev mounted in it."""
     for point in disks.mounts(tree):
         run("umount", "--lazy", str(point), check=False)
     shutil.rmtree(tree, ignore_errors=True)
