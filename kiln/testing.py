@@ -19,7 +19,7 @@ from kiln.paths import ROOT
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 # Lab tests have a lab of their own, so that they leave the user's alone.
 _LAB_FOR_TESTS = "9"
-_TWO_LABS = ("-n", "2", "--dist", "loadgroup")
+_TWO_LABS = ("-n", "2")
 _OF_THE_KERNELS_LOG = "tests/lab/test_xid_*.py"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import boto3
 import pytest
 import yaml
+from xdist.scheduler import LoadFileScheduling
 
 from kiln import needs
 from kiln.errors import KilnError
@@ -29,16 +30,20 @@ os.environ["KILN_LAB_INDEX"] = str(
     + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 )
 # These look at the same built AMI.
-OF_THE_BUILD = ("test_build", "test_mutations")
+OF_THE_BUILD = ("test_build.py", "test_mutations.py")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a file's tests run in one process, for `--dist loadgroup`: they share an AMI or guest."""
-    for item in items:
-        name = item.path.stem
-        group = OF_THE_BUILD[0] if name in OF_THE_BUILD else name
-        item.add_marker(pytest.mark.xdist_group(group))
+class ByAmi(LoadFileScheduling):
+    """Over several processes by file, for a file's tests share an AMI or a guest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = super()._split_scope(nodeid)
+        return OF_THE_BUILD[0] if path.endswith(OF_THE_BUILD) else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
+    """Used by `pytest -n`."""
+    return ByAmi(config, log)
 
 
 @dataclass(frozen=True)
@@ -51,18 +56,22 @@ class Guest:
     key: Path
 
     def run(self, command: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-        """Run a shell command as the image's user."""
-        return subprocess.run(
-            [
-                *("ssh", "-i", str(self.key), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
-                *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
-                *("-o", "ConnectTimeout=5", f"{self.user}@{self.address}", command),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        """Run a shell command as the image's user.
+
+        Tried again when there is no connection: an instance of an AMI with host keys in it gets
+        new ones from cloud-init, and sshd starts anew, at a moment when it runs already.
+        """
+        ssh = [
+            *("ssh", "-i", str(self.key), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
+            *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
+            *("-o", "ConnectTimeout=5", f"{self.user}@{self.address}", command),
+        ]
+        for pause in (1, 3, 0):
+            done = subprocess.run(ssh, capture_output=True, text=True, timeout=timeout, check=False)
+            if done.returncode != 255:
+                break
+            time.sleep(pause)
+        return done
 
 
 def lab_of_the_tests() -> settings.Lab:
