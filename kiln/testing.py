@@ -19,6 +19,8 @@ from kiln.paths import ROOT
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 # Lab tests have a lab of their own, so that they leave the user's alone.
 _LAB_FOR_TESTS = "9"
+_TWO_LABS = ("-n", "2")
+_OF_THE_KERNELS_LOG = "tests/lab/test_xid_*.py"
 
 
 @dataclass(frozen=True)
@@ -52,24 +54,28 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
     code = 0 if only else lint()
     chosen = ["-k", only] if only else []
     if not lab:
-        return code | _pytest("tests/unit", ["-n", str(os.cpu_count()), *chosen])
+        return code | _pytest(["tests/unit", "-n", str(os.cpu_count()), *chosen])
     try:
         needs.lab_can_run()
     except KilnError as error:
-        code |= _pytest("tests/unit", ["-n", str(os.cpu_count()), *chosen])
+        code |= _pytest(["tests/unit", "-n", str(os.cpu_count()), *chosen])
         print(f"NOT RUN: tests/lab: {error}", flush=True)
         return code | 1
     needs.ensure("lab", install=True, say=_say)
-    # Tests in the lab mostly wait, and one at a time, for they share the kernel's log. Beside them
-    # run those that have nothing to do with either; they are shown when all are done.
+    # Tests in the lab mostly wait: two labs at a time. What has to do with neither a lab nor the
+    # kernel's log runs beside them, and is shown when it is done.
     beside = {"tests/unit": chosen, "tests/lab": ["-m", "beside", *chosen]}
+    in_labs = ["-m", "not beside", f"--ignore-glob={_OF_THE_KERNELS_LOG}", *_TWO_LABS, *chosen]
     with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in beside]
         running = [
-            pool.submit(_pytest, folder, arguments, output)
+            pool.submit(_pytest, [folder, *arguments], output)
             for (folder, arguments), output in zip(beside.items(), outputs, strict=True)
         ]
-        code |= _pytest("tests/lab", ["-m", "not beside", *chosen])
+        code |= _pytest(["tests/lab", *in_labs])
+        # Every guest reads the one kernel's log, and the AMI's checks write to it: these count
+        # what is in it, so no AMI may be checked meanwhile.
+        code |= _pytest([*map(str, sorted(ROOT.glob(_OF_THE_KERNELS_LOG))), *chosen])
         for one, output in zip(running, outputs, strict=True):
             code |= one.result()
             output.seek(0)
@@ -77,10 +83,12 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
     return code
 
 
-def _pytest(folder: str, arguments: list[str], output: TextIO | None = None) -> int:
+def _pytest(arguments: list[str], output: TextIO | None = None) -> int:
     environment = {**os.environ, "KILN_LAB_INDEX": os.environ.get("KILN_LAB_INDEX", _LAB_FOR_TESTS)}
+    # The tests start ./invoke hundreds of times: compiled once, whatever this shell is set to.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rs", "--durations=5", *arguments, folder],
+        [sys.executable, "-m", "pytest", "-rs", "--durations=5", *arguments],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,

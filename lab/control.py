@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -126,7 +125,8 @@ def _down(lab: Lab) -> list[str]:
 def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
     """`down`, and delete the lab's AMIs, disks and logs; with `bases` also what labs share.
 
-    Raises KilnError when `bases` would take the ground from under another lab's AMIs.
+    Raises KilnError when `bases` would take the ground from under another lab's AMIs, or from under
+    a root filesystem that is being made.
     """
     lab = lab or current()
     others = [pid.parent.name for pid in lab.root.glob("lab*/lab.pid") if pid.parent != lab.state]
@@ -135,13 +135,34 @@ def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
             f"{', '.join(others)} stand on the same root filesystems",
             hint="take them down first: KILN_LAB_INDEX=n ./invoke lab.clean",
         )
+    from lab import tree
+
     swept = down(lab)
     shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca")]
-    for folder in [lab.state, *(shared if bases else [])]:
-        if folder.exists():
-            shutil.rmtree(folder)
-            swept.append(f"folder {folder}")
+    with _nobody_makes_a_base(lab) if bases else contextlib.nullcontext():
+        for folder in [lab.state, *(shared if bases else [])]:
+            if folder.exists():
+                tree.delete(folder)
+                swept.append(f"folder {folder}")
     return swept
+
+
+@contextlib.contextmanager
+def _nobody_makes_a_base(lab: Lab) -> Iterator[None]:
+    """Hold the lock of those who make root filesystems; a build that makes one is not cut off."""
+    folder = lab.shared / "bases"
+    if not folder.is_dir():
+        yield
+        return
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise world_failed(
+                "a root filesystem is being made just now",
+                hint="wait for the build that makes it, or stop it",
+            ) from None
+        yield
 
 
 def order_fault(lab: Lab, **fault: Any) -> None:

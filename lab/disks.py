@@ -88,11 +88,11 @@ def delete_image(lab: Lab, image_id: str) -> None:
     shutil.rmtree(lab.images / image_id, ignore_errors=True)
 
 
-def mounts(lab: Lab) -> list[Path]:
-    """The mount points below this lab's folder, deepest first."""
+def mounts(folder: Path) -> list[Path]:
+    """The mount points below a folder, deepest first."""
     found = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         point = Path(line.split(" ")[1].replace("\\040", " "))
-        if point.is_relative_to(lab.state):
+        if point.is_relative_to(folder):
             found.append(point)
     return sorted(found, reverse=True)

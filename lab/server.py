@@ -90,6 +90,8 @@ def serve(lab: Lab) -> None:
     stopping.wait()
 
     log.info("going down")
+    _stop_helpers()
+    base_lock.acquire(timeout=10)
     for instance in list(machines.by_address.values()):
         with contextlib.suppress(Exception):
             instance.power_off_now()
@@ -100,6 +102,13 @@ def serve(lab: Lab) -> None:
     sweep.sweep(lab)
     lab.pid_file.unlink(missing_ok=True)
     log.info("down")
+
+
+def _stop_helpers() -> None:
+    """End what works for us in our process group: mmdebstrap takes its mounts away itself then."""
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
 
 
 class _Admin:

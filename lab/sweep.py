@@ -44,7 +44,7 @@ def sweep(lab: Lab) -> list[str]:
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
-    for point in disks.mounts(lab):
+    for point in disks.mounts(lab.state):
         run("umount", "--lazy", str(point), check=False)
         swept.append(f"mount {point}")
     if Path(f"/sys/class/net/{lab.bridge}").exists():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kiln.errors import world_failed
-from lab import aptsources, distros, prune
+from lab import aptsources, disks, distros, prune
 from lab.shell import CommandError, run
 
 Progress = Callable[[str], None]
@@ -37,7 +37,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
         return tree
     say(f"common {archive.origin} {archive.suite} tree: mmdebstrap, about half a minute, once")
     making = home / f".making-{tree.name}"
-    shutil.rmtree(making, ignore_errors=True)
+    delete(making)
     command = [
         "mmdebstrap",
         "--variant=minbase",
@@ -62,7 +62,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
             "mmdebstrap is not installed", hint="apt-get install mmdebstrap"
         ) from None
     if done.returncode != 0:
-        shutil.rmtree(making, ignore_errors=True)
+        delete(making)
         said = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
         raise world_failed(
             f"mmdebstrap could not make the common tree: {' / '.join(said[-3:]) or 'no reason'}",
@@ -87,6 +87,13 @@ def _of_family(tree: Path, family: str) -> Path:
             raise world_failed(f"cannot make the tree for {family}: {failure}") from None
         making.rename(without)
     return without
+
+
+def delete(tree: Path) -> None:
+    """Delete a tree, a half-made one too: a killed mmdebstrap leaves /dev mounted in it."""
+    for point in disks.mounts(tree):
+        run("umount", "--lazy", str(point), check=False)
+    shutil.rmtree(tree, ignore_errors=True)
 
 
 def copy(tree: Path, target: Path) -> None:

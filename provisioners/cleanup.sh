@@ -16,10 +16,7 @@ case $KILN_PACKAGE_MANAGER in
         apt-get -qq clean
         rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
         ;;
-    *)
-        "$KILN_PACKAGE_MANAGER" -q clean all >/dev/null
-        rm -rf /var/cache/yum /var/cache/dnf
-        ;;
+    *) rm -rf /var/cache/yum /var/cache/dnf ;;
 esac
 
 homes() { getent passwd | awk -F: '$6 ~ "^/" && $6 != "/" { print $6 }' | sort -u; }

@@ -20,9 +20,10 @@ enabled=1
 gpgcheck=0
 repo_gpgcheck=1
 gpgkey=$gpgkey
+skip_if_unavailable=0
 REPO
 fi
-kiln_refresh nvidia-container-toolkit
+kiln_refresh
 read -ra packages <<<"$CONTAINER_TOOLKIT_PACKAGES"
 mapfile -t names < <(kiln_names "${packages[@]}")
 kiln_unhold "${names[@]}"

@@ -14,8 +14,8 @@ for unit in kubelet ecs slurmd; do
 done
 kiln_install_files etc/default/gpu-mig etc/kiln/mig-config.d
 [[ -z $MIG_CONFIG ]] || sed -i "s/^MIG_CONFIG=.*/MIG_CONFIG=$MIG_CONFIG/" /etc/default/gpu-mig
-gpu-mig validate >&2 || kiln_die "the MIG configuration is not valid" "its own message is above"
 # Compiled once here: the image's first start is faster and the program takes less memory.
 python3 -m compileall -q /opt/kiln/lib/gpu_mig || kiln_die "gpu_mig does not compile on this Python"
+gpu-mig validate >&2 || kiln_die "the MIG configuration is not valid" "its own message is above"
 kiln_enable aws-gpu-mig.service
 kiln_record "config=$MIG_CONFIG"

@@ -11,23 +11,23 @@ if command -v cloud-init >/dev/null; then
 fi
 
 before=$(kiln_boot_kernel 2>/dev/null) || before=
-kiln_refresh ""
+kiln_refresh
 if [[ $KILN_FAMILY == debian ]]; then
     _kiln_pm dist-upgrade -y || kiln_die "the parent image cannot be brought up to date"
-    kiln_install python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev
+    tools=(python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev)
 else
     _kiln_pm upgrade || kiln_die "the parent image cannot be brought up to date"
-    kiln_install python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel
+    tools=(python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms)
     # Amazon Linux 2023 ships a GnuPG that cannot verify a detached signature by a key file.
     if [[ -n $(kiln_package_version gnupg2-minimal) ]]; then
         _kiln_pm swap gnupg2-minimal gnupg2-full || kiln_die "gnupg2-full cannot take gnupg2-minimal's place"
     fi
-    if [[ -z $(kiln_package_version dkms) ]]; then
-        # Amazon Linux 2 has DKMS in EPEL only.
-        ! command -v amazon-linux-extras >/dev/null || amazon-linux-extras install -y epel >&2
-        kiln_install dkms
+    # Amazon Linux 2 has DKMS in EPEL only.
+    if [[ -z $(kiln_package_version dkms) ]] && command -v amazon-linux-extras >/dev/null; then
+        amazon-linux-extras install -y epel >&2
     fi
 fi
+[[ -z $KERNEL_COMPILER_PACKAGE ]] || tools+=("$KERNEL_COMPILER_PACKAGE")
 
 if [[ -n $KERNEL_PACKAGE ]]; then
     # shellcheck disable=SC2086  # may be several packages
@@ -60,22 +60,20 @@ rm -f "$KILN_ETC/kernel"
 
 boots=$(kiln_boot_kernel)
 if [[ $KILN_FAMILY == debian ]]; then
-    kiln_install "linux-headers-$boots"
+    kiln_install "${tools[@]}" "linux-headers-$boots"
     mapfile -t held < <(dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' 'linux-image*' 'linux-headers*' 'linux-aws*' \
         2>/dev/null | sed -n 's/^[hi]i *//p' | grep -Ev -- '-dbg|-common$' || true)
 else
     package=$(rpm -qf --qf '%{NAME}' "/boot/vmlinuz-$boots" 2>/dev/null) || package=kernel
     package=${package%-core}
-    kiln_install "$package-devel=${boots%."$(uname -m)"}" "$package-headers"
+    kiln_install "${tools[@]}" "$package-devel=${boots%."$(uname -m)"}" "$package-headers"
     mapfile -t held < <(rpm -qa --qf '%{NAME}\n' "$package" "$package-devel" "$package-headers" | sort -u)
 fi
 ((${#held[@]})) || kiln_die "the package tool does not know where $boots comes from"
 kiln_hold "${held[@]}"
 
 compiler=$(kiln_compiler "$boots")
-if [[ -n $KERNEL_COMPILER_PACKAGE ]]; then
-    kiln_install "$KERNEL_COMPILER_PACKAGE"
-elif [[ $compiler != gcc ]]; then
+if [[ -z $KERNEL_COMPILER_PACKAGE && $compiler != gcc ]]; then
     # Debian names the package as the command (gcc-12); Amazon Linux has gcc14-gcc in gcc14.
     kiln_install "${compiler%-gcc}"
 fi

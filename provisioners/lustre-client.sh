@@ -13,7 +13,7 @@ if [[ $KILN_FAMILY == debian ]]; then
     signed_by=$(kiln_repo_key "$key" "$LUSTRE_KEY_FINGERPRINT" fsx-lustre)
     printf 'deb [signed-by=%s] %s %s main\n' "$signed_by" "$LUSTRE_REPO_URL" "$LUSTRE_SUITE" \
         >/etc/apt/sources.list.d/fsx-lustre.list
-    kiln_refresh ""
+    kiln_refresh
     if [[ -z $(apt-cache madison "$module") ]]; then
         has=$(apt-cache pkgnames lustre-client-modules- | sed -n 's/^lustre-client-modules-\([0-9]\)/\1/p' | sort -V | tail -n 5 | paste -sd' ')
         kiln_die "FSx's repository has no Lustre modules for kernel $kernel" \

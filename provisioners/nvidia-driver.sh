@@ -75,7 +75,7 @@ enable_non_free() {
             *) [[ ! -f $file ]] || sed -i -E '/^deb .* main/{/ non-free( |$)/!s/$/ contrib non-free non-free-firmware/}' "$file" ;;
         esac
     done
-    kiln_refresh ""
+    kiln_refresh
 }
 
 prepare_packages() {
@@ -205,7 +205,6 @@ if [[ $NVIDIA_KERNEL_MODULE == both ]]; then
 fi
 
 # The runfile brings persistenced without a unit.
-systemctl daemon-reload
 [[ -n $(systemctl list-unit-files --no-legend nvidia-persistenced.service) ]] \
     || kiln_install_runtime etc/systemd/system/nvidia-persistenced.service
 kiln_install_runtime opt/kiln/lib/gpu_boot usr/local/bin/kiln-gpu-boot \

@@ -18,7 +18,8 @@ baseurl=$CUDA_REPO_URL
 enabled=1
 gpgcheck=1
 gpgkey=$gpgkey
+skip_if_unavailable=0
 REPO
 fi
-kiln_refresh nvidia-cuda
+kiln_refresh
 kiln_record "version=$CUDA_REPO" "url=$CUDA_REPO_URL"

@@ -4,6 +4,7 @@ export KILN_COMPONENT=version-info
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
+kiln_lock_held
 kiln_install_files etc/kiln
 python3 "$KILN_DIR/lib/version_info.py" --kernel "$(kiln_boot_kernel)" --etc "$KILN_ETC" >"$KILN_ETC/version-info.json.new"
 mv "$KILN_ETC/version-info.json.new" "$KILN_ETC/version-info.json"

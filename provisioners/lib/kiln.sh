@@ -3,6 +3,7 @@
 #
 #   kiln_install name[=version[@build]]…   packages at exactly that upstream version
 #   kiln_hold name…                        keep an unattended upgrade from moving them
+#   kiln_lock_held                         the end of it where the package tool takes a second a call
 #   kiln_download X                        fetch X_URL, check X_SHA256; prints the file's path
 #   kiln_check_key FILE FINGERPRINT        a key file holds that key and no other
 #   kiln_check_signature FILE SIG KEY FPR  a detached signature by exactly that key
@@ -54,12 +55,10 @@ _kiln_pm() {
     return 1
 }
 
-# kiln_refresh [REPOSITORY]: fetch the package lists; of one repository where the tool can do that.
+# kiln_refresh: fetch the package lists. yum and dnf do so by themselves, for a new repository too.
 kiln_refresh() {
-    case $KILN_PACKAGE_MANAGER in
-        apt) _kiln_pm update ;;
-        *) _kiln_pm ${1:+--disablerepo=* --enablerepo="$1"} makecache ;;
-    esac || kiln_die "the package lists cannot be fetched" "is the repository reachable from the build instance?"
+    [[ $KILN_FAMILY == debian ]] || return 0
+    _kiln_pm update || kiln_die "the package lists cannot be fetched" "is the repository reachable from the build instance?"
 }
 
 # kiln_package_version NAME: upstream version and revision as installed, empty when it is not.
@@ -139,26 +138,39 @@ kiln_assert_installed() {
 # kiln_names name[=version]…: the names alone.
 kiln_names() { printf '%s\n' "${@%%=*}"; }
 
-# kiln_hold name…: an upgrade of half a GPU stack is an API mismatch at the next boot.
+# kiln_hold name…: an upgrade of half a GPU stack is an API mismatch at the next boot. yum and dnf take
+# a second a call, so that for them these are collected, and locked by kiln_lock_held in one.
 kiln_hold() {
-    local name held missing=()
+    local name
     if [[ $KILN_FAMILY == debian ]]; then
         apt-mark hold "$@" >/dev/null || kiln_die "apt-mark cannot hold $*"
     else
-        if [[ ! -e ${KILN_ROOT:-}/etc/yum/pluginconf.d/versionlock.conf && ! -e ${KILN_ROOT:-}/etc/dnf/plugins/versionlock.conf ]]; then
-            case $KILN_PACKAGE_MANAGER in
-                yum) kiln_install yum-plugin-versionlock ;;
-                *) _kiln_pm install 'dnf-command(versionlock)' || kiln_die "dnf has no versionlock plugin" ;;
-            esac
-        fi
-        held=$(kiln_held)
         for name in "$@"; do
-            grep -qFx "$name-$(kiln_package_version "$name")" <<<"$held" || missing+=("$name")
+            printf '%s %s\n' "$name" "$(kiln_package_version "$name")" >>"$KILN_DIR/to-lock"
         done
-        ((${#missing[@]} == 0)) || "$KILN_PACKAGE_MANAGER" -q versionlock add "${missing[@]}" >/dev/null \
-            || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot hold ${missing[*]}"
     fi
     kiln_record "held+=$*"
+}
+
+# kiln_lock_held: after the last install. What a later component moved off its version stops the bake.
+kiln_lock_held() {
+    local name version held missing=()
+    [[ -s $KILN_DIR/to-lock ]] || return 0
+    if [[ ! -e ${KILN_ROOT:-}/etc/yum/pluginconf.d/versionlock.conf && ! -e ${KILN_ROOT:-}/etc/dnf/plugins/versionlock.conf ]]; then
+        case $KILN_PACKAGE_MANAGER in
+            yum) kiln_install yum-plugin-versionlock ;;
+            *) _kiln_pm install 'dnf-command(versionlock)' || kiln_die "dnf has no versionlock plugin" ;;
+        esac
+    fi
+    held=$(kiln_held)
+    while read -r name version; do
+        [[ $(kiln_package_version "$name") == "$version" ]] \
+            || kiln_die "$name was $version when it was installed, now it is $(kiln_package_version "$name")" \
+                "a component after it moved it"
+        grep -qFx "$name-$version" <<<"$held" || missing+=("$name")
+    done < <(sort -u "$KILN_DIR/to-lock")
+    ((${#missing[@]} == 0)) || "$KILN_PACKAGE_MANAGER" -q versionlock add "${missing[@]}" >/dev/null \
+        || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot hold ${missing[*]}"
 }
 
 # kiln_held: what is held; names on Debian, name-version-release elsewhere. From the files of yum 3 and
@@ -337,12 +349,13 @@ kiln_dkms_compiler() {
 # kiln_install_runtime path…: files and folders below runtime/, owned by root. Where this systemd is too
 # old for a unit, the variant in runtime-variants/systemd-before-240/ takes its place.
 kiln_install_runtime() {
-    local path file source mode
+    local path file source mode systemd
+    systemd=$(kiln_systemd_version)
     for path in "$@"; do
         [[ -e $KILN_DIR/runtime/$path ]] || kiln_die "runtime/$path is missing from the upload"
         while read -r file; do
             source=$KILN_DIR/runtime/$file
-            if (($(kiln_systemd_version) < 240)) && [[ -e $KILN_DIR/runtime-variants/systemd-before-240/$file ]]; then
+            if ((systemd < 240)) && [[ -e $KILN_DIR/runtime-variants/systemd-before-240/$file ]]; then
                 source=$KILN_DIR/runtime-variants/systemd-before-240/$file
             fi
             mode=0644
@@ -365,12 +378,22 @@ kiln_install_files() {
     done
 }
 
-# kiln_enable unit…: at the next boot. Nothing is started on the build instance.
+# kiln_enable unit…: at the next boot. Nothing is started on the build instance, so that its systemd need
+# not read all units anew each time.
 kiln_enable() {
-    systemctl daemon-reload
-    systemctl --quiet enable "$@" || kiln_die "systemd cannot enable $*"
+    systemctl --quiet --no-reload enable "$@" || kiln_die "systemd cannot enable $*"
     kiln_record "units+=$*"
 }
 
-# kiln_record key=value… | key+=word…: into /etc/kiln/components/<component>.json; checks read it.
-kiln_record() { python3 "$KILN_DIR/lib/record.py" component "$KILN_ETC/components/$KILN_COMPONENT.json" "$@"; }
+# kiln_record key=value… | key+=word…: into /etc/kiln/components/<component>.json, when the script has come
+# to a good end; checks read it.
+_kiln_recorded=()
+kiln_record() { _kiln_recorded+=("$@"); }
+
+_kiln_finish() {
+    local status=$?
+    if ((status == 0 && ${#_kiln_recorded[@]})); then
+        python3 "$KILN_DIR/lib/record.py" component "$KILN_ETC/components/$KILN_COMPONENT.json" "${_kiln_recorded[@]}"
+    fi
+}
+trap _kiln_finish EXIT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +14,36 @@ from typing import Any
 
 import boto3
 import pytest
+import yaml
+from xdist.scheduler import LoadFileScheduling
 
 from kiln import needs
 from kiln.errors import KilnError
+from kiln.paths import KNOWLEDGE
 from lab import control, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
+# It is not the user's lab, and each process that tests has one of its own.
+os.environ["KILN_LAB_INDEX"] = str(
+    int(os.environ.get("KILN_LAB_INDEX", "9"))
+    + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+)
+# These look at the same built AMI.
+OF_THE_BUILD = ("test_build.py", "test_mutations.py")
+
+
+class ByAmi(LoadFileScheduling):
+    """Over several processes by file, for a file's tests share an AMI or a guest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = super()._split_scope(nodeid)
+        return OF_THE_BUILD[0] if path.endswith(OF_THE_BUILD) else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
+    """Used by `pytest -n`."""
+    return ByAmi(config, log)
 
 
 @dataclass(frozen=True)
@@ -32,26 +56,26 @@ class Guest:
     key: Path
 
     def run(self, command: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-        """Run a shell command as the image's user."""
-        return subprocess.run(
-            [
-                *("ssh", "-i", str(self.key), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
-                *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
-                *("-o", "ConnectTimeout=5", f"{self.user}@{self.address}", command),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        """Run a shell command as the image's user.
+
+        Tried again when there is no connection: an instance of an AMI with host keys in it gets
+        new ones from cloud-init, and sshd starts anew, at a moment when it runs already.
+        """
+        ssh = [
+            *("ssh", "-i", str(self.key), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
+            *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
+            *("-o", "ConnectTimeout=5", f"{self.user}@{self.address}", command),
+        ]
+        for pause in (1, 3, 0):
+            done = subprocess.run(ssh, capture_output=True, text=True, timeout=timeout, check=False)
+            if done.returncode != 255:
+                break
+            time.sleep(pause)
+        return done
 
 
 def lab_of_the_tests() -> settings.Lab:
-    """The lab of these tests, up or not; skips where there can be none.
-
-    It is not the user's: KILN_LAB_INDEX tells them apart.
-    """
-    os.environ.setdefault("KILN_LAB_INDEX", "9")
+    """The lab of these tests, up or not; skips where there can be none."""
     try:
         needs.lab_can_run()
     except KilnError as error:
@@ -151,6 +175,24 @@ def users_environment(home: Path) -> dict[str, str]:
     """A user's environment with a home and a build folder of its own, and no AWS credentials."""
     clean = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
     return {**clean, "KILN_BUILD_DIR": str(home / "build"), "HOME": str(home)}
+
+
+def slim_checkout(folder: Path, *keep: str) -> Path:
+    """A copy of this checkout with the same rows, but of the components only those that must be.
+
+    A build of it takes half the time: for tests of what is around a bake, not of what is in it.
+    `keep` are the components that stay all the same.
+    """
+    copy = folder / "checkout"
+    out = ("build", ".kiln", ".git", "__pycache__", ".mypy_cache", ".ruff_cache", ".venv")
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*out), symlinks=True)
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    components = yaml.safe_load((KNOWLEDGE / "components.yaml").read_text())["components"]
+    optional = {one["name"] for one in components if one.get("optional", True)}
+    rows = yaml.safe_load((copy / "amis.yaml").read_text())
+    rows["defaults"]["without"] = sorted(optional - set(keep))
+    (copy / "amis.yaml").write_text(yaml.safe_dump(rows, sort_keys=False))
+    return copy
 
 
 def inventory(ec2: Any) -> dict[str, set[str]]:

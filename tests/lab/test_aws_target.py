@@ -8,7 +8,6 @@ packages are.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import aws_front
 import pytest
 import yaml
-from conftest import ROOT, inventory, users_environment
+from conftest import inventory, slim_checkout, users_environment
 
 from kiln import matrix
 from lab import bridge, mirror
@@ -25,24 +24,19 @@ from lab.settings import Lab
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 Built = tuple[subprocess.CompletedProcess[str], dict[str, set[str]]]
-MINE = ("build", ".kiln", ".git", "__pycache__", ".mypy_cache", ".ruff_cache", ".venv")
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this checkout: a build in AWS writes the hashes it met into the lock file."""
-    copy = tmp_path_factory.mktemp("aws") / "checkout"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*MINE), symlinks=True)
-    (copy / ".venv").symlink_to(ROOT / ".venv")
+    copy = slim_checkout(
+        tmp_path_factory.mktemp("aws"), "efa", "aws-hw-monitor", "cloudwatch-agent"
+    )
     lock = copy / "amis.lock.yaml"
     # The vendors' real hashes are not those of the lab's packages.
     known = yaml.safe_load(lock.read_text())
     known["artifacts"] = [{**one, "sha256": None} for one in known["artifacts"]]
     lock.write_text(yaml.safe_dump(known, sort_keys=False))
-    # Its check in AWS is an all-reduce over the GPUs, and there are none.
-    rows = yaml.safe_load((copy / "amis.yaml").read_text())
-    rows["defaults"]["without"] = [*rows["defaults"].get("without", []), "nccl-tests"]
-    (copy / "amis.yaml").write_text(yaml.safe_dump(rows, sort_keys=False))
     return copy
 
 

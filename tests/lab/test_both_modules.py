@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, users_environment
+from conftest import slim_checkout, users_environment
 
 from kiln.matrix import load_recipes
 
 ROW = next(recipe for recipe in load_recipes() if recipe.kernel_module == "both")
 
 
-def run(home: Path, *arguments: str) -> dict[str, Any]:
+def run(checkout: Path, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [str(ROOT / "invoke"), *arguments, "--json"],
-        cwd=ROOT,
-        env=users_environment(home),
+        [str(checkout / "invoke"), *arguments, "--json"],
+        cwd=checkout,
+        env=users_environment(checkout.parent),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -28,18 +28,20 @@ def run(home: Path, *arguments: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    records = sorted((home / "build" / ROW.name).glob("*/record.json"), key=os.path.getmtime)
+    records = sorted(
+        (checkout.parent / "build" / ROW.name).glob("*/record.json"), key=os.path.getmtime
+    )
     return json.loads(records[-1].read_text())
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("both")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return slim_checkout(tmp_path_factory.mktemp("both"), "nvidia-repo", "nvidia-fabricmanager")
 
 
 @pytest.fixture(scope="module")
-def built(lab: Any, home: Path) -> dict[str, Any]:
-    return run(home, "build", "--name", ROW.name)
+def built(lab: Any, checkout: Path) -> dict[str, Any]:
+    return run(checkout, "build", "--name", ROW.name)
 
 
 def test_version_info_names_the_modules_of_both_flavours(built: dict[str, Any]) -> None:
@@ -53,8 +55,8 @@ def test_version_info_names_the_modules_of_both_flavours(built: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("instance_type", ["p3dn.24xlarge", "p6-b200.48xlarge", "m5.large"])
-def test_the_same_ami_is_good_on(built: dict[str, Any], home: Path, instance_type: str) -> None:
-    record = run(home, "verify", "--ami", built["ami_id"], "--instance-type", instance_type)
+def test_the_same_ami_is_good_on(built: dict[str, Any], checkout: Path, instance_type: str) -> None:
+    record = run(checkout, "verify", "--ami", built["ami_id"], "--instance-type", instance_type)
     outcome = {check["name"]: check["outcome"] for check in record["checks"]["checks"]}
     chosen = outcome["test_the_flavour_in_place_is_the_one_for_these_gpus"]
     assert record["status"] == "verified"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, inventory, users_environment, wait_for
+from conftest import ROOT, inventory, slim_checkout, users_environment, wait_for
 
 from lab import control
 
@@ -76,10 +76,10 @@ class Going:
         return self.process.returncode, out + err
 
 
-def start(home: Path, *arguments: str, **environment: str) -> Going:
+def start(home: Path, *arguments: str, checkout: Path = ROOT, **environment: str) -> Going:
     process = subprocess.Popen(
-        [str(ROOT / "invoke"), *arguments],
-        cwd=ROOT,
+        [str(checkout / "invoke"), *arguments],
+        cwd=checkout,
         env=users_environment(home) | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -191,8 +191,10 @@ def ended(
     """
     control.order_fault(lab, action="boot", code="never", match={"InstanceType": DARK})
     new = watch(ec2)
-    checked = start(tmp_path_factory.mktemp("checked"), *BUILD)
-    dark = start(tmp_path_factory.mktemp("dark"), *BUILD, "--verify-instance-type", DARK)
+    slim = slim_checkout(tmp_path_factory.mktemp("slim"))
+    checked = start(tmp_path_factory.mktemp("checked"), *BUILD, checkout=slim)
+    home = tmp_path_factory.mktemp("dark")
+    dark = start(home, *BUILD, "--verify-instance-type", DARK, checkout=slim)
     try:
         dark.wait_for_boot(ec2, DARK)
         checked.wait_for_checks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import boto3
 import pytest
 from conftest import ROOT, lab_of_the_tests, users_environment, wait_for
 
+from lab import tree
 from lab.settings import Lab
 
 pytestmark = pytest.mark.beside
@@ -230,3 +232,32 @@ def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -
     done = invoke("lab.shell")
     assert done.returncode == 2
     assert "0 guests are running" in done.stderr
+
+
+def test_bases_are_not_deleted_while_one_is_being_made(invoke: Invoke, tmp_path: Path) -> None:
+    """Whoever makes one holds the lock, as here."""
+    bases = tmp_path / "lab" / "bases"
+    bases.mkdir(parents=True)
+    (bases / "tree").mkdir()
+    with (bases / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = invoke("lab.clean", "--bases", KILN_LAB_STATE=str(tmp_path / "lab"))
+    assert done.returncode == 1, done.stderr
+    assert "a root filesystem is being made just now" in done.stderr
+    assert (bases / "tree").is_dir()
+    assert invoke("lab.clean", "--bases", KILN_LAB_STATE=str(tmp_path / "lab")).returncode == 0
+    assert not bases.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+def test_a_tree_that_was_cut_off_in_the_making_is_deleted_and_not_what_is_mounted_in_it(
+    tmp_path: Path,
+) -> None:
+    half, mounted = tmp_path / "half", tmp_path / "mounted"
+    (half / "dev").mkdir(parents=True)
+    mounted.mkdir()
+    (mounted / "precious").touch()
+    subprocess.run(["mount", "--bind", mounted, half / "dev"], check=True)
+    tree.delete(half)
+    assert not half.exists()
+    assert (mounted / "precious").exists()

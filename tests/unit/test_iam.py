@@ -79,6 +79,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         pytest.skip(f"needs Packer: {error.message}")
     import boto3
     from moto.core.responses import BaseResponse
+    from moto.ec2.models.amis import AMIS
     from moto.server import ThreadedMotoServer
 
     calls: list[tuple[str, dict[str, Any]]] = []
@@ -106,7 +107,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     try:
         endpoint = "http://{}:{}".format(*server.get_host_and_port())
         client = boto3.client("ec2", "us-east-1", endpoint_url=endpoint)
-        parent = client.describe_images()["Images"][0]["ImageId"]
+        parent = AMIS[0]["ami_id"]
         group = client.create_security_group(GroupName="own", Description="own")["GroupId"]
         key = client.create_key_pair(KeyName="own", KeyType="ed25519")
         (folder / "key.pem").write_text(key["KeyMaterial"])

@@ -218,9 +218,49 @@ def test_a_hold_that_is_there_is_not_added_twice(tmp_path: Path, tool: str):
     plant(locks, {"versionlock.conf": "", "versionlock.list": line + "\n"})
     machine.command(tool, 'echo "$@" >> $0.log')
     machine.command("rpm", "echo 2.12.7-1+cuda11.6")
-    done = machine.bash("kiln_hold libnccl", KILN_PACKAGE_MANAGER=tool)
+    done = machine.bash("kiln_hold libnccl; kiln_lock_held", KILN_PACKAGE_MANAGER=tool)
     assert done.returncode == 0, done.stderr
     assert not (machine.bin / f"{tool}.log").exists()
+
+
+def test_all_holds_of_a_bake_are_one_call_of_yum(tmp_path: Path):
+    machine = Machine(tmp_path, "al")
+    plant(machine.root / "image/etc/yum/pluginconf.d", {"versionlock.conf": ""})
+    machine.command("yum", 'echo "$@" >> $0.log')
+    machine.command("rpm", "echo 2.12.7-1")
+    done = machine.bash(
+        "kiln_hold libnccl; kiln_hold cuda; kiln_lock_held", KILN_PACKAGE_MANAGER="yum"
+    )
+    assert done.returncode == 0, done.stderr
+    assert (machine.bin / "yum.log").read_text() == "-q versionlock add cuda libnccl\n"
+
+
+def test_a_package_that_moved_after_it_was_held_stops_the_bake(tmp_path: Path):
+    machine = Machine(tmp_path, "al")
+    plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})
+    machine.command("rpm", "cat $0.version")
+    (machine.bin / "rpm.version").write_text("2.12.7-1\n")
+    moved = machine.bin / "rpm.version"
+    done = machine.bash(
+        f"kiln_hold libnccl; echo 2.13.4-1 >{moved}; kiln_lock_held; echo unreachable"
+    )
+    assert done.returncode == 1
+    assert "libnccl was 2.12.7-1 when it was installed, now it is 2.13.4-1" in done.stderr
+    assert "unreachable" not in done.stdout
+
+
+def test_a_component_that_fails_leaves_no_record_of_itself(machine: Machine):
+    record = machine.etc / "components/sample.json"
+    assert machine.bash("kiln_record version=1; kiln_die 'it broke'").returncode == 1
+    assert not record.exists()
+    assert (
+        machine.bash("kiln_record version=1 'held+=a b'; kiln_record 'held+=b c'").returncode == 0
+    )
+    assert json.loads(record.read_text()) == {
+        "component": "sample",
+        "version": "1",
+        "held": ["a", "b", "c"],
+    }
 
 
 def serve(machine: Machine, content: str) -> str:

@@ -174,45 +174,45 @@ def test_what_the_machine_learns_is_the_recipe(recipes: list[Recipe]) -> None:
 def test_a_first_render_writes_everything_and_a_second_nothing(
     folder: Path, recipes: list[Recipe]
 ) -> None:
-    assert all(line.endswith(": missing") for line in render.write_all(recipes))
+    assert all(line.endswith(": missing") for line in render.write_all(recipes[:2]))
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    assert render.write_all(recipes) == []
+    assert render.write_all(recipes[:2]) == []
     assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
 def test_an_edited_a_lost_and_a_left_over_file_are_stale(
     folder: Path, recipes: list[Recipe]
 ) -> None:
-    render.write_all(recipes)
+    render.write_all(recipes[:2])
     name = recipes[0].name
     (folder / name / render.BUILD).write_text("# by hand\n")
     (folder / name / render.PLUGINS).unlink()
     (folder / name / "files" / "old.json").write_text("{}")
-    assert render.stale(recipes) == [
+    assert render.stale(recipes[:2]) == [
         f"packer/{name}/build.pkr.hcl: differs from the matrix",
         f"packer/{name}/files/old.json: not rendered any more",
         f"packer/{name}/plugins.pkr.hcl: missing",
     ]
-    render.write_all(recipes)
-    assert render.stale(recipes) == []
+    render.write_all(recipes[:2])
+    assert render.stale(recipes[:2]) == []
 
 
 def test_the_folder_of_a_row_that_is_gone_is_stale_and_goes(
     folder: Path, recipes: list[Recipe]
 ) -> None:
-    render.write_all(recipes)
-    gone, *kept = recipes
+    render.write_all(recipes[:2])
+    gone, *kept = recipes[:2]
     assert render.stale(kept) == [f"packer/{gone.name}: no row of the matrix makes it"]
     render.write_all(kept)
     assert sorted(path.name for path in folder.iterdir()) == sorted(r.name for r in kept)
 
 
 def test_what_render_did_not_write_stays(folder: Path, recipes: list[Recipe]) -> None:
-    render.write_all(recipes)
+    render.write_all(recipes[:2])
     notes = folder / recipes[0].name / "mine.auto.pkrvars.hcl"
     notes.write_text('region = "eu-west-1"\n')
-    render.write_all(recipes)
-    render.write_all(recipes[1:])
+    render.write_all(recipes[:2])
+    render.write_all(recipes[1:2])
     assert notes.exists()
 
 

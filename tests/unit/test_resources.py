@@ -26,6 +26,8 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    # moto's thousand public AMIs take most of a second a test.
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     monkeypatch.setattr(resources, "_own_address", lambda target: "192.0.2.7/32")
     with mock_aws():
         yield boto3.client("ec2", "eu-central-1")
@@ -68,7 +70,7 @@ def a_run(folder: Path, run_id: str) -> Run:
 
 def an_instance(ec2: Any, run_id: str) -> str:
     launched = ec2.run_instances(
-        ImageId=ec2.describe_images()["Images"][0]["ImageId"],
+        ImageId="ami-0123456789abcdef0",
         InstanceType="g4dn.xlarge",
         MinCount=1,
         MaxCount=1,

@@ -9,6 +9,7 @@ from typing import Any
 import boto3
 import pytest
 from moto import mock_aws
+from moto.ec2.models.amis import AMIS
 
 from kiln import matrix, sources
 from kiln.errors import KilnError
@@ -36,8 +37,7 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def publish(ec2: Any, name: str, arch: str = "x86_64") -> str:
     """Make an image of this account; its id."""
-    of_arch: list[Any] = [{"Name": "architecture", "Values": [arch]}]
-    parent = ec2.describe_images(Filters=of_arch)["Images"][0]["ImageId"]
+    parent = next(image["ami_id"] for image in AMIS if image["architecture"] == arch)
     launched = ec2.run_instances(
         ImageId=parent, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
     )["Instances"][0]["InstanceId"]
