@@ -66,7 +66,7 @@ def parse(text: str, name: str) -> Located:
     values: dict[Path_, Mark] = {}
     keys: dict[Path_, Mark] = {}
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=yaml.CSafeLoader)
         data = _plain(node, (), name, values, keys) if node is not None else {}
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

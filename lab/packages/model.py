@@ -74,7 +74,8 @@ def load(recipe: str, parts: Parts | None = None, /, **variables: Any) -> list[P
     `parts` are files made in Python, which a recipe takes by name.
     """
     text = _environment().get_template(f"{recipe}.yaml").render(variables)
-    return [_package(entry, parts or {}, variables) for entry in yaml.safe_load(text)["packages"]]
+    found = yaml.load(text, Loader=yaml.CSafeLoader)  # noqa: S506 (safe, and ten times as fast)
+    return [_package(entry, parts or {}, variables) for entry in found["packages"]]
 
 
 def tree(name: str, variables: Mapping[str, Any]) -> dict[str, File]:
