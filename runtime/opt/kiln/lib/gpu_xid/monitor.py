@@ -130,7 +130,7 @@ class Monitor:
             injected, usec, text, boot, when = row
             if boot != self.boot and (usec is None or usec > known.get(boot, -1)):
                 self.lines.take(
-                    None, usec, text, injected=injected, previous_boot=True, boot=boot, when=when
+                    None, usec, text, injected, {"previous_boot": True, "boot": boot, "when": when}
                 )
         self.lines.driver, self.lines.fallen = now
 
@@ -148,7 +148,7 @@ class Monitor:
                 if isinstance(record, kmsg.Lost):
                     self._overrun(record.after, record.first)
                     continue
-                self._take(record, safe, catchup=True)
+                self._take(record, safe, {"catchup": True})
             self._flush()
         if not counted:
             self._lost_before_start(position)
@@ -156,16 +156,18 @@ class Monitor:
         self.resume.skip_lines = 0
         self._all_handled()
 
-    def _take(self, record, safe=-1, **marks):
-        """One record. A line that our own code cannot bear must not stop those that follow."""
+    def _take(self, record, safe=-1, marks=None):
+        """One record. A line that our own code cannot bear must not stop those that follow.
+
+        safe: of records up to this number all is in the log. marks: see `Pipeline.take`; the
+        journal's own go before.
+        """
         try:
-            prefix, seq, usec, text, more = self.reader.decode(record)
-            if more:
-                marks.update(more)
+            (prefix, seq, usec, text), more = self.reader.decode(record)
             if seq is not None and seq <= safe:
                 self.lines.learn(text)
-            elif not self._covered(seq, text):
-                self.lines.take(seq, usec, text, injected=prefix >= 8, **marks)
+            elif not (self.resume.covered and self._covered(seq, text, prefix >= 8)):
+                self.lines.take(seq, usec, text, prefix >= 8, more or marks)
         except Exception as error:
             say(3, "a kernel line could not be handled (%r): %r" % (error, record[:500]))
             if not self.lines.raw:
@@ -178,12 +180,11 @@ class Monitor:
         if seq is not None and self.reader.drained:
             self.lines.handled, self.lines.handled_usec = seq, usec
 
-    def _covered(self, seq, text):
-        if self.resume.covered:
-            for fields in messages(text):
-                fields["seq"] = seq
-                if fields["kind"] in ("xid", "sxid") and self.resume.covers(fields):
-                    return True
+    def _covered(self, seq, text, injected):
+        for fields in messages(text):
+            fields["seq"], fields["injected"] = seq, injected
+            if fields["kind"] in ("xid", "sxid") and self.resume.covers(fields):
+                return True
         return False
 
     def _lost_before_start(self, position):
