@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kiln import bench_xid
-from kiln.bench_xid import Sample, idle_figures, percentiles, table
+from kiln.bench_xid.report import ROWS, table
+from kiln.bench_xid.together import Sample, idle_figures, percentiles
 
 
 def samples(*steps: tuple[int, int]) -> list[Sample]:
@@ -49,7 +49,7 @@ def test_latency_is_told_beside_the_floors_on_the_same_lines() -> None:
 
 
 def report(**monitors: float) -> dict[str, Any]:
-    row: dict[str, Any] = {**dict.fromkeys(bench_xid._ROWS, 0), "burst_cpu_us_line": 3.0}
+    row: dict[str, Any] = {**dict.fromkeys(ROWS, 0), "burst_cpu_us_line": 3.0}
     results = {name: dict(row) for name in ("monitor", "original", "floor")}
     results["monitor"].update({"burst_cpu_us_line": 1.0, **monitors})
     about = {"tick_ms": 4.0, "cpus": 2, "others_cpu_percent": 0}
