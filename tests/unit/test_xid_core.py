@@ -245,6 +245,113 @@ class Hostile(unittest.TestCase):
         self.assertTrue(one["raw"].endswith("\nmore of it"))
 
 
+LINE = XID_31 % 8
+SXID = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+# Where a line was collected -> what stands around it, its time, its microseconds since boot.
+FORMS = {
+    "dmesg -d": ("[   12.000005 <    0.000012>] %s", None, 12000005),
+    "dmesg -T -d": ("[Mon Jan  5 03:04:05 2026 <    0.000012>] %s", None, None),
+    "dmesg -H": ("[Jan 5 03:04] %s", None, None),
+    "dmesg -H, the next": ("[  +0.000012] %s", None, None),
+    "dmesg --json": ('         "msg": "%s"', None, None),
+    "a console that names the caller": ("[   12.000005][ T1234] %s", None, 12000005),
+    "and the processor": ("[   12.000005][    C5] %s", None, 12000005),
+    "dmesg that names the caller": ("[   12.000005] [   T1234] %s", None, 12000005),
+    "journalctl -o short-delta": ("[   12.000005 <    0.000012 >] h kernel: %s", None, 12000005),
+    "its first line": ("[   12.000005               ] h kernel: %s", None, 12000005),
+    "short-full in a zone with a number": ("Mon 2026-01-05 03:04:05 +03 h kernel: %s", None, None),
+    "journalctl -o json-pretty": ('\t"MESSAGE" : "%s",', None, None),
+    "journalctl -o json": (
+        '{"MESSAGE":"%s","SYSLOG_FACILITY":"0","_SOURCE_MONOTONIC_TIMESTAMP":"12000005",'
+        '"__REALTIME_TIMESTAMP":"1767582245123456"}',
+        "2026-01-05T03:04:05.123456Z",
+        12000005,
+    ),
+    "a tag with a pid": ("Jan  5 03:04:05 h kernel[0]: %s", None, None),
+    "aws logs tail": (
+        "2026-01-05T03:04:05.123000+00:00 i-0abcdef1234567890 [   12.000005] %s",
+        "2026-01-05T03:04:05.123000Z",
+        12000005,
+    ),
+    "a container's log": (
+        "2026-01-05T03:04:05.123456789Z stdout F [   12.000005] %s",
+        "2026-01-05T03:04:05.123457Z",
+        12000005,
+    ),
+    "docker's log": ('{"log":"[   12.000005] %s\\n","stream":"stdout"}', None, 12000005),
+    "kubectl logs --prefix": ("[pod/dmesg-abc/dmesg] [   12.000005] %s", None, 12000005),
+    "grep -r": ("/var/log/kern.log:Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
+    "grep -n": ("123:[   12.000005] %s", None, 12000005),
+    "pdsh": ("node17: [   12.000005] %s", None, 12000005),
+    "the event log itself": (
+        '{"time":"2026-01-05T03:04:05.123456Z","event":"xid","monotonic_us":12000005,"raw":"%s"}',
+        "2026-01-05T03:04:05.123456Z",
+        12000005,
+    ),
+}
+
+
+class Forms(unittest.TestCase):
+    """How archived lines look: each way to collect them puts something else around."""
+
+    def test_a_line_is_found_however_it_was_collected(self):
+        for name, (form, when, usec) in FORMS.items():
+            for line in (LINE, SXID):
+                with self.subTest(name):
+                    found = list(events([form % line, "[13.0] other"]))
+                    self.assertEqual([row["raw"] for row in found], [line])
+                    self.assertEqual((found[0]["time"], found[0]["monotonic_us"]), (when, usec))
+                    self.assertNotIn("injected", found[0])
+
+    def test_lines_in_json_are_whole_and_nothing_is_added_to_them(self):
+        lines = ["   {", '      "pri": 4,', '      "msg": "%s"' % LINE, "   },{", '      "pri": 4']
+        self.assertEqual([row["raw"] for row in events(lines)], [LINE])
+
+    def test_what_user_space_wrote_is_marked_in_json_too(self):
+        journal = '{"MESSAGE":"%s","SYSLOG_FACILITY":"1","SYSLOG_IDENTIFIER":"unknown"}' % LINE
+        ours = '{"event":"xid","injected":true,"raw":"%s"}' % LINE
+        for line in (journal, ours):
+            self.assertIs(list(events([line]))[0]["injected"], True)
+
+    def test_a_line_that_stands_for_many_says_how_many(self):
+        syslog = "Jan  5 03:04:05 h kernel: message repeated 3 times: [ %s]" % LINE
+        ours = '{"event":"xid","count":3,"raw":"%s"}' % LINE
+        for line in (syslog, ours):
+            (row,) = events([line])
+            self.assertEqual((row["count"], row["raw"]), (3, LINE))
+
+    def test_what_is_no_number_in_json_is_taken_for_none(self):
+        (row,) = events(['{"event":"xid","seq":"7","count":"3","raw":"%s"}' % LINE])
+        self.assertEqual((row["seq"], row.get("count")), (None, None))
+
+    def test_a_program_that_quotes_the_driver_is_not_the_kernel(self):
+        for line in (
+            "Jan  5 03:04:05 h app: [   12.000005] " + LINE,
+            "Jan  5 03:04:05 h app: 2026-01-05T03:04:05Z " + LINE,
+            "app: " + LINE,
+            "app[77]: [12] " + LINE,
+            '{"level":"info","detail":"%s"}' % LINE,
+            '{"event":"start","raw":"%s"}' % LINE,
+            '"%s"' % LINE,
+            '["%s"]' % LINE,
+            "message repeated 3 times: " + LINE,
+        ):
+            self.assertEqual(list(events([line])), [], line)
+
+    def test_json_that_is_none_or_odd_stops_nothing(self):
+        for line in (
+            '{"MESSAGE":',
+            '{"MESSAGE":{"NVRM: Xid":1}}',
+            '{"MESSAGE":null,"x":"NVRM: Xid"}',
+            '{"log":{"log":"NVRM: Xid"}}',
+            '{"event":"xid","raw":["NVRM: Xid"]}',
+            '{"event":"xid","seq":"NVRM: Xid","monotonic_us":%s,"raw":"x"}' % ("9" * 5000),
+            '{"MESSAGE":"NVRM: Xid","__REALTIME_TIMESTAMP":"%s"}' % ("9" * 5000),
+            '{"log":"' * 500 + "NVRM: Xid",
+        ):
+            self.assertEqual([row["raw"] for row in events([line, LINE])], [LINE], line[:60])
+
+
 class Explain(unittest.TestCase):
     def test_a_code_may_be_written_in_any_way(self):
         for code in (79, "79", "xid79", "Xid 79", "XID:79"):

@@ -10,12 +10,12 @@ _second = [None, ""]
 
 def timestamp(seconds):
     """UNIX seconds (float) -> `2026-11-21T01:02:03.456789Z` (agent: %Y-%m-%dT%H:%M:%S.%f, UTC)."""
-    whole = int(seconds // 1)  # down, also before 1970
+    whole, micro = divmod(round(seconds * 1000000), 1000000)  # floors, also before 1970
     if whole != _second[0]:
         t = time.gmtime(whole)
         _second[1] = "%04d-%02d-%02dT%02d:%02d:%02d" % t[:6]
         _second[0] = whole
-    return "%s.%06dZ" % (_second[1], int((seconds - whole) * 1000000))
+    return "%s.%06dZ" % (_second[1], micro)
 
 
 def kernel_time(usec):
