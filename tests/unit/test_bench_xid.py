@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from kiln.bench_xid import kernel
+from kiln.bench_xid.alone import own_lines
 from kiln.bench_xid.report import ROWS, table
 from kiln.bench_xid.together import Sample, idle_figures, percentiles
 
@@ -46,6 +49,13 @@ def test_latency_is_told_beside_the_floors_on_the_same_lines() -> None:
     found = percentiles([one + 0.5 for one in floor], floor)
     assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (51.0, 99.5)
     assert (found["latency_over_floor_p50_ms"], found["latency_over_floor_p99_ms"]) == (0.5, 0.5)
+
+
+def test_a_line_that_somebody_else_wrote_is_no_line_of_the_bench(tmp_path: Path) -> None:
+    ours = kernel.EVENT.format(n=31, mark="r1234567")
+    log = tmp_path / "log"
+    log.write_text(f'{{"raw":"{ours}","safe":7}}\nNVRM: Xid (PCI:0000:3b:00): 31, Ch 7\n{ours}\n')
+    assert own_lines(log) == ["0000001f r1234567"] * 2
 
 
 def report(**monitors: float) -> dict[str, Any]:
