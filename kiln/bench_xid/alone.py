@@ -84,17 +84,22 @@ def restarted(contender: Contender) -> dict[str, Any]:
 def restart(contender: Contender, kernel: Kernel, mark: str, count: int = 1500) -> dict[str, Any]:
     """kill -9, `count` lines, start again: how many are lost, how many of any of the bench's lines
     come twice. The kernel log is shared: what others write meanwhile is no repetition."""
+    before = own_lines(contender.output)
     contender.stop(signal=9)
     for n in range(count):
         kernel.say(EVENT.format(n=n, mark=mark))
     contender.start()
     settle(contender.output)
-    found = own_lines(contender.output)
-    distinct = set(found)
+    after = own_lines(contender.output)
     return {
-        "restart_lost": count - sum(line.endswith(mark) for line in distinct),
-        "restart_repeated": len(found) - len(distinct),
+        "restart_lost": count - sum(line.endswith(mark) for line in set(after)),
+        "restart_repeated": repeated(after) - repeated(before),
     }
+
+
+def repeated(lines: list[str]) -> int:
+    """How many lines came before already."""
+    return len(lines) - len(set(lines))
 
 
 def all_lines(path: Path) -> list[str]:
