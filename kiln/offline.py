@@ -36,18 +36,22 @@ def parse(file: str, *, as_json: bool) -> int:
 
     Raises KilnError (exit code 2) when the file cannot be read.
     """
+    event = None
     with _opened(file) as log:
         for event in xid.parse_stream(log):
             print(json.dumps(event) if as_json else _event_line(event))
+    if event is None and not as_json:
+        print(f"no Xid and no SXid in {file}", file=sys.stderr)
     return 0
 
 
 def _event_line(event: dict[str, Any]) -> str:
     kind = f"Xid {event['xid']}" if event["xid"] is not None else f"SXid {event['sxid']}"
-    process = f" pid {event['pid']} {event['process'] or ''}" if event["pid"] else ""
+    process = f" pid {event['pid']} {event['process'] or ''}" if event["pid"] is not None else ""
+    times = f" (x{event['count']})" if event.get("count", 1) > 1 else ""
     return (
         f"{event['severity'] or '-':<8} {kind:<11} {event['pci'] or '-':<14} "
-        f"{event['name'] or 'not in the catalogue'}{process}: {event['action'] or '-'}"
+        f"{event['name'] or 'not in the catalogue'}{process}{times}: {event['action'] or '-'}"
     )
 
 

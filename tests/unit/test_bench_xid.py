@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from kiln import bench_xid
-from kiln.bench_xid import Sample, idle_figures, percentiles, table
+from kiln.bench_xid import kernel
+from kiln.bench_xid.alone import own_lines
+from kiln.bench_xid.report import ROWS, table
+from kiln.bench_xid.together import Sample, idle_figures, percentiles
 
 
 def samples(*steps: tuple[int, int]) -> list[Sample]:
@@ -48,8 +51,15 @@ def test_latency_is_told_beside_the_floors_on_the_same_lines() -> None:
     assert (found["latency_over_floor_p50_ms"], found["latency_over_floor_p99_ms"]) == (0.5, 0.5)
 
 
+def test_a_line_that_somebody_else_wrote_is_no_line_of_the_bench(tmp_path: Path) -> None:
+    ours = kernel.EVENT.format(n=31, mark="r1234567")
+    log = tmp_path / "log"
+    log.write_text(f'{{"raw":"{ours}","safe":7}}\nNVRM: Xid (PCI:0000:3b:00): 31, Ch 7\n{ours}\n')
+    assert own_lines(log) == ["0000001f r1234567"] * 2
+
+
 def report(**monitors: float) -> dict[str, Any]:
-    row: dict[str, Any] = {**dict.fromkeys(bench_xid._ROWS, 0), "burst_cpu_us_line": 3.0}
+    row: dict[str, Any] = {**dict.fromkeys(ROWS, 0), "burst_cpu_us_line": 3.0}
     results = {name: dict(row) for name in ("monitor", "original", "floor")}
     results["monitor"].update({"burst_cpu_us_line": 1.0, **monitors})
     about = {"tick_ms": 4.0, "cpus": 2, "others_cpu_percent": 0}

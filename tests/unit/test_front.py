@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from invoke import Context, Exit
 
-from kiln import front
+from kiln import front, offline
 from kiln.errors import KilnError, world_failed
 from kiln.paths import ROOT
 
@@ -100,6 +100,17 @@ def test_a_path_means_where_the_caller_is(tmp_path: Path) -> None:
     done = invoke(tmp_path, "xid.parse", "kernel.log")
     assert done.returncode == 0, done.stderr
     assert b"Xid 79" in done.stdout
+
+
+def test_a_log_without_an_event_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kernel.log").write_text("[ 1.0] usb 1-1: new device\n")
+    assert offline.parse(str(tmp_path / "kernel.log"), as_json=False) == 0
+    assert capsys.readouterr().err.startswith("no Xid and no SXid in ")
+    (tmp_path / "kernel.log").write_text(
+        "h kernel: message repeated 3 times: [ NVRM: Xid (PCI:0000:00:1e): 45, pid=0, name=x, Ch 1]"
+    )
+    offline.parse(str(tmp_path / "kernel.log"), as_json=False)
+    assert "pid 0 x (x3): " in capsys.readouterr().out
 
 
 def test_a_folder_in_the_environment_means_where_the_caller_is(tmp_path: Path) -> None:

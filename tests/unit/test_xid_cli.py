@@ -164,7 +164,7 @@ def test_the_documentation_names_every_key_of_a_line() -> None:
 
 def test_the_daemon_imports_nothing_that_costs_memory() -> None:
     program = (
-        f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); import gpu_xid.monitor; "
+        f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); import gpu_xid.daemon; "
         "print(' '.join(sys.modules))"
     )
     done = subprocess.run(

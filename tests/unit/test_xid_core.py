@@ -18,7 +18,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "runtime", "opt", "kiln", "lib"))
 
-from gpu_xid import checkpoint, config, kmsg, lean  # noqa: E402
+from gpu_xid import checkpoint, config, event, kmsg, lean  # noqa: E402
 from gpu_xid.catalogue import Catalogue  # noqa: E402
 from gpu_xid.explain import UnknownCodeError, explain  # noqa: E402
 from gpu_xid.monitor import Monitor  # noqa: E402
@@ -245,6 +245,113 @@ class Hostile(unittest.TestCase):
         self.assertTrue(one["raw"].endswith("\nmore of it"))
 
 
+LINE = XID_31 % 8
+SXID = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+# Where a line was collected -> what stands around it, its time, its microseconds since boot.
+FORMS = {
+    "dmesg -d": ("[   12.000005 <    0.000012>] %s", None, 12000005),
+    "dmesg -T -d": ("[Mon Jan  5 03:04:05 2026 <    0.000012>] %s", None, None),
+    "dmesg -H": ("[Jan 5 03:04] %s", None, None),
+    "dmesg -H, the next": ("[  +0.000012] %s", None, None),
+    "dmesg --json": ('         "msg": "%s"', None, None),
+    "a console that names the caller": ("[   12.000005][ T1234] %s", None, 12000005),
+    "and the processor": ("[   12.000005][    C5] %s", None, 12000005),
+    "dmesg that names the caller": ("[   12.000005] [   T1234] %s", None, 12000005),
+    "journalctl -o short-delta": ("[   12.000005 <    0.000012 >] h kernel: %s", None, 12000005),
+    "its first line": ("[   12.000005               ] h kernel: %s", None, 12000005),
+    "short-full in a zone with a number": ("Mon 2026-01-05 03:04:05 +03 h kernel: %s", None, None),
+    "journalctl -o json-pretty": ('\t"MESSAGE" : "%s",', None, None),
+    "journalctl -o json": (
+        '{"MESSAGE":"%s","SYSLOG_FACILITY":"0","_SOURCE_MONOTONIC_TIMESTAMP":"12000005",'
+        '"__REALTIME_TIMESTAMP":"1767582245123456"}',
+        "2026-01-05T03:04:05.123456Z",
+        12000005,
+    ),
+    "a tag with a pid": ("Jan  5 03:04:05 h kernel[0]: %s", None, None),
+    "aws logs tail": (
+        "2026-01-05T03:04:05.123000+00:00 i-0abcdef1234567890 [   12.000005] %s",
+        "2026-01-05T03:04:05.123000Z",
+        12000005,
+    ),
+    "a container's log": (
+        "2026-01-05T03:04:05.123456789Z stdout F [   12.000005] %s",
+        "2026-01-05T03:04:05.123457Z",
+        12000005,
+    ),
+    "docker's log": ('{"log":"[   12.000005] %s\\n","stream":"stdout"}', None, 12000005),
+    "kubectl logs --prefix": ("[pod/dmesg-abc/dmesg] [   12.000005] %s", None, 12000005),
+    "grep -r": ("/var/log/kern.log:Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
+    "grep -n": ("123:[   12.000005] %s", None, 12000005),
+    "pdsh": ("node17: [   12.000005] %s", None, 12000005),
+    "the event log itself": (
+        '{"time":"2026-01-05T03:04:05.123456Z","event":"xid","monotonic_us":12000005,"raw":"%s"}',
+        "2026-01-05T03:04:05.123456Z",
+        12000005,
+    ),
+}
+
+
+class Forms(unittest.TestCase):
+    """How archived lines look: each way to collect them puts something else around."""
+
+    def test_a_line_is_found_however_it_was_collected(self):
+        for name, (form, when, usec) in FORMS.items():
+            for line in (LINE, SXID):
+                with self.subTest(name):
+                    found = list(events([form % line, "[13.0] other"]))
+                    self.assertEqual([row["raw"] for row in found], [line])
+                    self.assertEqual((found[0]["time"], found[0]["monotonic_us"]), (when, usec))
+                    self.assertNotIn("injected", found[0])
+
+    def test_lines_in_json_are_whole_and_nothing_is_added_to_them(self):
+        lines = ["   {", '      "pri": 4,', '      "msg": "%s"' % LINE, "   },{", '      "pri": 4']
+        self.assertEqual([row["raw"] for row in events(lines)], [LINE])
+
+    def test_what_user_space_wrote_is_marked_in_json_too(self):
+        journal = '{"MESSAGE":"%s","SYSLOG_FACILITY":"1","SYSLOG_IDENTIFIER":"unknown"}' % LINE
+        ours = '{"event":"xid","injected":true,"raw":"%s"}' % LINE
+        for line in (journal, ours):
+            self.assertIs(list(events([line]))[0]["injected"], True)
+
+    def test_a_line_that_stands_for_many_says_how_many(self):
+        syslog = "Jan  5 03:04:05 h kernel: message repeated 3 times: [ %s]" % LINE
+        ours = '{"event":"xid","count":3,"raw":"%s"}' % LINE
+        for line in (syslog, ours):
+            (row,) = events([line])
+            self.assertEqual((row["count"], row["raw"]), (3, LINE))
+
+    def test_what_is_no_number_in_json_is_taken_for_none(self):
+        (row,) = events(['{"event":"xid","seq":"7","count":"3","raw":"%s"}' % LINE])
+        self.assertEqual((row["seq"], row.get("count")), (None, None))
+
+    def test_a_program_that_quotes_the_driver_is_not_the_kernel(self):
+        for line in (
+            "Jan  5 03:04:05 h app: [   12.000005] " + LINE,
+            "Jan  5 03:04:05 h app: 2026-01-05T03:04:05Z " + LINE,
+            "app: " + LINE,
+            "app[77]: [12] " + LINE,
+            '{"level":"info","detail":"%s"}' % LINE,
+            '{"event":"start","raw":"%s"}' % LINE,
+            '"%s"' % LINE,
+            '["%s"]' % LINE,
+            "message repeated 3 times: " + LINE,
+        ):
+            self.assertEqual(list(events([line])), [], line)
+
+    def test_json_that_is_none_or_odd_stops_nothing(self):
+        for line in (
+            '{"MESSAGE":',
+            '{"MESSAGE":{"NVRM: Xid":1}}',
+            '{"MESSAGE":null,"x":"NVRM: Xid"}',
+            '{"log":{"log":"NVRM: Xid"}}',
+            '{"event":"xid","raw":["NVRM: Xid"]}',
+            '{"event":"xid","seq":"NVRM: Xid","monotonic_us":%s,"raw":"x"}' % ("9" * 5000),
+            '{"MESSAGE":"NVRM: Xid","__REALTIME_TIMESTAMP":"%s"}' % ("9" * 5000),
+            '{"log":"' * 500 + "NVRM: Xid",
+        ):
+            self.assertEqual([row["raw"] for row in events([line, LINE])], [LINE], line[:60])
+
+
 class Explain(unittest.TestCase):
     def test_a_code_may_be_written_in_any_way(self):
         for code in (79, "79", "xid79", "Xid 79", "XID:79"):
@@ -462,6 +569,173 @@ class Machine(unittest.TestCase):
         self.ring.say(nvlink % 9)
         monitor.work()
         self.assertEqual(len(self.rows()), 9)
+
+    def test_a_storm_on_eight_gpus_is_folded_for_each_and_the_newest_line_is_kept(self):
+        monitor = self.monitor()
+        for number in range(800):
+            line = XID_31.replace("3b", "%02x" % (number % 8)) % number
+            self.ring.say(line, usec=number)
+        monitor.work()
+        monitor.stop()
+        rows = [row for row in self.rows() if row.get("count")]
+        self.assertEqual([row["count"] for row in rows], [99] * 8)
+        for gpu, row in enumerate(rows):
+            self.assertEqual(row["pci"], "0000:%02x:00" % gpu)
+            self.assertTrue(row["raw"].endswith("Ch %08x" % (792 + gpu)))
+            self.assertEqual((row["seq"], row["monotonic_us"]), (792 + gpu, 792 + gpu))
+
+    def test_a_storm_that_changes_its_process_or_its_text_is_not_counted_on(self):
+        monitor = self.monitor()
+        for number in range(3):
+            self.ring.say(XID_31 % number)
+        for other in (
+            XID_31.replace("pid=7,", "pid=77,") % 3,
+            XID_31.replace("name=app,", "name=app, Ch,") % 4,
+            XID_31 % 5 + ", intr 10000000",
+            XID_31 % 6 + ", Ch 7",
+            XID_31 % 8 + ", Ch 9",
+            XID_31.replace("Ch", "bh") % 10 + ", Ch 11",  # a name that looks like a channel
+        ):
+            self.ring.say(other)
+        monitor.work()
+        monitor.stop()
+        self.assertEqual(
+            [(row.get("count", 1), row["pid"], row["process"]) for row in self.rows()[1:-1]],
+            [
+                (1, 7, "app"),
+                (1, 77, "app"),
+                (1, 7, "app, Ch"),
+                (1, 7, "app"),
+                (1, 7, "app"),
+                (1, 7, "app, bh 0000000a"),
+                (2, 7, "app"),
+                (1, 7, "app"),
+            ],
+        )
+
+    def test_a_storm_that_is_read_late_is_folded_by_the_kernels_seconds(self):
+        monitor = self.monitor()
+        for number in range(3500):
+            self.ring.size = 4000
+            self.ring.say(XID_31 % number, usec=number * 1000)
+        monitor.work()
+        monitor.stop()
+        rows = [row for row in self.rows() if row["event"] == "xid"]
+        self.assertEqual([row.get("count", 1) for row in rows], [1, 999, 1000, 1000, 500])
+
+    def test_what_repeats_after_its_window_was_written_is_counted_anew(self):
+        monitor = self.monitor()
+        for step in range(3):
+            for number in range(10):
+                self.ring.say(XID_31 % number, usec=step)
+            monitor.work()
+            monitor.lines.due(float("inf"))
+        monitor.stop()
+        self.assertEqual(len(self.seqs()), 30)
+
+    def test_the_recovery_action_of_a_folded_154_is_that_of_its_own_line(self):
+        monitor = self.monitor()
+        line = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 to 0x%d"
+        for code in (1, 2, 4):
+            self.ring.say(line % code)
+        monitor.work()
+        monitor.stop()
+        rows = [row for row in self.rows() if row["event"] == "xid"]
+        self.assertEqual([row["raw"][-1] for row in rows], ["1", "4"])
+        recoveries = [row["recovery"] for row in rows]
+        self.assertEqual(recoveries, ["GPU Reset Required", "Drain and Reset"])
+
+    def test_a_line_from_user_space_is_not_counted_among_the_kernels(self):
+        monitor = self.monitor()
+        for number in range(12):
+            self.ring.say(XID_31 % number, prefix=12 if number % 4 == 0 else 4)
+        monitor.work()
+        monitor.stop()
+        rows = [row for row in self.rows() if row["event"] == "xid"]
+        self.assertEqual(
+            [(row.get("count", 1), row.get("injected", False)) for row in rows],
+            [(1, True), (1, False), (8, False), (2, True)],
+        )
+
+    def test_a_line_that_is_like_an_earlier_one_says_the_same_as_if_it_were_the_first(self):
+        marked = [(row["line"], 4) for row in corpus()] + [(row["line"], 12) for row in corpus()]
+        # Not the SXids: when these are written depends on the clock.
+        lines = [
+            (strip(line).text.replace("\\", "/"), n) for line, n in marked if "SXid" not in line
+        ]
+        written = []
+        for forget in (False, True):
+            self.log = os.path.join(self.dir, "forget %s.log" % forget)
+            self.ring = Ring(size=5000)
+            monitor = self.monitor(log=self.log, fold_window_s=0)
+            for line, prefix in lines:
+                for more in (line, line.replace("pid=", "pid=1"), line.replace("Ch ", "Ch 1")):
+                    if "\n" not in more:
+                        self.ring.say(more, prefix=prefix)
+                        monitor.work()
+                    if forget:
+                        monitor.lines.templates.clear()
+            self.kill(monitor)
+            os.unlink(os.path.join(self.dir, "position"))
+            rows = self.rows()
+            for row in rows:
+                del row["time"]
+            written.append([row for row in rows if row["event"] == "xid"])
+        self.assertGreater(len(written[0]), 1000)
+        self.assertEqual(len(written[0]), len(written[1]))
+        for number, row in enumerate(written[0]):
+            self.assertEqual(list(row.items()), list(written[1][number].items()))
+
+    def test_what_is_learned_between_two_events_is_in_the_second(self):
+        monitor = self.monitor()
+        uuid = "GPU-b6c3b2be-c55b-d076-fa0e-d464e4c7e08b"
+        driver = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 2023"
+        self.ring.say(XID_31.replace("pid=7", "pid=1") % 1)
+        self.ring.say("NVRM: GPU at PCI:0000:3b:00: " + uuid)
+        self.ring.say(XID_31.replace("pid=7", "pid=2") % 2)
+        self.ring.say(driver)
+        self.ring.say(XID_31.replace("pid=7", "pid=3") % 3)
+        monitor.work()
+        rows = [row for row in self.rows() if row["event"] == "xid"]
+        self.assertEqual([row["uuid"] for row in rows], [None, uuid, uuid])
+        self.assertEqual(rows[2]["driver"], "535.129.03")
+        conf = config.check({"log": self.log, "severity": {"xid 31": "fatal"}}, "test")
+        monitor.lines.configure(conf)
+        self.ring.say(XID_31.replace("pid=7", "pid=4") % 4)
+        monitor.work()
+        self.assertEqual(self.rows()[-1]["severity"], "fatal")
+
+    def test_an_event_that_says_its_cause_is_not_taken_for_one_that_does_not(self):
+        monitor = self.monitor()
+        for pid, cause in enumerate(
+            ("", " caused by previous Xid 94", " caused by previous Xid 95")
+        ):
+            self.ring.say((XID_31 % 1).replace("pid=7", "pid=%d" % pid) + cause)
+            self.ring.say((XID_31 % 1).replace("pid=7", "pid=1%d" % pid) + cause)
+        monitor.work()
+        causes = [row.get("caused_by_xid") for row in self.rows()[1:]]
+        self.assertEqual(causes, [None, None, 94, 94, 95, 95])
+
+    def test_like_events_while_another_is_held_back_say_so_each(self):
+        monitor = self.monitor()
+        for pid in (1, 7, 7, 2, 3):  # the second 7 is held back
+            self.ring.say(XID_31.replace("pid=7", "pid=%d" % pid) % 1)
+        monitor.work()
+        self.assertEqual([row.get("safe") for row in self.rows()[1:]], [None, None, 1, 1])
+
+    def test_like_events_are_marked_as_caught_up_until_the_start_and_not_after_it(self):
+        for pid in (1, 2):
+            self.ring.say(XID_31.replace("pid=7", "pid=%d" % pid) % 1)
+        monitor = self.monitor()
+        for pid in (3, 4):
+            self.ring.say(XID_31.replace("pid=7", "pid=%d" % pid) % 1)
+        monitor.work()
+        rows = [row for row in self.rows() if row["event"] == "xid"]
+        self.assertEqual([row.get("catchup") for row in rows], [True, True, None, None])
+
+    def test_no_text_of_the_driver_begins_with_what_ends_a_process_name(self):
+        for start in Catalogue().entry("message starts"):
+            self.assertNotIn(",", start)  # parse.fixed_start rests on it
 
     def test_folding_can_be_switched_off(self):
         monitor = self.monitor(fold_window_s=0)
@@ -702,8 +976,6 @@ class Machine(unittest.TestCase):
             self.assertEqual(sorted(self.seqs(*names)), list(range(40)), left)
 
     def test_a_changed_clock_moves_the_time_and_loses_or_repeats_nothing(self):
-        from gpu_xid import event
-
         real, shift = time.time, [0]
 
         class Clock:
@@ -796,6 +1068,13 @@ class Small(unittest.TestCase):
             self.assertEqual(lean.loads(" %s \n" % json.dumps(value)), value)
         for wrong in ("", "{", '{"a":1} x', "nope", "[" * 100000):
             self.assertRaises(ValueError, lean.loads, wrong)
+
+    def test_a_line_with_holes_filled_is_the_line(self):
+        fields = messages("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=100 %s, Ch 1")[0]
+        fields.update(seq=1, usec=2, injected=False, action="sell 50 % of it, %s, %%")
+        line = event.gpu_event(fields, 0, "b" * 32, 1, 2)
+        filled = json.loads(event.fill(event.template(line), fields))
+        self.assertEqual(list(dict(filled, time=line["time"]).items()), list(line.items()))
 
     def test_kmsg_escapes_are_undone(self):
         record = b"12,346,1803145136,-;name=pyth\\xc3\\xb6n\\x5cx, esc\\x09tab\n SUBSYSTEM=pci\n"

@@ -54,6 +54,11 @@ PIECES = [
     "[",
     "]",
     "0x",
+    '{"log":"',
+    '{"event":"xid","raw":"',
+    '"MESSAGE" : "',
+    '"}',
+    "message repeated 3 times: [ ",
     ";",
     ",",
 ]

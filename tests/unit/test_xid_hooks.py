@@ -18,6 +18,7 @@ from kiln.paths import RUNTIME
 config = runtime_import.load("gpu_xid.config")
 hooks = runtime_import.load("gpu_xid.hooks")
 hooks_run = runtime_import.load("gpu_xid.hooks_run")
+pipeline = runtime_import.load("gpu_xid.pipeline")
 
 EXAMPLES = sorted((RUNTIME / "etc/kiln/xid.d").glob("*.example"))
 
@@ -133,6 +134,17 @@ def test_two_events_of_one_moment_reach_the_hooks_both(tmp_path: Path) -> None:
     assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
     got = (tmp_path / "got").read_text().splitlines()
     assert [json.loads(line)["xid"] for line in got] == [79, 48]
+
+
+def test_each_of_many_like_events_reaches_the_hooks(tmp_path: Path) -> None:
+    settings = conf(tmp_path, severity=[], codes=["xid 31"])
+    hook(tmp_path, "10-a", "true")
+    whole = config.check({"fold_window_s": 0}, "test")
+    spool = hooks.Spool(settings, str(tmp_path / "spool"))
+    lines = pipeline.Pipeline(whole, "b" * 32, lambda *_: None, spool)
+    for seq in range(5):
+        lines.take(seq, seq, f"NVRM: Xid (PCI:0000:3b:00): 31, pid={seq}, name=app, Ch 00000008")
+    assert len(list((tmp_path / "spool").iterdir())) == 5
 
 
 def test_what_is_no_event_is_put_out_of_systemds_sight(

@@ -13,7 +13,7 @@ def main(arguments):
         if isinstance(options, str):
             sys.stderr.write("gpu-xid: %s\n" % options)
             return 2
-        from .monitor import main as monitor
+        from .daemon import main as monitor
 
         return monitor(options)
     from .cli import main as command

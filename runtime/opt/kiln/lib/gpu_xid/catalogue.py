@@ -20,7 +20,7 @@ class Catalogue:
         self.path = path
         self.overrides = overrides or {}  # "xid 63" -> severity, from the configuration
         self._entries = {}
-        self._plain = {}  # xid -> name, severity, action, where neither line nor driver matters
+        self.plain = {}  # xid -> name, severity, action, where neither line nor driver matters
 
     def entry(self, key):
         """The entry or None. An unreadable catalogue never stops an event: it goes without."""
@@ -53,8 +53,8 @@ class Catalogue:
         branches, and the NVLink words were laid out anew in R575.
         """
         xid = fields.get("xid")
-        if xid in self._plain:
-            fields.update(self._plain[xid])
+        if xid in self.plain:
+            fields.update(self.plain[xid])
             return fields
         if xid is not None:
             key, entry = self._xid_entry(xid, driver)
@@ -73,7 +73,7 @@ class Catalogue:
         by_line = entry.get("by_line")
         if xid is not None and known and not by_line and "before" not in entry:
             said["severity"] = self.overrides.get(key, said["severity"])
-            self._plain[xid] = said
+            self.plain[xid] = said
         fields.update(said)
         if by_line == "recovery":
             self._recovery(fields)

@@ -101,13 +101,14 @@ class Resume:
         return self.cursors.get(boot)
 
     def covers(self, fields):
-        """Is this event (parsed, with `seq`) in the log already, alone or folded?"""
+        """Is this event (parsed, with `seq` and `injected`) in the log already, alone or folded?"""
         seq = fields["seq"]
         for line in self.covered:
             if line.get("first_seq", line["seq"]) <= seq <= line["seq"]:
                 logged = parse_message(line["raw"])
                 if logged is not None:
                     logged["raw"] = line["raw"]
+                    logged["injected"] = line.get("injected", False)
                     if fold.storm_key(logged) == fold.storm_key(fields):
                         return True
         return False

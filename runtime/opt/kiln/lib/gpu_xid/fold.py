@@ -8,18 +8,22 @@
 Whatever is held back here is not in the log yet. `held_from` says from which sequence number
 on, and each line in the log repeats it as `safe`: after a crash reading starts again there.
 
-Events are parsed fields with `seq`, `usec` (kernel microseconds) and `raw`. They are classified
-only when they are written: in a storm that is one in a thousand.
+Events are parsed fields with `seq`, `usec` (kernel microseconds), `injected` and `raw`. They are
+classified only when they are written: in a storm that is one in a thousand.
 """
 
 import time
+
+from .parse import fixed_start, parse_message
 
 # Kernel lines of one SXid come back to back; this is for one that straddles two reads.
 DETAIL_WAIT_S = 0.05
 # Different faults followed at the same time. A made-up flood cannot grow the table past this.
 MAX_KEYS = 512
+# Storms that are recognised by how their lines begin: as many as a machine has GPUs.
+_MAX_RUNNING = 16
 
-_NOT_LETTERS = {ord(c): None for c in "0123456789abcdefABCDEF"}
+_HEX = b"0123456789abcdefABCDEF"
 
 
 class Details:
@@ -66,15 +70,20 @@ class Details:
         return min((event["seq"] for _, event in self.held.values()), default=None)
 
 
-class _Window:
-    __slots__ = ("count", "due", "ends", "first_seq", "last")
+class _Held:
+    """What a window holds back: how many events there were, and the newest of them."""
 
-    def __init__(self, ends):
+    __slots__ = ("count", "due", "ends", "first_seq", "last", "letters", "start")
+
+    def __init__(self, event, ends, due):
+        self.count = 1
+        self.first_seq = event["seq"]
+        self.last = event
         self.ends = ends  # kernel microseconds
-        self.last = None  # the newest event that was held back
-        self.count = 0
-        self.first_seq = None
-        self.due = None
+        self.due = due  # time.monotonic()
+        # A line that begins like this and has these letters is one more of them (or None).
+        self.start = fixed_start(event)
+        self.letters = letters(event["raw"])
 
 
 class Storm:
@@ -82,92 +91,112 @@ class Storm:
 
     def __init__(self, window_s):
         self.window_us = int(window_s * 1000000)
-        self.windows = {}
-        self.holding = 0  # windows that hold something back
+        self.ends = {}  # key -> kernel microseconds at which its window ends, oldest first
+        self.held = {}  # key -> _Held, for the windows that hold something back
+        self.running = []  # those of `held` that have a `start`
 
     def add(self, event):
         """Take an event; returns those to write now, in order."""
         if not self.window_us:
             return [event]
         key = storm_key(event)
-        window = self.windows.get(key)
+        usec = event["usec"]
+        ends = self.ends.get(key)
         out = []
-        if window is not None and event["usec"] >= window.ends:
-            if window.count:
-                out.append(self._folded(window))
-                window = _Window(window.ends + self.window_us)
-                if event["usec"] >= window.ends:
-                    window = None  # quiet for a whole window: a first occurrence again
-                else:
-                    self.windows[key] = window
-            else:
-                window = None
-        if window is None:
-            self.windows.pop(key, None)
-            if len(self.windows) >= MAX_KEYS:
-                oldest = self.windows.pop(next(iter(self.windows)))
-                if oldest.count:
+        if ends is not None and usec >= ends and key in self.held:
+            out.append(self._folded(key))
+            ends = self.ends[key] = ends + self.window_us  # it may go on in the next window
+        if ends is None or usec >= ends:  # a first occurrence, or after a quiet window again
+            self.ends.pop(key, None)
+            if len(self.ends) >= MAX_KEYS:
+                oldest = next(iter(self.ends))
+                if oldest in self.held:
                     out.append(self._folded(oldest))
-            self.windows[key] = _Window(event["usec"] + self.window_us)
+                del self.ends[oldest]
+            self.ends[key] = usec + self.window_us
             out.append(event)
             return out
-        if not window.count:
-            self.holding += 1
-            window.first_seq = event["seq"]
-            window.due = time.monotonic() + self.window_us / 1000000.0
-        window.count += 1
-        window.last = event
+        held = self.held.get(key)
+        if held is None:
+            self._hold(key, event, ends)
+        else:
+            held.count += 1
+            held.last = event
         return out
+
+    def repeats(self, seq, usec, text, injected):
+        """Count a record that only repeats one that is held back, if it does: no need to parse it.
+
+        This is what a storm consists of, so it decides how much of the ring is lost to one.
+        """
+        for held in self.running:
+            if text.startswith(held.start) and usec < held.ends:
+                last = held.last
+                if letters(text) == held.letters and injected == last["injected"]:
+                    held.count += 1
+                    last["seq"], last["usec"], last["raw"] = seq, usec, text
+                    return True
+        return False
 
     def due(self, now):
         """Folded events whose window has ended by the clock on the wall."""
         out = []
-        for key, window in list(self.windows.items()) if self.holding else ():
-            if window.count and window.due <= now:
-                out.append(self._folded(window))
-                self.windows[key] = _Window(window.last["usec"] + self.window_us)
+        for key, held in list(self.held.items()):
+            if held.due <= now:
+                out.append(self._folded(key))
+                self.ends[key] = held.last["usec"] + self.window_us
         return out
 
     def flush(self):
-        out = [self._folded(window) for window in self.windows.values() if window.count]
-        self.windows.clear()
+        out = [self._folded(key) for key in list(self.held)]
+        self.ends.clear()
         return out
 
-    def _folded(self, window):
-        self.holding -= 1
-        event = window.last
-        if window.count > 1:
-            event["count"] = window.count
-            event["first_seq"] = window.first_seq
+    def _hold(self, key, event, ends):
+        due = time.monotonic() + self.window_us / 1000000.0
+        held = self.held[key] = _Held(event, ends, due)
+        if held.start and len(self.running) < _MAX_RUNNING:
+            self.running.append(held)
+
+    def _folded(self, key):
+        held = self.held.pop(key)
+        event = held.last
+        if held in self.running:
+            self.running.remove(held)
+            event["message"] = parse_message(event["raw"])["message"]
+        if held.count > 1:
+            event["plain"] = False
+            event["count"] = held.count
+            event["first_seq"] = held.first_seq
         return event
 
     def next_due(self):
-        if not self.holding:
-            return None
-        return min((w.due for w in self.windows.values() if w.count), default=None)
+        return min((held.due for held in self.held.values()), default=None)
 
     def held_from(self):
-        if not self.holding:
-            return None
-        return min((w.first_seq for w in self.windows.values() if w.count), default=None)
+        return min((held.first_seq for held in self.held.values()), default=None)
+
+
+def letters(text):
+    """The text without hex digits: a changing address, channel or count makes no difference."""
+    return text.encode("utf-8", "replace").translate(None, _HEX)
 
 
 def storm_key(fields):
-    """What makes two events "the same repeating": all that says what and where.
+    """What makes two events "the same repeating": all that says what and where, and its letters.
 
-    Of the text only the letters count, so a changing address or channel is no difference.
+    A line that somebody wrote from user space never counts as one of the kernel's.
     """
     get = fields.get
     return (
         get("xid"),
-        get("sxid"),
         fields["pci"],
         get("gpu_instance"),
         get("compute_instance"),
         fields["pid"],
         fields["process"],
-        get("link"),
-        get("intrinfo"),
-        get("error_status"),
-        fields["raw"].translate(_NOT_LETTERS),
+        fields["injected"],
+        letters(fields["raw"]),
+        # Only where the message itself says where: SXid and NVLink.
+        () if get("plain") else tuple(map(get, ("sxid", "link", "intrinfo", "error_status"))),
     )

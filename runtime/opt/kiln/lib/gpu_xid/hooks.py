@@ -25,8 +25,14 @@ class Spool:
         self.put_so_far = 0
 
     def put(self, line):
-        if not matches(self.conf, line) or not executables(self.conf["dir"]):
-            return
+        """False when no event of this code and severity concerns the hooks."""
+        if not matches(self.conf, line):
+            return False
+        if executables(self.conf["dir"]):
+            self._put(line)
+        return True
+
+    def _put(self, line):
         try:
             if len(os.listdir(self.path)) >= _MAX_WAITING:
                 self.dropped += 1

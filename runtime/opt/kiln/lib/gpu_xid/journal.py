@@ -120,11 +120,11 @@ class JournalReader:
                     yield line
 
     def decode(self, line):
-        """As KmsgReader.decode: (prefix, None, microseconds, text, marks)."""
+        """As KmsgReader.decode: (prefix, None, microseconds, text), marks."""
         row = lean.loads(line.decode("utf-8", "replace"))
         injected, usec, text = message(row)
         marks = {"cursor": row.get("__CURSOR"), "catchup": usec is not None and usec < self.since}
-        return (8 if injected else 0), None, usec, text, marks
+        return ((8 if injected else 0), None, usec, text), marks
 
 
 def previous_boot(lines, wait_s=20, program="journalctl"):

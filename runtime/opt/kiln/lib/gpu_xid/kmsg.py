@@ -14,7 +14,6 @@ RECORD_BYTES = 8192
 # Records that wait in memory for the parser: some 4 MiB at most, and only in a storm.
 _BACKLOG = 30000
 _HAND_OUT = 64
-_NO_MARKS = {}  # type: dict
 
 
 class Lost:
@@ -38,23 +37,23 @@ def decode(record):
     Raises ValueError for what is no kmsg record.
     """
     head, semicolon, rest = record.partition(b";")
-    fields = head.split(b",")
+    fields = head.split(b",", 3)
     if not semicolon or len(fields) < 3:
         raise ValueError("not a kmsg record")
-    return int(fields[0]), int(fields[1]), int(fields[2]), unescape(rest.partition(b"\n")[0])
+    raw = rest.partition(b"\n")[0]
+    text = unescape(raw) if b"\\x" in raw else raw.decode("utf-8", "replace")
+    return int(fields[0]), int(fields[1]), int(fields[2]), text
 
 
 def unescape(raw):
     r"""Undo the kernel's `\xNN` (everything not printable ASCII, and the backslash itself)."""
-    if b"\\x" in raw:
-        first, *parts = raw.split(b"\\x")
-        for part in parts:
-            try:
-                first += bytes((int(part[:2], 16),)) + part[2:]
-            except ValueError:
-                first += b"\\x" + part
-        raw = first
-    return raw.decode("utf-8", "replace")
+    first, *parts = raw.split(b"\\x")
+    for part in parts:
+        try:
+            first += bytes((int(part[:2], 16),)) + part[2:]
+        except ValueError:
+            first += b"\\x" + part
+    return first.decode("utf-8", "replace")
 
 
 class KmsgReader:
@@ -87,8 +86,8 @@ class KmsgReader:
 
     @staticmethod
     def decode(record):
-        """(prefix, sequence, microseconds, text, marks for the line)."""
-        return decode(record) + (_NO_MARKS,)
+        """(prefix, sequence, microseconds, text), marks for the line (none from here)."""
+        return decode(record), None
 
     def drain(self, limit=10000, backlog=_BACKLOG):
         """Yield records that may matter, and `Lost`, until the end or `limit` of them.

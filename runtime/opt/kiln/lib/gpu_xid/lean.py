@@ -41,11 +41,11 @@ def _json_codec():
     sample = {"a": [1, None, True, "x\n\u00e9"], "b": {"c": 1.5}}
     if loads(dumps(sample)) != sample:
         raise ImportError("the C JSON accelerator behaves differently")
-    return loads, dumps
+    return loads, dumps, encode_basestring_ascii
 
 
 try:
-    loads, dumps = _json_codec()
+    loads, dumps, quote = _json_codec()
 except Exception:  # whatever a future interpreter changes, the public module still works
     import json
 
@@ -53,6 +53,8 @@ except Exception:  # whatever a future interpreter changes, the public module st
 
     def dumps(value):
         return json.dumps(value, separators=(",", ":"))
+
+    quote = dumps
 
 
 try:

@@ -1,4 +1,4 @@
-"""The daemon: read the kernel log to its end, write what it says, sleep until the kernel wakes us.
+"""What the daemon does: read the kernel log to its end, write what it says, sleep until woken.
 
 No timer runs while nothing happens.
 """
@@ -11,21 +11,11 @@ from . import checkpoint, config, hooks, host, kmsg, lean
 from .lean import signal
 from .log import EventLog
 from .pipeline import Pipeline, messages
-from .watchdog import Watchdog
+from .watchdog import Watchdog, say
 
-_KMSG_DEVICE = os.makedev(1, 11)
-_STATE_DIR = "/var/lib/gpu-xid"
 # Catching up ends here even if the kernel talks faster than we read: systemd waits for READY.
 _CATCH_UP_S = 30
 _STEP = 128  # records between two writes to the log
-
-
-def say(level, text):
-    """One line to the journal. level: 3 error, 4 warning, 6 info."""
-    try:
-        os.write(2, ("<%d>gpu-xid: %s\n" % (level, text)).encode("utf-8", "replace"))
-    except OSError:
-        pass
 
 
 class Monitor:
@@ -130,7 +120,7 @@ class Monitor:
             injected, usec, text, boot, when = row
             if boot != self.boot and (usec is None or usec > known.get(boot, -1)):
                 self.lines.take(
-                    None, usec, text, injected=injected, previous_boot=True, boot=boot, when=when
+                    None, usec, text, injected, {"previous_boot": True, "boot": boot, "when": when}
                 )
         self.lines.driver, self.lines.fallen = now
 
@@ -148,7 +138,7 @@ class Monitor:
                 if isinstance(record, kmsg.Lost):
                     self._overrun(record.after, record.first)
                     continue
-                self._take(record, safe, catchup=True)
+                self._take(record, safe, {"catchup": True})
             self._flush()
         if not counted:
             self._lost_before_start(position)
@@ -156,16 +146,18 @@ class Monitor:
         self.resume.skip_lines = 0
         self._all_handled()
 
-    def _take(self, record, safe=-1, **marks):
-        """One record. A line that our own code cannot bear must not stop those that follow."""
+    def _take(self, record, safe=-1, marks=None):
+        """One record. A line that our own code cannot bear must not stop those that follow.
+
+        safe: of records up to this number all is in the log. marks: see `Pipeline.take`; the
+        journal's own go before.
+        """
         try:
-            prefix, seq, usec, text, more = self.reader.decode(record)
-            if more:
-                marks.update(more)
+            (prefix, seq, usec, text), more = self.reader.decode(record)
             if seq is not None and seq <= safe:
                 self.lines.learn(text)
-            elif not self._covered(seq, text):
-                self.lines.take(seq, usec, text, injected=prefix >= 8, **marks)
+            elif not (self.resume.covered and self._covered(seq, text, prefix >= 8)):
+                self.lines.take(seq, usec, text, prefix >= 8, more or marks)
         except Exception as error:
             say(3, "a kernel line could not be handled (%r): %r" % (error, record[:500]))
             if not self.lines.raw:
@@ -178,12 +170,11 @@ class Monitor:
         if seq is not None and self.reader.drained:
             self.lines.handled, self.lines.handled_usec = seq, usec
 
-    def _covered(self, seq, text):
-        if self.resume.covered:
-            for fields in messages(text):
-                fields["seq"] = seq
-                if fields["kind"] in ("xid", "sxid") and self.resume.covers(fields):
-                    return True
+    def _covered(self, seq, text, injected):
+        for fields in messages(text):
+            fields["seq"], fields["injected"] = seq, injected
+            if fields["kind"] in ("xid", "sxid") and self.resume.covers(fields):
+                return True
         return False
 
     def _lost_before_start(self, position):
@@ -353,49 +344,3 @@ class Monitor:
         if watchdog is not None:
             times.append(watchdog)
         return max(0, int(min(times) * 1000) + 1) if times else None
-
-
-def open_reader(path):
-    """The kernel log, or the journal where it may not be read (a container, a strict LSM)."""
-    try:
-        reader = kmsg.KmsgReader(path)
-        if os.fstat(reader.fd).st_rdev == _KMSG_DEVICE:
-            return reader
-        reader.close()
-        trouble = "not the kernel log device"  # /dev/null or a file in its place, in a container
-    except OSError as error:
-        trouble = error.strerror
-    say(4, "cannot read %s (%s): following the journal instead" % (path, trouble))
-    from . import journal
-
-    return journal.JournalReader()
-
-
-def main(options):
-    """`gpu-xid monitor`. options: dict of config overrides plus `config`, `kmsg`, `state`."""
-    path = options.pop("config", None)
-    kmsg_path = options.pop("kmsg", "/dev/kmsg")
-    state = options.pop("state", None)
-
-    def load():
-        return config.load(path or config.PATH, missing_ok=path is None, **options)
-
-    try:
-        conf = load()
-    except config.BadConfigError as error:
-        say(3, str(error))
-        return 2
-    if state is None:
-        own = conf["log"] == config.DEFAULTS["log"]
-        state = _STATE_DIR + "/position" if own else conf["log"] + ".position"
-    try:
-        position_file = checkpoint.PositionFile(state)
-    except checkpoint.BusyError:
-        say(3, "another gpu-xid monitor writes %s already" % conf["log"])
-        return 1
-    try:
-        Monitor(conf, open_reader(kmsg_path), position_file, reload=load).run()
-    except OSError as error:
-        say(3, "%s: %s" % (error.filename or kmsg_path, error.strerror))
-        return 1
-    return 0

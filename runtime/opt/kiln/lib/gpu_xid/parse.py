@@ -9,7 +9,7 @@ Written by hand, without `re`: less memory, no backtracking, and each refusal ha
 """
 
 _HEX = frozenset("0123456789abcdefABCDEF")
-_DIGITS = frozenset("0123456789")
+_DIGITS = "0123456789"
 _SXID_WORDS = ("Fatal", "Non-fatal", "Correctable")
 _INSTANCES = (("GPU-I:", "gpu_instance"), ("GPU-CI:", "compute_instance"))
 _NVLINK_WORDS = ("Fatal", "Nonfatal")
@@ -31,6 +31,7 @@ def parse_message(text):
 
     `kind` is `xid`, `sxid`, `sxid-detail` (the Severity and Data records that follow an SXid),
     `uuid`, `serial`, `driver` or `gpu-lost` (fallen off the bus, said without an Xid).
+    `plain` is True for an Xid whose message is nothing but text: no further field was read in it.
     """
     if text.startswith("NVRM: "):
         if text.startswith("Xid (", 6):
@@ -60,15 +61,14 @@ def pci_address(text):
 
 def _is_number(text):
     """A number that the driver can have printed: int() refuses thousands of digits."""
-    return 0 < len(text) < 11 and _DIGITS.issuperset(text)
+    return len(text) < 11 and text.isdigit() and text.isascii()
 
 
 def _leading_number(text):
     """(number, rest) of a text that begins with ASCII digits, else (None, text)."""
-    end = 0
-    while end < len(text) and text[end] in _DIGITS:
-        end += 1
-    return (int(text[:end]), text[end:]) if 0 < end < 10 else (None, text)
+    rest = text.lstrip(_DIGITS)
+    end = len(text) - len(rest)
+    return (int(text[:end]), rest) if 0 < end < 10 else (None, text)
 
 
 def _code_and_body(text):
@@ -83,41 +83,63 @@ def _xid(text):
     end = text.find("): ", 11)
     if end < 0:
         return None
-    where = text[11:end]
-    if where not in _places:
-        if len(_places) > 256:  # a flood of made-up addresses must not fill the memory
-            _places.clear()
-        _places[where] = _place(where)
-    if _places[where] is None:
-        return None
-    fields = dict(_places[where])
+    place = _place(text[11:end])
     code, body = _code_and_body(text[end + 3 :])
-    if code is None:
+    if place is None or code is None:
         return None
+    fields = place.copy()
     fields["xid"] = code
     if body.startswith("pid="):
         body = _process(body[4:], fields)
     fields["message"] = body
     if " caused by previous Xid " in body:
+        fields["plain"] = False
         fields["caused_by_xid"] = _leading_number(body.rpartition("Xid ")[2])[0]
     if 144 <= code <= 150:
+        fields["plain"] = False
         _nvlink(body, fields)
     return fields
 
 
 def _place(where):
-    """`PCI:0000:3b:00 GPU-I:05 GPU-CI:01` -> the fields it stands for, or None."""
+    """`PCI:0000:3b:00 GPU-I:05 GPU-CI:01` -> what all Xid fields there begin with, or None."""
+    try:
+        return _places[where]
+    except KeyError:
+        if len(_places) > 256:  # a flood of made-up addresses must not fill the memory
+            _places.clear()
+        _places[where] = _read_place(where)
+        return _places[where]
+
+
+def _read_place(where):
     parts = where.split(" ")
     pci = pci_address(parts[0])
     if pci is None or len(parts) > 3:
         return None
-    fields = {"kind": "xid", "xid": None, "pci": pci, "pid": None, "process": None}
+    # With all keys that an event gets on its way: a dict that need not grow is copied cheaply.
+    keys = ("xid", "pid", "process", "message", "raw", "seq", "usec", "injected")
+    fields = dict(dict.fromkeys(keys), kind="xid", pci=pci, plain=True)
     for part, (label, key) in zip(parts[1:], _INSTANCES):  # noqa: B905
         number = part[len(label) :]
         if not part.startswith(label) or not _is_number(number):
             return None
         fields[key] = int(number)
     return fields
+
+
+def fixed_start(fields):
+    """How another line must begin for the same fields: all but `message`, which is only text.
+
+    That is up to the message's first word, when it is one of the driver's: nothing behind it can
+    then be taken for a part of the process name. None where the rest of the line may matter.
+    """
+    raw, message = fields["raw"], fields["message"]
+    word = next((start for start in _starts if message.startswith(start)), None)
+    if not fields.get("plain") or word is None or "\n" in raw:
+        return None
+    start = raw[: raw.rindex(message)] + word
+    return None if "name='" in start else start
 
 
 def _process(body, fields):
@@ -211,7 +233,7 @@ def _note(text):
         return {"kind": "serial", "serial": body[24:].strip()}
     elif body.startswith("loading NVIDIA UNIX"):
         for token in body.split():
-            if "." in token and _DIGITS.issuperset(token.replace(".", "")):
+            if "." in token and not token.strip(_DIGITS + "."):
                 return {"kind": "driver", "driver": token}
     if "allen off the bus" in body:
         for token in body.split():

@@ -6,6 +6,8 @@ from . import __version__, event, fold, host
 from .catalogue import Catalogue
 from .parse import parse_message, set_message_starts
 
+_MAX_TEMPLATES = 64  # under 1 KiB each; more than that many codes and GPUs at a time are made up
+
 
 def messages(text):
     """What a record says: usually one dict; a record of several lines may hold more."""
@@ -37,9 +39,16 @@ def _parts(text):
     return parts
 
 
+def _alike(fields):
+    """The lines of plain events that agree in this differ only in what `event.fill` fills in."""
+    get = fields.get
+    slice_of = get("gpu_instance"), get("compute_instance")
+    return fields["xid"], fields["pci"], slice_of, fields["injected"]
+
+
 class Pipeline:
     """Holds what an event needs beside its own line. `write(line_bytes, sync, events)` gets each
-    line; `spool.put(line_dict)` gets each event for the hooks."""
+    line; `spool.put(line_dict)` each event, but for those like one that it said False to."""
 
     def __init__(self, config, boot, write, spool):
         self.boot = boot
@@ -47,6 +56,7 @@ class Pipeline:
         self.spool = spool
         self.driver = host.driver_version()
         self.gpus = host.Gpus(host.gpu_addresses())
+        self.templates = {}  # code, GPU, … -> (line with holes, sync); see `_write_like`
         self.details = fold.Details()
         self.storm = fold.Storm(0)
         self.fallen = set()  # GPUs already reported as off the bus
@@ -61,6 +71,7 @@ class Pipeline:
         set_message_starts(self.catalogue.entry("message starts") or ())
         self.emit(self.storm.flush())
         self.storm = fold.Storm(0 if self.raw else config["fold_window_s"])
+        self.templates.clear()
 
     def learn(self, text):
         """Only what a line teaches about the machine: for records that are in the log already."""
@@ -71,23 +82,28 @@ class Pipeline:
         kind = fields["kind"]
         if kind == "uuid" and not (injected and self.gpus.knows(fields["pci"])):
             self.gpus.learn(fields["pci"], fields["uuid"])
+            self.templates.clear()
         elif kind == "driver" and not injected:
             self.driver = fields["driver"]
+            self.templates.clear()
         elif kind == "xid" and fields["xid"] == 79:
             self.fallen.add(host.short(fields["pci"]))
         elif kind == "gpu-lost":
             self.fallen.add(fields["pci"] and host.short(fields["pci"]))
 
-    def take(self, seq, usec, text, injected=False, **marks):
+    def take(self, seq, usec, text, injected=False, marks=None):
         """One record. marks: `catchup`, `previous_boot`, `cursor` go into the line; `when` (UNIX
         seconds) and `boot` stand in for this machine's now."""
         self.handled, self.handled_usec = seq, usec
-        self.cursor = marks.get("cursor", self.cursor)
+        if marks:
+            self.cursor = marks.get("cursor", self.cursor)
+        elif self.storm.running and self.storm.repeats(seq, usec, text, injected):
+            return
         for fields in messages(text):
             kind = fields["kind"]
             fields["seq"], fields["usec"], fields["injected"] = seq, usec, injected
             if marks:
-                fields.update(marks)
+                fields.update(marks, plain=False)
             if self.raw:
                 if kind in ("xid", "sxid", "sxid-detail"):
                     self.write(event.raw_line(usec or 0, fields["raw"]))
@@ -137,6 +153,9 @@ class Pipeline:
     def emit(self, events):
         """Write events in order, each with `safe` where others are still held back."""
         for place, fields in enumerate(events):
+            plain = fields.get("plain") and len(events) == 1 and self.safe() == fields["seq"]
+            if plain and self._write_like(fields):
+                continue
             line = self.line_of(fields)
             if line["seq"] is not None:
                 safe = self.safe()
@@ -144,8 +163,26 @@ class Pipeline:
                     safe = min(safe, later.get("first_seq", later["seq"]) - 1)
                 if safe != line["seq"]:
                     line["safe"] = safe
-            self.spool.put(line)
-            self.write(event.encode(line), line["severity"] == "fatal", line.get("count", 1))
+            concerns_hooks = self.spool.put(line)
+            sync = line["severity"] == "fatal"
+            self.write(event.encode(line), sync, line.get("count", 1))
+            if plain and not concerns_hooks and fields["xid"] in self.catalogue.plain:
+                self._remember(fields, event.template(line), sync)
+
+    def _write_like(self, fields):
+        """Write an event as an earlier one of the same code on the same GPU was written. False if
+        there was none, or if such events concern the hooks."""
+        known = self.templates.get(_alike(fields))
+        if known is None:
+            return False
+        holes, sync = known
+        self.write(event.fill(holes, fields), sync)
+        return True
+
+    def _remember(self, fields, holes, sync):
+        if len(self.templates) >= _MAX_TEMPLATES:
+            self.templates.clear()
+        self.templates[_alike(fields)] = holes, sync
 
     def meta(self, name, seq, usec, **more):
         """A line about the monitor itself (`start`, `stop`, `overrun`, `driver`). Not in raw."""
@@ -165,7 +202,7 @@ class Pipeline:
 
     def safe(self):
         """All records up to this number are in the log, or were none of ours."""
-        if self.details.held or self.storm.holding:
+        if self.details.held or self.storm.held:
             return self.held_from() - 1
         return -1 if self.handled is None else self.handled
 

@@ -82,7 +82,9 @@ class _State:
             if kind == "sxid-detail":
                 self.detail(fields)
             elif kind in ("xid", "sxid"):
-                self.waiting.append((number, self.event_of(fields, stripped)))
+                # What follows a JSON line can be no continuation of the kernel's.
+                at = number - 1 if stripped.is_json else number
+                self.waiting.append((at, self.event_of(fields, stripped)))
             else:
                 if kind == "uuid":
                     self.gpus.learn(fields["pci"], fields["uuid"])
@@ -109,6 +111,7 @@ class _State:
     def event_of(self, fields, stripped):
         fields["injected"] = stripped.injected
         fields["driver"] = self.driver
+        fields["count"] = stripped.count if stripped.count > 1 else None
         self.catalogue.classify(fields, self.driver)
         self.gpus.add_to(fields)
         found = event.gpu_event(fields, stripped.when or 0, None, stripped.seq, stripped.usec)
