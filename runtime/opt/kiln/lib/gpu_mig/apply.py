@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from typing import Dict, List, NamedTuple, Optional
 
 from . import clients, modes, paths
@@ -161,7 +160,7 @@ def _create(smi, gpus, creation):
 
 
 def _use_parted(settings):
-    installed = shutil.which(PARTED) is not None
+    installed = paths.program(PARTED) != ""
     if settings.engine == "mig-parted" and not installed:
         raise world_failed("MIG_ENGINE=mig-parted, but {} is not installed".format(PARTED))
     return installed and settings.engine in ("auto", "mig-parted")
