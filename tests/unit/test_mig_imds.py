@@ -17,7 +17,7 @@ WHOLE = f"HTTP/1.1 200 OK\r\ncontent-length: {len(TAG)}\r\n\r\n{TAG}"
 
 @pytest.fixture
 def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
-    """Answers each request with `answer`, in two parts; gives the requests. `keep`: never hangs up."""
+    """Answers each request with `answer`, in two parts; `keep`: never hangs up."""
     served: list[socket.socket] = []
 
     def start(answer: str, keep: bool = False, address: str = "127.0.0.1") -> list[str]:

@@ -97,8 +97,12 @@ def compose() -> dict[str, Any]:
 
 def _machines() -> dict[str, Any]:
     """Instance type -> gpu, its addresses, vcpus, fabric; what a fraction of a GPU shows."""
-    families = _yaml(HERE / "data" / "addresses.yaml")["families"]
-    out = {}
+    addresses = _yaml(HERE / "data" / "addresses.yaml")
+    families = addresses["families"]
+    out: dict[str, Any] = {
+        name: {"gpu": one["gpu"], "bus": families["*"][one["gpus"]], "vcpus": 32, "fabric": False}
+        for name, one in addresses["elsewhere"].items()
+    }
     for name, entry in instances().items():
         count = max(entry.gpu_count, 1)
         out[name] = {
