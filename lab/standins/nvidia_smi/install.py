@@ -88,11 +88,25 @@ def compose() -> dict[str, Any]:
         model.pop("unsure", None)
         if "mig" in model:
             model["mig_facts"] = by_name[model.pop("mig")]
+    for one in _yaml(HERE / "data" / "addresses.yaml")["elsewhere"].values():
+        if "like" in one:
+            models[one["gpu"]] = _renamed(models[one["like"]], one["named"])
     return {
         "machines": {"models": models, "machines": _machines()},
         "attributes": _attributes((HERE / "data" / "attributes.txt").read_text(encoding="utf-8")),
         "query_fields": _fields((HERE / "data" / "query_fields.txt").read_text(encoding="utf-8")),
     }
+
+
+def _renamed(model: dict[str, Any], named: dict[str, str]) -> dict[str, Any]:
+    """The model with other sizes in its MIG profiles' names."""
+    facts = model["mig_facts"]
+    profiles = [
+        dict(profile, profile=f"{slices}.{named.get(size, size)}")
+        for profile in facts["profiles"]
+        for slices, _, size in [profile["profile"].partition(".")]
+    ]
+    return dict(model, mig_facts=dict(facts, profiles=profiles))
 
 
 def _machines() -> dict[str, Any]:
