@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from lab import bases
+from lab import bases, cgroups
 from lab.guest import REBOOT, leader_of
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
@@ -33,6 +33,7 @@ class Guest:
 
     def __init__(self, home: Path) -> None:
         self.home, self.root = home, home / "root"
+        self.name = f"test-{uuid.uuid4().hex[:8]}"
         self.boots = self.leader = 0  # leader: PID 1, as the host numbers it
         self.nspawn: subprocess.Popen[bytes] | None = None
 
@@ -43,8 +44,8 @@ class Guest:
             with (self.home / "console.log").open("ab") as console:
                 self.nspawn = subprocess.Popen(
                     [
-                        "systemd-nspawn", f"--directory={self.root}", "--boot", "--register=no",
-                        f"--machine=test-{uuid.uuid4().hex[:8]}", "--settings=no",
+                        *cgroups.run_in(self.name), "systemd-nspawn", "--boot", "--register=no",
+                        f"--directory={self.root}", f"--machine={self.name}", "--settings=no",
                         "--link-journal=no", "--resolv-conf=off", "--timezone=off",
                         "--console=passive", "--private-network", "--keep-unit", *self.options,
                     ],
@@ -93,6 +94,7 @@ class Guest:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.nspawn.pid, signal.SIGKILL)
             self.nspawn.wait()
+        cgroups.remove(self.name)
 
     def run(self, *command: str, check: bool = True, rc: int = 0) -> str:
         """What a command in the guest says; with `check` its status has to be `rc`."""
