@@ -156,11 +156,11 @@ class Machine(guests.Guest):
 
         An instance is counted under its profile when one compute instance fills it.
         """
-        found = set()
         kept = self.run_dir / "nvidia-smi/state.json"
-        if not kept.exists():  # nothing was changed since the factory, or the boot
-            return {(False, ())}
-        for gpu in json.loads(kept.read_text()).values():
+        # Without the file nothing was changed since the boot, or the factory.
+        text = kept.read_text() if kept.exists() else self.run("kiln-lab-gpu", "show")
+        found = set()
+        for gpu in json.loads(text).values():
             assert gpu["mig"] == gpu["mig_pending"]
             slices = Counter(
                 i["profile"] if [c["name"] for c in i["cis"]] == [whole(i["profile"])] else str(i)
