@@ -21,7 +21,7 @@ def _refuse(value: Any) -> Any:
     raise TypeError(f"{value!r} has no JSON")
 
 
-_scan = make_scanner(_AsJson)  # type: ignore[arg-type] -- any object with these attributes does
+_scan = make_scanner(_AsJson)  # type: ignore[arg-type]
 _write = make_encoder(None, _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, True)
 
 
