@@ -146,6 +146,7 @@ def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
         "since_driver": gpu.get("since_driver", {}),
         "profiles": profiles,
         "compute_instance_profiles": facts["compute_instance_profiles"],
+        "compute_instance_sizes": facts["compute_instance_sizes"],
     }
 
 

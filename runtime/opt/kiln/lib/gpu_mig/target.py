@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .config import Label
 from .errors import MigError
-from .facts import GpuType, by_device_id, compute_profile_ids
+from .facts import GpuType, by_device_id, compute_profile_ids, compute_sizes
 from .placement import nearest, why_not
 from .profile import by_size, parse
 from .smi import Gpu
@@ -108,13 +108,14 @@ def shape_all(devices, where="") -> Tuple[Shape, ...]:
 
 
 def _refuse_odd_sizes(packed, where):
-    sizes = sorted(compute_profile_ids())
     for name, wishes in packed.items():
+        width = parse(name).g
+        sizes = compute_sizes().get(width, tuple(n for n in compute_profile_ids() if n <= width))
         odd = [size for (size,) in wishes if size not in sizes]
         if odd:
             raise MigError(
-                "{}{}c.{}: no compute instance has {} slices".format(
-                    where and where + ": ", odd[0], name, odd[0]
+                "{}{}c.{}: no compute instance of a {}g has {} slices".format(
+                    where and where + ": ", odd[0], name, width, odd[0]
                 ),
                 "sizes: {}.".format(", ".join("{}c".format(size) for size in sizes)),
             )
