@@ -54,11 +54,9 @@ Layout = tuple[bool, tuple[tuple[str, int], ...]]  # MIG mode; how many of which
 
 
 def machine_of(gpu: str) -> str:
-    """The instance type that shows the most GPUs of this model."""
-    return max(
-        (name for name, machine in SHOWN["machines"].items() if machine["gpu"] == gpu),
-        key=lambda name: len(SHOWN["machines"][name]["bus"]),
-    )
+    """The smallest instance type with more than one GPU of this model, where there is one."""
+    sizes = {n: len(m["bus"]) for n, m in SHOWN["machines"].items() if m["gpu"] == gpu}
+    return min(sizes, key=lambda name: (sizes[name] == 1, sizes[name], name))
 
 
 def kind_of(gpu: str) -> Any:

@@ -11,7 +11,7 @@ from . import apply as applying
 from . import boot, checking, clients, config, facts, glance, rebooting, report, selection, settings
 from .errors import REBOOT_NEEDED, MigError, StoppedError, world_failed
 from .smi import Smi
-from .target import describe, from_partition, resolve
+from .target import check_partition, describe, from_partition, resolve
 
 AT_BOOT = ["apply", "--boot"]
 
@@ -118,6 +118,8 @@ def _validate(args):
     chosen = selection.select(s.settings, ask_imds=False)
     if chosen.label:
         config.choose(labels, chosen.label)
+    if chosen.partition:
+        check_partition(chosen.partition, s.types())
     if problems:
         raise MigError("\n".join(problems), "gpu-mig list-profiles shows what these GPUs can do.")
     selected = chosen.label or chosen.partition

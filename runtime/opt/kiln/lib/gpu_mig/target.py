@@ -63,7 +63,7 @@ def from_partition(partition: str, gpus: List[Gpu], types) -> Dict[int, Wanted]:
         kind = by_device_id(types, gpu.device_id)
         ids = {str(p.id): p.name for p in kind.profiles.values()} if kind else {}
         names = []
-        for token in partition.replace(" ", "").strip(",").split(","):
+        for token in _tokens(partition):
             if token.isdigit():
                 if token not in ids:
                     known = ["{} ({})".format(i, n) for i, n in ids.items() if i != "None"]
@@ -74,9 +74,33 @@ def from_partition(partition: str, gpus: List[Gpu], types) -> Dict[int, Wanted]:
                         else "its ids are not known here: write profile names.",
                     )
                 token = ids[token]  # noqa: PLW2901
-            names.append((str(parse(token)), 1))
+            names.append((token, 1))
         wanted[gpu.index] = Wanted(gpu.index, True, shape_all(names, "MIG_PARTITION"))
     return wanted
+
+
+def check_partition(partition: str, types) -> None:
+    """Raises MigError for what no GPU we know can mean by it: no GPU is asked."""
+    every = [p for kind in types.values() for p in kind.profiles.values()]
+    known = {str(p.id) for p in every if p.id is not None} | {p.name for p in every}
+    for token in _tokens(partition):
+        name = token if token.isdigit() else parse(token).gpu_instance
+        if name not in known:
+            raise MigError(
+                "MIG_PARTITION: {} is a profile of no GPU known here".format(token),
+                "write profile ids or names, as in 19,19,19 or 1g.5gb,1g.5gb.",
+            )
+
+
+def _tokens(partition):
+    """Ids as typed and names as they are spelled. Raises MigError for what is neither."""
+    found = []
+    for token in partition.replace(" ", "").strip(",").split(","):
+        try:
+            found.append(token if token.isdigit() else str(parse(token)))
+        except MigError as e:
+            raise MigError("MIG_PARTITION={}: {}".format(partition, e.message), e.hint) from e
+    return found
 
 
 def shape_all(devices, where="") -> Tuple[Shape, ...]:
