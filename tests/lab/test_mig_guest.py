@@ -1,8 +1,9 @@
 """gpu-mig on a booted machine, through its systemd unit: labels, reboots, kills, refusals.
 
 The guest is booted straight from the lab's base; its nvidia-smi is the lab's stand-in. All GPUs of
-the shipped map take turns in one guest. KILN_MIG_PAIRS=all goes from every label to every other one
-and reboots with every label on all of them, not on one: 1,300 changes and 130 reboots.
+the shipped map take turns in one guest, and every one is brought to each of its labels. What takes
+longer is done on one GPU of each architecture (verify, a second apply, a reboot) or on one GPU (from
+every label to every other one). KILN_MIG_PAIRS=all does all of it on all GPUs with every label.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ MAP = RUNTIME / "etc/kiln/mig-config.yaml"
 SHOWN = install.compose()["machines"]
 ALL = os.environ.get("KILN_MIG_PAIRS") == "all"
 GPUS = sorted(gpu for gpu, model in SHOWN["models"].items() if "mig_facts" in model)
-# Ampere with eight GPUs: the one whose mode is pending before it counts, and lasts.
+# Its mode is pending before it counts, and lasts.
 PAIRS_OF = GPUS if ALL else ["A100-40GB"]
+ONE_OF_EACH = GPUS if ALL else ["A100-40GB", "H100-80GB", "B200-180GB"]
 SHIPPED = (
     "opt/kiln/lib/gpu_mig",
     "usr/local/bin/gpu-mig",
@@ -237,10 +239,11 @@ def test_every_label_is_made_by_the_unit_verified_and_made_once(running, gpu):
     for label, layout in layouts(gpu).items():
         running.apply(label)
         assert running.state() == {layout}, label
-        assert running.verify()["ok"] is True, label
-        running.changes()
-        running.restart()
-        assert running.changes() == [], f"{label}: a second apply changed something"
+        if gpu in ONE_OF_EACH:
+            assert running.verify()["ok"] is True, label
+            running.changes()
+            running.restart()
+            assert running.changes() == [], f"{label}: a second apply changed something"
 
 
 @pytest.mark.parametrize("gpu", PAIRS_OF)
@@ -254,15 +257,13 @@ def test_every_label_is_reached_from_every_other_one(running, gpu):
         before = label
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("gpu", ONE_OF_EACH)
 def test_after_a_reboot_what_the_gpus_forgot_is_made_again(running, gpu):
     """Instances are gone on every GPU; the mode lasts on Ampere alone."""
     running.gpus(machine_of(gpu))
     wanted = layouts(gpu)
     forgets_mode = kind_of(gpu).arch != "ampere"
-    for label in (
-        wanted if ALL else ["all-balanced" if "all-balanced" in wanted else list(wanted)[-1]]
-    ):
+    for label in wanted if ALL else ["all-balanced", "all-enabled"]:
         mode, slices = wanted[label]
         running.apply(label)
         running.reboot()
