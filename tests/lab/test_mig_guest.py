@@ -2,7 +2,7 @@
 
 The guest is booted straight from the lab's base; its nvidia-smi is the lab's stand-in. All GPUs of
 the shipped map take turns in one guest, and every one is brought to each of its labels. What takes
-longer is done on one GPU of each architecture (verify, a second apply, a reboot) or on one GPU (from
+longer is done on one GPU of each architecture (verify, a second apply, reboots) or on one GPU (from
 every label to every other one). KILN_MIG_PAIRS=all does all of it on all GPUs with every label.
 """
 
