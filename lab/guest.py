@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import disks, network
+from lab import cgroups, disks, network
 from lab.settings import Lab
 
 # systemd-nspawn run with --keep-unit leaves with this status when the guest wants a reboot.
@@ -111,6 +111,10 @@ class Guest:
         process = self._process
         return leader_of(process.pid) if process and process.poll() is None else None
 
+    @property
+    def _group(self) -> str:
+        return f"{self.lab.bridge}-{self.instance_id}"
+
     def _boot(self) -> None:
         home = disks.folder(self.lab, self.instance_id)
         command = [
@@ -136,7 +140,7 @@ class Guest:
         ]
         # Without systemd on the host nobody can be asked for a scope.
         if not Path("/run/systemd/system").exists():
-            command.append("--keep-unit")
+            command = [*cgroups.run_in(self._group), *command, "--keep-unit"]
         if self.never_boots:
             command += ["systemd.unit=emergency.target"]
         with (home / "console.log").open("ab") as console:
@@ -163,6 +167,7 @@ class Guest:
                 break
             self._boot()
         disks.unmount(self.lab, self.instance_id)
+        cgroups.remove(self._group)
         self._off.set()
         self.ended()
 

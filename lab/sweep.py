@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from lab import disks, network
+from lab import cgroups, disks, network
 from lab.guest import MARK
 from lab.settings import Lab
 from lab.shell import run
@@ -44,6 +44,8 @@ def sweep(lab: Lab) -> list[str]:
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
+    for group in cgroups.remaining(f"{lab.bridge}-"):
+        cgroups.remove(group)
     for point in disks.mounts(lab.state):
         run("umount", "--lazy", str(point), check=False)
         swept.append(f"mount {point}")

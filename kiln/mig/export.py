@@ -24,6 +24,7 @@ def profiles() -> dict[str, Any]:
         "as_of": mig["as_of"],
         "mode_change": mig["mode_change"],
         "compute_instance_profiles": mig["compute_instance_profiles"],
+        "compute_instance_sizes": mig["compute_instance_sizes"],
         "without_mig_pci": sorted({i for g in gpus if not g["mig"] for i in g["pci_device_ids"]}),
         "gpus": [
             {**gpu, "profiles": [_numbers(p) for p in gpu["profiles"]]} for gpu in mig["gpus"]

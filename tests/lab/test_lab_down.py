@@ -100,11 +100,21 @@ def on_this_machine(lab: Lab) -> dict[str, list[str]]:
         "nft tables": [line for line in tables.stdout.splitlines() if line.endswith(lab.table)],
         "processes": processes(lab),
         "disks": [str(path) for path in lab.instances.glob("*/upper")],
+        **control_groups(lab),
     }  # fmt: skip
 
 
-def nothing() -> dict[str, list[str]]:
-    return {name: [] for name in ("mounts", "interfaces", "nft tables", "processes", "disks")}
+def control_groups(lab: Lab) -> dict[str, list[str]]:
+    """Where systemd runs on the host it makes them, and takes them away."""
+    if Path("/run/systemd/system").exists():
+        return {}
+    mine = Path("/sys/fs/cgroup").rglob(f"kiln-guest-{lab.bridge}-*")
+    return {"control groups": [str(path) for path in mine]}
+
+
+def nothing(lab: Lab) -> dict[str, list[str]]:
+    kinds = ("mounts", "interfaces", "nft tables", "processes", "disks", *control_groups(lab))
+    return {kind: [] for kind in kinds}
 
 
 def test_two_who_start_the_lab_at_once_share_it(own: Lab, invoke: Invoke) -> None:
@@ -120,7 +130,7 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_instance(invoke: Invoke, ow
     assert [kind for kind, found in on_this_machine(own).items() if not found] == []
     done = invoke("lab.down")
     assert done.returncode == 0, done.stderr
-    assert on_this_machine(own) == nothing()
+    assert on_this_machine(own) == nothing(own)
     assert invoke("lab.status").returncode == 1
 
 
@@ -136,7 +146,7 @@ def test_down_leaves_nothing_of_a_lab_that_was_killed(invoke: Invoke, own: Lab) 
     done = invoke("lab.down")
     assert done.returncode == 0, done.stderr
     assert f"took down bridge {own.bridge}" in done.stderr
-    assert on_this_machine(own) == nothing()
+    assert on_this_machine(own) == nothing(own)
 
 
 def test_a_killed_lab_comes_up_again_without_its_remains_in_the_way(
@@ -159,7 +169,7 @@ def test_amis_outlive_the_lab_with_their_tags_and_their_disk(invoke: Invoke, own
     ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
     ec2.create_tags(Resources=[image], Tags=[{"Key": "kiln:verified", "Value": "pass today"}])
     assert invoke("lab.down").returncode == 0
-    assert on_this_machine(own) == nothing()
+    assert on_this_machine(own) == nothing(own)
     assert invoke("lab.up").returncode == 0
     (found,) = client(own).describe_images(Owners=["self"])["Images"]
     assert (found["ImageId"], found["Name"], found["State"]) == (image, "kept", "available")
@@ -180,7 +190,7 @@ def test_a_port_in_use_is_one_clear_message(invoke: Invoke, own: Lab) -> None:
     assert f"something else listens on 127.0.0.1:{own.port}" in done.stderr
     assert "KILN_LAB_PORT" in done.stderr
     assert "Traceback" not in done.stderr
-    assert on_this_machine(own) == nothing()
+    assert on_this_machine(own) == nothing(own)
 
 
 def test_what_up_prints_makes_any_aws_client_talk_to_the_lab(invoke: Invoke, own: Lab) -> None:

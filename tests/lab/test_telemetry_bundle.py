@@ -9,26 +9,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
-import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+import guests
 import pytest
 
 from kiln import bundle
 from kiln.telemetry import Telemetry
 from kiln.telemetry.facts import facts
-from lab import bases
-from lab.guest import leader_of
 from lab.mirror import cloudwatch
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
+pytestmark = guests.AS_ROOT
 
 AGENT_BUILD = "1.300071.0b1720"
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
@@ -40,31 +35,10 @@ CHANGES_BY_ITSELF = {"etc/ld.so.cache", "etc/resolv.conf", "etc/machine-id", "et
 CHANGED_BY_THE_PACKAGE = re.compile(r"etc/(passwd|shadow|group|gshadow|subuid|subgid)-?")
 
 
-@dataclass
-class Guest:
-    """A booted system, its files seen from outside."""
+class Guest(guests.Guest):
+    """A booted system of one of the bundle's distributions."""
 
-    root: Path
-    leader: int
-
-    def run(self, *command: str, rc: int = 0) -> str:
-        done = subprocess.run(
-            [
-                "nsenter",
-                f"--target={self.leader}",
-                "--all",
-                "--",
-                "env",
-                "-i",
-                f"PATH={PATH}",
-                *command,
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == rc, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout + done.stderr
+    options = guests.KERNEL_LOG
 
     def put(self, source: Path, target: str) -> None:
         (self.root / target.lstrip("/")).write_bytes(source.read_bytes())
@@ -94,7 +68,6 @@ SUPPORTED = [
     f"{distro['id'].replace('amzn', 'al')}{distro['version'].replace('.', '')}"
     for distro in facts()["bundle"]["distros"]
 ]
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _content(path: Path) -> str:
@@ -120,66 +93,12 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return package
 
 
-@contextlib.contextmanager
-def booted(distro: str, home: Path) -> Iterator[Guest]:
-    root, upper, work = home / "root", home / "upper", home / "work"
-    for folder in (root, upper, work):
-        folder.mkdir()
-    layers = f"lowerdir={bases.ensure(distro)},upperdir={upper},workdir={work}"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(root)], check=True)
-    # Nobody answers cloud-init here; it would wait for an IMDS.
-    (root / "etc/cloud").mkdir(exist_ok=True)
-    (root / "etc/cloud/cloud-init.disabled").touch()
-    name = f"bundle-{uuid.uuid4().hex[:8]}"
-    options = ("--register=no", "--settings=no", "--link-journal=no", "--resolv-conf=off")
-    with (home / "console.log").open("wb") as console:
-        nspawn = subprocess.Popen(
-            [
-                *("systemd-nspawn", f"--directory={root}", "--boot", f"--machine={name}", *options),
-                *("--timezone=off", "--console=passive", "--private-network", "--keep-unit"),
-                *("--capability=CAP_SYSLOG", "--bind=/dev/kmsg"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=console,
-            start_new_session=True,
-        )
-    try:
-        yield Guest(root, _wait_for(nspawn))
-    finally:
-        # The guest's own init: it outlives an nspawn that is killed.
-        leader = leader_of(nspawn.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(leader or nspawn.pid, signal.SIGKILL)
-        nspawn.wait(10)
-        subprocess.run(["umount", "-l", str(root)], check=True)
-
-
-def _wait_for(nspawn: subprocess.Popen[bytes]) -> int:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and nspawn.poll() is None:
-        leader = leader_of(nspawn.pid)
-        if leader:
-            asked = [
-                "nsenter",
-                f"--target={leader}",
-                "--all",
-                "--",
-                "systemctl",
-                "is-system-running",
-            ]
-            said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-            if said in ("running", "degraded"):
-                return leader
-        time.sleep(0.1)
-    raise AssertionError("the guest did not boot in a minute")
-
-
 @pytest.fixture
 def guest(request, tmp_path, installer, agent) -> Iterator[Guest]:
     """A machine of `request.param` (debian12 when not said) with installer and agent's package."""
     distro = getattr(request, "param", "debian12")
-    with booted(distro, tmp_path) as machine:
+    with guests.made(Guest, tmp_path, distro) as machine:
+        machine.boot()
         machine.put(installer, "/root/kiln-telemetry.sh")
         kind = "rpm" if distro.startswith("al") else "deb"
         machine.put(agent(kind), f"/root/agent.{kind}")

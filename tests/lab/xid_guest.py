@@ -10,20 +10,17 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import guests
 import pytest
 
 from kiln.paths import RUNTIME
-from lab import bases
-from lab.guest import REBOOT, leader_of
 
 NEEDS = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/dev/kmsg", os.R_OK | os.W_OK),
@@ -63,72 +60,14 @@ def whole_lines(text: str) -> list[str]:
     return text.rpartition("\n")[0].splitlines()
 
 
-class Guest:
+class Guest(guests.Guest):
     """A booted machine with the monitor's unit enabled."""
 
+    options = guests.KERNEL_LOG
+
     def __init__(self, home: Path) -> None:
-        self.home, self.root, self.leader = home, home / "root", 0
+        super().__init__(home)
         self.marker = uuid.uuid4().hex[:12]
-        self.nspawn: subprocess.Popen[bytes] | None = None
-
-    def boot(self) -> None:
-        with (self.home / "console.log").open("ab") as console:
-            self.nspawn = subprocess.Popen(
-                [
-                    "systemd-nspawn", f"--directory={self.root}", "--boot", "--register=no",
-                    f"--machine=xid-{uuid.uuid4().hex[:8]}", "--settings=no", "--link-journal=no",
-                    "--resolv-conf=off", "--timezone=off", "--console=passive", "--keep-unit",
-                    "--private-network", "--bind=/dev/kmsg", "--capability=CAP_SYSLOG",
-                ],
-                stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
-            )  # fmt: skip
-        assert self.until(self.settled, 60), (self.home / "console.log").read_text()[-2000:]
-
-    def settled(self) -> bool:
-        assert self.nspawn
-        self.leader = leader_of(self.nspawn.pid) or 0
-        return bool(self.leader) and self.run(
-            "systemctl", "is-system-running", check=False
-        ).strip() in ("running", "degraded")
-
-    def reboot(self) -> None:
-        self.run("systemctl", "reboot", check=False)
-        assert self.nspawn
-        assert self.nspawn.wait(60) == REBOOT
-        self.boot()
-
-    def off(self) -> None:
-        if self.nspawn and self.nspawn.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(leader_of(self.nspawn.pid) or self.nspawn.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.nspawn.wait(10)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.nspawn.pid, signal.SIGKILL)
-            self.nspawn.wait()
-
-    def run(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(
-            ["nsenter", f"--target={self.leader}", "--all", "--", "env", "-i",
-             "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", *command],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert not check or done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout + done.stderr
-
-    def until(self, condition: Any, seconds: float = 10) -> bool:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
-
-    def write(self, path: str, text: str, mode: int = 0o644) -> None:
-        target = self.root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-        target.chmod(mode)
 
     def xid(self, first: int, last: int, code: int = 31) -> None:
         """Xid lines with pids first..last, written to /dev/kmsg from inside the guest."""
@@ -140,38 +79,24 @@ class Guest:
         rows = [json.loads(line) for line in whole_lines(self.read(LOG))]
         return [row for row in rows if self.marker in row.get("raw", "")]
 
-    def read(self, path: str) -> str:
-        target = self.root / path.lstrip("/")
-        return target.read_text() if target.exists() else ""
-
     def pids(self) -> Counter[int]:
         return Counter(row["pid"] for row in self.mine())
 
     def show(self, name: str, unit: str = UNIT) -> str:
-        return self.run("systemctl", "show", unit, f"-p{name}", "--value").strip()
+        return super().show(name, unit)
 
 
 @contextlib.contextmanager
 def booted(home: Path) -> Iterator[Guest]:
     """A guest in `home`, gone when the block ends."""
-    found = Guest(home)
-    for folder in ("root", "upper", "work"):
-        (home / folder).mkdir()
-    layers = f"lowerdir={bases.ensure('debian12')},upperdir={home}/upper,workdir={home}/work"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, found.root], check=True)
-    try:
+    with guests.made(Guest, home) as found:
         install(found.root)
         found.boot()
         yield found
-    finally:
-        found.off()
-        subprocess.run(["umount", "-l", found.root], check=False)
 
 
 def install(root: Path) -> None:
     """What the provisioner does: copy runtime/, compile, enable."""
-    (root / "etc/cloud").mkdir(exist_ok=True)
-    (root / "etc/cloud/cloud-init.disabled").touch()  # nobody answers it here
     for name in SHIPPED:
         source, target = RUNTIME / name, root / name
         target.parent.mkdir(parents=True, exist_ok=True)

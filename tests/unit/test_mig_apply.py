@@ -182,6 +182,22 @@ def test_validate_warns_of_slices_that_no_known_gpu_has(p4d):
     assert [w for w in warnings if "label 'odd': no GPU known here can hold 1g.15gb=3" in w]
 
 
+@pytest.mark.parametrize(
+    ("partition", "says"),
+    [
+        ("7", "MIG_PARTITION: 7 is a profile of no GPU known here"),
+        ("2g.5gb", "MIG_PARTITION: 2g.5gb is a profile of no GPU known here"),
+        ("19,,19", "MIG_PARTITION=19,,19: '' is not a MIG profile name"),
+        ("seven", "MIG_PARTITION=seven: 'seven' is not a MIG profile name"),
+    ],
+)
+def test_validate_refuses_a_partition_before_a_boot_does(p4d, partition, says):
+    p4d.settings(MIG_PARTITION=partition)
+    assert p4d.json("validate", status=2)["error"] == says
+    p4d.settings(MIG_PARTITION="19,1g.5gb, 1c.3g.20gb")
+    assert p4d.json("validate")["selected"] == "19,1g.5gb, 1c.3g.20gb"
+
+
 def test_validate_refuses_an_entry_that_its_own_gpu_cannot_do(p4d):
     p4d.write("/etc/kiln/mig-config.d/x.json", json.dumps({"version": "v1", "mig-configs": {
         "bad": [{"device-filter": "0x20B010DE", "devices": "all", "mig-enabled": True,

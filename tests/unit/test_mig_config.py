@@ -239,7 +239,7 @@ def test_a_compute_instance_of_a_size_there_is_none_of_is_named_with_its_line():
     text = "version: v1\nmig-configs:\n  x:\n  - devices: all\n    mig-enabled: true\n"
     label = config.loads(text + "    mig-devices: {5c.7g.40gb: 1}\n", "f")["x"]
     gpu = load("gpu_mig.smi").Gpu(0, "", "", "0x20B010DE", "", "", True, True)
-    with pytest.raises(MigError, match=r"^f:4: 5c\.7g\.40gb: no compute instance has 5 slices"):
+    with pytest.raises(MigError, match=r"^f:4: 5c\.7g\.40gb: no compute instance of a 7g has 5"):
         load("gpu_mig.target").resolve(label, [gpu])
 
 
@@ -248,3 +248,10 @@ def test_a_count_no_machine_has_is_refused_with_its_line(count):
     text = "version: v1\nmig-configs:\n  x:\n  - devices: all\n    mig-enabled: true\n"
     with pytest.raises(MigError, match=r"^f:6: "):
         config.loads(text + f"    mig-devices: {{1g.5gb: {count}}}\n", "f")
+
+
+def test_a_4g_is_not_divided_into_3c_which_no_driver_lists():
+    with pytest.raises(MigError, match=r"no compute instance of a 4g has 3") as caught:
+        target.shape_all([("3c.4g.20gb", 1)])
+    assert caught.value.hint == "sizes: 1c, 2c, 4c."
+    assert target.shape_all([("3c.7g.40gb", 1)]) == (("7g.40gb", (3,)),)

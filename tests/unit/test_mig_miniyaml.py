@@ -132,3 +132,13 @@ def test_whatever_it_accepts_pyyaml_reads_the_same(lines):
     except MigError:
         return
     assert ours == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 9000 + "]" * 9000, "- " * 9000 + "1", "\n".join(" " * n + "a:" for n in range(3000))],
+    ids=["brackets", "dashes", "keys"],
+)
+def test_a_file_that_is_nested_without_end_is_refused_in_one_sentence(text):
+    with pytest.raises(MigError, match=r"^f: nested too deeply to be a MIG configuration$"):
+        miniyaml.loads(text, "f")

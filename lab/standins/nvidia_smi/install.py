@@ -88,6 +88,9 @@ def compose() -> dict[str, Any]:
         model.pop("unsure", None)
         if "mig" in model:
             model["mig_facts"] = by_name[model.pop("mig")]
+    for one in _yaml(HERE / "data" / "addresses.yaml")["elsewhere"].values():
+        if "like" in one:
+            models[one["gpu"]] = _renamed(models[one["like"]], one["named"])
     return {
         "machines": {"models": models, "machines": _machines()},
         "attributes": _attributes((HERE / "data" / "attributes.txt").read_text(encoding="utf-8")),
@@ -95,10 +98,25 @@ def compose() -> dict[str, Any]:
     }
 
 
+def _renamed(model: dict[str, Any], named: dict[str, str]) -> dict[str, Any]:
+    """The model with other sizes in its MIG profiles' names."""
+    facts = model["mig_facts"]
+    profiles = [
+        dict(profile, profile=f"{slices}.{named.get(size, size)}")
+        for profile in facts["profiles"]
+        for slices, _, size in [profile["profile"].partition(".")]
+    ]
+    return dict(model, mig_facts=dict(facts, profiles=profiles))
+
+
 def _machines() -> dict[str, Any]:
     """Instance type -> gpu, its addresses, vcpus, fabric; what a fraction of a GPU shows."""
-    families = _yaml(HERE / "data" / "addresses.yaml")["families"]
-    out = {}
+    addresses = _yaml(HERE / "data" / "addresses.yaml")
+    families = addresses["families"]
+    out: dict[str, Any] = {
+        name: {"gpu": one["gpu"], "bus": families["*"][one["gpus"]], "vcpus": 32, "fabric": False}
+        for name, one in addresses["elsewhere"].items()
+    }
     for name, entry in instances().items():
         count = max(entry.gpu_count, 1)
         out[name] = {
@@ -128,6 +146,7 @@ def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
         "since_driver": gpu.get("since_driver", {}),
         "profiles": profiles,
         "compute_instance_profiles": facts["compute_instance_profiles"],
+        "compute_instance_sizes": facts["compute_instance_sizes"],
     }
 
 

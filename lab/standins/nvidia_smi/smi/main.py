@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import time
 
-from . import box, gpus
+from . import box, fastjson, gpus
 from .gpus import Gpu, Lab, Locked
 
 TYPE_CHECKING = False  # typing itself costs start-up time
@@ -41,6 +39,7 @@ for _names, _value in (
         OPTIONS[_name] = (_names[0], _value)
 SETTINGS = {"mig": "mig", "r": "gpu-reset", "pm": "pm", "ac": "ac", "rac": "rac", "pl": "pl",
             "e": "e", "c": "c", "lgc": "lgc", "rgc": "rgc"}  # fmt: skip
+SIGKILL = 9  # importing signal takes as long as a command
 INVALID = "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
 
 
@@ -288,7 +287,7 @@ def journal(words: list[str], code: int, changes: bool, began: float) -> None:
     try:
         os.makedirs(os.path.dirname(box.JOURNAL), exist_ok=True)
         with open(box.JOURNAL, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")  # one write, at the end of the file
+            file.write(fastjson.dumps(line) + "\n")  # one write, at the end of the file
             os.fchmod(file.fileno(), 0o666)  # other users' calls count too
     except OSError:
         pass  # no file yet, or not its owner: the file stays as it is
@@ -312,7 +311,7 @@ def once(words: list[str]) -> Result:
             result = (result[0], int(rule.get("exit", result[1])))
     journal(words, result[1], changes, began)
     if rule and rule.get("kill_parent"):
-        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getppid(), SIGKILL)
     return result
 
 

@@ -140,10 +140,7 @@ def compute_profiles(gpu: Gpu, branch: int, instance: dict[str, Any]) -> list[di
     used = sum(ci["slices"] for ci in instance["cis"])
     ids: dict[str, int] = (gpu.mig or {})["compute_instance_profiles"]
     out = []
-    for slices in (1, 2, 3, 4, 7):
-        # A 4g holds no 3c: the driver offers 1, 2, and the whole; a 7g also 3 and 4.
-        if slices > width or (slices == 3 and width == 4):
-            continue
+    for slices in (gpu.mig or {})["compute_instance_sizes"][str(width)]:
         full = slices == width
         base = instance["profile"].split("+")[0].replace("-me", "")
         most = 1 if full else width // slices

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from typing import Dict, List, NamedTuple, Optional
 
-from . import clients, modes, paths
+from . import clients, glance, modes, paths
 from .errors import REBOOT_NEEDED, MigError, StoppedError, world_failed
 from .facts import GpuType, by_device_id
 from .plan import creations, destroy_commands, plan
@@ -106,11 +105,19 @@ def _reach(smi, before, wanted, types, settings, say):
         _parted(smi, [wanted[p.gpu] for p in plans if p.create and not p.keep])
         plans = [p for p in plans if p.keep]
     _create_all(smi, plans, wanted, types, settings, say)
-    after = smi.gpus()
+    after = _now(smi, wanted, types)
     wrong = differences(after, wanted)
     if wrong:
         raise world_failed("the GPUs do not look as asked: " + "; ".join(wrong))
     return after
+
+
+def _now(smi, wanted, types):
+    """Every GPU with its instances: by one query where that proves it all, else by three."""
+    seen = glance.look(smi)
+    if seen is None:
+        return smi.gpus()
+    return glance.as_wanted(seen, wanted, types) or smi.listed([one.gpu for one in seen])
 
 
 def _run(smi, argv, settings, say):
@@ -161,7 +168,7 @@ def _create(smi, gpus, creation):
 
 
 def _use_parted(settings):
-    installed = shutil.which(PARTED) is not None
+    installed = paths.program(PARTED) != ""
     if settings.engine == "mig-parted" and not installed:
         raise world_failed("MIG_ENGINE=mig-parted, but {} is not installed".format(PARTED))
     return installed and settings.engine in ("auto", "mig-parted")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .errors import MigError
-from .target import Wanted, check, counted, shape_all
+from .target import Wanted, counted, misfit, shape_all
 
 
 def problems(labels, types):
@@ -16,27 +16,20 @@ def problems(labels, types):
     for name, label in sorted(labels.items()):
         for entry in label.entries:
             try:
-                wish = counted([profile for profile, _ in shape_all(entry.mig_devices)])
+                aim = Wanted(0, entry.enabled, shape_all(entry.mig_devices))
             except MigError as e:
                 wrong.append("{}: label {!r}: {}".format(entry.where, name, e.message))
                 continue
             named = [t for t in types.values() if _names(entry, t)]
-            refusals = [r for r in (_refusal(entry, t) for t in named or types.values()) if r]
+            refusals = [r for r in (misfit(aim, t) for t in named or types.values()) if r]
             where = "{}: label {!r}: ".format(entry.where, name)
             if named:
                 wrong += [where + r for r in refusals]
             elif len(refusals) == len(types):
+                wish = counted([profile for profile, _ in aim.shapes])
                 doubtful.append(where + "no GPU known here can hold {}".format(wish))
     return wrong, doubtful
 
 
 def _names(entry, kind):
     return bool(entry.filters) and any(entry.addresses(i) for i in kind.pci_device_ids)
-
-
-def _refusal(entry, kind):
-    try:
-        check(Wanted(0, entry.enabled, shape_all(entry.mig_devices)), kind)
-    except MigError as e:
-        return e.message
-    return ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 BAD_INPUT = 2
 WORLD_FAILED = 1
 REBOOT_NEEDED = 3
@@ -39,6 +37,8 @@ def world_failed(message, hint=""):
 
 def did_you_mean(wrong, known):
     """A hint with the nearest right value, or every known value when nothing is close."""
+    import difflib  # only where something is wrong already
+
     options = sorted({str(k) for k in known})
     close = difflib.get_close_matches(str(wrong), options, n=1, cutoff=0.5)
     if close:

@@ -93,6 +93,13 @@ def compute_profile_ids(path=PROFILES_JSON):
         return {int(n): i for n, i in json.load(f)["compute_instance_profiles"].items()}
 
 
+@functools.lru_cache(maxsize=None)
+def compute_sizes(path=PROFILES_JSON):
+    """{compute slices of a GPU instance: those its compute instances can have}."""
+    with open(path, encoding="utf-8") as f:
+        return {int(n): tuple(s) for n, s in json.load(f)["compute_instance_sizes"].items()}
+
+
 def gpu_type(raw, mode_change):
     """One `gpus` record of profiles.json as a GpuType."""
     profiles = {}

@@ -41,7 +41,10 @@ _BLOCK_ONLY = re.compile(r"^(-|[|>&*!%@`?])")
 
 def loads(text, source="<string>"):
     """`text` as a Node tree. Raises MigError with `source`:line."""
-    return _Reader(text, source).document()
+    try:
+        return _Reader(text, source).document()
+    except RecursionError:
+        raise MigError("{}: nested too deeply to be a MIG configuration".format(source)) from None
 
 
 def plain(node):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from . import paths
 from .errors import world_failed
 from .facts import GpuType, ProfileFacts, engines_of
 from .profile import parse
@@ -17,14 +17,14 @@ _FIELDS = (
     "index,uuid,pci.bus_id,pci.device_id,pci.sub_device_id,name,mig.mode.current,mig.mode.pending"
 )
 _MODES = {"Enabled": True, "Disabled": False, "N/A": None, "Not Supported": None}
-_GI = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)\s+(\d+):(\d+)\s*\|", re.M)
-_CI = re.compile(r"^\|\s+(\d+)\s+(\d+)\s+MIG (\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+):(\d+)\s*\|", re.M)
-_LGIP = re.compile(
+# Compiled where they are used, which is not at every boot.
+_GI = r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)\s+(\d+):(\d+)\s*\|"
+_CI = r"^\|\s+(\d+)\s+(\d+)\s+MIG (\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+):(\d+)\s*\|"
+_LGIP = (
     r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)/(\d+)\s+([\d.]+)\s+(?:No|Yes)"
-    r"\s+(\d+)\s+(\d+)\s+(\d+)\s*\|(?:\s*\n\|\s+(\d+)\s+(\d+)\s+(\d+)\s*\|)?",
-    re.M,
+    r"\s+(\d+)\s+(\d+)\s+(\d+)\s*\|(?:\s*\n\|\s+(\d+)\s+(\d+)\s+(\d+)\s*\|)?"
 )
-_LGIPP = re.compile(r"GPU\s+(\d+)\s+Profile ID\s+(\d+)\s+Placements?\s*:\s*\{([\d,]+)\}:(\d+)")
+_LGIPP = r"GPU\s+(\d+)\s+Profile ID\s+(\d+)\s+Placements?\s*:\s*\{([\d,]+)\}:(\d+)"
 
 
 class Instance(NamedTuple):
@@ -71,7 +71,7 @@ class Smi:
         self.journal: List[dict] = []
 
     def installed(self):
-        return shutil.which(self.program) is not None
+        return paths.program(self.program) != ""
 
     def run(self, *args):
         """(exit status, stdout and stderr). Raises MigError when it cannot run or hangs."""
@@ -126,11 +126,11 @@ class Smi:
 
     def _instances(self):
         compute: Dict[Tuple[int, int], List[int]] = {}
-        for row in _CI.finditer(self._listing("-lci")):
+        for row in re.finditer(_CI, self._listing("-lci"), re.M):
             key = (int(row.group(1)), int(row.group(2)))
             compute.setdefault(key, []).append(parse(row.group(3)).compute_slices)
         found: Dict[int, List[Instance]] = {}
-        for row in _GI.finditer(self._listing("-lgi")):
+        for row in re.finditer(_GI, self._listing("-lgi"), re.M):
             gpu, gi = int(row.group(1)), int(row.group(4))
             sizes = tuple(sorted(compute.get((gpu, gi), ()), reverse=True))
             found.setdefault(gpu, []).append(
@@ -151,9 +151,9 @@ class Smi:
         `known` lends what the listing cannot tell: architecture and reset rule.
         """
         index = str(gpu.index)
-        rows = list(_LGIP.finditer(self.must("mig", "-i", index, "-lgip")))
+        rows = list(re.finditer(_LGIP, self.must("mig", "-i", index, "-lgip"), re.M))
         places = {}
-        for row in _LGIPP.finditer(self.must("mig", "-i", index, "-lgipp")):
+        for row in re.finditer(_LGIPP, self.must("mig", "-i", index, "-lgipp"), re.M):
             starts = tuple(int(s) for s in row.group(3).split(","))
             places[int(row.group(2))] = (starts, int(row.group(4)))
         profiles = {}

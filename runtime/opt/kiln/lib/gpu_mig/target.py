@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .config import Label
 from .errors import MigError
-from .facts import GpuType, by_device_id, compute_profile_ids
+from .facts import GpuType, by_device_id, compute_profile_ids, compute_sizes
 from .placement import nearest, why_not
 from .profile import by_size, parse
 from .smi import Gpu
@@ -63,7 +63,7 @@ def from_partition(partition: str, gpus: List[Gpu], types) -> Dict[int, Wanted]:
         kind = by_device_id(types, gpu.device_id)
         ids = {str(p.id): p.name for p in kind.profiles.values()} if kind else {}
         names = []
-        for token in partition.replace(" ", "").strip(",").split(","):
+        for token in _tokens(partition):
             if token.isdigit():
                 if token not in ids:
                     known = ["{} ({})".format(i, n) for i, n in ids.items() if i != "None"]
@@ -74,9 +74,33 @@ def from_partition(partition: str, gpus: List[Gpu], types) -> Dict[int, Wanted]:
                         else "its ids are not known here: write profile names.",
                     )
                 token = ids[token]  # noqa: PLW2901
-            names.append((str(parse(token)), 1))
+            names.append((token, 1))
         wanted[gpu.index] = Wanted(gpu.index, True, shape_all(names, "MIG_PARTITION"))
     return wanted
+
+
+def check_partition(partition: str, types) -> None:
+    """Raises MigError for what no GPU we know can mean by it: no GPU is asked."""
+    every = [p for kind in types.values() for p in kind.profiles.values()]
+    known = {str(p.id) for p in every if p.id is not None} | {p.name for p in every}
+    for token in _tokens(partition):
+        name = token if token.isdigit() else parse(token).gpu_instance
+        if name not in known:
+            raise MigError(
+                "MIG_PARTITION: {} is a profile of no GPU known here".format(token),
+                "write profile ids or names, as in 19,19,19 or 1g.5gb,1g.5gb.",
+            )
+
+
+def _tokens(partition):
+    """Ids as typed and names as they are spelled. Raises MigError for what is neither."""
+    found = []
+    for token in partition.replace(" ", "").strip(",").split(","):
+        try:
+            found.append(token if token.isdigit() else str(parse(token)))
+        except MigError as e:
+            raise MigError("MIG_PARTITION={}: {}".format(partition, e.message), e.hint) from e
+    return found
 
 
 def shape_all(devices, where="") -> Tuple[Shape, ...]:
@@ -108,13 +132,14 @@ def shape_all(devices, where="") -> Tuple[Shape, ...]:
 
 
 def _refuse_odd_sizes(packed, where):
-    sizes = sorted(compute_profile_ids())
     for name, wishes in packed.items():
+        width = parse(name).g
+        sizes = compute_sizes().get(width, tuple(n for n in compute_profile_ids() if n <= width))
         odd = [size for (size,) in wishes if size not in sizes]
         if odd:
             raise MigError(
-                "{}{}c.{}: no compute instance has {} slices".format(
-                    where and where + ": ", odd[0], name, odd[0]
+                "{}{}c.{}: no compute instance of a {}g has {} slices".format(
+                    where and where + ": ", odd[0], name, width, odd[0]
                 ),
                 "sizes: {}.".format(", ".join("{}c".format(size) for size in sizes)),
             )
@@ -127,23 +152,30 @@ def shape_order(shape):
 
 def check(wanted: Wanted, kind: Optional[GpuType], where: str = "") -> None:
     """Raises MigError when a GPU of this type cannot hold what is wanted. No type: no opinion."""
-    if kind is None or not wanted.mode:
+    reason = misfit(wanted, kind)
+    if not reason or kind is None:
         return
     names = [profile for profile, _ in wanted.shapes]
-    prefix = "{}GPU {} ({}): ".format(where + ": " if where else "", wanted.gpu, kind.name)
-    for name in names:
-        if name not in kind.profiles:
-            raise MigError(
-                "{}no MIG profile {}".format(prefix, name),
-                "it has {}; nearest layout: {}.".format(
-                    ", ".join(sorted(kind.profiles, key=by_size)), counted(nearest(kind, names))
-                ),
-            )
-    reason = why_not(kind, names)
-    if reason:
-        raise MigError(
-            prefix + reason, "nearest that fits: {}.".format(counted(nearest(kind, names)))
-        )
+    near = counted(nearest(kind, names))
+    if all(name in kind.profiles for name in names):
+        hint = "nearest that fits: {}.".format(near)
+    else:
+        known = ", ".join(sorted(kind.profiles, key=by_size))
+        hint = "it has {}; nearest layout: {}.".format(known, near)
+    raise MigError("{}{}".format(where + ": " if where else "", reason), hint)
+
+
+def misfit(wanted: Wanted, kind: Optional[GpuType]) -> str:
+    """Why a GPU of this type cannot hold what is wanted; "" when it can, or nobody knows.
+
+    Much cheaper than `check`, which looks for the nearest layout that fits.
+    """
+    if kind is None or not wanted.mode:
+        return ""
+    names = [profile for profile, _ in wanted.shapes]
+    unknown = [name for name in names if name not in kind.profiles]
+    reason = "no MIG profile {}".format(unknown[0]) if unknown else why_not(kind, names)
+    return "GPU {} ({}): {}".format(wanted.gpu, kind.name, reason) if reason else ""
 
 
 def counted(names) -> str:

@@ -1,0 +1,151 @@
+"""A machine booted straight from one of the lab's bases, no EC2 around it: what tests share.
+
+A test adds to `Guest` what its own subject needs, lays its files into `root` and calls `boot`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+import pytest
+
+from lab import bases, cgroups
+from lab.guest import REBOOT, leader_of
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
+# With the host's real kernel log, which all guests share.
+KERNEL_LOG = ("--bind=/dev/kmsg", "--capability=CAP_SYSLOG")
+_PATH = "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Guest:
+    """A system, its files seen from outside. `boots` counts, those it asked for itself too."""
+
+    options: ClassVar[tuple[str, ...]] = ()  # of systemd-nspawn, besides those below
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.root = home, home / "root"
+        self.name = f"test-{uuid.uuid4().hex[:8]}"
+        self.boots = self.leader = 0  # leader: PID 1, as the host numbers it
+        self.nspawn: subprocess.Popen[bytes] | None = None
+
+    def boot(self) -> None:
+        """Boots and waits until systemd has nothing left to start, over reboots of its own."""
+        for _ in range(7):
+            self.boots += 1
+            with (self.home / "console.log").open("ab") as console:
+                self.nspawn = subprocess.Popen(
+                    [
+                        *cgroups.run_in(self.name), "systemd-nspawn", "--boot", "--register=no",
+                        f"--directory={self.root}", f"--machine={self.name}", "--settings=no",
+                        "--link-journal=no", "--resolv-conf=off", "--timezone=off",
+                        "--console=passive", "--private-network", "--keep-unit", *self.options,
+                    ],
+                    stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+                    start_new_session=True,
+                )  # fmt: skip
+            if self._settled():
+                return
+        raise AssertionError("the guest reboots for ever")
+
+    def _settled(self) -> bool:
+        """True when the boot is over, False when the guest asked for a reboot instead."""
+        assert self.nspawn
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            status = self.nspawn.poll()
+            if status is not None:
+                assert status == REBOOT, (self.home / "console.log").read_text()[-2000:]
+                return False
+            self.leader = leader_of(self.nspawn.pid) or 0
+            if self.leader and self.run("systemctl", "is-system-running", check=False).strip() in (
+                "running",
+                "degraded",
+            ):
+                # A reboot may be on its way although the boot is over.
+                jobs = self.run("systemctl", "list-jobs", "--no-legend", check=False)
+                if "reboot" not in jobs:
+                    return True
+            time.sleep(0.1)
+        jobs = self.run("systemctl", "list-jobs", check=False)
+        raise AssertionError(f"the guest did not boot in 90 s; it still waits for\n{jobs}")
+
+    def reboot(self) -> None:
+        self.run("systemctl", "reboot", check=False)
+        assert self.nspawn
+        assert self.nspawn.wait(60) == REBOOT
+        self.boot()
+
+    def off(self) -> None:
+        """Pulls the plug. PID 1 outlives a killed nspawn; the other way round both go."""
+        if self.nspawn and self.nspawn.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(leader_of(self.nspawn.pid) or self.nspawn.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.nspawn.wait(10)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.nspawn.pid, signal.SIGKILL)
+            self.nspawn.wait()
+        cgroups.remove(self.name)
+
+    def run(self, *command: str, check: bool = True, rc: int = 0) -> str:
+        """What a command in the guest says; with `check` its status has to be `rc`."""
+        done = subprocess.run(
+            ["nsenter", f"--target={self.leader}", "--all", "--", "env", "-i", _PATH, *command],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == rc, said
+        return done.stdout + done.stderr
+
+    def until(self, condition: Callable[[], object], seconds: float = 10) -> bool:
+        """Waits until the condition holds; False when it does not in time."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def show(self, name: str, unit: str) -> str:
+        """One property of a unit."""
+        return self.run("systemctl", "show", unit, f"-p{name}", "--value").strip()
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
+
+    def read(self, path: str) -> str:
+        """A file's text, "" when there is none."""
+        target = self.root / path.lstrip("/")
+        return target.read_text() if target.exists() else ""
+
+
+G = TypeVar("G", bound=Guest)
+
+
+@contextlib.contextmanager
+def made(kind: type[G], home: Path, distro: str = "debian12") -> Iterator[G]:
+    """A guest in `home`, not booted yet; gone when the block ends."""
+    guest = kind(home)
+    for folder in ("root", "upper", "work"):
+        (home / folder).mkdir()
+    layers = f"lowerdir={bases.ensure(distro)},upperdir={home}/upper,workdir={home}/work"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, guest.root], check=True)
+    try:
+        # Nobody answers cloud-init here; it would wait for an IMDS.
+        guest.write("/etc/cloud/cloud-init.disabled", "")
+        yield guest
+    finally:
+        guest.off()
+        subprocess.run(["umount", "-l", guest.root], check=True)

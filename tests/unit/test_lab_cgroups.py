@@ -1,0 +1,58 @@
+"""Each guest has a control group of its own: in one, two systemds remove each other's units'."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import cgroups
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access("/sys/fs/cgroup", os.W_OK), reason="groups take root"
+)
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    found = f"test-{uuid.uuid4().hex[:8]}"
+    yield found
+    cgroups.remove(found)
+
+
+def groups_of(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def folders(name: str) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").rglob(f"*{name}*"))
+
+
+def test_a_command_runs_in_a_group_of_its_own_as_the_process_that_was_started(name):
+    echo = ["/bin/sh", "-c", "echo $$; cat /proc/self/cgroup"]
+    with subprocess.Popen([*cgroups.run_in(name), *echo], stdout=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout
+        pid, *lines = ran.stdout.read().splitlines()
+    assert int(pid) == ran.pid
+    systemds = [line for line in lines if line.split(":")[1] in ("name=systemd", "")]
+    assert systemds
+    assert all(line.endswith(f"/kiln-guest-{name}") for line in systemds)
+
+
+def test_a_group_is_removed_with_what_a_systemd_made_below_it(name):
+    groups_of(*cgroups.run_in(name), "true")
+    for group in folders(name):
+        (group / "payload/system.slice").mkdir(parents=True)
+    assert cgroups.remaining(name[:9]) == [name]
+    cgroups.remove(name)
+    assert folders(name) == []
+    assert cgroups.remaining(name) == []
+
+
+def test_where_no_group_can_be_made_the_command_runs_all_the_same(name, monkeypatch):
+    monkeypatch.setattr(cgroups, "_here", lambda: [Path("/proc/nothing")])
+    assert groups_of(*cgroups.run_in(name), "echo", "a b", "--") == "a b --\n"

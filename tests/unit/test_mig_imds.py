@@ -1,0 +1,112 @@
+"""What a launch says about MIG, asked of an IMDS that answers as servers may."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kiln.runtime_import import load
+
+imds = load("gpu_mig.imds")
+TAG = "all-1g.5gb"
+WHOLE = f"HTTP/1.1 200 OK\r\ncontent-length: {len(TAG)}\r\n\r\n{TAG}"
+
+
+@pytest.fixture
+def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
+    """Answers each request with `answer`, in two parts; `keep`: never hangs up."""
+    served: list[socket.socket] = []
+
+    def start(answer: str, keep: bool = False, address: str = "127.0.0.1") -> list[str]:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        server = socket.create_server((address, 0), family=family)
+        served.append(server)
+        port = server.getsockname()[1]
+        host = f"[{address}]" if ":" in address else address
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{host}:{port}/")
+        asked: list[str] = []
+
+        def work() -> None:
+            while True:
+                try:
+                    link, _ = server.accept()
+                except OSError:
+                    return
+                served.append(link)
+                asked.append(link.recv(65536).decode())
+                half = len(answer) // 2
+                link.sendall(answer[:half].encode())
+                link.sendall(answer[half:].encode())
+                if not keep:
+                    link.close()
+
+        threading.Thread(target=work, daemon=True).start()
+        return asked
+
+    yield start
+    for one in served:
+        one.close()
+
+
+def test_the_tag_is_asked_for_with_a_token_first(serve):
+    asked = serve(WHOLE)
+    assert imds.launch_label() == (TAG, "instance tag kiln:mig-config")
+    token, tag = (request.split("\r\n") for request in asked)
+    assert token[0] == "PUT /latest/api/token HTTP/1.1"
+    assert "X-aws-ec2-metadata-token-ttl-seconds: 60" in token
+    assert tag[0] == "GET /latest/meta-data/tags/instance/kiln:mig-config HTTP/1.1"
+    assert f"X-aws-ec2-metadata-token: {TAG}" in tag
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        WHOLE,
+        f"HTTP/1.0 200 OK\r\n\r\n{TAG}",
+        f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{TAG[:4]}\r\n"
+        f"{len(TAG) - 4:x};x=1\r\n{TAG[4:]}\r\n0\r\n\r\n",
+    ],
+    ids=["length", "until it hangs up", "chunks"],
+)
+def test_an_answer_is_read_however_it_is_framed(serve, answer):
+    serve(answer)
+    assert imds.launch_label()[0] == TAG
+
+
+def test_a_server_that_does_not_hang_up_is_not_waited_for(serve):
+    serve(WHOLE, keep=True)  # who waits for its end is told "timed out" instead
+    assert imds.launch_label()[0] == TAG
+
+
+def test_an_ipv6_endpoint_is_asked(serve):
+    try:
+        serve(WHOLE, address="::1")
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    assert imds.launch_label()[0] == TAG
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "refused a token (HTTP 403)"),
+        ("SSH-2.0-OpenSSH_9.2\r\n", "no HTTP"),
+        ("", "no HTTP"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "did not answer"),
+    ],
+)
+def test_what_is_no_answer_is_a_reason_and_not_a_traceback(serve, answer, why):
+    serve(answer)
+    label, said = imds.launch_label()
+    assert label == ""
+    assert why in said
+
+
+@pytest.mark.parametrize("endpoint", ["http://", "http://[::1", "http://h:port", "ftp://x", "höst"])
+def test_an_endpoint_that_is_none_is_named(monkeypatch, endpoint):
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
+    label, said = imds.launch_label()
+    assert (label, "IMDS did not answer" in said) == ("", True)
