@@ -93,8 +93,8 @@ def test_an_ipv6_endpoint_is_asked(serve):
     ("answer", "why"),
     [
         ("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "refused a token (HTTP 403)"),
-        ("SSH-2.0-OpenSSH_9.2\r\n", "no HTTP"),
-        ("", "no HTTP"),
+        ("SSH-2.0-OpenSSH_9.2\r\n", "did not answer: SSH-2.0"),
+        ("", "did not answer: Remote end closed"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "did not answer"),
     ],
 )
