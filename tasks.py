@@ -375,7 +375,8 @@ def mig_plan(c, instance_type, want, svg=None, json=False):
 
     answer = mig.plan(instance_type, want)
     show(answer, as_json=json, text=offline.mig_plan)
-    return offline.write_svg(answer, svg)
+    offline.write_svg(answer, svg)
+    return 0 if answer["fits"] else 1
 
 
 @task(

@@ -104,7 +104,7 @@ def guarded(body: Callable[[], int | None]) -> int:
                 f"the disk is full: {error.filename or 'while writing'}\n  make room and try again",
                 WORLD_FAILED,
             )
-        if error.errno in (errno.EACCES, errno.EROFS):
+        if error.filename is not None:
             return _refuse(f"{error.filename}: {error.strerror}", WORLD_FAILED)
         raise
 

@@ -68,11 +68,11 @@ def mig_plan(answer: dict[str, Any]) -> str:
     return mig.draw_text(answer)
 
 
-def write_svg(plan: dict[str, Any], path: str | None) -> int:
+def write_svg(plan: dict[str, Any], path: str | None) -> None:
     """Write a plan's picture, when a path is given."""
     if path:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(mig.draw_svg(plan), encoding="utf-8")
-    return 0
 
 
 def telemetry_settings(profile: str, interval: str | int = 60) -> Telemetry:

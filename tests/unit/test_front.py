@@ -32,6 +32,7 @@ def raising(error: BaseException) -> Callable[[], int]:
         (OSError(errno.ENOSPC, "No space left", "/b"), 1, "error: the disk is full: /b\n"),
         (OSError(errno.EROFS, "Read-only file system", "/c"), 1, "error: /c: Read-only file sys"),
         (PermissionError(errno.EACCES, "Permission denied", "/d"), 1, "error: /d: Permission den"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/d"), 1, "error: /d: Not a direc"),
     ],
 )
 def test_what_ends_a_task_is_one_message_and_an_exit_code(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 import xml.etree.ElementTree as ET
 
@@ -15,6 +16,7 @@ from kiln.errors import KilnError
 from kiln.mig import check, check_label, draw, draw_svg, draw_text, k8s, picture, plan, profiles_for
 from kiln.mig.k8s import k8s_text
 from kiln.mig.profiles import gpu_type, gpu_types, profiles_text
+from kiln.paths import ROOT
 from kiln.runtime_import import load
 
 placement = load("gpu_mig.placement")
@@ -160,6 +162,15 @@ def test_what_does_not_fit_says_what_is_missing():
     assert answer["fits"] is False
     assert answer["missing"] == {"1g.5gb": 4}
     assert "1g.5gb=4" in answer["reason"]
+
+
+@pytest.mark.parametrize(("want", "code"), [("1g.5gb=60", 1), ("1g.5gb=56", 0)])
+def test_the_exit_code_says_whether_it_fits(want, code, tmp_path):
+    picture = tmp_path / "not/there/yet/plan.svg"
+    command = [ROOT / "invoke", "mig.plan", "--instance-type", "p4d.24xlarge"]
+    done = subprocess.run([*command, "--want", want, "--svg", picture], check=False)
+    assert done.returncode == code
+    assert ("missing: " in picture.read_text()) is bool(code)
 
 
 def test_a_profile_the_gpu_does_not_have_gets_the_like_one():
