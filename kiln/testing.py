@@ -67,7 +67,7 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
     needs.ensure("lab", install=True, say=_say)
     # Tests in the lab mostly wait: two labs at a time. What has to do with neither a lab nor the
     # kernel's log runs beside them, and is shown when it is done.
-    beside = {"tests/unit": chosen, "tests/lab": ["-m", "beside", *chosen]}
+    beside = {"tests/unit": ["-n", "2", *chosen], "tests/lab": ["-m", "beside", *chosen]}
     in_labs = ["-m", "not beside", f"--ignore-glob={_OF_THE_KERNELS_LOG}", *_TWO_LABS, *chosen]
     with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in beside]
