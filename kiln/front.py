@@ -29,10 +29,14 @@ class Front(Program):
 
     def parse_core(self, argv: list[str] | None) -> None:
         """See invoke.Program."""
+        # Invoke keeps Python from storing what it compiles: half a second of every build.
+        before = sys.dont_write_bytecode
         try:
             super().parse_core(_with_flag(sys.argv if argv is None else argv))
         except ParseError as error:
             raise Exit(code=_refuse(f"{error}\n  see ./invoke --help", BAD_INPUT)) from None
+        finally:
+            sys.dont_write_bytecode = before
 
     def parse_tasks(self) -> None:
         """See invoke.Program."""
