@@ -55,7 +55,8 @@ def write_variables(folder: Path, recipe: Recipe) -> Path:
                 "skip_region_validation": True,
                 "skip_credential_validation": True,
                 "poll_seconds": 1,
-                "reboot_pause": "1s",
+                # By then a guest is up again; whom Packer finds down it asks two seconds later.
+                "reboot_pause": "2s",
                 "sha256": hashes(recipe),
                 "signing_keys": mirror.key_fingerprints(),
             },
