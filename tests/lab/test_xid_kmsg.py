@@ -15,6 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,26 @@ class Monitor:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the log and its rotated files; every line must be whole."""
-        files = sorted(self.folder.glob("gpuevent.log*"))
-        texts = [path.read_text() for path in files if not path.name.endswith(".position")]
+        # A rotation under way renames files: what was read counts when none was renamed meanwhile.
+        before = None
+        while before != (before := self.files()):
+            texts = []
+            for path in before.values():
+                with suppress(FileNotFoundError):
+                    texts.append(path.read_text())
         # Of a line that is being written at this moment the end may not be there yet.
         return [
             json.loads(line) for text in texts for line in text.rpartition("\n")[0].splitlines()
         ]
+
+    def files(self) -> dict[int, Path]:
+        """The log and its rotated files by inode: a rotation gives one of them two names a while."""
+        found = {}
+        for path in sorted(self.folder.glob("gpuevent.log*")):
+            if not path.name.endswith(".position"):
+                with suppress(FileNotFoundError):
+                    found[path.stat().st_ino] = path
+        return found
 
     def mine(self) -> list[dict[str, Any]]:
         return [row for row in self.rows() if self.marker in row.get("raw", "")]
