@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -18,14 +19,20 @@ from pathlib import Path
 from lab import cgroups, disks, network
 from lab.settings import Lab
 
+log = logging.getLogger("lab.guest")
+
 # systemd-nspawn run with --keep-unit leaves with this status when the guest wants a reboot.
 REBOOT = 133
 # In the environment of each guest's PID 1: how a sweep finds the guests of a dead lab.
 MARK = "KILN_LAB"
-_LEADER_TIMEOUT = 10.0
+_LEADER_TIMEOUT = 30.0
 _SIGRTMIN = 34
 _POWEROFF = _SIGRTMIN + 4
 _RESTART = _SIGRTMIN + 5
+
+
+class DidNotStart(Exception):
+    """This machine could not start a guest: the host's failure, not the image's."""
 
 
 @dataclass
@@ -50,7 +57,10 @@ class Guest:
         return "ip-" + self.address.replace(".", "-")
 
     def start(self) -> None:
-        """Mount the disk, make the network, boot, and watch over reboots from then on."""
+        """Mount the disk, make the network, boot, and watch over reboots from then on.
+
+        Raises DidNotStart and CommandError (mount, ip), with nothing of the guest left.
+        """
         disks.mount(self.lab, self.instance_id, self.layers)
         home = disks.folder(self.lab, self.instance_id)
         told = home / "lab"
@@ -64,7 +74,16 @@ class Guest:
             f"{self.address} {self.hostname}.ec2.internal {self.hostname}\n{self.hosts}"
         )
         (home / "resolv.conf").write_text(f"nameserver {self.lab.gateway}\noptions timeout:20\n")
-        self._boot()
+        if not _has_init(home / "root"):
+            # On EC2 the kernel of such an image panics: the instance runs, and nothing answers.
+            (home / "console.log").write_text("lab: kernel panic: the image has no init\n")
+            self._clear()
+            return
+        try:
+            self._boot()
+        except Exception:
+            self._clear()
+            raise
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait_until_booted(self, timeout: float) -> bool:
@@ -159,17 +178,26 @@ class Guest:
                 network.attach(self.lab, self.address, leader)
                 return
             time.sleep(0.002)
+        raise DidNotStart(_last_line(home / "console.log"))
 
     def _watch(self) -> None:
-        while self._process:
-            status = self._process.wait()
-            if status != REBOOT or self._killed:
+        while self._process and self._process.wait() == REBOOT and not self._killed:
+            try:
+                self._boot()
+            except Exception:
+                log.exception("%s did not come up again", self.instance_id)
                 break
-            self._boot()
+        self._clear()
+        self.ended()
+
+    def _clear(self) -> None:
+        if self._process and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         disks.unmount(self.lab, self.instance_id)
         cgroups.remove(self._group)
         self._off.set()
-        self.ended()
 
 
 def leader_of(nspawn: int) -> int | None:
@@ -181,6 +209,16 @@ def leader_of(nspawn: int) -> int | None:
                 if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
                     return int(child)
     return None
+
+
+def _has_init(root: Path) -> bool:
+    # os.path.lexists: /sbin/init is a link, absolute as a rule, and would lead out of the disk.
+    return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
+
+
+def _last_line(console: Path) -> str:
+    lines = console.read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "systemd-nspawn ended")
 
 
 def _answers(address: str, port: int) -> bool:

@@ -95,6 +95,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
 
     def __init__(self, ec2_backend: Any, image_id: str, *args: Any, **kwargs: Any) -> None:
         self.distro, self.base, self.layers = self.machines.layers(image_id)
+        self._failure: moto_instances.StateReason | None = None
         super().__init__(ec2_backend, image_id, *args, **kwargs)
         self.guest: Guest | None = None
         self.reachable = "initializing"
@@ -106,6 +107,15 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         self._busy = threading.Lock()
         self._set(PENDING)
         self._spawn(self._power_on)
+
+    @property
+    def state_reason(self) -> moto_instances.StateReason:
+        """Why the instance is in its state: the lab's failure, else what moto says."""
+        return self._failure or self._reason
+
+    @state_reason.setter
+    def state_reason(self, reason: moto_instances.StateReason) -> None:
+        self._reason = reason
 
     @property
     def instance_status(self) -> dict[str, Any]:
@@ -219,12 +229,10 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
 
     def _fail(self) -> None:
         """What EC2 does when an instance cannot be started: it terminates it, with a reason."""
-        self.state_reason = moto_instances.StateReason(
+        self._failure = moto_instances.StateReason(
             "Server.InternalError: Internal error on launch (see lab.logs)", "Server.InternalError"
         )
-        reason = self.state_reason
         self.terminate()
-        self.state_reason = reason
 
     def _status(self) -> dict[str, Any]:
         if self.state_code != RUNNING[1]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import pytest
 from botocore.exceptions import ClientError
 from conftest import wait_for
 
-from lab import control
+from lab import cgroups, control, disks, network
 
 
 def state(ec2, instance_id):
@@ -160,6 +161,45 @@ def test_a_boot_that_never_comes_up_can_be_ordered(lab, ec2, launch):
     assert guest.run("true").returncode != 0
     status = ec2.describe_instance_status(InstanceIds=[guest.id])["InstanceStatuses"][0]
     assert status["InstanceStatus"]["Status"] == "impaired"
+
+
+def test_an_instance_that_this_machine_cannot_start_is_terminated_with_ec2s_reason(
+    lab, ec2, launch, source_ami, key
+):
+    before = launch()
+    third, fourth = map(int, before.address.split(".")[2:])
+    # Names of the next guests' network interfaces, taken: systemd-nspawn gives up.
+    taken = [network.port(lab, f"{lab.prefix}.{third}.{fourth + n}") for n in range(1, 4)]
+    for name in taken:
+        subprocess.run(["ip", "link", "add", name, "type", "bridge"], check=True)
+    try:
+        made = ec2.run_instances(
+            ImageId=source_ami, MinCount=1, MaxCount=1, KeyName=key[0], InstanceType="g4dn.xlarge"
+        )
+        instance_id = made["Instances"][0]["InstanceId"]
+        wait_for(ec2, instance_id, "terminated", timeout=20)
+    finally:
+        for name in taken:
+            subprocess.run(["ip", "link", "delete", name], check=True)
+    found = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+    assert found["StateReason"]["Code"] == "Server.InternalError"
+    assert disks.mounts(disks.folder(lab, instance_id)) == []
+    assert cgroups.remaining(f"{lab.bridge}-{instance_id}") == []
+    assert "File exists" in (disks.folder(lab, instance_id) / "console.log").read_text()
+
+
+def test_an_image_without_an_init_runs_and_never_answers(ec2, launch):
+    guest = launch()
+    guest.run("sudo rm /sbin/init /usr/lib/systemd/systemd")
+    image = ec2.create_image(InstanceId=guest.id, Name=f"no-init-{time.time()}", NoReboot=True)
+    ec2.get_waiter("image_available").wait(
+        ImageIds=[image["ImageId"]], WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+    )
+    broken = launch(image["ImageId"])
+    status = ec2.describe_instance_status(InstanceIds=[broken.id])["InstanceStatuses"][0]
+    assert status["InstanceStatus"]["Status"] == "impaired"
+    assert state(ec2, broken.id) == "running"
+    ec2.deregister_image(ImageId=image["ImageId"])
 
 
 def test_an_image_is_made_of_an_instance_that_runs_on_when_no_reboot_is_asked_for(ec2, launch):
