@@ -376,6 +376,9 @@ def _bake(
     if result.exit_code or target.region not in result.amis:
         said = blame or [line for line in result.errors if line.strip()]
         last = said[-1] if said else "see its log"
+        if not blame:
+            with contextlib.suppress(KilnError):
+                last = "; ".join([last, *resources.ended_by_ec2(target, run.id)])
         raise world_failed(
             f"{plan.recipe.name}: packer build failed: {last}",
             hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),

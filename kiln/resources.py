@@ -147,6 +147,27 @@ def tags(run_id: str, **more: str) -> list[Any]:
     return [{"Key": RUN_TAG, "Value": run_id}, *({"Key": k, "Value": v} for k, v in more.items())]
 
 
+def ended_by_ec2(target: Target, run_id: str) -> list[str]:
+    """EC2's reasons for ending instances of a run that nobody told it to end, one text each.
+
+    A volume's KMS key that may not be used and a lack of capacity show only here: RunInstances
+    had succeeded. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
+
+    Raises KilnError when AWS does not answer.
+    """
+    said = []
+    with aws.explained("its instances could not be asked why they ended"):
+        pages = aws.ec2(target).get_paginator("describe_instances")
+        for page in pages.paginate(Filters=_mine(run_id)):
+            for instance in (one for some in page["Reservations"] for one in some["Instances"]):
+                reason = instance.get("StateReason", {})
+                # Client.UserInitiatedShutdown is a client's TerminateInstances: ours or Packer's.
+                if reason.get("Code", "") not in ("", "Client.UserInitiatedShutdown"):
+                    state = instance["State"]["Name"]
+                    said.append(f"{instance['InstanceId']} went to {state}: {reason['Message']}")
+    return said
+
+
 def _tagged(kind: Any, run: Run) -> Any:
     return {"ResourceType": kind, "Tags": tags(run.id, Name=f"kiln-{run.id}")}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import moto.ec2.models.amis as moto_amis
@@ -16,6 +17,8 @@ def install(found: instances.Machines) -> None:
     """Put the lab behind moto's EC2 and SSM. Once per process."""
     instances.LabInstance.machines = found
     moto_instances.Instance = instances.LabInstance
+    backend = moto_instances.InstanceBackend
+    backend.run_instances = _launching(backend.run_instances)
     moto_amis.Ami.block_device_mappings = property(imaging.block_device_mappings)
     moto_amis.AmiBackend.create_image = imaging.create_image
     moto_amis.AmiBackend.deregister_image = imaging.deregistering(
@@ -30,6 +33,16 @@ def install(found: instances.Machines) -> None:
 
     moto_amis.AmiBackend._load_amis = load_all
     _serve_parameters(found)
+
+
+def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
+    def run_and_launch(*arguments: Any, **named: Any) -> Any:
+        reservation = run_instances(*arguments, **named)
+        for instance in reservation.instances:
+            instance.launch()
+        return reservation
+
+    return run_and_launch
 
 
 def _serve_parameters(found: instances.Machines) -> None:

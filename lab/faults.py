@@ -26,13 +26,22 @@ KNOWN = {
         "You have requested more vCPU capacity than your current vCPU limit allows.",
     ),
 }
+# Why EC2 ends an instance that it had let be launched, as StateReason has it:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
+LAUNCH = {
+    "Client.InternalError": "Client error on launch",
+    "Client.VolumeLimitExceeded": "Volume limit exceeded",
+    "Server.InternalError": "Internal error on launch",
+    "Server.InsufficientInstanceCapacity": "Insufficient capacity to satisfy instance request",
+}
 
 
 @dataclass
 class Fault:
     """One order. `action` is an API action or `boot`; `match` narrows it by parameters.
 
-    `code` is an EC2 error code; for `boot` it is `never`: the guest stays without SSH.
+    `code` is an EC2 error code; for `boot` it is `never` (the guest stays without SSH) or a code
+    of `LAUNCH` (the instance goes from pending to terminated).
     """
 
     action: str
@@ -52,8 +61,8 @@ class Faults:
     def order(self, fault: Fault) -> None:
         """Add an order; ValueError when its code is not known."""
         if fault.action == "boot":
-            if fault.code != "never":
-                raise ValueError("a boot can only be ordered to come up `never`")
+            if fault.code not in ("never", *LAUNCH):
+                raise ValueError(f"a boot can be ordered to end by: never, {', '.join(LAUNCH)}")
         elif fault.code not in KNOWN and not fault.message:
             raise ValueError(f"unknown error code {fault.code}: give a message with it")
         with self._lock:

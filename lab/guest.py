@@ -31,7 +31,7 @@ _POWEROFF = _SIGRTMIN + 4
 _RESTART = _SIGRTMIN + 5
 
 
-class DidNotStart(Exception):
+class DidNotStartError(Exception):
     """This machine could not start a guest: the host's failure, not the image's."""
 
 
@@ -59,7 +59,7 @@ class Guest:
     def start(self) -> None:
         """Mount the disk, make the network, boot, and watch over reboots from then on.
 
-        Raises DidNotStart and CommandError (mount, ip), with nothing of the guest left.
+        Raises DidNotStartError and CommandError (mount, ip), with nothing of the guest left.
         """
         disks.mount(self.lab, self.instance_id, self.layers)
         home = disks.folder(self.lab, self.instance_id)
@@ -178,15 +178,14 @@ class Guest:
                 network.attach(self.lab, self.address, leader)
                 return
             time.sleep(0.002)
-        raise DidNotStart(_last_line(home / "console.log"))
+        raise DidNotStartError(_last_line(home / "console.log"))
 
     def _watch(self) -> None:
-        while self._process and self._process.wait() == REBOOT and not self._killed:
-            try:
+        try:
+            while self._process and self._process.wait() == REBOOT and not self._killed:
                 self._boot()
-            except Exception:
-                log.exception("%s did not come up again", self.instance_id)
-                break
+        except Exception:
+            log.exception("%s did not come up again", self.instance_id)
         self._clear()
         self.ended()
 

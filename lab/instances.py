@@ -19,7 +19,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
 from lab import disks, images
-from lab.faults import Faults
+from lab.faults import LAUNCH, Faults
 from lab.guest import Guest
 from lab.settings import Lab
 
@@ -106,6 +106,9 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         nic.public_ip = self.address
         self._busy = threading.Lock()
         self._set(PENDING)
+
+    def launch(self) -> None:
+        """Power a new instance on. Not before moto has given it all it has: volumes, tags."""
         self._spawn(self._power_on)
 
     @property
@@ -169,7 +172,8 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                     work()
             except Exception:
                 log.exception("%s: %s failed", self.id, work.__name__)
-                self._fail()
+                code = "Server.InternalError"
+                self._fail(code, f"{LAUNCH[code]} (see lab.logs)")
 
         threading.Thread(target=run, daemon=True, name=f"{self.id}-{work.__name__}").start()
 
@@ -178,6 +182,9 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             return
         lab = self.machines.lab
         fault = self.machines.faults.take("boot", {"InstanceType": self.instance_type})
+        if fault and fault.code in LAUNCH:
+            self._fail(fault.code, fault.message or LAUNCH[fault.code])
+            return
         self.base = self.base or self.machines.base(self.distro, self.architecture)
         self.reachable = "initializing"
         self.guest = Guest(
@@ -227,11 +234,9 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             else:
                 self._settle_stopped()
 
-    def _fail(self) -> None:
+    def _fail(self, code: str, text: str) -> None:
         """What EC2 does when an instance cannot be started: it terminates it, with a reason."""
-        self._failure = moto_instances.StateReason(
-            "Server.InternalError: Internal error on launch (see lab.logs)", "Server.InternalError"
-        )
+        self._failure = moto_instances.StateReason(f"{code}: {text}", code)
         self.terminate()
 
     def _status(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,25 @@ def lab_of_the_tests() -> settings.Lab:
     return settings.current()
 
 
+def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> Any:
+    """A boto3 client: nothing of ours is between it and the lab."""
+    return boto3.client(
+        service,
+        endpoint_url=lab.endpoint,
+        region_name=region,
+        aws_access_key_id="any",
+        aws_secret_access_key="key",
+    )
+
+
 @pytest.fixture(scope="session")
 def lab() -> Iterator[settings.Lab]:
     """The lab, up."""
     found = lab_of_the_tests()
     control.down(found)
     control.up(found)
+    # A lab that a client uses is not started anew by a build from another checkout (slim_checkout).
+    plain_client(found, "ec2").create_key_pair(KeyName="the-tests")
     yield found
     control.clean(found)
 
@@ -102,18 +116,8 @@ def _no_ordered_failure_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def client(lab: settings.Lab) -> Callable[[str], Any]:
-    """A plain boto3 client by service name: nothing of ours is between it and the lab."""
-
-    def make(service: str, region: str = "us-east-1") -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=lab.endpoint,
-            region_name=region,
-            aws_access_key_id="any",
-            aws_secret_access_key="key",
-        )
-
-    return make
+    """A plain boto3 client by service name."""
+    return partial(plain_client, lab)
 
 
 @pytest.fixture(scope="session")

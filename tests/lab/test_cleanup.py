@@ -68,6 +68,7 @@ class Going:
         """Let nothing run on, however the test ended."""
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)
             self.end()
 
     def end(self) -> tuple[int, str]:
@@ -196,10 +197,13 @@ def ended(
     home = tmp_path_factory.mktemp("dark")
     dark = start(home, *BUILD, "--verify-instance-type", DARK, checkout=slim)
     try:
-        dark.wait_for_boot(ec2, DARK)
+        # The one's checks may be over before the other one boots, and that boot lasts.
         checked.wait_for_checks()
+        checked.signal(signal.SIGSTOP)
+        dark.wait_for_boot(ec2, DARK)
         made = new()
         checked.signal(signal.SIGTERM)
+        checked.signal(signal.SIGCONT)
         dark.signal(signal.SIGKILL)
         ends = {"in its checks": checked, "booting": dark}
         yield {name: Ended(*one.end(), one.home, made) for name, one in ends.items()}
@@ -268,6 +272,18 @@ def test_no_capacity_is_told_at_once_in_awss_words_and_what_to_do(
     assert record["seconds"]["packer build"] < 15
     assert new() == {}
     assert private_keys(tmp_path) == []
+
+
+def test_a_launch_that_ec2_takes_back_is_told_with_ec2s_reason(
+    lab: Any, new: Callable[[], New], kiln: Callable[..., Any], tmp_path: Path
+) -> None:
+    control.order_fault(lab, action="boot", code="Client.InternalError")
+    done = kiln(*BUILD)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert "went to terminated: Client.InternalError: Client error on launch" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert new() == {}
 
 
 def test_an_ami_that_never_boots_is_one_message(

@@ -121,7 +121,7 @@ class Monitor:
         ]
 
     def files(self) -> dict[int, Path]:
-        """The log and its rotated files by inode: a rotation gives one of them two names a while."""
+        """The log and its rotated files by inode: in a rotation one has two names for a moment."""
         found = {}
         for path in sorted(self.folder.glob("gpuevent.log*")):
             if not path.name.endswith(".position"):
