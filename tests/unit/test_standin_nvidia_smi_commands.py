@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -315,9 +316,14 @@ def test_without_a_file_imds_names_the_instance_type_once_a_boot(
     assert len(Imds.asked) == 3  # token, instance-type, instance-id
 
 
+@pytest.fixture(scope="module")
+def machine() -> dict[str, Any]:
+    """What the stand-in knows of machines."""
+    return dict(install.compose()["machines"])
+
+
 @pytest.mark.parametrize("instance_type", sorted(instances()))
-def test_every_instance_type_shows_its_gpus(instance_type: str) -> None:
-    machine = install.compose()["machines"]
+def test_every_instance_type_shows_its_gpus(instance_type: str, machine: dict[str, Any]) -> None:
     shown, facts = machine["machines"][instance_type], instances()[instance_type]
     model = machine["models"][shown["gpu"]]
     assert len(shown["bus"]) == max(facts.gpu_count, 1)

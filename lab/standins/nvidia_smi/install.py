@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -44,8 +47,9 @@ class GuestFile:
     mode: int
 
 
-def payload() -> dict[str, GuestFile]:
-    """Every file of the stand-ins, by absolute guest path.
+@cache
+def payload() -> Mapping[str, GuestFile]:
+    """Every file of the stand-ins, by absolute guest path; composed once in a process.
 
     The driver's version is not among them: who installs a driver writes
     /var/lib/kiln-lab/driver.json, {"version": "510.47.03", "kernel_module": "proprietary",
@@ -63,7 +67,7 @@ def payload() -> dict[str, GuestFile]:
     for name, value in compose().items():
         content = json.dumps(value, separators=(",", ":")).encode()
         files[f"{LIB}/data/{name}.json"] = GuestFile(content, 0o644)
-    return files
+    return MappingProxyType(files)
 
 
 def lay_down(root: Path) -> list[Path]:
