@@ -103,9 +103,10 @@ def bad_configuration(error: Exception) -> KilnError:
     )
 
 
+@cache
 def _client(service: str, target: Target) -> Any:
+    """One a service and target: it costs more than most calls, and threads may share it."""
     import boto3
-    import botocore.session
     from botocore.config import Config
 
     given: dict[str, Any] = {}
@@ -116,18 +117,8 @@ def _client(service: str, target: Target) -> Any:
             "aws_secret_access_key": "kiln-lab",
         }
     config = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10)
-    core = botocore.session.Session()
-    core.register_component("data_loader", _loader())
-    session: Any = boto3.Session(botocore_session=core)
+    session: Any = boto3.Session()
     return session.client(service, region_name=target.region, config=config, **given)
-
-
-@cache
-def _loader() -> Any:
-    """What reads the services' models: shared, for that of EC2 takes longer than most calls."""
-    from botocore.loaders import create_loader
-
-    return create_loader()
 
 
 def _on_ec2() -> bool:

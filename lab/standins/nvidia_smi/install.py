@@ -155,7 +155,7 @@ def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     assert isinstance(loaded, dict)  # noqa: S101 -- our own file
     return loaded
 
