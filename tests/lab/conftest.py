@@ -56,7 +56,7 @@ class Guest:
     user: str
     key: Path
 
-    def run(self, command: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    def run(self, command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a shell command as the image's user.
 
         Tried again when there is no connection: an instance of an AMI with host keys in it gets
@@ -65,7 +65,9 @@ class Guest:
         ssh = [
             *("ssh", "-i", str(self.key), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
             *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
-            *("-o", "ConnectTimeout=5", f"{self.user}@{self.address}", command),
+            # Nobody says goodbye when a machine's network goes down under a connection.
+            *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=10"),
+            *(f"{self.user}@{self.address}", command),
         ]
         for pause in (1, 3, 0):
             done = subprocess.run(ssh, capture_output=True, text=True, timeout=timeout, check=False)
@@ -164,7 +166,7 @@ def launch(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[Callabl
             wait_for(ec2, instance_id, "terminated")
 
 
-def wait_for(ec2: Any, instance_id: str, state: str, timeout: float = 120) -> str:
+def wait_for(ec2: Any, instance_id: str, state: str, timeout: float = 300) -> str:
     """Wait until an instance is in a state; its private address."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -223,7 +225,7 @@ def inventory(ec2: Any) -> dict[str, set[str]]:
 def kiln(lab: settings.Lab, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run ./invoke as a user would, with a build folder of its own and no AWS credentials."""
 
-    def run(*arguments: str, timeout: float = 300, **environment: str) -> Any:
+    def run(*arguments: str, timeout: float = 600, **environment: str) -> Any:
         return subprocess.run(
             [str(ROOT / "invoke"), *arguments],
             cwd=ROOT,
@@ -269,7 +271,7 @@ def built(lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Finis
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -59,7 +59,7 @@ class Guest:
     def _settled(self) -> bool:
         """True when the boot is over, False when the guest asked for a reboot instead."""
         assert self.nspawn
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             status = self.nspawn.poll()
             if status is not None:
@@ -76,12 +76,12 @@ class Guest:
                     return True
             time.sleep(0.1)
         jobs = self.run("systemctl", "list-jobs", check=False)
-        raise AssertionError(f"the guest did not boot in 90 s; it still waits for\n{jobs}")
+        raise AssertionError(f"the guest did not boot in 180 s; it still waits for\n{jobs}")
 
     def reboot(self) -> None:
         self.run("systemctl", "reboot", check=False)
         assert self.nspawn
-        assert self.nspawn.wait(60) == REBOOT
+        assert self.nspawn.wait(180) == REBOOT
         self.boot()
 
     def off(self) -> None:
@@ -106,7 +106,7 @@ class Guest:
         assert not check or done.returncode == rc, said
         return done.stdout + done.stderr
 
-    def until(self, condition: Callable[[], object], seconds: float = 10) -> bool:
+    def until(self, condition: Callable[[], object], seconds: float = 60) -> bool:
         """Waits until the condition holds; False when it does not in time."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -127,8 +127,10 @@ class Guest:
 
     def read(self, path: str) -> str:
         """A file's text, "" when there is none."""
-        target = self.root / path.lstrip("/")
-        return target.read_text() if target.exists() else ""
+        try:
+            return (self.root / path.lstrip("/")).read_text()
+        except FileNotFoundError:
+            return ""
 
 
 G = TypeVar("G", bound=Guest)

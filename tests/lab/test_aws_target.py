@@ -67,7 +67,7 @@ def built(checkout: Path, account: dict[str, str], ec2: Any) -> Built:
     command = [checkout / "invoke", "build", "--distro", "al2", "--driver", "510.47.03", "--json"]
     done = subprocess.run(
         command, cwd=checkout, env=account, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, failures(done) + done.stderr
     after = inventory(ec2)

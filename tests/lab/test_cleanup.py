@@ -38,7 +38,7 @@ class Going:
     def wait_for_log(self, text: str, logs: int = 1) -> None:
         """Wait until Packer says so, of each of several rows."""
         self.wait(
-            lambda: sum(text in log.read_text() for log in self.home.rglob("packer.log")) == logs,
+            lambda: sum(text in log.read_text() for log in self.files("packer.log")) == logs,
             f"packer says {text!r}",
         )
 
@@ -52,9 +52,14 @@ class Going:
 
     def wait_for_checks(self) -> None:
         """Wait until the checks run."""
-        self.wait(lambda: any(self.home.rglob("expect.json")), "checks")
+        self.wait(lambda: bool(self.files("expect.json")), "checks")
 
-    def wait(self, happened: Callable[[], bool], what: str, timeout: float = 300) -> None:
+    def files(self, name: str) -> list[Path]:
+        """The files of that name. os.walk does not mind folders that go away meanwhile."""
+        walk = os.walk(self.home)
+        return [Path(folder, name) for folder, _, names in walk if name in names]
+
+    def wait(self, happened: Callable[[], bool], what: str, timeout: float = 600) -> None:
         deadline = time.monotonic() + timeout
         while not happened():
             assert self.process.poll() is None, self.end()
@@ -73,7 +78,7 @@ class Going:
 
     def end(self) -> tuple[int, str]:
         """Wait until it is over: its exit code, all that it said."""
-        out, err = self.process.communicate(timeout=120)
+        out, err = self.process.communicate(timeout=300)
         return self.process.returncode, out + err
 
 

@@ -51,7 +51,7 @@ def test_it_builds_with_its_own_temporary_key_and_group(
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_POLL_DELAY_SECONDS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -72,14 +72,14 @@ def ami(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[str]:
          f"ec2-user@{guest.address}",
          "sudo tar -C / --no-same-owner --no-overwrite-dir -xzf - && "
          "sudo systemctl enable aws-gpu-mig.service && sync"],
-        input=archive(), capture_output=True, check=False, timeout=60,
+        input=archive(), capture_output=True, check=False, timeout=120,
     )  # fmt: skip
     assert packed.returncode == 0, packed.stderr.decode()
     ec2.stop_instances(InstanceIds=[instance])
     wait_for(ec2, instance, "stopped")
     image = ec2.create_image(InstanceId=instance, Name=f"mig-{time.time()}")["ImageId"]
     ec2.get_waiter("image_available").wait(
-        ImageIds=[image], WaiterConfig={"Delay": 1, "MaxAttempts": 30}
+        ImageIds=[image], WaiterConfig={"Delay": 1, "MaxAttempts": 120}
     )
     ec2.terminate_instances(InstanceIds=[instance])
     yield str(image)
@@ -94,7 +94,7 @@ def start(launch, ami):
             tags = [{"Key": "kiln:mig-config", "Value": tag}]
             more["TagSpecifications"] = [{"ResourceType": "instance", "Tags": tags}]
         guest: Guest = launch(ami, InstanceType=TYPE, **more)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while unit(guest) not in ("active", "failed"):
             assert time.monotonic() < deadline, said(guest)
             time.sleep(0.2)

@@ -147,7 +147,7 @@ def _break(instance: machine.Machine, made: tuple[Mutation, ...]) -> dict[str, s
     )
     # A boot that is not over yet would undo some of them.
     script = (
-        "timeout 60 systemctl is-system-running --wait >/dev/null\n"
+        "timeout 120 systemctl is-system-running --wait >/dev/null\n"
         f"SSH_USER={instance.user}\n{MUTATIONS['prelude']}\n{steps}\n"
         + "\n".join(f"cat /run/mutation-{n} 2>&1; echo END" for n in range(len(made)))
         + "\n"
@@ -160,7 +160,7 @@ def _break(instance: machine.Machine, made: tuple[Mutation, ...]) -> dict[str, s
         input=script,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     said = done.stdout.split("END\n")

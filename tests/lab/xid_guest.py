@@ -19,6 +19,7 @@ from typing import Any
 
 import guests
 import pytest
+from event_log import whole_lines
 
 from kiln.paths import RUNTIME
 
@@ -53,11 +54,6 @@ ExecStart=/bin/cp /proc/sys/kernel/random/boot_id /opt/boot_id
 WantedBy=multi-user.target
 """
 SEES_BOOT_ID = "[Service]\nBindReadOnlyPaths=/opt/boot_id:/proc/sys/kernel/random/boot_id\n"
-
-
-def whole_lines(text: str) -> list[str]:
-    """The lines of a log that is being written: the last one may be half there as yet."""
-    return text.rpartition("\n")[0].splitlines()
 
 
 class Guest(guests.Guest):

@@ -88,7 +88,7 @@ class Guest:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
         )
         return Said(done.stdout, done.returncode, done.stderr)
 
@@ -120,7 +120,7 @@ class Guest:
             yield process
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
     @contextmanager
     def work(self, *gpus: int) -> Iterator[int]:
@@ -131,7 +131,7 @@ class Guest:
             yield process.pid
 
 
-def until(condition: Any, seconds: float = 10) -> None:
+def until(condition: Any, seconds: float = 60) -> None:
     """Wait for a condition; fail when it does not come."""
     end = time.monotonic() + seconds
     while not condition():

@@ -91,7 +91,7 @@ def invoke(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
         env=os.environ | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

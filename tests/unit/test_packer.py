@@ -260,7 +260,7 @@ print("interrupted", result.interrupted, flush=True)
         if line.strip().endswith("started"):
             # As a terminal does it: to the whole foreground group.
             os.killpg(caller.pid, number)
-    assert caller.wait(timeout=30) == 0
+    assert caller.wait(timeout=120) == 0
     assert sum("Cancelling build after receiving" in line for line in lines) == 1
     assert lines[-1] == "interrupted True\n"
     assert not any("second step" in line for line in lines)

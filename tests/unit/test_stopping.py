@@ -46,7 +46,7 @@ def test_a_sleep_ends_when_the_end_is_asked_for() -> None:
     began = time.monotonic()
     with pytest.raises(StoppedError):
         stop.sleep(30)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_sleep_that_nobody_disturbs_takes_its_time() -> None:
@@ -92,7 +92,7 @@ def test_what_a_crashed_run_left_running_is_ended_and_nothing_of_another_run() -
     try:
         time.sleep(0.2)
         stopping.end_processes("run-of-test-1")
-        assert both[0].wait(timeout=10) == -signal.SIGKILL
+        assert both[0].wait(timeout=60) == -signal.SIGKILL
         time.sleep(0.3)
         assert both[1].poll() is None
     finally:

@@ -86,7 +86,7 @@ def test_an_nvidia_smi_that_hangs_holds_the_agent_up_only_so_long(machine):
     put(machine / "usr/bin/nvidia-smi", "#!/bin/sh\ntrap '' TERM\nsleep 30\n", 0o755)
     began = time.monotonic()
     found, said = start(machine, KILN_NVIDIA_SMI_SECONDS="1")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert found == []
     assert "did not answer in 1 s" in said
 

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,22 @@ def gpu_xid(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
         [*PROGRAM, *arguments],
         input=stdin, capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def opened(pid: int) -> set[int]:
+    """The inodes of the files that a process has open."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(link.stat().st_ino)
+    return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "not within a minute"
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -83,6 +101,7 @@ def test_tail_follows_over_a_rotation_and_shows_what_the_old_file_got_last(
     with shown.open("w") as out:
         tail = subprocess.Popen([*PROGRAM, "tail", "-f", "-n", "0", "--log", str(log)], stdout=out)
     try:
+        until(lambda: log.stat().st_ino in opened(tail.pid))
         log.write_text(json.dumps(row) + "\n")
         for number in range(1, 40):
             with log.open("a") as file:
@@ -90,10 +109,8 @@ def test_tail_follows_over_a_rotation_and_shows_what_the_old_file_got_last(
             if number % 10 == 0:
                 log.rename(tmp_path / f"gpuevent.log.{number}")
                 log.touch()
-                time.sleep(0.7)
-        deadline = time.monotonic() + 10
-        while "[1039]" not in shown.read_text() and time.monotonic() < deadline:
-            time.sleep(0.1)
+                until(lambda: log.stat().st_ino in opened(tail.pid))
+        until(lambda: "[1039]" in shown.read_text())
     finally:
         tail.kill()
         tail.wait()
