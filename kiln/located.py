@@ -15,6 +15,8 @@ Mark = tuple[int, int]
 
 # Versions are text: YAML would read `cuda: 12.10` as the number 12.1 and `510e3` as 510000.
 _KEPT_AS_TEXT = {"tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"}
+# Far more than any file of ours; a thread with a small stack bears three times that.
+_DEEP = 2000
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def parse(text: str, name: str) -> Located:
     values: dict[Path_, Mark] = {}
     keys: dict[Path_, Mark] = {}
     try:
-        node = yaml.compose(text, Loader=yaml.CSafeLoader)
+        node = yaml.compose(text, Loader=_loader(text))
         data = _plain(node, (), name, values, keys) if node is not None else {}
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -83,6 +85,12 @@ def parse(text: str, name: str) -> Located:
             hint="does an alias (*name) stand inside what it names?",
         ) from None
     return Located(name, data, values, keys)
+
+
+def _loader(text: str) -> Any:
+    """The quick loader, unless the text may be nested deeper than its C stack can bear."""
+    deepest = text.count("[") + text.count("{") + 2 * max(map(len, text.splitlines()), default=0)
+    return yaml.CSafeLoader if deepest < _DEEP else yaml.SafeLoader
 
 
 def _plain(

@@ -32,7 +32,7 @@ def overwritten():
 def read():
     try:
         with open("/var/log/gpuevent.log", errors="replace") as log:
-            return [line for line in log if marker in line and line.endswith("\n")]
+            return [line for line in log if marker in line and line.endswith("\\n")]
     except OSError:
         return []
 started, found = time.time(), []

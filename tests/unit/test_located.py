@@ -18,6 +18,11 @@ MALFORMED = {
     "two documents": ("a: 1\n---\nb: 2\n", "f.yaml:2:1: not valid YAML"),
     "a Python object": ("a: !!python/object:os.system ls\n", "f.yaml:1:4: not valid YAML"),
     "an alias inside itself": ("a: &a [*a]\n", "f.yaml: it is nested too deep"),
+    "more brackets than libyaml's own stack can bear": (
+        "a: " + "[" * 100000,
+        "f.yaml: it is nested too deep",
+    ),
+    "more dashes than that": ("a:\n- " + "- " * 50000 + "x\n", "f.yaml: it is nested too deep"),
     "a thousand brackets": ("a: " + "[" * 3000 + "]" * 3000, "f.yaml: it is nested too deep"),
     "a control character": ("a: \x00\n", "f.yaml: not valid YAML"),
 }
