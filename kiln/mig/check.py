@@ -91,7 +91,7 @@ def check_label(
     """
     types = [facts.instance(t) for t in instance_types]
     try:
-        known = labels if labels is not None else _shipped(str(SHIPPED_MAP))
+        known = labels if labels is not None else shipped_labels()
         chosen_label = _config.choose(known, label)
     except _errors.MigError as e:
         return [f"{e.message}: {e.hint}"]
@@ -105,9 +105,9 @@ def check_label(
 
 
 @cache
-def _shipped(path: str) -> dict[str, Any]:
-    """The map's labels; the AMI's own parser is made to be small, not quick."""
-    labels: dict[str, Any] = _config.load(path)
+def shipped_labels() -> dict[str, Any]:
+    """The shipped map by label; the AMI's own parser is made to be small, not quick."""
+    labels: dict[str, Any] = _config.load(str(SHIPPED_MAP))
     return labels
 
 

@@ -8,8 +8,8 @@ import yaml
 
 from kiln import facts
 from kiln.errors import KilnError, did_you_mean
-from kiln.mig.check import SHIPPED_MAP
-from kiln.mig.profiles import chosen
+from kiln.mig.check import shipped_labels
+from kiln.mig.profiles import chosen, gpu_types
 from kiln.runtime_import import load
 
 _config = load("gpu_mig.config")
@@ -33,9 +33,10 @@ def k8s(
 
     `owner`: "ami" when gpu-mig makes the slices at boot, "operator" when the GPU operator's
     mig-manager does. `gpu_operator` and `device_plugin` are Helm values, `node_labels` those to set
-    on the node, `resources` what one node offers, `limits` an example for a pod. Raises KilnError
-    for an unknown label or strategy, for a layout the GPU cannot hold or that offers nothing, and
-    for `single` with slices that are not all alike.
+    on the node, `resources` what one node offers, `limits` an example for a pod. With neither a GPU
+    nor an instance type `by_gpu` has what one GPU offers, for each model that the label is for.
+    Raises KilnError for an unknown label or strategy, for a layout the GPU cannot hold or that
+    offers nothing, and for `single` with slices that are not all alike.
     """
     table = facts.table("mig-kubernetes")
     for what, value, known in (
@@ -44,7 +45,49 @@ def k8s(
     ):
         if value not in known:
             raise KilnError(f"unknown {what} {value!r}", hint=did_you_mean(value, known))
+    known_labels = labels if labels is not None else shipped_labels()
+    answer = {
+        "label": label,
+        "strategy": strategy,
+        "owner": owner,
+        "gpu_operator": _operator_values(label, strategy, owner),
+        "device_plugin": {"migStrategy": strategy},
+        "node_labels": {table["node_label"]: label} if owner == "operator" else {},
+    }
+    if not gpu and not instance_type:
+        return answer | {"by_gpu": _by_gpu(label, strategy, known_labels)}
     count, kind = chosen(gpu, instance_type)
+    resources = _offered(label, strategy, count, kind, known_labels)
+    return answer | {
+        "gpu": kind.name,
+        "gpus": count,
+        "resources": resources,
+        "limits": {next(iter(resources)): 1},
+    }
+
+
+def _by_gpu(label: str, strategy: str, labels: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """What one GPU of each model offers. Raises KilnError, the first model's, when none can."""
+    tried = {kind.name: _attempt(label, strategy, kind, labels) for kind in gpu_types().values()}
+    found = {name: offered for name, offered in tried.items() if isinstance(offered, dict)}
+    for refusal in tried.values():
+        if not found and isinstance(refusal, KilnError):
+            raise refusal
+    return found
+
+
+def _attempt(
+    label: str, strategy: str, kind: Any, labels: dict[str, Any]
+) -> dict[str, int] | KilnError:
+    try:
+        return _offered(label, strategy, 1, kind, labels)
+    except KilnError as error:
+        return error
+
+
+def _offered(
+    label: str, strategy: str, count: int, kind: Any, labels: dict[str, Any]
+) -> dict[str, int]:
     per_gpu = _layout(label, count, kind, labels)
     if strategy == "single":
         _refuse_unlike(label, per_gpu)
@@ -54,31 +97,17 @@ def k8s(
             f"{label} leaves {kind.name} neither whole nor cut: a node would offer nothing",
             hint="choose a label with slices, or all-disabled for whole GPUs.",
         )
-    return {
-        "label": label,
-        "strategy": strategy,
-        "owner": owner,
-        "gpu": kind.name,
-        "gpus": count,
-        "gpu_operator": _operator_values(label, strategy, owner),
-        "device_plugin": {"migStrategy": strategy},
-        "node_labels": {table["node_label"]: label} if owner == "operator" else {},
-        "resources": resources,
-        "limits": {next(iter(resources)): 1},
-    }
+    return resources
 
 
-def _layout(
-    label: str, count: int, kind: Any, labels: dict[str, Any] | None
-) -> dict[int, dict[str, int]]:
+def _layout(label: str, count: int, kind: Any, labels: dict[str, Any]) -> dict[int, dict[str, int]]:
     """Slices of every GPU with MIG on, {index: {profile: count}}. Raises KilnError."""
     gpus = [
         _smi.Gpu(i, "", "", kind.pci_device_ids[0], "", kind.product, False, False)
         for i in range(count)
     ]
     try:
-        known = labels if labels is not None else _config.load(str(SHIPPED_MAP))
-        wanted = _target.resolve(_config.choose(known, label), gpus)
+        wanted = _target.resolve(_config.choose(labels, label), gpus)
         for one in wanted.values():
             _target.check(one, kind)
     except _errors.MigError as e:
@@ -128,13 +157,17 @@ def _operator_values(label: str, strategy: str, owner: str) -> dict[str, Any]:
 def k8s_text(answer: dict[str, Any]) -> str:
     """`k8s` as YAML with a comment over each part, ready to be cut apart."""
     labels = answer["node_labels"] or "none: gpu-mig on the AMI makes the slices"
-    parts = (
+    parts: list[tuple[str, Any]] = [
         ("Helm values, chart gpu-operator", answer["gpu_operator"]),
         ("or, without the operator, chart nvidia-device-plugin", answer["device_plugin"]),
         ("node labels", labels),
-        (f"what one node offers ({answer['gpus']} × {answer['gpu']})", answer["resources"]),
-        ("what a pod asks for", {"resources": {"limits": answer["limits"]}}),
-    )
+    ]
+    if "by_gpu" in answer:
+        parts.append(("what one GPU offers, by model", answer["by_gpu"]))
+    else:
+        offered = f"what one node offers ({answer['gpus']} × {answer['gpu']})"
+        parts.append((offered, answer["resources"]))
+        parts.append(("what a pod asks for", {"resources": {"limits": answer["limits"]}}))
     return "\n".join(
         f"# {title}\n"
         + (f"# {body}\n" if isinstance(body, str) else yaml.safe_dump(body, sort_keys=False))

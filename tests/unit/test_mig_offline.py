@@ -342,6 +342,28 @@ def test_mixed_offers_a_resource_per_profile():
     }  # fmt: skip
 
 
+def test_without_a_gpu_each_model_that_the_label_is_for_says_what_one_offers():
+    answer = k8s("all-1g.10gb", "mixed")
+    assert answer["by_gpu"]["H100-80GB"] == {"nvidia.com/mig-1g.10gb": 7}
+    assert answer["by_gpu"]["A100-40GB"] == {"nvidia.com/mig-1g.10gb": 4}
+    assert "H200-141GB" not in answer["by_gpu"]
+    read = yaml.safe_load(k8s_text(answer))
+    assert read["mig"] == {"strategy": "mixed"}
+    assert read["A100-40GB"] == {"nvidia.com/mig-1g.10gb": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("all-balanced", "single"), "slices that are all alike; all-balanced makes 1g.5gb, "),
+        (("all-balancd", "mixed"), "no label 'all-balancd'"),
+    ],
+)
+def test_without_a_gpu_what_no_model_can_do_is_refused(arguments, says):
+    with pytest.raises(KilnError, match=says):
+        k8s(*arguments)
+
+
 def test_a_plus_becomes_a_dot_in_the_resource_name():
     answer = k8s("all-1g.5gb.me", "mixed", gpu="A100-40GB")
     assert answer["resources"] == {"nvidia.com/mig-1g.5gb.me": 1}
