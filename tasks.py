@@ -47,8 +47,8 @@ def list_(c, json=False):
         "efa": "EFA installer: --efa 1.34.0",
         "kernel-module": "open, proprietary or both: --kernel-module open",
         "instance-type": "must it serve this type? --instance-type p5.48xlarge",
-        "arch": "x86_64 or arm64",
-        "flavor": "base, eks, ecs or parallelcluster",
+        "arch": "x86_64 or arm64: --arch arm64",
+        "flavor": "base, eks, ecs or parallelcluster: --flavor eks",
         "kubernetes": "of flavour eks: --flavor eks --kubernetes 1.35",
         "parallelcluster": "of flavour parallelcluster: --parallelcluster 3.16.3",
         "strict": "a driver branch past its end of life is an error too",
@@ -250,7 +250,10 @@ def lint(c, no_install=False):
     return testing.lint(install=not no_install)
 
 
-@task(positional=["what"], help={"what": "pipeline (default), xid or mig", **_JSON})
+@task(
+    positional=["what"],
+    help={"what": "pipeline (default), xid or mig: bench mig", **_JSON},
+)
 def bench(c, what="pipeline", json=False):
     """Speed, as ratios taken in one run: ./invoke bench, ./invoke bench xid"""
     from kiln import bench as benches
@@ -282,7 +285,7 @@ def lab_status(c, json=False):
     return commands.status(as_json=json)
 
 
-@task(positional=["instance"], help={"instance": "instance id; the only running one by default"})
+@task(positional=["instance"], help={"instance": "its id, i-…; the only running one by default"})
 def lab_shell(c, instance=""):
     """A root shell in a guest."""
     from lab import commands
@@ -290,7 +293,7 @@ def lab_shell(c, instance=""):
     return commands.shell(instance)
 
 
-@task(positional=["instance"], help={"instance": "instance id; the lab's own log by default"})
+@task(positional=["instance"], help={"instance": "its id, i-…; the lab's own log by default"})
 def lab_logs(c, instance=""):
     """The lab's log, or a guest's console."""
     from lab import commands
@@ -384,7 +387,7 @@ def mig_plan(c, instance_type, want, svg=None, json=False):
         **_GPU,
         "label": "a label of mig-config.yaml: --label all-balanced",
         "strategy": "single or mixed: --strategy mixed",
-        "owner": "who cuts the GPUs: ami (gpu-mig at boot) or operator (mig-manager)",
+        "owner": "who cuts the GPUs: ami (gpu-mig at boot), or mig-manager: --owner operator",
         **_JSON,
     }
 )

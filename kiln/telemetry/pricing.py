@@ -18,9 +18,13 @@ def cost(
     """Series and dollars a month of a fleet of one instance type.
 
     `mig_slices` is the number of slices on one instance, all GPUs together; 0 without MIG. Raises
-    KilnError (exit code 2) for an unknown instance type.
+    KilnError (exit code 2) for an unknown instance type, and for less than one instance.
     """
+    from kiln.errors import KilnError
     from kiln.facts import instance
+
+    if instances < 1:
+        raise KilnError(f"{instances} instances have no cost", hint="count from 1 on")
 
     kind = instance(instance_type)
     counted = series(

@@ -87,6 +87,13 @@ def test_what_is_printed_names_series_dollars_and_the_date_of_the_prices():
     assert "us-east-1, list, as of 2026-08-11" in text
 
 
+@pytest.mark.parametrize("instances", [0, -1])
+def test_a_fleet_of_less_than_one_instance_is_refused(instances):
+    with pytest.raises(KilnError, match=f"{instances} instances have no cost") as e:
+        cost("p5.48xlarge", Telemetry(), instances=instances)
+    assert e.value.exit_code == 2
+
+
 def test_an_unknown_instance_type_is_refused():
     with pytest.raises(KilnError, match=r"p4d\.24xlarg is not"):
         cost("p4d.24xlarg", Telemetry())
