@@ -25,8 +25,12 @@ from lab.settings import Lab, current
 _START_TIMEOUT = 30.0
 
 
-def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 5.0) -> Any:
-    """One of the lab's own calls. Raises OSError when the lab does not answer."""
+def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 30.0) -> Any:
+    """One of the lab's own calls. Raises OSError when the lab does not answer.
+
+    One that is down refuses at once; a busy machine answers late, and to take that for down would
+    start a second lab and sweep the first one's guests away.
+    """
     request = urllib.request.Request(
         f"{lab.endpoint}/_lab/{path}",
         data=json.dumps(body or {}).encode(),
@@ -90,7 +94,8 @@ def _up(lab: Lab) -> dict[str, Any]:
 
 def started_from() -> str:
     """A digest of what a lab is made of: its code and stand-ins, the facts, the matrix."""
-    files = [path for path in (ROOT / "lab").rglob("*") if path.suffix != ".pyc"]
+    # Other processes may be writing compiled files there.
+    files = [path for path in (ROOT / "lab").rglob("*") if "__pycache__" not in path.parts]
     total = hashlib.sha256()
     for path in sorted([*files, *KNOWLEDGE.glob("*.yaml"), matrix_file()]):
         if path.is_file():

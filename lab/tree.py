@@ -90,10 +90,16 @@ def _of_family(tree: Path, family: str) -> Path:
 
 
 def delete(tree: Path) -> None:
-    """Delete a tree, a half-made one too: a killed mmdebstrap leaves /dev mounted in it."""
+    """Delete a tree, a half-made one too: a killed mmdebstrap leaves /dev mounted in it.
+
+    Raises KilnError when something stays mounted, for that is not ours to delete.
+    """
     for point in disks.mounts(tree):
         run("umount", "--lazy", str(point), check=False)
-    shutil.rmtree(tree, ignore_errors=True)
+    if left := disks.mounts(tree):
+        raise world_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
+    if tree.exists():
+        shutil.rmtree(tree)
 
 
 def copy(tree: Path, target: Path) -> None:

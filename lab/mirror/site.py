@@ -21,7 +21,7 @@ def sources_digest() -> str:
     lab = Path(__file__).resolve().parent.parent
     for part in ("mirror", "packages", "standins"):
         for path in sorted((lab / part).rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
+            if "__pycache__" not in path.parts and path.is_file():
                 total.update(str(path.relative_to(lab)).encode() + b"\0" + path.read_bytes())
     return total.hexdigest()[:12]
 

@@ -18,7 +18,8 @@ import boto3
 import pytest
 from conftest import ROOT, lab_of_the_tests, users_environment, wait_for
 
-from lab import tree
+from kiln.errors import KilnError
+from lab import disks, tree
 from lab.settings import Lab
 
 pytestmark = pytest.mark.beside
@@ -277,3 +278,14 @@ def test_a_tree_that_was_cut_off_in_the_making_is_deleted_and_not_what_is_mounte
     tree.delete(half)
     assert not half.exists()
     assert (mounted / "precious").exists()
+
+
+def test_a_tree_with_something_that_stays_mounted_in_it_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half" / "dev").mkdir(parents=True)
+    (tmp_path / "half" / "dev" / "precious").touch()
+    monkeypatch.setattr(disks, "mounts", lambda tree: [tree / "dev"])
+    with pytest.raises(KilnError, match="half/dev cannot be unmounted"):
+        tree.delete(tmp_path / "half")
+    assert (tmp_path / "half" / "dev" / "precious").exists()

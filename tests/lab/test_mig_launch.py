@@ -50,7 +50,7 @@ def archive() -> bytes:
         for name in SHIPPED:
             top = RUNTIME / name
             for source in sorted(top.rglob("*.*") if top.is_dir() else [top]):
-                if source.suffix != ".pyc":
+                if "__pycache__" not in source.parts:
                     mode = 0o755 if name.startswith("usr") else 0o644
                     add(str(source.relative_to(RUNTIME)), source.read_bytes(), mode)
         add("etc/default/gpu-mig", f"MIG_CONFIG={IMAGES_OWN}\n".encode())
