@@ -81,6 +81,11 @@ def run(real: Packer, folder: Path, script: str, **more: object) -> packer.Build
     )
 
 
+def until(flag: Path) -> str:
+    """A step that lasts until the file is there (a minute, if it never is)."""
+    return f"echo started; for i in $(seq 600); do [ -e {flag} ] && break; sleep 0.1; done"
+
+
 def test_no_packer_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KilnError, match="there is no packer on PATH") as caught:
@@ -216,15 +221,17 @@ def test_an_old_manifest_is_not_taken_for_a_new_one(real: Packer, folder: Path) 
 
 
 def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, folder: Path) -> None:
-    stop = Stop()
+    stop, flag = Stop(), folder / "flag"
     seen: list[str] = []
 
     def watch(event: Event) -> None:
         seen.append(event.text)
-        if "started" in event.text:
+        if event.text.strip().endswith("started"):
             stop.set()
+        if "Cancelling build" in event.text:
+            flag.touch()
 
-    result = run(real, folder, "echo started; exec sleep 2", on_event=watch, stop=stop)
+    result = run(real, folder, until(flag), on_event=watch, stop=stop)
     assert result.interrupted
     assert result.exit_code != 0
     assert any("Cancelling build after receiving" in text for text in seen)
@@ -244,7 +251,7 @@ with stopping.on_signals(stop):
     result = packer.run_build(
         packer.find(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
         manifest=Path({str(folder)!r}, "manifest.json"),
-        variables={{"script": "echo started; exec sleep 2"}},
+        variables={{"script": {until(folder / "flag")!r}}},
         on_event=lambda event: print(event.text, flush=True),
         stop=stop,
     )
@@ -260,6 +267,8 @@ print("interrupted", result.interrupted, flush=True)
         if line.strip().endswith("started"):
             # As a terminal does it: to the whole foreground group.
             os.killpg(caller.pid, number)
+        if "Cancelling build" in line:
+            (folder / "flag").touch()
     assert caller.wait(timeout=120) == 0
     assert sum("Cancelling build after receiving" in line for line in lines) == 1
     assert lines[-1] == "interrupted True\n"
