@@ -49,10 +49,10 @@ def serve(name: str, pid_file: str, foreground: bool, stop: Any = None) -> int:
     driver = ready(name)
     if driver is None:
         return 1
-    if not foreground and os.fork():
-        for _ in range(200):  # the parent leaves once the child is there, as Type=forking wants
-            if box.alive(name):
-                break
+    child = 0 if foreground else os.fork()
+    if child:
+        # The parent leaves once the child is there, as Type=forking wants, or has failed.
+        while not box.alive(name) and os.waitpid(child, os.WNOHANG) == (0, 0):
             time.sleep(0.01)
         os._exit(0)
     held = [os.open(path, os.O_RDWR) for path in device_files(driver)]
@@ -73,11 +73,12 @@ def serve(name: str, pid_file: str, foreground: bool, stop: Any = None) -> int:
     finally:
         if stop:
             stop()
-        for path in (box.ROOT + pid_file, note):
-            if os.path.exists(path):
-                os.unlink(path)
         for fd in held:
             os.close(fd)
+        # Whoever sees the pid file go may count on the rest.
+        for path in (note, box.ROOT + pid_file):
+            if os.path.exists(path):
+                os.unlink(path)
 
 
 def set_persistence(on: bool) -> None:
