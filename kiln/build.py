@@ -7,8 +7,6 @@ AMI. (`kill -9` leaves things behind: the next run in this checkout removes them
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,8 +16,8 @@ from typing import Any
 
 from kiln import (
     aws,
+    bake,
     lock,
-    packer,
     policy,
     record,
     render,
@@ -32,18 +30,15 @@ from kiln import (
 from kiln.errors import KilnError, world_failed
 from kiln.findings import errors
 from kiln.machine import booted
-from kiln.packer import Event, Packer
-from kiln.paths import packer_dir
+from kiln.packer import Packer
 from kiln.plan import Plan
-from kiln.progress import Progress, Stage
+from kiln.progress import Progress
 from kiln.resources import Removal
 from kiln.runs import Run
 from kiln.stopping import Stop, StoppedError
 from kiln.target import Target
 
 VERIFIED_TAG = "kiln:verified"
-# How provisioners/lib/kiln.sh ends a bake; Packer itself only says that a script failed.
-_PROVISIONER_ERROR = re.compile(r"kiln: [\w-]+: ERROR: ")
 
 
 @dataclass(frozen=True)
@@ -84,11 +79,11 @@ def build(plan: Plan, found: Packer, progress: Progress, stop: Stop | None = Non
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target, plan.options.subnet_id)
             with progress.stage("packer build") as stage:
-                ami_id = _bake(plan, found, run, access, stage, stop)
+                ami_id = bake.bake(plan, found, run, access, stage, stop)
                 stage.note = ami_id
             data["ami_id"] = ami_id
             data["amis"] = {target.region: ami_id}
-            _finish_image(plan, ami_id)
+            bake.finish_image(plan, ami_id)
             stop.check()
             _verify(
                 run,
@@ -310,95 +305,6 @@ def _remove(
     else:
         run.settled()
     return done
-
-
-def _bake(
-    plan: Plan,
-    found: Packer,
-    run: Run,
-    access: resources.Access,
-    stage: Stage,
-    stop: Stop,
-) -> str:
-    target = plan.target
-    variables: dict[str, Any] = {
-        **render.variables(
-            plan.recipe, run_id=run.id, git_commit=runs.git_commit(), target=target.kind
-        ),
-        "region": target.region,
-        "source_ami": plan.source.ami_id,
-        "instance_type": plan.instance_type,
-        "ami_name": f"{plan.recipe.name}-{run.id}",
-        "ssh_source_cidrs": [access.source_cidr],
-        "security_group_ids": [access.security_group],
-        "ssh_keypair_name": access.key_name,
-        "ssh_private_key_file": str(access.key_file.resolve()),
-    }
-    for name in ("subnet_id", "kms_key_id", "iam_instance_profile"):
-        if getattr(plan.options, name):
-            variables[name] = getattr(plan.options, name)
-    var_files, environment = [], {**os.environ}
-    if target.kind == "lab":
-        from lab import bridge
-
-        var_files = [bridge.write_variables(run.folder, plan.recipe)]
-        environment = bridge.packer_environment()
-    folder = packer_dir() / plan.recipe.name
-    packer.install_plugins(found, folder)
-    log = run.folder / "packer.log"
-
-    blame = []
-    launched: dict[str, None] = {}
-
-    def on_event(event: Event) -> None:
-        if event.kind in ("say", "message", "error"):
-            stage.line(event.text)
-        if _PROVISIONER_ERROR.match(event.text):
-            blame.append(event.text)
-        if event.instance_id:
-            launched[f"instance {event.instance_id}"] = None
-        if event.instance_id and not found.has_plugins:
-            _require_imdsv2(target, event.instance_id)
-
-    result = packer.run_build(
-        found,
-        folder,
-        log=log,
-        manifest=run.folder / "manifest.json",
-        variables=variables,
-        var_files=var_files,
-        on_event=on_event,
-        stop=stop,
-        environment={**environment, **stopping.environment(run.id)},
-    )
-    if result.interrupted:
-        raise StoppedError(*launched)
-    if result.exit_code or target.region not in result.amis:
-        said = blame or [line for line in result.errors if line.strip()]
-        last = said[-1] if said else "see its log"
-        if not blame:
-            with contextlib.suppress(KilnError):
-                last = "; ".join([last, *resources.ended_by_ec2(target, run.id)])
-        raise world_failed(
-            f"{plan.recipe.name}: packer build failed: {last}",
-            hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
-        )
-    return result.amis[target.region]
-
-
-def _require_imdsv2(target: Target, instance_id: str) -> None:
-    """Packer 1.6 has no `metadata_options`: its build instance is told as soon as it is known."""
-    with aws.explained(f"{instance_id} could not be made to require IMDSv2"):
-        aws.ec2(target).modify_instance_metadata_options(
-            InstanceId=instance_id, HttpTokens="required", HttpEndpoint="enabled"
-        )
-
-
-def _finish_image(plan: Plan, ami_id: str) -> None:
-    """What Packer 1.6 cannot set, so that the AMI is the same whichever Packer made it."""
-    with aws.explained(f"{ami_id} could not be set to IMDSv2 by default"):
-        # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-IMDS-new-instances.html
-        aws.ec2(plan.target).modify_image_attribute(ImageId=ami_id, ImdsSupport={"Value": "v2.0"})
 
 
 def _describe(target: Target, ami_id: str) -> dict[str, Any]:

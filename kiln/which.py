@@ -13,9 +13,6 @@ from kiln.judge import Clash, clashes
 from kiln.recipe import Recipe
 from kiln.rules.combination import Combination, of_recipe
 
-# Rules about what gets no fixes any more: graver than any other warning.
-_ENDED = {"DRV-EOL", "OS-EOL"}
-
 
 def which(
     instance_type: str, recipes: Iterable[Recipe], *, today: date | None = None
@@ -72,7 +69,7 @@ def which_text(answer: dict[str, Any]) -> str:
 def _rank(c: Combination, target: InstanceType, found: list[Clash]) -> tuple[Any, ...]:
     end = c.branch.end_of_life if c.branch else None
     without_efa = target.efa and not c.efa
-    unmended = sum(clash.rule.id in _ENDED for clash in found)
+    unmended = sum(clash.rule.ended for clash in found)
     return (unmended, len(found), without_efa, -(end or date.max).toordinal(), c.flavor != "base")
 
 

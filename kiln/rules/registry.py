@@ -15,7 +15,7 @@ from kiln.rules.combination import Combination
 class Rule:
     """A rule as rules.yaml describes it. `limits` holds the thresholds that are its own, `moves`
     the fields of a combination that can mend it; `spare` says that it is about what an image has
-    to no use."""
+    to no use, `ended` that it is about what gets no fixes any more."""
 
     id: str
     level: str
@@ -26,6 +26,7 @@ class Rule:
     limits: dict[str, Any]
     moves: tuple[str, ...]
     spare: bool
+    ended: bool
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def rules() -> dict[str, Rule]:
             limits=entry.get("limits", {}),
             moves=tuple(entry.get("moves", ())),
             spare=entry.get("spare", False),
+            ended=entry.get("ended", False),
         )
         for entry in table("rules")["rules"]
     }
