@@ -40,11 +40,12 @@ def run(
     progress.say(str(target))
     recipes = _runnable(recipes, target, progress)
     _compatible(recipes, options)
-    for recipe in recipes:
-        kinds = options.instance_type or recipe.instance_type
-        if target.kind == "aws":
-            progress.say(f"will launch: {kinds} in {target.region} for {recipe.name}")
     if target.kind == "aws":
+        for recipe in recipes:
+            bakes = options.instance_type or recipe.instance_type
+            checks = options.verify_instance_type or recipe.verify_instance_type
+            kinds = " and ".join(dict.fromkeys([bakes, checks]))
+            progress.say(f"will launch: {kinds} in {target.region} for {recipe.name}")
         target = replace(target, account=aws.account(target))
         progress.say(f"account: {target.account}")
     if dry_run:

@@ -41,6 +41,8 @@ def run(
     tags = {tag["Key"]: tag["Value"] for tag in images[0].get("Tags", [])}
     recipe = verify.recipe_on(tags, matrix.load_recipes())
     if target.kind == "aws":
+        kind = instance_type or recipe.verify_instance_type
+        progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
         target = replace(target, account=aws.account(target))
     build.clean_dead_runs(target, progress)
     stop = Stop()

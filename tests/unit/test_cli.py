@@ -419,6 +419,29 @@ def test_a_dry_run_in_aws_shows_the_plan_and_only_looks(run: Run, aws: Aws, tmp_
     assert not (tmp_path / "build").exists()
 
 
+def test_what_it_is_checked_on_is_said_as_well_before_anything_is_launched(
+    run: Run, aws: Aws
+) -> None:
+    done = run(*BUILD, "--dry-run", "--verify-instance-type", "p4d.24xlarge", **aws.environment)
+    assert done.returncode == 0, done.stderr
+    second = done.stderr.splitlines()[1]
+    assert second == f"will launch: g4dn.xlarge and p4d.24xlarge in eu-central-1 for {AL2}"
+
+
+def test_verify_says_what_it_launches_before_anything_is(run: Run, aws: Aws) -> None:
+    status, image = aws.answers["DescribeImages"]
+    tags = f"<tagSet><item><key>kiln:recipe</key><value>{AL2}</value></item></tagSet></item>"
+    aws.answers["DescribeImages"] = (status, image.replace("</item>", tags))
+    done = run(
+        *("verify", "--ami", "ami-0123456789abcdef0", "--instance-type", "g5.xlarge"),
+        **aws.environment,
+    )
+    assert done.returncode == 1  # this AWS answers no more
+    said = done.stderr.splitlines()
+    assert "will launch: g5.xlarge in eu-central-1 for ami-0123456789abcdef0" in said
+    assert "Traceback" not in done.stderr
+
+
 def test_a_dry_run_in_the_lab_starts_no_lab(run: Run, tmp_path: Path) -> None:
     done = run(*BUILD, "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
