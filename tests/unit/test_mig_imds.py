@@ -19,6 +19,7 @@ WHOLE = f"HTTP/1.1 200 OK\r\ncontent-length: {len(TAG)}\r\n\r\n{TAG}"
 def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
     """Answers each request with `answer`, in two parts; `keep`: never hangs up."""
     served: list[socket.socket] = []
+    monkeypatch.setattr(imds, "BUDGET", 30)  # what is said is the subject here, not how fast
 
     def start(answer: str, keep: bool = False, address: str = "127.0.0.1") -> list[str]:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
