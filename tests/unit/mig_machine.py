@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -114,13 +114,18 @@ class Machine:
         }
 
     def run(
-        self, *args: str, python: str = sys.executable, **env: str
+        self,
+        *args: str,
+        python: str = sys.executable,
+        stdout: int | IO[str] = subprocess.PIPE,
+        **env: str,
     ) -> subprocess.CompletedProcess[str]:
         """gpu-mig with these arguments."""
         return subprocess.run(
             [python, str(GPU_MIG), *args],
             env=self.env(**env),
-            capture_output=True,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
             text=True,
             check=False,
             timeout=120,

@@ -182,6 +182,23 @@ def test_validate_warns_of_slices_that_no_known_gpu_has(p4d):
     assert [w for w in warnings if "label 'odd': no GPU known here can hold 1g.15gb=3" in w]
 
 
+def test_an_answer_that_cannot_be_written_is_one_message_and_no_traceback(p4d):
+    with Path("/dev/full").open("w") as full:
+        done = p4d.run("list-profiles", "--labels", "--json", stdout=full)
+    assert done.returncode == 1
+    assert done.stderr == "gpu-mig: cannot write the answer: No space left on device\n"
+
+
+def test_a_reader_that_has_gone_has_read_enough(p4d):
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = p4d.run("list-profiles", "--labels", stdout=write)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("partition", "says"),
     [

@@ -27,11 +27,21 @@ def main(argv=None):
         error = e if isinstance(e, MigError) else world_failed(str(e))
         answer, text, status = {"error": error.message, "hint": error.hint}, "", error.exit_code
         print("gpu-mig: {}".format(error), file=sys.stderr)
-    if args.json:
-        print(json.dumps(answer, indent=2, sort_keys=True))
-    elif text:
-        print(text)
-    return status
+    said = json.dumps(answer, indent=2, sort_keys=True) if args.json else text
+    return _print(said) or status if said else status
+
+
+def _print(said):
+    """1 when it cannot be written; a reader that has gone (`| head`) has read enough."""
+    try:
+        print(said)
+        sys.stdout.flush()
+    except OSError as e:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or it is tried again at exit
+        if not isinstance(e, BrokenPipeError):
+            print("gpu-mig: cannot write the answer: {}".format(e.strerror), file=sys.stderr)
+            return 1
+    return 0
 
 
 def _terminated(signum, frame):
