@@ -38,6 +38,13 @@ class Front(Program):
         finally:
             sys.dont_write_bytecode = before
 
+    def parse_cleanup(self) -> None:
+        """See invoke.Program."""
+        try:
+            super().parse_cleanup()
+        except ParseError as error:  # --help of no task
+            raise Exit(code=_refuse(f"{error}\n  see ./invoke --list", BAD_INPUT)) from None
+
     def parse_tasks(self) -> None:
         """See invoke.Program."""
         try:

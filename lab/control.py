@@ -25,12 +25,8 @@ from lab.settings import Lab, current
 _START_TIMEOUT = 30.0
 
 
-def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 30.0) -> Any:
-    """One of the lab's own calls. Raises OSError when the lab does not answer.
-
-    One that is down refuses at once; a busy machine answers late, and to take that for down would
-    start a second lab and sweep the first one's guests away.
-    """
+def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 5.0) -> Any:
+    """One of the lab's own calls. Raises OSError when the lab does not answer."""
     request = urllib.request.Request(
         f"{lab.endpoint}/_lab/{path}",
         data=json.dumps(body or {}).encode(),
@@ -43,8 +39,12 @@ def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float
 def status(lab: Lab | None = None) -> dict[str, Any] | None:
     """What the lab says of itself, or None when it is down."""
     lab = lab or current()
+    pid = _pid(lab)
+    # A busy machine answers late: to take that for down would start a second lab, and sweep the
+    # guests of this one away.
+    patience = _START_TIMEOUT if pid and _runs(pid) else 5.0
     try:
-        found: dict[str, Any] = call(lab, "status")
+        found: dict[str, Any] = call(lab, "status", timeout=patience)
     except (OSError, ValueError):
         return None
     return found

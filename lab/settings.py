@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,13 +90,16 @@ class Lab:
 def current() -> Lab:
     """The lab that `KILN_LAB_INDEX` names (default 0), kept below `KILN_LAB_STATE`.
 
-    Raises KilnError when it is no number that a lab can have.
+    Raises KilnError when it is no number that a lab can have, or `KILN_LAB_PORT` no port.
     """
     root = Path(os.environ.get("KILN_LAB_STATE", "/var/lib/kiln-lab")).absolute()
     index = os.environ.get("KILN_LAB_INDEX", "0")
-    if not index.isdigit() or int(index) > 255 - FIRST_NETWORK:
+    if not re.fullmatch(r"[0-9]{1,3}", index) or int(index) > 255 - FIRST_NETWORK:
         raise KilnError(
             f"KILN_LAB_INDEX={index}: no such lab",
             hint=f"a lab is a number from 0 to {255 - FIRST_NETWORK}; 0 is the usual one",
         )
+    port = os.environ.get("KILN_LAB_PORT", str(FIRST_PORT))
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
+        raise KilnError(f"KILN_LAB_PORT={port} is no port", hint="a port is a number up to 65535")
     return Lab(index=int(index), root=root)

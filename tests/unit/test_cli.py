@@ -174,6 +174,10 @@ def program(path: Path, says: str) -> str:
 # Bad input: exit code 2.
 
 
+def test_help_for_a_task_that_does_not_exist(refused: Refused) -> None:
+    assert "No idea what 'biuld' is" in refused(2, "--help", "biuld")
+
+
 def test_a_task_that_does_not_exist(refused: Refused) -> None:
     assert "'bulid'" in refused(2, "bulid")
 
@@ -279,9 +283,13 @@ def test_an_ami_to_verify_that_is_none(refused: Refused) -> None:
 
 
 def test_a_lab_that_cannot_be(refused: Refused) -> None:
-    message = refused(2, "lab.status", KILN_LAB_INDEX="88")
-    assert "KILN_LAB_INDEX=88" in message
-    assert "from 0 to 54" in message
+    for index in ("88", "x", "²"):
+        message = refused(2, "lab.status", KILN_LAB_INDEX=index)
+        assert f"KILN_LAB_INDEX={index}" in message
+        assert "from 0 to 54" in message
+    for port in ("99999", "http", "0"):
+        message = refused(2, "lab.status", KILN_LAB_PORT=port)
+        assert f"KILN_LAB_PORT={port} is no port" in message
 
 
 # The world failed: exit code 1.
