@@ -177,7 +177,7 @@ def test_an_instance_that_this_machine_cannot_start_is_terminated_with_ec2s_reas
             ImageId=source_ami, MinCount=1, MaxCount=1, KeyName=key[0], InstanceType="g4dn.xlarge"
         )
         instance_id = made["Instances"][0]["InstanceId"]
-        wait_for(ec2, instance_id, "terminated", timeout=20)
+        wait_for(ec2, instance_id, "terminated")
     finally:
         for name in taken:
             subprocess.run(["ip", "link", "delete", name], check=True)
