@@ -169,6 +169,8 @@ def test_tail_and_summary_go_on_into_the_rotated_files(tmp_path: Path) -> None:
     shown = gpu_xid("tail", "-n", "3", "--log", str(path)).stdout
     assert [line[-3:] for line in shown.splitlines()] == ["[1]", "[2]", "[3]"]
     assert "     4  xid  79" in gpu_xid("summary", "--log", str(path)).stdout
+    (tmp_path / "elsewhere").symlink_to(path)
+    assert "     4  xid  79" in gpu_xid("summary", "--log", str(tmp_path / "elsewhere")).stdout
 
 
 def test_a_log_in_the_raw_format_is_read_as_well(tmp_path: Path) -> None:

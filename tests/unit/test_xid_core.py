@@ -6,6 +6,7 @@
 
 import datetime
 import errno
+import fcntl
 import io
 import json
 import os
@@ -856,6 +857,18 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.seqs(), list(range(10)))
         row = self.rows()[-1]
         self.assertEqual((row["event"], row["events"]), ("dropped", 5))
+
+    def test_a_log_that_somebody_else_has_locked_is_waited_for(self):
+        monitor = self.monitor()
+        with open(self.log) as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            self.ring.say(XID_79)
+            monitor.work()
+            self.assertEqual(self.seqs(), [])
+            self.assertEqual(monitor.log.error.strerror, "another process holds its lock")
+        monitor.log.retry_at = None
+        monitor.work()
+        self.assertEqual(self.seqs(), [0])
 
     def test_a_write_cut_short_leaves_whole_lines_only(self):
         from gpu_xid import log as log_module

@@ -18,11 +18,12 @@ def files(path):
     """
     found = [open(path, "rb")]
     known = {_identity(found[0])}
-    folder, name = os.path.split(path)
-    numbers = [one[len(name) + 1 :] for one in os.listdir(folder or ".") if one.startswith(name)]
+    real = os.path.realpath(path)
+    folder, name = os.path.split(real + ".")
+    numbers = [one[len(name) :] for one in os.listdir(folder) if one.startswith(name)]
     for number in sorted(int(text) for text in numbers if text.isdigit() and text.isascii()):
         try:
-            file = open("%s.%d" % (path, number), "rb")
+            file = open("%s.%d" % (real, number), "rb")
         except OSError:
             continue
         if _identity(file) in known:  # in the middle of a rotation one file has two names

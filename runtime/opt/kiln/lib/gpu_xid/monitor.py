@@ -271,7 +271,7 @@ class Monitor:
             say(
                 3,
                 "cannot write %s: %s; events wait in memory (up to %d lines) and in the "
-                "kernel's ring" % (self.log.path, self.log.error, self.log.queue_lines),
+                "kernel's ring" % (self.log.path, self.log.error.strerror, self.log.queue_lines),
             )
 
     def _rotate(self):
@@ -282,7 +282,7 @@ class Monitor:
                 self.log.rotate()
                 self._save_position()
         except OSError as error:
-            say(4, "cannot rotate %s: %s" % (self.log.path, error))
+            say(4, "cannot rotate %s: %s" % (self.log.path, error.strerror))
 
     def _save_position(self):
         lines, log = self.lines, self.log
