@@ -112,6 +112,14 @@ def test_an_answer_that_cannot_be_written_is_one_message(command: list[str]) -> 
     assert done.stderr == "gpu-xid: cannot write the answer: No space left on device\n"
 
 
+def test_an_archive_that_cannot_be_read_to_its_end_is_one_message() -> None:
+    done = gpu_xid("replay", "/proc/self/mem")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "gpu-xid: /proc/self/mem: Input/output error\n",
+    )
+
+
 def test_a_log_edited_by_hand_is_shown_as_far_as_it_is_one(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"event":"xid","time":"t"}\n{"event":"xid"}\n[1]\n{"event":"x","time":"t"}\n')

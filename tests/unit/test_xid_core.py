@@ -177,6 +177,22 @@ class Meaning(unittest.TestCase):
         self.assertEqual(found["time"], "2026-09-15T00:30:27.000000Z")
         self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
 
+    def test_what_a_program_quotes_is_no_event_and_talos_own_lines_are_marked(self):
+        for line in (
+            "Jan  5 03:04:05 h app: > " + LINE,
+            "Jan  5 03:04:05 h app: [0m" + LINE,
+            "Jan  5 03:04:05 app: kernel: " + LINE,
+            "Jan  5 03:04:05 a:b: kernel: " + LINE,
+            "Jan  5 03:04:05 a::b: kernel: " + LINE,
+            "Jan  5 03:04:05 h kern.err app: " + LINE,
+            "Jan  5 03:04:05 h user.err kernel: " + LINE,
+            "10.5.0.2: kern: err: " + LINE,
+        ):
+            with self.subTest(line):
+                self.assertEqual(list(events([line])), [])
+        line = "10.5.0.2: user: warning: [2026-01-05T03:04:05Z]: " + LINE
+        self.assertEqual([row["injected"] for row in events([line])], [True])
+
     def test_a_number_in_brackets_behind_a_host_is_no_kernel_time(self):
         found = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
         self.assertIsNone(found["monotonic_us"])
@@ -284,6 +300,17 @@ FORMS = {
     "kubectl logs --prefix": ("[pod/dmesg-abc/dmesg] [   12.000005] %s", None, 12000005),
     "grep -r": ("/var/log/kern.log:Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
     "grep -n": ("123:[   12.000005] %s", None, 12000005),
+    "BusyBox": ("Jan  5 03:04:05 h kern.err kernel: [   12.000005] %s", None, 12000005),
+    "talosctl dmesg": (
+        "10.5.0.2: kern:     err: [2026-01-05T03:04:05.123456789Z]: %s",
+        "2026-01-05T03:04:05.123457Z",
+        None,
+    ),
+    "a host without a name": ("Jan  5 03:04:05 2001:db8::5 kernel: %s", None, None),
+    "an IPv4 address in IPv6": ("Jan  5 03:04:05 ::ffff:10.5.0.2 kernel: %s", None, None),
+    "a quote in an issue": ("> [   12.000005] %s", None, 12000005),
+    "a quote of a quote": (">> Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
+    "colours that lost their ESC": ("[32m[   12.000005] [0m[1;31m%s[0m", None, 12000005),
     "pdsh": ("node17: [   12.000005] %s", None, 12000005),
     "the event log itself": (
         '{"time":"2026-01-05T03:04:05.123456Z","event":"xid","monotonic_us":12000005,"raw":"%s"}',

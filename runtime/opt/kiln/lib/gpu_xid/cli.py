@@ -127,9 +127,15 @@ def _events_of(path):
         return _fail("standard input is closed", 2)
     source = sys.stdin.buffer if path == "-" else open(path, "rb")
     with source:
-        for found in events(source):
-            sys.stdout.write(json.dumps(found) + "\n")
-    return 0
+        found = events(source)
+        while True:
+            try:
+                row = next(found, None)
+            except OSError as error:
+                return _fail("%s: %s" % (path, error.strerror), 1)
+            if row is None:
+                return 0
+            sys.stdout.write(json.dumps(row) + "\n")
 
 
 def _log_path(options):
@@ -137,7 +143,7 @@ def _log_path(options):
 
 
 def one_line(row, colour=False):
-    """An event as a person reads it. What a process name holds must not steer the terminal."""
+    """An event as a person reads it."""
     kind = row["event"]
     if history.is_gpu_event(row):
         what = "%s %s" % ({"xid": "Xid", "sxid": "SXid"}[kind], row[kind])
@@ -154,9 +160,7 @@ def one_line(row, colour=False):
         rest = ", ".join("%s %s" % (k, v) for k, v in row.items() if k not in known and v)
         text = "%-10s %s" % (kind, rest)
     shade = _COLOURS.get(str(row.get("severity"))) if colour else None
-    text = "%s  %s" % (row["time"], text)
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else "\\x%02x" % ord(c) for c in text)
+    text = history.printable("%s  %s" % (row["time"], text))
     return "%s%s\033[0m" % (shade, text) if shade else text
 
 

@@ -86,3 +86,10 @@ def is_gpu_event(row):
 
 def _number(value):
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def printable(text):
+    """What a process name or a message holds must not steer the terminal it is shown on."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "\\x%02x" % ord(c) for c in text)
