@@ -20,7 +20,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "runtime", "opt", "kiln", "lib"))
 
-from gpu_xid import checkpoint, config, event, fold, kmsg, lean  # noqa: E402
+from gpu_xid import checkpoint, config, event, fold, hooks, kmsg, lean  # noqa: E402
 from gpu_xid.catalogue import Catalogue  # noqa: E402
 from gpu_xid.explain import UnknownCodeError, explain  # noqa: E402
 from gpu_xid.monitor import Monitor  # noqa: E402
@@ -884,6 +884,30 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.seqs(), list(range(10)))
         row = self.rows()[-1]
         self.assertEqual((row["event"], row["events"]), ("dropped", 5))
+
+    def test_hooks_get_an_event_again_whose_line_was_not_written_before_a_kill(self):
+        got = []
+
+        class Spool:
+            dropped = 0
+
+            def __init__(self, conf):
+                pass
+
+            def put(self, line):
+                got.append((line["seq"], line.get("catchup", False)))
+                return True
+
+        self.addCleanup(setattr, hooks, "Spool", hooks.Spool)
+        hooks.Spool = Spool
+        first = self.monitor()
+        first.log.path = "/dev/full"
+        self.ring.say(XID_79)
+        first.work()
+        self.kill(first)
+        self.monitor().stop()
+        self.assertEqual(got, [(0, False), (0, True)])
+        self.assertEqual(self.seqs(), [0])
 
     def test_a_log_that_somebody_else_has_locked_is_waited_for(self):
         monitor = self.monitor()
