@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
 
 from kiln import mig, xid
-from kiln.errors import KilnError
+from kiln.errors import KilnError, world_failed
 from kiln.paths import ROOT
 
 if TYPE_CHECKING:
@@ -34,15 +34,23 @@ def explained(entry: dict[str, Any]) -> str:
 def parse(file: str, *, as_json: bool) -> int:
     """Print the events of a kernel log, one a line; 0 whether there are any or not.
 
-    Raises KilnError (exit code 2) when the file cannot be read.
+    Raises KilnError when the file cannot be opened (exit code 2) or read to its end (1).
     """
     event = None
     with _opened(file) as log:
-        for event in xid.parse_stream(log):
-            print(json.dumps(event) if as_json else _event_line(event))
+        for event in _read(xid.parse_stream(log), file):
+            print(json.dumps(event) if as_json else xid.printable(_event_line(event)))
     if event is None and not as_json:
         print(f"no Xid and no SXid in {file}", file=sys.stderr)
     return 0
+
+
+def _read(events: Iterator[dict[str, Any]], file: str) -> Iterator[dict[str, Any]]:
+    """The events; what fails in here is the reading, not the printing."""
+    try:
+        yield from events
+    except OSError as error:
+        raise world_failed(f"{file}: {error.strerror}") from None
 
 
 def _event_line(event: dict[str, Any]) -> str:
@@ -118,6 +126,8 @@ def _agent_packages() -> Iterable[AgentPackage]:
 
 def _opened(file: str) -> BinaryIO:
     if file == "-":
+        if sys.stdin is None:
+            raise KilnError("standard input is closed", hint="name a kernel log, or pipe one in")
         return sys.stdin.buffer
     try:
         return Path(file).open("rb")

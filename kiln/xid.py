@@ -27,6 +27,12 @@ def explain(code: str | int) -> dict[str, Any]:
     return entry
 
 
+def printable(text: str) -> str:
+    """A text from a kernel log without what would steer the terminal it is shown on."""
+    shown: str = runtime_import.load("gpu_xid.history").printable(text)
+    return shown
+
+
 def parse_stream(
     lines: Iterable[str | bytes] | BinaryIO, *, notes: bool = False
 ) -> Iterator[dict[str, Any]]:

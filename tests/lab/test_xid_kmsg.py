@@ -223,6 +223,24 @@ def test_rotation_by_the_monitor_and_by_others_loses_nothing(monitor: Monitor) -
     assert len(list(monitor.folder.glob("gpuevent.log.*"))) > 5
 
 
+def test_a_log_behind_a_link_rotates_where_it_is_and_the_link_stays(
+    monitor: Monitor, tmp_path: Path
+) -> None:
+    disk = tmp_path / "another disk"
+    disk.mkdir()
+    monitor.log.symlink_to(disk / "gpuevent.log")
+    monitor.configure(max_bytes=4096, keep=100)
+    monitor.start()
+    for n in range(20):
+        say(monitor.xid(n))
+        time.sleep(0.01)
+    assert until((disk / "gpuevent.log.1").exists)
+    monitor.end()
+    assert monitor.log.is_symlink()
+    texts = [path.read_text() for path in disk.iterdir()]
+    assert sum(text.count(monitor.marker) for text in texts) == 20
+
+
 def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -114,6 +114,28 @@ def test_a_log_without_an_event_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert "pid 0 x (x3): " in capsys.readouterr().out
 
 
+def test_a_process_name_in_a_log_cannot_steer_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "kernel.log"
+    log.write_text("NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=\x1b]0;x\x07, GPU has fallen off\n")
+    assert offline.parse(str(log), as_json=False) == 0
+    assert "\\x1b]0;x\\x07" in capsys.readouterr().out
+
+
+def test_a_log_that_cannot_be_read_to_its_end_is_one_message(tmp_path: Path) -> None:
+    done = invoke(tmp_path, "xid.parse", "/proc/self/mem")
+    assert (done.returncode, done.stderr) == (1, b"error: /proc/self/mem: Input/output error\n")
+
+
+def test_a_closed_standard_input_is_one_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(KilnError, match="standard input is closed"):
+        offline.parse("-", as_json=True)
+
+
 def test_a_folder_in_the_environment_means_where_the_caller_is(tmp_path: Path) -> None:
     run = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
     run.mkdir(parents=True)

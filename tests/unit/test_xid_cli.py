@@ -129,12 +129,108 @@ def test_an_answer_that_cannot_be_written_is_one_message(command: list[str]) -> 
     assert done.stderr == "gpu-xid: cannot write the answer: No space left on device\n"
 
 
+def test_an_archive_that_cannot_be_read_to_its_end_is_one_message() -> None:
+    done = gpu_xid("replay", "/proc/self/mem")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "gpu-xid: /proc/self/mem: Input/output error\n",
+    )
+
+
 def test_a_log_edited_by_hand_is_shown_as_far_as_it_is_one(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"event":"xid","time":"t"}\n{"event":"xid"}\n[1]\n{"event":"x","time":"t"}\n')
     for command in ("tail", "summary"):
         done = gpu_xid(command, "--log", str(path))
         assert (done.returncode, done.stderr) == (0, "")
+
+
+ROW = {
+    "time": "2026-11-21T01:02:03.000000Z", "event": "xid", "xid": 79, "sxid": None,
+    "pci": "0000:3b:00", "severity": "fatal", "name": "GPU has fallen off the bus",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "counted"),
+    [
+        ({"count": "x"}, True),
+        ({"count": True}, True),
+        ({"lost": "x"}, True),
+        ({"severity": ["fatal"]}, False),
+        ({"time": 5}, False),
+        ({"pci": [1]}, False),
+        ({"xid": None}, False),
+        ({"name": {}}, False),
+        ({"gpu": "x"}, False),
+    ],
+)
+def test_a_value_of_the_wrong_kind_spoils_only_its_own_line(
+    tmp_path: Path, wrong: dict[str, object], counted: bool
+) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (ROW, {**ROW, **wrong}, ROW)))
+    for command in ("tail", "summary"):
+        done = gpu_xid(command, "--log", str(path))
+        assert (done.returncode, done.stderr) == (0, "")
+    done = gpu_xid("summary", "--json", "--log", str(path))
+    assert json.loads(done.stdout)["events"][0]["count"] == 2 + counted
+
+
+def test_what_a_crash_left_in_the_log_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\0" * 5000 + json.dumps(ROW).encode() + b"\n" + b"[" * 200000 + b"\n")
+    done = gpu_xid("tail", "--log", str(path))
+    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 1)
+
+
+def test_tail_and_summary_go_on_into_the_rotated_files(tmp_path: Path) -> None:
+    path = tmp_path / "gpuevent.log"
+    for number, place in enumerate(("gpuevent.log.10", "gpuevent.log.2", "gpuevent.log.1", "")):
+        file = tmp_path / place if place else path
+        file.write_text(json.dumps({**ROW, "pid": number}) + "\n")
+    (tmp_path / "gpuevent.log.0").hardlink_to(path)  # in the middle of a rotation
+    (tmp_path / "gpuevent.log.bak").write_text(json.dumps(ROW) + "\n")
+    shown = gpu_xid("tail", "-n", "3", "--log", str(path)).stdout
+    assert [line[-3:] for line in shown.splitlines()] == ["[1]", "[2]", "[3]"]
+    assert "     4  xid  79" in gpu_xid("summary", "--log", str(path)).stdout
+    (tmp_path / "elsewhere").symlink_to(path)
+    assert "     4  xid  79" in gpu_xid("summary", "--log", str(tmp_path / "elsewhere")).stdout
+
+
+def test_a_log_in_the_raw_format_is_read_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"[    1.234567] {XID}\n[    2.000000] {XID}\n")
+    assert gpu_xid("tail", "-n", "1", "--log", str(path)).stdout == (
+        "[    2.000000]  Xid 79     fatal   0000:3b:00: GPU has fallen off the bus, app[7]\n"
+    )
+    summary = gpu_xid("summary", "--log", str(path)).stdout
+    assert "     2  xid  79" in summary
+    assert "from [    1.234567] to [    2.000000]" in summary
+
+
+def test_a_process_name_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(json.dumps({**ROW, "pid": 7, "process": "\x1b[2J\r\ud800ok\u202e"}) + "\n")
+    done = gpu_xid("tail", "--log", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\\x1b[2J\\x0d\\xd800ok\\x202e[7]\n")
+
+
+@pytest.mark.parametrize(
+    ("closing", "status", "message"),
+    [
+        ("<&-", 2, "gpu-xid: standard input is closed\n"),
+        (">&-", 1, "gpu-xid: cannot write the answer: standard output is closed\n"),
+        (">&- 2>&-", 1, ""),
+    ],
+)
+def test_a_closed_descriptor_is_one_message(closing: str, status: int, message: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closing}', "sh", *PROGRAM, "replay", "-"],
+        input="", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (status, message)
 
 
 def test_explain_prints_meaning_action_and_sources() -> None:
@@ -151,6 +247,7 @@ def test_explain_prints_meaning_action_and_sources() -> None:
         (["explain", "seven"], "write 79, xid79 or sxid 12028"),
         (["replay", "/none"], "/none: No such file or directory"),
         (["summary", "--log", "/none"], "/none: No such file or directory"),
+        (["tail", "--log", ""], "'': No such file or directory"),
         (["monitor", "--bogus", "1"], "monitor knows --config"),
         (["monitor", "--log"], "--log needs a value"),
         (["monitor", "--config", "/none"], "/none: no such file"),

@@ -4,7 +4,9 @@
 """
 # ruff: noqa: B007, PTH100, PTH103, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH202, PTH208, RUF015, UP031
 
+import datetime
 import errno
+import fcntl
 import io
 import json
 import os
@@ -18,7 +20,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "runtime", "opt", "kiln", "lib"))
 
-from gpu_xid import checkpoint, config, event, kmsg, lean  # noqa: E402
+from gpu_xid import checkpoint, config, event, fold, hooks, kmsg, lean  # noqa: E402
 from gpu_xid.catalogue import Catalogue  # noqa: E402
 from gpu_xid.explain import UnknownCodeError, explain  # noqa: E402
 from gpu_xid.monitor import Monitor  # noqa: E402
@@ -175,6 +177,22 @@ class Meaning(unittest.TestCase):
         self.assertEqual(found["time"], "2026-09-15T00:30:27.000000Z")
         self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
 
+    def test_what_a_program_quotes_is_no_event_and_talos_own_lines_are_marked(self):
+        for line in (
+            "Jan  5 03:04:05 h app: > " + LINE,
+            "Jan  5 03:04:05 h app: [0m" + LINE,
+            "Jan  5 03:04:05 app: kernel: " + LINE,
+            "Jan  5 03:04:05 a:b: kernel: " + LINE,
+            "Jan  5 03:04:05 a::b: kernel: " + LINE,
+            "Jan  5 03:04:05 h kern.err app: " + LINE,
+            "Jan  5 03:04:05 h user.err kernel: " + LINE,
+            "10.5.0.2: kern: err: " + LINE,
+        ):
+            with self.subTest(line):
+                self.assertEqual(list(events([line])), [])
+        line = "10.5.0.2: user: warning: [2026-01-05T03:04:05Z]: " + LINE
+        self.assertEqual([row["injected"] for row in events([line])], [True])
+
     def test_a_number_in_brackets_behind_a_host_is_no_kernel_time(self):
         found = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
         self.assertIsNone(found["monotonic_us"])
@@ -282,6 +300,17 @@ FORMS = {
     "kubectl logs --prefix": ("[pod/dmesg-abc/dmesg] [   12.000005] %s", None, 12000005),
     "grep -r": ("/var/log/kern.log:Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
     "grep -n": ("123:[   12.000005] %s", None, 12000005),
+    "BusyBox": ("Jan  5 03:04:05 h kern.err kernel: [   12.000005] %s", None, 12000005),
+    "talosctl dmesg": (
+        "10.5.0.2: kern:     err: [2026-01-05T03:04:05.123456789Z]: %s",
+        "2026-01-05T03:04:05.123457Z",
+        None,
+    ),
+    "a host without a name": ("Jan  5 03:04:05 2001:db8::5 kernel: %s", None, None),
+    "an IPv4 address in IPv6": ("Jan  5 03:04:05 ::ffff:10.5.0.2 kernel: %s", None, None),
+    "a quote in an issue": ("> [   12.000005] %s", None, 12000005),
+    "a quote of a quote": (">> Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
+    "colours that lost their ESC": ("[32m[   12.000005] [0m[1;31m%s[0m", None, 12000005),
     "pdsh": ("node17: [   12.000005] %s", None, 12000005),
     "the event log itself": (
         '{"time":"2026-01-05T03:04:05.123456Z","event":"xid","monotonic_us":12000005,"raw":"%s"}',
@@ -365,6 +394,13 @@ class Explain(unittest.TestCase):
         self.assertIn("Xid 177", caught.exception.nearest)
         for wrong in ("", "seven", "xid", "-1", "79abc", "9" * 30):
             self.assertRaises(UnknownCodeError, explain, wrong)
+
+
+def unix_us(row):
+    """The time of a line of the log as UNIX microseconds."""
+    second, _, micro = row["time"].rstrip("Z").partition(".")
+    at = datetime.datetime.strptime(second + "+0000", "%Y-%m-%dT%H:%M:%S%z")
+    return int(at.timestamp()) * 1000000 + int(micro)
 
 
 class Ring:
@@ -500,6 +536,17 @@ class Machine(unittest.TestCase):
         third = self.monitor()
         third.stop()
         self.assertEqual(len(self.seqs()), 30)
+
+    def test_kill_after_a_lost_gpu_was_written_ahead_of_a_storm_does_not_report_it_again(self):
+        first = self.monitor()
+        for number in range(3):
+            self.ring.say(XID_31 % number)
+        self.ring.say("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.")
+        first.work()
+        self.kill(first)
+        self.monitor().stop()
+        self.assertEqual([row["event"] for row in self.rows()].count("gpu-lost"), 1)
+        self.assertEqual(len(self.seqs()), 3)
 
     def test_a_torn_last_line_is_mended(self):
         first = self.monitor()
@@ -644,6 +691,18 @@ class Machine(unittest.TestCase):
         self.assertEqual([row["raw"][-1] for row in rows], ["1", "4"])
         recoveries = [row["recovery"] for row in rows]
         self.assertEqual(recoveries, ["GPU Reset Required", "Drain and Reset"])
+
+    def test_more_faults_at_once_than_are_followed_lose_no_count(self):
+        self.ring = Ring(size=5000)
+        monitor = self.monitor()
+        for number in range(3 * fold.MAX_KEYS):
+            line = XID_31.replace("pid=7", "pid=%d" % (number if number % 3 else 0))
+            self.ring.say(line % number, usec=number)
+        monitor.work()
+        self.assertLessEqual(len(monitor.lines.storm.ends), fold.MAX_KEYS)
+        monitor.stop()
+        self.assertEqual(len(self.seqs()), 3 * fold.MAX_KEYS)
+        self.assertLess(len(self.rows()), 2.2 * fold.MAX_KEYS)
 
     def test_a_line_from_user_space_is_not_counted_among_the_kernels(self):
         monitor = self.monitor()
@@ -826,6 +885,42 @@ class Machine(unittest.TestCase):
         row = self.rows()[-1]
         self.assertEqual((row["event"], row["events"]), ("dropped", 5))
 
+    def test_hooks_get_an_event_again_whose_line_was_not_written_before_a_kill(self):
+        got = []
+
+        class Spool:
+            dropped = 0
+
+            def __init__(self, conf):
+                pass
+
+            def put(self, line):
+                got.append((line["seq"], line.get("catchup", False)))
+                return True
+
+        self.addCleanup(setattr, hooks, "Spool", hooks.Spool)
+        hooks.Spool = Spool
+        first = self.monitor()
+        first.log.path = "/dev/full"
+        self.ring.say(XID_79)
+        first.work()
+        self.kill(first)
+        self.monitor().stop()
+        self.assertEqual(got, [(0, False), (0, True)])
+        self.assertEqual(self.seqs(), [0])
+
+    def test_a_log_that_somebody_else_has_locked_is_waited_for(self):
+        monitor = self.monitor()
+        with open(self.log) as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            self.ring.say(XID_79)
+            monitor.work()
+            self.assertEqual(self.seqs(), [])
+            self.assertEqual(monitor.log.error.strerror, "another process holds its lock")
+        monitor.log.retry_at = None
+        monitor.work()
+        self.assertEqual(self.seqs(), [0])
+
     def test_a_write_cut_short_leaves_whole_lines_only(self):
         from gpu_xid import log as log_module
 
@@ -1002,6 +1097,26 @@ class Machine(unittest.TestCase):
         self.assertLess(times[1], times[0])
         self.assertLess(times[0], times[2])
 
+    def test_two_events_read_at_once_have_the_times_at_which_they_happened(self):
+        monitor = self.monitor()
+        now = int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1000000)
+        for number, ago in enumerate((9000000, 4000000, 3999999)):
+            self.ring.say(XID_31.replace("3b", "%02x" % number) % number, usec=now - ago)
+        monitor.work()
+        at = [unix_us(row) for row in self.rows() if row["event"] == "xid"]
+        self.assertEqual((at[1] - at[0], at[2] - at[1]), (5000000, 1))
+        self.assertLess(abs(time.time() * 1000000 - at[1] - 4000000), 1000000)
+
+    def test_an_event_of_a_kernel_clock_that_runs_fast_is_not_in_the_future(self):
+        monitor = self.monitor()
+        now = int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1000000)
+        self.ring.say(XID_79, usec=now - 1000)
+        self.ring.say(XID_31 % 1, usec=now + 3600000000)
+        monitor.work()
+        at = [unix_us(row) for row in self.rows() if row["event"] == "xid"]
+        self.assertLessEqual(at[0], at[1])
+        self.assertLess(at[1], time.time() * 1000000 + 1)
+
     def test_a_second_monitor_on_the_same_log_is_refused(self):
         self.monitor()
         with self.assertRaises(checkpoint.BusyError):
@@ -1074,13 +1189,13 @@ class Small(unittest.TestCase):
         fields = messages("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=100 %s, Ch 1")[0]
         fields.update(seq=1, usec=2, injected=False, action="sell 50 % of it, %s, %%")
         line = event.gpu_event(fields, 0, "b" * 32, 1, 2)
-        filled = json.loads(event.fill(event.template(line), fields))
-        self.assertEqual(list(dict(filled, time=line["time"]).items()), list(line.items()))
+        filled = json.loads(event.fill(event.template(line), fields, 0))
+        self.assertEqual(list(filled.items()), list(line.items()))
 
     def test_kmsg_escapes_are_undone(self):
         record = b"12,346,1803145136,-;name=pyth\\xc3\\xb6n\\x5cx, esc\\x09tab\n SUBSYSTEM=pci\n"
         self.assertEqual(
-            kmsg.decode(record), (12, 346, 1803145136, "name=pyth\u00f6n\\x, esc\ttab")
+            kmsg.decode(record.decode()), (12, 346, 1803145136, "name=pyth\u00f6n\\x, esc\ttab")
         )
 
     def test_a_bad_configuration_is_one_clear_sentence(self):

@@ -115,12 +115,17 @@ def test_a_hook_that_does_not_read_its_input_or_fails_is_only_reported(
     hook(tmp_path, "10-fail", "exit 3")
     (tmp_path / "xid.d" / "20-broken").write_bytes(b"\x7fELF not a program")
     (tmp_path / "xid.d" / "20-broken").chmod(0o755)
+    hook(tmp_path, "23-crlf", "true")
+    (tmp_path / "xid.d" / "23-crlf").write_bytes(b"#!/bin/sh\r\ntrue\r\n")
+    hook(tmp_path, "26-crash", "kill -SEGV $$")
     hook(tmp_path, "30-next", f"touch {tmp_path}/next")
     hooks.Spool(settings, str(tmp_path / "spool")).put(event(raw="x" * 200000))
     assert hooks_run.run(settings, str(tmp_path / "spool")) == 1
     said = capfd.readouterr().err
     assert "10-fail: exit status 3" in said
     assert "20-broken: cannot be run: Exec format error" in said
+    assert "23-crlf: cannot be run: its first line names a program that is not there" in said
+    assert "26-crash: ended by signal 11" in said
     assert (tmp_path / "next").exists()
 
 

@@ -106,11 +106,11 @@ class Resume:
         for line in self.covered:
             if line.get("first_seq", line["seq"]) <= seq <= line["seq"]:
                 logged = parse_message(line["raw"])
-                if logged is not None:
-                    logged["raw"] = line["raw"]
-                    logged["injected"] = line.get("injected", False)
-                    if fold.storm_key(logged) == fold.storm_key(fields):
-                        return True
+                if logged is None or logged["kind"] != fields["kind"]:
+                    continue
+                logged["injected"] = line.get("injected", False)
+                if fields["kind"] == "gpu-lost" or fold.storm_key(logged) == fold.storm_key(fields):
+                    return True
         return False
 
 

@@ -7,12 +7,9 @@ import os
 import sys
 import time
 
-from . import __version__, config
+from . import __version__, config, history
 from .catalogue import Catalogue
 
-# What a line must have to be shown as an event: the file may have been edited by hand.
-_KEYS = {"time", "event"}
-_GPU_KEYS = {"xid", "sxid", "pci", "severity", "name"}
 _COLOURS = {"fatal": "\033[1;31m", "error": "\033[31m", "warning": "\033[33m"}
 
 
@@ -22,6 +19,10 @@ def main(arguments):
     if not options.command:
         parser.print_help()
         return 2
+    if sys.stdout is None:
+        return _fail("cannot write the answer: standard output is closed", 1)
+    # A name that this terminal's character set lacks is shown escaped.
+    sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = options.run(options) or 0
         sys.stdout.flush()  # here, where a full disk can still be told
@@ -38,7 +39,7 @@ def main(arguments):
             _forget_output()
             return _fail("cannot write the answer: %s" % error.strerror, 1)
         wrong = isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
-        return _fail("%s: %s" % (error.filename, error.strerror), 2 if wrong else 1)
+        return _fail("%s: %s" % (error.filename or "''", error.strerror), 2 if wrong else 1)
 
 
 def _forget_output():
@@ -70,7 +71,7 @@ def _parser():
         sub.add_argument(option, help=text)
 
     sub = command("tail", _tail, "the newest events of the event log, for people")
-    sub.add_argument("-n", type=int, default=20, metavar="N", help="so many (20)")
+    sub.add_argument("-n", type=_count, default=20, metavar="N", help="so many (20)")
     sub.add_argument("-f", action="store_true", dest="follow", help="and those to come")
     _log_option(sub)
 
@@ -78,7 +79,7 @@ def _parser():
     sub.add_argument("code", nargs="+")
     sub.add_argument("--json", action="store_true")
 
-    sub = command("summary", _summary, "events by code, GPU and severity")
+    sub = command("summary", _summary, "events by code, GPU and severity, rotated files too")
     sub.add_argument("--json", action="store_true")
     _log_option(sub)
 
@@ -94,12 +95,19 @@ def _parser():
     return parser
 
 
+def _count(text):
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError("%r is no number of lines" % text)
+    return int(text)
+
+
 def _log_option(sub):
     sub.add_argument("--log", help="event log (the one of %s)" % config.PATH)
 
 
 def _fail(text, status):
-    sys.stderr.write("gpu-xid: %s\n" % text)
+    if sys.stderr is not None:
+        sys.stderr.write("gpu-xid: %s\n" % text)
     return status
 
 
@@ -115,31 +123,29 @@ def _replay(options):
 def _events_of(path):
     from .stream import events
 
+    if path == "-" and sys.stdin is None:
+        return _fail("standard input is closed", 2)
     source = sys.stdin.buffer if path == "-" else open(path, "rb")
     with source:
-        for found in events(source):
-            sys.stdout.write(json.dumps(found) + "\n")
-    return 0
+        found = events(source)
+        while True:
+            try:
+                row = next(found, None)
+            except OSError as error:
+                return _fail("%s: %s" % (path, error.strerror), 1)
+            if row is None:
+                return 0
+            sys.stdout.write(json.dumps(row) + "\n")
 
 
 def _log_path(options):
-    return options.log or config.load()["log"]
-
-
-def _rows(lines):
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and _KEYS.issubset(row):
-            yield row
+    return config.load()["log"] if options.log is None else options.log
 
 
 def one_line(row, colour=False):
     """An event as a person reads it."""
     kind = row["event"]
-    if kind in ("xid", "sxid") and _GPU_KEYS.issubset(row):
+    if history.is_gpu_event(row):
         what = "%s %s" % ({"xid": "Xid", "sxid": "SXid"}[kind], row[kind])
         where = row["pci"] if row.get("gpu") is None else "GPU %d (%s)" % (row["gpu"], row["pci"])
         text = "%-10s %-7s %s: %s" % (what, row["severity"], where, row["name"] or "unknown code")
@@ -153,16 +159,22 @@ def one_line(row, colour=False):
         known = ("time", "event", "boot_id", "seq", "monotonic_us", "version", "safe")
         rest = ", ".join("%s %s" % (k, v) for k, v in row.items() if k not in known and v)
         text = "%-10s %s" % (kind, rest)
-    shade = _COLOURS.get(row.get("severity")) if colour else None
-    text = "%s  %s" % (row["time"], text)
+    shade = _COLOURS.get(str(row.get("severity"))) if colour else None
+    text = history.printable("%s  %s" % (row["time"], text))
     return "%s%s\033[0m" % (shade, text) if shade else text
 
 
 def _tail(options):
     path = _log_path(options)
     colour = sys.stdout.isatty()
-    file = open(path, "rb")
-    for row in collections.deque(_rows(file), max(options.n, 0)):
+    file, *older = history.files(path)
+    newest = collections.deque(history.rows(file), options.n)
+    for rotated in older:
+        with rotated:
+            if len(newest) < options.n:
+                more = collections.deque(history.rows(rotated), options.n - len(newest))
+                newest.extendleft(reversed(more))
+    for row in newest:
         print(one_line(row, colour))
     rest = b""
     while options.follow:
@@ -171,7 +183,7 @@ def _tail(options):
         data = rest + new
         whole = data.rfind(b"\n") + 1
         rest = data[whole:]
-        for row in _rows(data[:whole].splitlines()):
+        for row in history.rows(data[:whole].splitlines()):
             print(one_line(row, colour))
         if moved:
             file.close()
@@ -227,15 +239,16 @@ def _explain(options):
 
 def _summary(options):
     counts, lost, injected = {}, 0, 0
-    with open(_log_path(options), "rb") as file:
-        for row in _rows(file):
-            number = row.get("count", 1)
+    for file in reversed(history.files(_log_path(options))):
+        for row in history.rows(file):
             lost += row.get("lost", 0)
-            if row["event"] in ("xid", "sxid") and _GPU_KEYS.issubset(row):
+            if history.is_gpu_event(row):
+                number = row.get("count", 1)
                 injected += number if row.get("injected") else 0
                 key = (row["event"], row[row["event"]], row["name"], row["pci"], row["severity"])
                 old = counts.get(key, [0, row["time"], ""])
                 counts[key] = [old[0] + number, min(old[1], row["time"]), max(old[2], row["time"])]
+        file.close()
     order = sorted(counts.items(), key=lambda item: -item[1][0])
     names = ("kind", "code", "name", "pci", "severity", "count", "first", "last")
     rows = [dict(zip(names, key + tuple(value))) for key, value in order]  # noqa: B905

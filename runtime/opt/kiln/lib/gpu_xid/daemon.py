@@ -33,7 +33,10 @@ def main(options):
     state = options.pop("state", None)
 
     def load():
-        return config.load(path or config.PATH, missing_ok=path is None, **options)
+        conf = config.load(path or config.PATH, missing_ok=path is None, **options)
+        # Rotation renames: a link to another disk must stay, and the files must rotate over there.
+        conf["log"] = os.path.realpath(conf["log"])
+        return conf
 
     try:
         conf = load()
@@ -41,7 +44,7 @@ def main(options):
         say(3, str(error))
         return 2
     if state is None:
-        own = conf["log"] == config.DEFAULTS["log"]
+        own = conf["log"] == os.path.realpath(config.DEFAULTS["log"])
         state = _STATE_DIR + "/position" if own else conf["log"] + ".position"
     try:
         position_file = checkpoint.PositionFile(state)

@@ -10,24 +10,43 @@ _second = [None, ""]
 
 def timestamp(seconds):
     """UNIX seconds (float) -> `2026-11-21T01:02:03.456789Z` (agent: %Y-%m-%dT%H:%M:%S.%f, UTC)."""
-    whole, micro = divmod(round(seconds * 1000000), 1000000)  # floors, also before 1970
+    unix_us = round(seconds * 1000000)
+    return "%s.%06dZ" % (_to_the_second(unix_us), unix_us % 1000000)
+
+
+def _to_the_second(unix_us):
+    whole = unix_us // 1000000  # floors, also before 1970
     if whole != _second[0]:
         t = time.gmtime(whole)
         _second[1] = "%04d-%02d-%02dT%02d:%02d:%02d" % t[:6]
         _second[0] = whole
-    return "%s.%06dZ" % (_second[1], micro)
+    return _second[1]
 
 
-def kernel_time(usec):
-    """Wall-clock seconds of a kernel timestamp, from the clocks as they stand now.
+class Clock:
+    """Wall-clock time of kernel timestamps.
 
-    Taken anew for each event, so a changed clock corrects what follows. The kernel's log clock
-    may drift from CLOCK_MONOTONIC over weeks; an event never lies in the future for that.
+    From the clocks as they stand when the event is read, so a changed clock corrects what
+    follows. They are asked again for each event that is newer than the last look at them, or
+    after `forget`. The kernel's log clock may drift from CLOCK_MONOTONIC over weeks; an event
+    never lies in the future for that.
     """
-    now = time.time()
-    if usec is None:
-        return now
-    return min(now, now - time.clock_gettime(time.CLOCK_MONOTONIC) + usec / 1000000.0)
+
+    def __init__(self):
+        self.forget()
+
+    def forget(self):
+        """Look again at the next event."""
+        self.unix_us = self.monotonic_us = -1
+
+    def time_of(self, usec):
+        """UNIX microseconds of a kernel timestamp (microseconds since boot; None is now)."""
+        if usec is None or usec > self.monotonic_us:
+            self.unix_us = round(time.time() * 1000000)
+            self.monotonic_us = round(time.clock_gettime(time.CLOCK_MONOTONIC) * 1000000)
+            if usec is None or usec > self.monotonic_us:
+                return self.unix_us
+        return self.unix_us - self.monotonic_us + usec
 
 
 # Present in each Xid and SXid line, null when unknown, in this order.
@@ -80,32 +99,40 @@ def gpu_event(fields, when, boot, seq, usec):
     return line
 
 
-# What differs from one event to the next of the same code on the same GPU.
+# What differs from one event to the next of the same code on the same GPU, in the line's order.
 _VARIES = ("time", "seq", "monotonic_us", "pid", "process", "raw")
 _HOLE = "\0"
 
 
 def template(line):
-    """The line of an event like this one as a text with a hole for each of `_VARIES`."""
-    text = lean.dumps(dict(line, **dict.fromkeys(_VARIES, _HOLE)))
-    return text.replace("%", "%%").replace(lean.quote(_HOLE), "%s") + "\n"
+    """The line of an event like this one as the texts before, between and behind `_VARIES`."""
+    text = lean.dumps(dict(line, **dict.fromkeys(_VARIES, _HOLE))) + "\n"
+    return text.split(lean.quote(_HOLE))
 
 
-def fill(holes, fields):
+def fill(template, fields, unix_us):
     """What `encode(gpu_event(…))` gives, for fields to which that template applies.
 
-    Building and encoding the dict anew for each event is half of what an event costs.
+    Building and encoding the dict anew for each event is half of what an event costs. Joined,
+    as `%` looks at each character of the template again.
     """
-    pid, process, usec = fields["pid"], fields["process"], fields["usec"]
-    return (
-        holes
-        % (
-            '"%s"' % timestamp(kernel_time(usec)),
-            fields["seq"],
-            usec,
-            "null" if pid is None else pid,
+    to_time, to_seq, to_usec, to_pid, to_process, to_raw, end = template
+    pid, process = fields["pid"], fields["process"]
+    return "".join(
+        (
+            to_time,
+            '"%s.%06dZ"' % (_to_the_second(unix_us), unix_us % 1000000),
+            to_seq,
+            str(fields["seq"]),
+            to_usec,
+            str(fields["usec"]),
+            to_pid,
+            "null" if pid is None else str(pid),
+            to_process,
             "null" if process is None else lean.quote(process),
+            to_raw,
             lean.quote(fields["raw"]),
+            end,
         )
     ).encode("ascii")
 

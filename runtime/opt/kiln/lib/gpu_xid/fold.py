@@ -19,7 +19,7 @@ from .parse import fixed_start, parse_message
 # Kernel lines of one SXid come back to back; this is for one that straddles two reads.
 DETAIL_WAIT_S = 0.05
 # Different faults followed at the same time. A made-up flood cannot grow the table past this.
-MAX_KEYS = 512
+MAX_KEYS = 256
 # Storms that are recognised by how their lines begin: as many as a machine has GPUs.
 _MAX_RUNNING = 16
 
@@ -107,12 +107,10 @@ class Storm:
             out.append(self._folded(key))
             ends = self.ends[key] = ends + self.window_us  # it may go on in the next window
         if ends is None or usec >= ends:  # a first occurrence, or after a quiet window again
-            self.ends.pop(key, None)
-            if len(self.ends) >= MAX_KEYS:
-                oldest = next(iter(self.ends))
-                if oldest in self.held:
-                    out.append(self._folded(oldest))
-                del self.ends[oldest]
+            if ends is not None:
+                del self.ends[key]  # to stand last again
+            elif len(self.ends) >= MAX_KEYS:
+                self._forget_older_half(out)
             self.ends[key] = usec + self.window_us
             out.append(event)
             return out
@@ -152,6 +150,13 @@ class Storm:
         self.ends.clear()
         return out
 
+    def _forget_older_half(self, out):
+        """Many at once: to find the oldest of a dict is to step over all that were removed."""
+        for key in list(self.ends)[: MAX_KEYS // 2]:
+            if key in self.held:
+                out.append(self._folded(key))
+            del self.ends[key]
+
     def _hold(self, key, event, ends):
         due = time.monotonic() + self.window_us / 1000000.0
         held = self.held[key] = _Held(event, ends, due)
@@ -188,15 +193,14 @@ def storm_key(fields):
     A line that somebody wrote from user space never counts as one of the kernel's.
     """
     get = fields.get
-    return (
-        get("xid"),
-        fields["pci"],
-        get("gpu_instance"),
-        get("compute_instance"),
+    key = (
+        fields["head"],
         fields["pid"],
         fields["process"],
         fields["injected"],
-        letters(fields["raw"]),
-        # Only where the message itself says where: SXid and NVLink.
-        () if get("plain") else tuple(map(get, ("sxid", "link", "intrinfo", "error_status"))),
+        letters(fields["message"]),
     )
+    if get("plain"):
+        return key
+    # Where the message itself says where: SXid and NVLink.
+    return key + tuple(map(get, ("sxid", "link", "intrinfo", "error_status")))

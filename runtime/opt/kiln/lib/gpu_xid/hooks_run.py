@@ -1,5 +1,6 @@
 """`gpu-xid hooks`: run every executable of the hook directory on every event in the spool."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -42,7 +43,10 @@ def _run_one(program, event, timeout_s):
     try:
         child = subprocess.Popen([program], stdin=subprocess.PIPE, start_new_session=True)
     except OSError as error:
-        sys.stderr.write("gpu-xid: %s: cannot be run: %s\n" % (program, error.strerror))
+        trouble = error.strerror
+        if error.errno == errno.ENOENT and os.path.exists(program):
+            trouble = "its first line names a program that is not there (or ends in CRLF)"
+        sys.stderr.write("gpu-xid: %s: cannot be run: %s\n" % (program, trouble))
         return False
     try:
         child.communicate(event, timeout=timeout_s)
@@ -51,6 +55,8 @@ def _run_one(program, event, timeout_s):
         child.wait()
         sys.stderr.write("gpu-xid: %s: killed after %s s\n" % (program, timeout_s))
         return False
-    if child.returncode:
+    if child.returncode < 0:
+        sys.stderr.write("gpu-xid: %s: ended by signal %d\n" % (program, -child.returncode))
+    elif child.returncode:
         sys.stderr.write("gpu-xid: %s: exit status %d\n" % (program, child.returncode))
     return child.returncode == 0

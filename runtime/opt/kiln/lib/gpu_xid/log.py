@@ -120,7 +120,10 @@ class EventLog:
     def _append(self, lines):
         """Write whole lines and take them off the list; a line cut short is taken back."""
         # `gpu-xid health` appends to the same file. Who holds the lock too long is not waited for.
-        fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(errno.EAGAIN, "another process holds its lock", self.path) from None
         try:
             self.size = os.fstat(self.fd).st_size
             while lines:

@@ -156,7 +156,9 @@ class Monitor:
             (prefix, seq, usec, text), more = self.reader.decode(record)
             if seq is not None and seq <= safe:
                 self.lines.learn(text)
-            elif not (self.resume.covered and self._covered(seq, text, prefix >= 8)):
+            elif self.resume.covered and self._covered(seq, text, prefix >= 8):
+                self.lines.learn(text)
+            else:
                 self.lines.take(seq, usec, text, prefix >= 8, more or marks)
         except Exception as error:
             say(3, "a kernel line could not be handled (%r): %r" % (error, record[:500]))
@@ -173,7 +175,7 @@ class Monitor:
     def _covered(self, seq, text, injected):
         for fields in messages(text):
             fields["seq"], fields["injected"] = seq, injected
-            if fields["kind"] in ("xid", "sxid") and self.resume.covers(fields):
+            if fields["kind"] in ("xid", "sxid", "gpu-lost") and self.resume.covers(fields):
                 return True
         return False
 
@@ -229,6 +231,7 @@ class Monitor:
 
     def work(self):
         busy = False
+        self.lines.clock.forget()
         for count, record in enumerate(self.reader.drain()):
             if not busy:
                 busy = True
@@ -268,7 +271,7 @@ class Monitor:
             say(
                 3,
                 "cannot write %s: %s; events wait in memory (up to %d lines) and in the "
-                "kernel's ring" % (self.log.path, self.log.error, self.log.queue_lines),
+                "kernel's ring" % (self.log.path, self.log.error.strerror, self.log.queue_lines),
             )
 
     def _rotate(self):
@@ -279,7 +282,7 @@ class Monitor:
                 self.log.rotate()
                 self._save_position()
         except OSError as error:
-            say(4, "cannot rotate %s: %s" % (self.log.path, error))
+            say(4, "cannot rotate %s: %s" % (self.log.path, error.strerror))
 
     def _save_position(self):
         lines, log = self.lines, self.log

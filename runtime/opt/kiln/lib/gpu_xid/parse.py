@@ -18,7 +18,9 @@ _NVLINK_WORDS = ("Fatal", "Nonfatal")
 # first comma that one of these follows. Set from the catalogue (`set_message_starts`).
 _starts = ()
 
-_places = {}  # what stands in the parentheses of an Xid line -> fields, as a cache
+# `PCI:0000:3b:00): 31`, what an Xid line has before its first comma -> the fields that say so.
+_heads = {}
+_MAX_HEADS = 256  # a flood of made-up addresses must not fill the memory
 
 
 def set_message_starts(starts):
@@ -31,11 +33,12 @@ def parse_message(text):
 
     `kind` is `xid`, `sxid`, `sxid-detail` (the Severity and Data records that follow an SXid),
     `uuid`, `serial`, `driver` or `gpu-lost` (fallen off the bus, said without an Xid).
-    `plain` is True for an Xid whose message is nothing but text: no further field was read in it.
+    `head` of an Xid or SXid is the text that says where and which code: the same text, the same
+    fault. `plain` is True for an Xid whose message is nothing but text: no field was read in it.
     """
+    if text.startswith("NVRM: Xid ("):
+        return _xid(text)
     if text.startswith("NVRM: "):
-        if text.startswith("Xid (", 6):
-            return _xid(text)
         return _note(text)
     if text.startswith("nvidia-nvswitch"):
         return _sxid(text)
@@ -80,51 +83,45 @@ def _code_and_body(text):
 
 
 def _xid(text):
-    end = text.find("): ", 11)
-    if end < 0:
-        return None
-    place = _place(text[11:end])
-    code, body = _code_and_body(text[end + 3 :])
-    if place is None or code is None:
-        return None
-    fields = place.copy()
-    fields["xid"] = code
+    head, _, body = text[11:].partition(",")
+    fields = _heads.get(head)
+    if fields is None:
+        where, _, rest = text[11:].partition("): ")
+        code, body = _code_and_body(rest)
+        fields = None if code is None else _new_head(where, code)
+        if fields is None:
+            return None
+    fields = fields.copy()
+    body = body.strip()
     if body.startswith("pid="):
         body = _process(body[4:], fields)
     fields["message"] = body
     if " caused by previous Xid " in body:
         fields["plain"] = False
         fields["caused_by_xid"] = _leading_number(body.rpartition("Xid ")[2])[0]
-    if 144 <= code <= 150:
-        fields["plain"] = False
+    if not fields["plain"] and 144 <= fields["xid"] <= 150:
         _nvlink(body, fields)
     return fields
 
 
-def _place(where):
-    """`PCI:0000:3b:00 GPU-I:05 GPU-CI:01` -> what all Xid fields there begin with, or None."""
-    try:
-        return _places[where]
-    except KeyError:
-        if len(_places) > 256:  # a flood of made-up addresses must not fill the memory
-            _places.clear()
-        _places[where] = _read_place(where)
-        return _places[where]
-
-
-def _read_place(where):
+def _new_head(where, code):
+    """`PCI:0000:3b:00 GPU-I:05 GPU-CI:01`, 31 -> what all such Xid lines begin with, or None."""
     parts = where.split(" ")
     pci = pci_address(parts[0])
     if pci is None or len(parts) > 3:
         return None
     # With all keys that an event gets on its way: a dict that need not grow is copied cheaply.
-    keys = ("xid", "pid", "process", "message", "raw", "seq", "usec", "injected")
-    fields = dict(dict.fromkeys(keys), kind="xid", pci=pci, plain=True)
+    fields = dict.fromkeys(("pid", "process", "message", "raw", "seq", "usec", "injected"))
+    head = "%s): %d" % (where, code)
+    fields.update(kind="xid", xid=code, pci=pci, head=head, plain=not 144 <= code <= 150)
     for part, (label, key) in zip(parts[1:], _INSTANCES):  # noqa: B905
         number = part[len(label) :]
         if not part.startswith(label) or not _is_number(number):
             return None
         fields[key] = int(number)
+    if len(_heads) >= _MAX_HEADS:
+        _heads.clear()
+    _heads[head] = fields
     return fields
 
 
@@ -205,6 +202,7 @@ def _sxid(text):
     if not close or pci is None or code is None:
         return None
     fields = {"kind": "sxid", "sxid": code, "pci": pci, "pid": None, "process": None}
+    fields["head"] = "%s): %d" % (where, code)
     fields["nvswitch"] = switch
     fields["message"] = body
     if body.startswith(("Severity ", "Data {")):

@@ -11,8 +11,14 @@ _MAX_TEMPLATES = 64  # under 1 KiB each; more than that many codes and GPUs at a
 
 def messages(text):
     """What a record says: usually one dict; a record of several lines may hold more."""
+    if "\n" not in text:
+        fields = parse_message(text)
+        if fields is None:
+            return ()
+        fields["raw"] = text
+        return (fields,)
     found = []
-    for part in _parts(text) if "\n" in text else (text,):
+    for part in _parts(text):
         fields = parse_message(part)
         if fields is not None:
             fields["raw"] = part
@@ -39,13 +45,6 @@ def _parts(text):
     return parts
 
 
-def _alike(fields):
-    """The lines of plain events that agree in this differ only in what `event.fill` fills in."""
-    get = fields.get
-    slice_of = get("gpu_instance"), get("compute_instance")
-    return fields["xid"], fields["pci"], slice_of, fields["injected"]
-
-
 class Pipeline:
     """Holds what an event needs beside its own line. `write(line_bytes, sync, events)` gets each
     line; `spool.put(line_dict)` each event, but for those like one that it said False to."""
@@ -56,7 +55,10 @@ class Pipeline:
         self.spool = spool
         self.driver = host.driver_version()
         self.gpus = host.Gpus(host.gpu_addresses())
-        self.templates = {}  # code, GPU, … -> (line with holes, sync); see `_write_like`
+        self.clock = event.Clock()
+        # (head, injected) of plain events -> (template, sync): all their lines differ only in what
+        # `event.fill` fills in.
+        self.templates = {}
         self.details = fold.Details()
         self.storm = fold.Storm(0)
         self.fallen = set()  # GPUs already reported as off the bus
@@ -145,7 +147,7 @@ class Pipeline:
         if lost:
             fields["xid"] = None
         when = fields.get("when")
-        when = event.kernel_time(fields["usec"]) if when is None else when
+        when = self.clock.time_of(fields["usec"]) / 1000000.0 if when is None else when
         return event.gpu_event(
             fields, when, fields.get("boot", self.boot), fields["seq"], fields["usec"]
         )
@@ -154,7 +156,11 @@ class Pipeline:
         """Write events in order, each with `safe` where others are still held back."""
         for place, fields in enumerate(events):
             plain = fields.get("plain") and len(events) == 1 and self.safe() == fields["seq"]
-            if plain and self._write_like(fields):
+            known = self.templates.get((fields["head"], fields["injected"])) if plain else None
+            if known is not None:
+                template, sync = known
+                unix_us = self.clock.time_of(fields["usec"])
+                self.write(event.fill(template, fields, unix_us), sync)
                 continue
             line = self.line_of(fields)
             if line["seq"] is not None:
@@ -169,20 +175,10 @@ class Pipeline:
             if plain and not concerns_hooks and fields["xid"] in self.catalogue.plain:
                 self._remember(fields, event.template(line), sync)
 
-    def _write_like(self, fields):
-        """Write an event as an earlier one of the same code on the same GPU was written. False if
-        there was none, or if such events concern the hooks."""
-        known = self.templates.get(_alike(fields))
-        if known is None:
-            return False
-        holes, sync = known
-        self.write(event.fill(holes, fields), sync)
-        return True
-
-    def _remember(self, fields, holes, sync):
+    def _remember(self, fields, template, sync):
         if len(self.templates) >= _MAX_TEMPLATES:
             self.templates.clear()
-        self.templates[_alike(fields)] = holes, sync
+        self.templates[fields["head"], fields["injected"]] = template, sync
 
     def meta(self, name, seq, usec, **more):
         """A line about the monitor itself (`start`, `stop`, `overrun`, `driver`). Not in raw."""

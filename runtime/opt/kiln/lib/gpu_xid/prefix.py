@@ -13,6 +13,8 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 # Bounded: int() refuses thousands of digits.
 _KMSG = re.compile(r"(\d{1,9}),(\d{1,20}),(\d{1,20}),[^;]{0,200};")
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+_BARE_COLOUR = re.compile(r"\[\d{1,2}(?:;\d{1,2}){0,3}m")  # copied from where ESC is not kept
+_QUOTE = re.compile(r"(?:> ?){1,5}")  # an issue, a mail
 _DELTA = r"(?: <[ +.\d]{1,30}>| {0,30})"  # dmesg -d, journalctl -o short-delta
 _KERNEL_TIME = re.compile(r"\[ *(\d{1,12})(?:\.(\d{1,9}))?" + _DELTA + r"\](?:\[ *[TC]\d+\])? ")
 _CALLER = re.compile(r"\[ *[TC]\d+\] ")
@@ -30,7 +32,9 @@ _UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 _DECODED = re.compile(r"[a-z0-9]{3,8} *:[a-z]{3,6} *: ")
 _LEVEL = re.compile(r"<(\d{1,3})>(?:1 )?")
 _HOST = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{0,254} "
+    r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,254}|(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
+    r"|[0-9a-f:]{0,30}::[0-9a-f:.]{0,30}[0-9a-f]) "
+    r"(?:kern\.[a-z]{3,7} )?"  # BusyBox
     r"(?=kernel: |kernel - |kernel\[\d+\]: |\[\d+\] NVRM|\[\d+\] nvidia|\[ *\d+\.\d+\] )"
 )
 # Who collected the line (a file and line number, a host, a pod), at the very beginning only: in
@@ -38,6 +42,9 @@ _HOST = re.compile(
 _COLLECTED = re.compile(
     r"(?:\[pod/[^\]]{1,300}\] |[A-Za-z0-9/][A-Za-z0-9./_-]{0,254}:(?:\d{1,9}:)? ?)"
     r"(?=\[ *\d+\.\d+|\[[A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ])"
+)
+_TALOS = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9._:-]{0,254}: )?([a-z]{3,8}): {1,8}[a-z]{3,7}: \[(?=\d{4}-\d\d-\d\dT)"
 )
 _CONTAINER = re.compile(r"std(?:out|err) [FP] ")  # Kubernetes' log files
 _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$")
@@ -66,6 +73,10 @@ def strip(line):
     """One archived line -> Stripped. Takes off what it knows, in the order it can stand there."""
     if "\x1b" in line:
         line = _COLOUR.sub("", line)  # dmesg --color=always
+    elif "[0m" in line:
+        line = _BARE_COLOUR.sub("", line)
+    if line.startswith(">"):
+        line = line[_QUOTE.match(line).end() :]
     if line.lstrip()[:1] in ("{", '"'):
         return _strip_json(line)
     found = Stripped(line)
@@ -84,6 +95,12 @@ def strip(line):
     if match:
         found.injected = not match.group().startswith("kern")
         rest = rest[match.end() :]
+    match = _TALOS.match(rest)
+    if match:
+        found.injected = match.group(1) != "kern"
+        when, _, found.text = rest[match.end() :].partition("]: ")
+        _stamp(when + " ", found)
+        return found
     rest = rest[6:] if rest.startswith("[...] ") else rest
     match = _COLLECTED.match(rest)
     rest = rest[match.end() :] if match else rest
