@@ -48,6 +48,7 @@ def run(
             progress.say(f"will launch: {kinds} in {target.region} for {recipe.name}")
         target = replace(target, account=aws.account(target))
         progress.say(f"account: {target.account}")
+    aws.make_clients_ahead(target)
     if dry_run:
         _print_plans([planning.plan(recipe, target, options) for recipe in recipes], as_json)
         return 0
