@@ -20,10 +20,7 @@ def matrix_file() -> Path:
 
 
 def packer_dir() -> Path:
-    """Where rendered HCL goes; `KILN_PACKER_DIR` moves it.
-
-    It must stay two levels below the checkout's root: the HCL names `../../provisioners`.
-    """
+    """Where rendered HCL goes; `KILN_PACKER_DIR` moves it."""
     return Path(os.environ.get("KILN_PACKER_DIR", ROOT / "packer")).absolute()
 
 

@@ -27,12 +27,12 @@ MINE = ("build.pkr.hcl", "plugins.pkr.hcl", "packer-1.6", "files")
 """What render writes into a recipe's folder; anything else there is not its business."""
 
 
-def render(recipe: Recipe) -> dict[str, str]:
-    """Path in `packer/<recipe.name>/` → text.
+def render(recipe: Recipe, folder: Path | None = None) -> dict[str, str]:
+    """Path in `folder` (`packer/<recipe.name>/` when None) → text.
 
     Raises KilnError when a component has no provisioner or names an unknown key or field.
     """
-    values = template_values.values(recipe)
+    values = template_values.values(recipe, folder or ROOT / "packer" / recipe.name)
     build = _templates().get_template("build.pkr.hcl.j2")
     plugins = _templates().get_template("plugins.pkr.hcl.j2")
     return {
@@ -48,7 +48,7 @@ def render(recipe: Recipe) -> dict[str, str]:
 def write(recipe: Recipe, folder: Path | None = None) -> Path:
     """Render into `folder` (`packer/<recipe.name>/` when None) and return it."""
     folder = folder or default_folder() / recipe.name
-    files = render(recipe)
+    files = render(recipe, folder)
     for path in sorted(set(_present(folder)) - set(files)):
         (folder / path).unlink()
     for path, text in files.items():
@@ -84,7 +84,7 @@ def stale(recipes: Iterable[Recipe]) -> list[str]:
     lines = []
     for recipe in chosen:
         folder = default_folder() / recipe.name
-        files = render(recipe)
+        files = render(recipe, folder)
         present = _present(folder)
         for path in sorted(set(files) | set(present)):
             shown = f"packer/{recipe.name}/{path}"

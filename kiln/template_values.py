@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,14 +16,15 @@ from kiln.paths import KNOWLEDGE, PROVISIONERS, ROOT, RUNTIME, RUNTIME_VARIANTS
 from kiln.recipe import Recipe
 
 
-def values(recipe: Recipe) -> dict[str, Any]:
-    """What the templates in templates/packer/ are filled with.
+def values(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """What the templates in templates/packer/ are filled with; they are rendered into `folder`.
 
     Raises KilnError when a component has no provisioner, or names a key or a field that does not
     exist.
     """
     chosen = [components.get(name).for_recipe(recipe) for name in recipe.components]
     _require_provisioners(recipe, chosen)
+    checkout = os.path.relpath(ROOT, folder.resolve())
     keys = {key for component in chosen for key in component.keys.values()}
     return {
         "recipe": recipe,
@@ -29,7 +32,8 @@ def values(recipe: Recipe) -> dict[str, Any]:
         "description": _description(recipe),
         "tags": _tags(recipe),
         "environment": _environment(recipe),
-        "uploads": _uploads(),
+        "checkout": checkout,
+        "uploads": _uploads(checkout),
         "components": _steps(chosen),
         "sha256": _hashes(chosen),
         "signing_keys": _fingerprints(keys),
@@ -78,12 +82,11 @@ def _environment(recipe: Recipe) -> list[str]:
     ]
 
 
-def _uploads() -> list[str]:
+def _uploads(checkout: str) -> list[str]:
     """Folders that go to /var/tmp/kiln on the build instance, under their own names."""
     shared = [PROVISIONERS / "lib", RUNTIME, RUNTIME_VARIANTS]
-    return [f"../../{path.relative_to(ROOT).as_posix()}" for path in shared if path.is_dir()] + [
-        "files"
-    ]
+    found = [path.relative_to(ROOT).as_posix() for path in shared if path.is_dir()]
+    return [*(f"{checkout}/{path}" for path in found), "files"]
 
 
 def _steps(chosen: list[Component]) -> list[dict[str, Any]]:

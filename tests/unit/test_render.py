@@ -180,6 +180,19 @@ def test_a_first_render_writes_everything_and_a_second_nothing(
     assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
+def test_rendered_elsewhere_it_names_the_same_scripts_and_is_the_same_image(
+    folder: Path, recipes: list[Recipe]
+) -> None:
+    here = render.digest(recipes[0])
+    made = render.write(recipes[0], folder / recipes[0].name)
+    text = (made / render.BUILD).read_text()
+    scripts = re.findall(r'script += "(.+)"', text)
+    assert len(scripts) > 10
+    assert {(made / path).resolve().parent for path in scripts} == {ROOT / "provisioners"}
+    assert all((made / path).is_file() for path in scripts)
+    assert render.digest(recipes[0]) == here
+
+
 def test_an_edited_a_lost_and_a_left_over_file_are_stale(
     folder: Path, recipes: list[Recipe]
 ) -> None:

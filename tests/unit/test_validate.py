@@ -10,7 +10,6 @@ import pytest
 from kiln import matrix, packer, render
 from kiln.errors import KilnError
 from kiln.packer import Packer
-from kiln.paths import ROOT
 from kiln.recipe import Recipe
 from kiln.validate import validate
 
@@ -26,8 +25,6 @@ def real() -> Packer:
 @pytest.fixture
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
     """Two rows, rendered where nobody else renders."""
-    for name in ("provisioners", "runtime", "runtime-variants"):
-        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
     return matrix.load_recipes()[:2]
 
@@ -36,8 +33,8 @@ def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """Let what is rendered differ, as if the template did."""
     real = render.render
 
-    def other(recipe: Recipe) -> dict[str, str]:
-        files = real(recipe)
+    def other(recipe: Recipe, folder: Path | None = None) -> dict[str, str]:
+        files = real(recipe, folder)
         assert any(old in text for text in files.values())
         return {path: text.replace(old, new) for path, text in files.items()}
 
