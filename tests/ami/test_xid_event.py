@@ -10,12 +10,13 @@ pytestmark = pytest.mark.boot
 
 # The kernel log may be shared (lab guests): the event carries a name and a PCI address that no
 # other run has. One address for all would be folded as a storm of one event.
+# With its newline: the kernel shows nobody a record without one until somebody writes the next.
 # It is written again only when the kernel itself has no record of it any more: other guests' storms
 # overwrite the ring, and no monitor can read what is gone.
 PROGRAM = """
 import json, os, time
 marker = ARGUMENTS["marker"]
-line = "<4>NVRM: Xid (PCI:0000:%s): %s, pid=4242, name=%s, Ch 00000008"
+line = "<4>NVRM: Xid (PCI:0000:%s): %s, pid=4242, name=%s, Ch 00000008\\n"
 def write():
     with open("/dev/kmsg", "w") as kernel_log:
         kernel_log.write(line % (ARGUMENTS["pci"], ARGUMENTS["code"], marker))
