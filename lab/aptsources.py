@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from dataclasses import dataclass
 
 from kiln.errors import world_failed
+from lab.settings import current
 from lab.shell import CommandError, run
 
 _FIELDS = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(CREATED_BY)"
@@ -41,8 +43,15 @@ def host() -> Archive:
             f"the lab builds its guests from Debian or Ubuntu packages; this machine is {origin!r}",
             hint="use a Debian 12 or Ubuntu machine, or bring a root filesystem with lab.import",
         )
+    # Where apt may keep no cache of its own (containers), it reads all its lists for each answer.
+    cache = current().shared / "apt" / "pkgcache.bin"
+    with contextlib.suppress(OSError):
+        cache.parent.mkdir(parents=True, exist_ok=True)
     try:
-        listing = run("apt-get", "indextargets", "--format", _FIELDS)
+        listing = run(
+            *("apt-get", "-o", f"Dir::Cache::pkgcache={cache}"),
+            *("indextargets", "--format", _FIELDS),
+        )
     except (CommandError, FileNotFoundError) as failure:
         raise world_failed(f"cannot read this machine's apt sources: {failure}") from None
     suite = _DEBIAN_SUITE if origin == "debian" else codename

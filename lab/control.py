@@ -143,7 +143,7 @@ def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
     from lab import tree
 
     swept = down(lab)
-    shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca")]
+    shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca", "apt")]
     with _nobody_makes_a_base(lab) if bases else contextlib.nullcontext():
         for folder in [lab.state, *(shared if bases else [])]:
             if folder.exists():
