@@ -48,14 +48,19 @@ if command -v cloud-init >/dev/null; then
     rm -rf /var/lib/cloud/instances /var/lib/cloud/instance /var/lib/cloud/data /var/lib/cloud/sem /var/lib/cloud/seed
 fi
 
+# A journald whose files are deleted makes them anew, within five seconds: until the reboot it writes
+# to /run.
+mkdir -p /run/systemd/journald.conf.d
+printf '[Journal]\nStorage=volatile\n' > /run/systemd/journald.conf.d/kiln-bake.conf
+systemctl restart systemd-journald
+rm -rf /var/log/journal/*
+
 # Empty, not "uninitialized": the latter makes systemd apply every unit's preset at the first boot, which
 # would enable units that are off on purpose. An empty file gets a fresh id all the same.
 : >/etc/machine-id
 rm -f /var/lib/dbus/machine-id
 [[ ! -d /var/lib/dbus ]] || ln -s /etc/machine-id /var/lib/dbus/machine-id
 
-if command -v journalctl >/dev/null; then journalctl --rotate >/dev/null 2>&1 || true; fi
-rm -rf /var/log/journal/* /run/log/journal/*
 find /var/log -type f \( -name '*.gz' -o -name '*.xz' -o -name '*.old' -o -name '*.[0-9]' -o -name '*-[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*' \) -delete
 find /var/log -type f ! -path '/var/log/journal/*' -exec truncate -s 0 {} +
 rm -f /var/log/gpuevent.log* /var/log/nvidia-installer.log
