@@ -287,15 +287,9 @@ def nvlsm_versions() -> list[str]:
 
 
 def known_sha256(url: str) -> tuple[str, str] | tuple[None, None]:
-    """(sha256, source) of a vendor's file by its URL, when the facts hold it."""
-    efa = table("efa")
-    for version, sha256 in efa["sha256"].items():
-        if url == efa["url"].format(version=version):
-            return sha256, efa["sources"]["pcluster"]
-    manager = table("drivers")["fabricmanager"]["sha256"].get(url)
-    if manager:
-        return manager, "NVIDIA redistrib JSON of the driver"
-    parted = table("services")["mig_parted"]
-    if url in parted["sha256"]:
-        return parted["sha256"][url], parted["sha256_source"]
+    """(sha256, source) of a vendor's file by its URL, when somebody has published it."""
+    for files in table("checksums")["files"]:
+        for version, sha256 in files["sha256"].items():
+            if url == files["url"].format(version=version):
+                return sha256, files["source"]
     return None, None

@@ -2,8 +2,8 @@
 
 An artefact is a URL with its version and sha256. The sha256 comes from the facts, or from the
 first build on AWS that downloaded it; from then on it is enforced. A key file is known by its
-fingerprint instead (a vendor may renew its signature), packages by repository, signing key and
-version.
+fingerprint instead (a vendor may renew its signature), a detached signature by the file it signs
+and its key, packages by repository, signing key and version.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ FILE = ROOT / "amis.lock.yaml"
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/knowledge/components.yaml by
 # `./invoke lock --update`; do not edit. sha256: null = nobody has recorded it yet: the first build
-# on AWS does, and from then on a bake whose download differs stops.
+# on AWS does, and from then on a bake whose download differs stops. A key is known by its
+# fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
 """
 
 
+# What an artefact is known by: its bytes, a key's fingerprint, or a signature's file and key.
+_BYTES, _KEY, _SIGNATURE = {"version", "sha256"}, {"fingerprint"}, {"signs", "signed_by"}
 _AGAIN = "take it out of version control again: git checkout amis.lock.yaml"
 
 
@@ -92,8 +95,12 @@ def _broken(lock: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], st
         here = ("artifacts", index)
         if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
             yield here, "an artefact without its `url`"
-        elif "fingerprint" not in entry and not {"version", "sha256"} <= entry.keys():
-            yield here, "an artefact without `version` and `sha256`, or a key's `fingerprint`"
+        elif not any(fields <= entry.keys() for fields in (_BYTES, _KEY, _SIGNATURE)):
+            yield (
+                here,
+                "an artefact without `version` and `sha256`, a key's `fingerprint`, or what a "
+                "signature `signs` and `signed_by`",
+            )
         elif not re.fullmatch(r"[0-9a-f]{64}", str(entry.get("sha256") or "0" * 64)):
             yield (*here, "sha256"), f"{entry['sha256']!r} is no sha256 (64 hexadecimal digits)"
     if not isinstance(lock["packages"], list):
@@ -216,7 +223,7 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
                 hint="look at why the vendor published it anew before you take its entry out of "
                 "amis.lock.yaml",
             )
-        if got and "fingerprint" not in entry and not entry["sha256"]:
+        if got and entry.keys() >= _BYTES and not entry["sha256"]:
             entry = {**entry, "sha256": got, "source": f"seen by {when}"}  # noqa: PLW2901
         entries.append(entry)
     new = {**current, "artifacts": entries}
@@ -238,6 +245,10 @@ def _artifacts(
         fingerprint = _fingerprint(component, download)
         if fingerprint:
             yield {"url": download.url, "fingerprint": fingerprint}
+            continue
+        signed = _signed(component, download)
+        if signed:
+            yield {"url": download.url, "signs": signed, "signed_by": _signer(component, download)}
             continue
         before = known.get(download.url, {})
         sha256, source = before.get("sha256"), before.get("source")
@@ -267,10 +278,34 @@ def _fingerprint(component: Component, download: Download) -> str | None:
     if not download.env.endswith("_KEY"):
         return None
     file = PurePosixPath(download.url).name  # NVIDIA names its key files by fingerprint
-    known = table("keys")["keys"]
-    prints = [str(known[name]["fingerprint"]) for name in component.keys.values()]
+    prints = _fingerprints(component)
     named = [one for one in prints if one.endswith(file.split(".", maxsplit=1)[0].upper())]
     return (named or prints)[0]
+
+
+def _signed(component: Component, download: Download) -> str | None:
+    """The URL of the component's file whose detached signature the download is, else None."""
+    return next(
+        (other.url for other in component.downloads if download.url == f"{other.url}.sig"), None
+    )
+
+
+def _signer(component: Component, download: Download) -> str:
+    """The fingerprint of the one key that the component checks its signature with."""
+    prints = _fingerprints(component)
+    if len(prints) != 1:
+        raise KilnError(
+            f"component {component.name!r} downloads the signature {download.url}, but names "
+            f"{len(prints)} keys to check it with",
+            hint="name the vendor's key, and no other, in its `keys` in components.yaml",
+        )
+    return prints[0]
+
+
+def _fingerprints(component: Component) -> list[str]:
+    """The fingerprints of the component's signing keys."""
+    known = table("keys")["keys"]
+    return [str(known[name]["fingerprint"]) for name in component.keys.values()]
 
 
 def _packages(filled: list[Component], recipe: Recipe) -> Iterable[tuple[str, str, list[str]]]:
@@ -313,8 +348,7 @@ def _repository(component: Component) -> tuple[str, str] | None:
 def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
     flat = {}
     for entry in lock["artifacts"]:
-        what = "key " + entry["fingerprint"] if "fingerprint" in entry else _known(entry)
-        flat[entry["url"]] = what
+        flat[entry["url"]] = _known(entry)
     for repository in lock["packages"]:
         for package in repository["packages"]:
             name, _, version = package.partition("=")
@@ -324,4 +358,8 @@ def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _known(entry: Mapping[str, Any]) -> str:
+    if entry.keys() >= _KEY:
+        return f"key {entry['fingerprint']}"
+    if entry.keys() >= _SIGNATURE:
+        return f"signs {entry['signs']}, signed by {entry['signed_by']}"
     return f"{entry['version']}  sha256 {entry['sha256'] or 'not known yet'}"

@@ -176,7 +176,9 @@ variable "reboot_pause" {
 variable "sha256" {
   type        = map(string)
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
-  default     = {}
+  default = {
+    "https://us.download.nvidia.com/tesla/470.256.02/NVIDIA-Linux-x86_64-470.256.02.run" = "d6451862deb695bb0447f3b7cd6268f73e81168c10e2c10597ff3fa01349b1de"
+  }
 }
 
 variable "signing_keys" {

@@ -177,6 +177,7 @@ variable "sha256" {
   type        = map(string)
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
   default = {
+    "https://us.download.nvidia.com/tesla/510.47.03/NVIDIA-Linux-x86_64-510.47.03.run"                                                                  = "f2a421dae836318d3c0d96459ccb3af27e90e50c95b0faa4288af76279e5d690"
     "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz" = "d5c7204160f7b2c688932f90648995bd3bf3a821d99161cefb7e7a9539e22a6f"
     "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"                                                                               = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
     "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz"                                                                             = "52b472a58a4918d3221a9b8c4bd9335382643d7e241983918b64692d685cc3d1"

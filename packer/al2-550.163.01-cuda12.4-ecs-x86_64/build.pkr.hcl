@@ -177,7 +177,11 @@ variable "sha256" {
   type        = map(string)
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
   default = {
-    "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz" = "52b472a58a4918d3221a9b8c4bd9335382643d7e241983918b64692d685cc3d1"
+    "https://us.download.nvidia.com/tesla/550.163.01/NVIDIA-Linux-x86_64-550.163.01.run"                                                                 = "ef8149f5b34595460145e9fbf82d3c92ee46735b856067aa94887b975cab9a2e"
+    "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-550.163.01-archive.tar.xz" = "6517bab21f7f9e8c366bae219d45c0be01c59cbcf9b307689deab3a074f92b44"
+    "https://efa-installer.amazonaws.com/aws-efa-installer-1.49.0.tar.gz"                                                                                = "cf2e9281a2328a243c76f911a490faed43ca0fecfe4733c25e34b2e92a32c309"
+    "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.4.4.tar.gz"                                                                                  = "8802f7bc4a589a610118023bdcdd83c10a56dea399acf6eeaac32e8cc10739a8"
+    "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz"                                                                              = "52b472a58a4918d3221a9b8c4bd9335382643d7e241983918b64692d685cc3d1"
   }
 }
 
@@ -442,8 +446,8 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "GDRCOPY_VERSION=2.4.4",
-      "GDRCOPY_URL=https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.4.4/gdrcopy-2.4.4.tar.gz",
-      "GDRCOPY_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.4.4/gdrcopy-2.4.4.tar.gz", "")}",
+      "GDRCOPY_URL=https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.4.4.tar.gz",
+      "GDRCOPY_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.4.4.tar.gz", "")}",
     ])
   }
 

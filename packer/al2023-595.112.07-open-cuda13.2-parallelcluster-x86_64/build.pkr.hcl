@@ -437,8 +437,8 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "GDRCOPY_VERSION=2.6",
-      "GDRCOPY_URL=https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.6/gdrcopy-2.6.tar.gz",
-      "GDRCOPY_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.6/gdrcopy-2.6.tar.gz", "")}",
+      "GDRCOPY_URL=https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.6.tar.gz",
+      "GDRCOPY_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.6.tar.gz", "")}",
     ])
   }
 

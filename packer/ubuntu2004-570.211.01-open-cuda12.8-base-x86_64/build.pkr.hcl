@@ -178,6 +178,7 @@ variable "sha256" {
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
   default = {
     "https://efa-installer.amazonaws.com/aws-efa-installer-1.42.0.tar.gz"   = "4114fe612905ee05083ae5cb391a00a012510f3abfecc642d86c9a5ae4be9008"
+    "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.5.1.tar.gz"     = "c6d5ebb7dabb89d798f27609511735595004da73af28d93ac041bb5290c4cbec"
     "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz" = "38974e70342150ede0e3fb8fd24bfe60ccbde90fa20241716ba8bb338e6b61a0"
   }
 }
@@ -427,8 +428,8 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "GDRCOPY_VERSION=2.5.1",
-      "GDRCOPY_URL=https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.5.1/gdrcopy-2.5.1.tar.gz",
-      "GDRCOPY_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.5.1/gdrcopy-2.5.1.tar.gz", "")}",
+      "GDRCOPY_URL=https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.5.1.tar.gz",
+      "GDRCOPY_SHA256=${lookup(var.sha256, "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.5.1.tar.gz", "")}",
     ])
   }
 

@@ -1,19 +1,25 @@
 """`amis.lock.yaml`: which bytes a bake downloads."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from kiln import lock, render
+from kiln import components, lock, render
 from kiln.errors import KilnError
+from kiln.facts import known_sha256, table
 from kiln.matrix import load_recipes
-from kiln.paths import ROOT
+from kiln.paths import PROVISIONERS, ROOT
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 CLASSIC = next(one for one in RECIPES if (one.distro.id, one.stack) == ("al2", "classic"))
 EMPTY = {"artifacts": [], "packages": []}
-RUNFILE = "https://us.download.nvidia.com/tesla/510.47.03/NVIDIA-Linux-x86_64-510.47.03.run"
+# Nobody has published its hash.
+PLUGIN = (
+    "https://github.com/aws/aws-ofi-nccl/releases/download/v1.9.2-aws/aws-ofi-nccl-1.9.2-aws.tar.gz"
+)
 EFA = "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"
+EFA_KEY = "https://efa-installer.amazonaws.com/aws-efa-installer.key"
 EFA_SHA256 = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
 
 
@@ -50,6 +56,47 @@ def test_a_checksum_the_facts_know_is_in_the_lock_with_its_source(locked):
     assert "parallelcluster" in entry["source"]
 
 
+PUBLISHED = [
+    pytest.param(files, version, id=files["url"].format(version=version))
+    for files in table("checksums")["files"]
+    for version in files["sha256"]
+]
+
+
+def of_version(version, arch):
+    """A recipe for which every component would be asked for that version."""
+    fields = ("efa", "gdrcopy", "mig_parted", "driver")
+    return replace(CLASSIC, arch=arch, **dict.fromkeys(fields, version))
+
+
+@pytest.mark.parametrize(("files", "version"), PUBLISHED)
+def test_a_published_checksum_is_of_a_file_that_a_component_downloads(files, version):
+    url = files["url"].format(version=version)
+    downloaded = {
+        download.url
+        for arch in ("x86_64", "arm64")
+        for component in components.everything()
+        if component.needs in (None, "efa", "gdrcopy", "mig_parted", "driver")
+        for download in component.for_recipe(of_version(version, arch)).downloads
+    }
+    assert url in downloaded
+    assert re.fullmatch("[0-9a-f]{64}", files["sha256"][version])
+    assert known_sha256(url) == (files["sha256"][version], files["source"])
+
+
+def test_no_file_has_two_published_checksums_and_no_two_files_the_same():
+    urls = [
+        files["url"].format(version=v)
+        for files in table("checksums")["files"]
+        for v in files["sha256"]
+    ]
+    hashes = [
+        sha256 for files in table("checksums")["files"] for sha256 in files["sha256"].values()
+    ]
+    assert len(set(urls)) == len(urls)
+    assert len(set(hashes)) == len(hashes)
+
+
 def test_a_checksum_that_a_component_names_is_in_the_lock_with_its_source(locked):
     url = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz"
     entry = artifact(locked, url)
@@ -59,12 +106,60 @@ def test_a_checksum_that_a_component_names_is_in_the_lock_with_its_source(locked
 
 
 def test_an_artifact_nobody_downloaded_yet_has_no_checksum(locked):
-    assert artifact(locked, RUNFILE)["sha256"] is None
+    assert artifact(locked, PLUGIN)["sha256"] is None
 
 
 def test_a_key_file_is_known_by_its_fingerprint(locked):
     url = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub"
     assert artifact(locked, url)["fingerprint"].endswith("D42D0685")
+
+
+def test_a_signature_is_known_by_the_file_it_signs_and_its_key(locked):
+    signature = artifact(locked, f"{EFA}.sig")
+    assert signature == {
+        "url": f"{EFA}.sig",
+        "signs": EFA,
+        "signed_by": artifact(locked, EFA_KEY)["fingerprint"],
+    }
+
+
+SIGNED = [
+    pytest.param(component, file, other, id=f"{component.name}: {other.env}")
+    for component in components.everything()
+    for file in component.downloads
+    for other in component.downloads
+    if other.url == f"{file.url}.sig"
+]
+
+
+@pytest.mark.parametrize(("component", "file", "signature"), SIGNED)
+def test_what_the_lock_knows_by_its_signature_is_checked_before_it_is_used(
+    component, file, signature
+):
+    lines = (PROVISIONERS / f"{component.name}.sh").read_text().splitlines()
+    variable = {
+        found[2]: found[1]
+        for line in lines
+        if (found := re.fullmatch(r"\s*(\w+)=\$\(kiln_download (\w+)\)", line))
+    }
+    (key,) = (name for name in variable if name.endswith("_KEY"))
+    (fingerprint,) = component.keys
+    archive = f'"${variable[file.env]}"'
+    used = next(line.strip() for line in lines if archive in line)
+    assert used == (
+        f'kiln_check_signature {archive} "${variable[signature.env]}" "${variable[key]}" '
+        f'"${fingerprint}"'
+    )
+
+
+@pytest.mark.parametrize("keys", [{}, {"EFA_KEY_FINGERPRINT": "efa", "OTHER": "fsx-lustre"}])
+def test_a_signature_without_the_one_key_to_check_it_with_is_refused(monkeypatch, keys):
+    efa = replace(components.get("efa"), keys=keys)
+    bad = replace(efa, downloads=efa.downloads[:2])
+    monkeypatch.setattr(components, "get", lambda name: bad)
+    with pytest.raises(KilnError, match=f"names {len(keys)} keys to check it with") as error:
+        lock.wanted([CLASSIC], EMPTY)
+    assert error.value.exit_code == 2
 
 
 def test_packages_are_locked_by_repository_key_and_version(locked):
@@ -91,11 +186,11 @@ def test_a_new_version_shows_as_a_readable_diff(locked):
 
 
 def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
-    lock.record(downloads(RUNFILE, "a" * 64), target="aws", when="build 7", path=locked)
-    assert artifact(locked, RUNFILE)["sha256"] == "a" * 64
-    assert artifact(locked, RUNFILE)["source"] == "seen by build 7"
+    lock.record(downloads(PLUGIN, "a" * 64), target="aws", when="build 7", path=locked)
+    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
+    assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
     assert not lock.update([CLASSIC], locked)
-    assert artifact(locked, RUNFILE)["sha256"] == "a" * 64
+    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
 
 
 def test_a_checksum_that_differs_stops_with_both(locked):
@@ -109,19 +204,19 @@ def test_a_checksum_that_differs_stops_with_both(locked):
 
 def test_the_labs_stand_ins_are_never_recorded(locked):
     with pytest.raises(KilnError, match="lab"):
-        lock.record(downloads(RUNFILE, "c" * 64), target="lab", when="run 1", path=locked)
-    assert artifact(locked, RUNFILE)["sha256"] is None
+        lock.record(downloads(PLUGIN, "c" * 64), target="lab", when="run 1", path=locked)
+    assert artifact(locked, PLUGIN)["sha256"] is None
 
 
-def test_a_key_files_checksum_is_not_recorded(locked):
-    url = "https://efa-installer.amazonaws.com/aws-efa-installer.key"
-    lock.record(downloads(url, "d" * 64), target="aws", when="build 9", path=locked)
+@pytest.mark.parametrize("url", [EFA_KEY, f"{EFA}.sig"])
+def test_the_checksum_of_a_key_or_a_signature_is_not_recorded(locked, url):
+    seen = downloads(url, "d" * 64) + downloads(PLUGIN, "e" * 64)
+    lock.record(seen, target="aws", when="build 9", path=locked)
+    assert artifact(locked, PLUGIN)["sha256"] == "e" * 64
     assert "sha256" not in artifact(locked, url)
 
 
 def test_a_download_called_latest_is_refused(monkeypatch):
-    from kiln import components
-
     efa = components.get("efa")
     url = "https://efa-installer.amazonaws.com/aws-efa-installer-latest.tar.gz"
     bad = replace(efa, downloads=(replace(efa.downloads[0], url=url),))
@@ -142,6 +237,11 @@ URL = "artifacts:\n- url: https://a/b\n"
 BROKEN = {
     "an entry that is a word": ("artifacts:\n- b\n", ":2:3: an artefact without its `url`"),
     "an entry without sha256": (URL + "  version: 1\n", ":2:3: an artefact without `version` and"),
+    "a signature by nobody": (
+        URL + "  signs: https://a/c\n",
+        ":2:3: an artefact without `version` and `sha256`, a key's `fingerprint`, or what a "
+        "signature `signs` and `signed_by`",
+    ),
     "half a sha256": (
         URL + "  version: 1\n  sha256: deadbeef\n",
         ":4:11: 'deadbeef' is no sha256 (64 hexadecimal digits)",
