@@ -105,3 +105,22 @@ def test_missing_expectations_are_one_message():
     done = run_harness("--hosts=ssh://nobody@127.0.0.9:1")
     assert done.returncode == 2
     assert "KILN_EXPECT must name the file" in done.stdout
+
+
+def test_no_check_runs_while_the_machine_still_boots(tmp_path: Path):
+    expect = tmp_path / "expect.json"
+    expect.write_text(json.dumps({"recipe": {"components": [], "driver_source": "repo"}}))
+    asked = tmp_path / "asked"
+    programs = {
+        "sudo": 'shift\nexec "$@"\n',
+        "systemctl": f'echo "$*" >> {asked}\n'
+        f'[ "$(wc -l < {asked})" -lt 4 ] && echo starting || echo degraded\nexit 1\n',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    run_harness("--hosts=local://", "-k", "test_no_unit_failed", KILN_EXPECT=str(expect), PATH=path)
+    lines = asked.read_text().splitlines()
+    assert lines[:4] == ["is-system-running"] * 4
+    assert lines[4].startswith("show")
