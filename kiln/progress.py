@@ -53,7 +53,9 @@ class Progress:
             yield
 
     def _print(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        # One write: print's second, for the newline, comes after another row's line now and then.
+        self._out.write(f"{text}\n")
+        self._out.flush()
 
 
 class Stage:

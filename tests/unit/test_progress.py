@@ -39,6 +39,17 @@ def test_rows_that_are_built_side_by_side_are_told_apart() -> None:
     assert [line.split(" ", 1)[0] for line in out.getvalue().splitlines()] == ["[al2-510]"] * 2
 
 
+def test_a_line_is_written_whole_so_that_rows_built_side_by_side_do_not_mix() -> None:
+    class Out(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    written: list[str] = []
+    Progress(Out(), label="al2-510").say("hello")
+    assert written == ["[al2-510] hello\n"]
+
+
 def test_a_terminal_sees_what_the_tool_says_while_it_runs() -> None:
     leader, follower = pty.openpty()
     seen = bytearray()
