@@ -14,6 +14,7 @@ from lab.packages import deb, model, rpm
 from lab.packages.model import File
 
 _PAYLOAD = model.HERE / "payloads" / "efa-installer"
+_MACHINES = ("x86_64", "aarch64")
 _FIELDS = ("libfabric", "rdma_core", "driver", "ofi_nccl")
 
 
@@ -42,20 +43,23 @@ def installer(version: str, target: Path) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="kiln-efa-"))
     try:
         for format_, build in (("rpm", rpm.build), ("deb", deb.build)):
-            names = []
-            for package in build(_packages(known, format_), folder / format_):
-                files[f"{top}/packages/{package.name}"] = File(package.read_bytes())
-                names.append(package.name)
-            files[f"{top}/{format_}.names"] = File("".join(f"{n}\n" for n in names).encode())
+            names = set()
+            for machine in _MACHINES:
+                packages = _packages(known, format_, machine)
+                names |= {package.name for package in packages}
+                for package in build(packages, folder / format_ / machine):
+                    files[f"{top}/packages/{machine}/{package.name}"] = File(package.read_bytes())
+            listing = "".join(f"{name}\n" for name in sorted(names))
+            files[f"{top}/{format_}.names"] = File(listing.encode())
     finally:
         shutil.rmtree(folder)
     target.write_bytes(deb.tar_gz(files))
     return True
 
 
-def _packages(known: dict[str, str], format_: str) -> list[model.Package]:
+def _packages(known: dict[str, str], format_: str, machine: str) -> list[model.Package]:
     lib = "lib64" if format_ == "rpm" else "lib"
-    plugin_lib = "lib64" if format_ == "rpm" else "lib/x86_64-linux-gnu"
+    plugin_lib = "lib64" if format_ == "rpm" else f"lib/{machine}-linux-gnu"
     return model.load(
         "efa",
         libfabric=known["libfabric"],
@@ -63,7 +67,7 @@ def _packages(known: dict[str, str], format_: str) -> list[model.Package]:
         driver=known["driver"],
         ofi_nccl=known.get("ofi_nccl"),
         format=format_,
-        arch="x86_64",
+        arch=machine,
         lib=lib,
         plugin_lib=plugin_lib,
     )

@@ -52,8 +52,8 @@ esac
 if [[ $uninstall == yes ]]; then
     # shellcheck disable=SC2046
     case $tool in
-        rpm) rpm -e --nodeps $(sed 's/_.*//' "$tool.names") || true ;;
-        deb) dpkg --purge --force-depends $(sed 's/_.*//' "$tool.names") || true ;;
+        rpm) rpm -e --nodeps $(cat "$tool.names") || true ;;
+        deb) dpkg --purge --force-depends $(cat "$tool.names") || true ;;
     esac
     rm -f /opt/amazon/efa_installed_packages
     exit 0
@@ -63,6 +63,7 @@ if [[ $yes == no ]]; then
     [[ $answer == [yY]* ]] || exit 1
 fi
 
+packages=./packages/$(uname -m)
 chosen=()
 while read -r name; do
     case $name in
@@ -76,11 +77,11 @@ while read -r name; do
         libfabric*) [[ $minimal == no ]] || continue ;;
     esac
     chosen+=("$name")
-done < <(find packages -name "*.$tool" -printf '%f\n' | sed "s/\.$tool\$//" | LC_ALL=C sort)
+done < <(find "$packages" -name "*.$tool" -printf '%f\n' | sed "s/\.$tool\$//" | LC_ALL=C sort)
 
 echo "= Starting Amazon Elastic Fabric Adapter Installation Script = (AMI Kiln lab stand-in)"
 echo "= EFA Installer Version: @efa@ ="
-files=("${chosen[@]/#/./packages/}")
+files=("${chosen[@]/#/$packages/}")
 files=("${files[@]/%/.$tool}")
 if [[ $tool == rpm ]]; then
     yum -y -q --disablerepo='*' --nogpgcheck install "${files[@]}"
