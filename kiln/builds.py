@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -38,7 +37,6 @@ def run(
     progress = Progress()
     target = choose(target_kind, region)
     progress.say(str(target))
-    recipes = _runnable(recipes, target, progress)
     _compatible(recipes, options)
     if target.kind == "aws":
         for recipe in recipes:
@@ -52,30 +50,36 @@ def run(
     if dry_run:
         _print_plans([planning.plan(recipe, target, options) for recipe in recipes], as_json)
         return 0
-    found = _ready(recipes, target, progress, install=install)
-    plans = [planning.plan(recipe, target, options) for recipe in recipes]
-    with progress.stage("render and policy"):
-        for one in plans:
-            build.prepare(one)
-    build.clean_dead_runs(target, progress)
     stop = Stop()
-    with on_signals(stop):
-        if len(plans) == 1:
-            built = [build.build(plans[0], found, progress, stop)]
-        else:
-            built = _several(plans, found, stop)
+    built = []
+    for turn, some in enumerate(_in_turn(recipes, target, progress)):
+        try:
+            plans, found = _set_up(some, options, target, progress, install=install)
+        except KilnError as error:
+            if turn == 0:
+                raise
+            print(f"error: {error}", file=sys.stderr)
+            break
+        with on_signals(stop):
+            if len(recipes) == 1:
+                built = [build.build(plans[0], found, progress, stop)]
+            else:
+                built += _several(plans, found, stop)
+        if stop.is_set():
+            break
     if as_json:
         print(json.dumps([one.record for one in built], indent=2))
     else:
         print("\n".join(summary(one.record) for one in built))
-    return 0 if len(built) == len(plans) and all(one.good for one in built) else 1
+    return 0 if len(built) == len(recipes) and all(one.good for one in built) else 1
 
 
 def summary(record: dict[str, Any]) -> str:
     """The end of a run for a person: the AMI, what is on it, its checks, where to read more."""
     recipe = record["recipe"]
     checks = record.get("checks") or {"passed": 0, "failed": 0, "skipped": 0, "checks": []}
-    lab = " (an AMI of the lab on this machine)" if record["target"] == "lab" else ""
+    emulated = f", {recipe['arch']} by {record['emulated']}" if record.get("emulated") else ""
+    lab = f" (an AMI of the lab on this machine{emulated})" if record["target"] == "lab" else ""
     holds = [
         f"{label} {recipe[name]}"
         for name, label in (
@@ -118,7 +122,10 @@ def _ready(
     """Install what is missing here; for the lab, bring it up with what the recipes need."""
     if target.kind == "lab":
         needs.lab_can_run()
-    groups = ["packer", "ssh"] + (["lab"] if target.kind == "lab" else [])
+    groups = ["packer", "ssh"]
+    if target.kind == "lab":
+        foreign = sorted({one.arch for one in recipes if target.emulates(one.arch)})
+        groups += ["lab", *(f"emulate_{arch}" for arch in foreign)]
     needs.ensure(*groups, install=install, say=progress.say)
     found = packer.find()
     if target.kind == "lab":
@@ -137,18 +144,28 @@ def _near(folder: str) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _runnable(recipes: list[Recipe], target: Target, progress: Progress) -> list[Recipe]:
-    """Leave out, saying so, the rows of another processor when the lab is to build several.
+def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
+    """Rows that run here as they are, then those whose processor the lab has to emulate."""
+    slow = [one for one in recipes if target.emulates(one.arch)]
+    others = [one for one in recipes if one not in slow]
+    for by in sorted({f"{one.arch} by {target.emulates(one.arch)}" for one in slow}):
+        progress.say(f"emulated: {by}, many times slower than the rest of the lab")
+    if slow and others:
+        progress.say(f"{len(slow)} rows, after the others; --arch {others[0].arch} leaves them out")
+    return [some for some in (others, slow) if some]
 
-    A single such row is left in: the lab refuses it with the reason.
-    """
-    machine = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    if target.kind != "lab" or all(recipe.arch != machine for recipe in recipes):
-        return recipes
-    for recipe in recipes:
-        if recipe.arch != machine:
-            progress.say(f"not built: {recipe.name}: the lab runs {machine} guests here")
-    return [recipe for recipe in recipes if recipe.arch == machine]
+
+def _set_up(
+    recipes: list[Recipe], options: Options, target: Target, progress: Progress, *, install: bool
+) -> tuple[list[Plan], packer.Packer]:
+    """What these rows need on this machine, and their plans, rendered."""
+    found = _ready(recipes, target, progress, install=install)
+    plans = [planning.plan(recipe, target, options) for recipe in recipes]
+    with progress.stage("render and policy"):
+        for one in plans:
+            build.prepare(one)
+    build.clean_dead_runs(target, progress)
+    return plans, found
 
 
 def _compatible(recipes: list[Recipe], options: Options) -> None:

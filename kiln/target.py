@@ -30,6 +30,15 @@ class Target:
         """The account or the lab: what was made there is found nowhere else."""
         return self.endpoint or self.account
 
+    def emulates(self, arch: str) -> str | None:
+        """What stands in for a processor of `arch`, in a few words; None in AWS.
+
+        In the lab it is None too on a machine of that kind.
+        """
+        from lab import emulation
+
+        return emulation.by(arch) if self.kind == "lab" else None
+
     def __str__(self) -> str:
         if self.kind == "lab":
             return f"target: lab on this machine ({self.why}); nothing of this is in AWS"

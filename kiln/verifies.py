@@ -40,6 +40,8 @@ def run(
         raise world_failed(f"there is no AMI {ami_id} in {target.region}")
     tags = {tag["Key"]: tag["Value"] for tag in images[0].get("Tags", [])}
     recipe = verify.recipe_on(tags, matrix.load_recipes())
+    if target.emulates(recipe.arch):
+        needs.ensure(f"emulate_{recipe.arch}", install=install, say=progress.say)
     if target.kind == "aws":
         kind = instance_type or recipe.verify_instance_type
         progress.say(f"will launch: {kind} in {target.region} for {ami_id}")

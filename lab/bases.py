@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.errors import world_failed
-from lab import aptsources, distros, prune, settings, tree
+from lab import aptsources, distros, emulation, prune, settings, tree
 from lab.mirror import ca, debian, keys
 from lab.shell import CommandError, run
 from lab.tree import Progress
@@ -40,16 +40,12 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     """
     say = progress or (lambda _: None)
     spec = distros.spec(distro_id)
-    if arch != os.uname().machine and not (arch == "arm64" and os.uname().machine == "aarch64"):
-        raise world_failed(
-            f"the lab cannot run {arch} guests on this {os.uname().machine} machine",
-            hint=f"build the {arch} rows in AWS: ./invoke build --target aws",
-        )
     imported = imported_link(distro_id, arch)
     if imported.is_dir():
         return imported.resolve()
     if os.geteuid() != 0:
         raise world_failed("making a root filesystem takes root", hint="run with sudo")
+    emulation.ensure(arch)
     home = bases_dir()
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home / ".lock"):
@@ -118,11 +114,15 @@ def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, bas
             from lab.packages import system
 
             _as_amazon_linux(making, spec)
-            system.install(distro_id, arch, making)
+            if arch == "arm64":
+                _with_lib64(making)
+            system.install(distro_id, emulation.machine(arch), making)
             run("chroot", str(making), "rpm", "--import", f"/{_RPM_KEYS}/{spec['rpm_key']}")
         else:
             _as_debian_family(distro_id, making, spec, arch)
-        _mark(making, distro_id, spec)
+        if emulation.needed(arch):
+            _copy_tree(distros.FILES / "emulated", making, {})
+        _mark(making, distro_id, spec, arch)
         making.rename(base)
     except (CommandError, OSError) as failure:
         shutil.rmtree(making, ignore_errors=True)
@@ -175,6 +175,16 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
     run("chroot", str(root), "groupadd", "--system", "wheel")
 
 
+def _with_lib64(root: Path) -> None:
+    """Loader and compiler look into /usr/lib64, where Amazon Linux has its libraries.
+
+    On x86_64 Debian's do so by themselves.
+    """
+    replace(root / "etc/ld.so.conf.d/kiln-lab-lib64.conf", "/usr/lib64\n")
+    for version in (root / "usr/lib/gcc").glob("aarch64-linux-gnu/[0-9]*"):
+        replace(version / "specs", "*link:\n+ -L/usr/lib64\n\n")
+
+
 def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: str) -> None:
     """apt with the host's archive for ordinary packages, the lab's for what stands in."""
     from lab.packages import system
@@ -191,25 +201,30 @@ def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: st
     lines = archive.lines(wide=not spec["stand_in"])
     replace(root / "etc/apt/sources.list", "\n".join(lines) + "\n")
     if spec["stand_in"]:
+        machine = emulation.machine(arch)
         keyring = "/usr/share/keyrings/kiln-lab-archive.gpg"
         (root / keyring.lstrip("/")).write_bytes(keys.ensure().binary("ubuntu"))
-        line = f"deb [signed-by={keyring}] {debian.HOST}/{distro_id}/{arch}/ /\n"
+        line = f"deb [signed-by={keyring}] {debian.HOST}/{distro_id}/{machine}/ /\n"
         replace(root / "etc/apt/sources.list.d/kiln-lab.list", line)
-        system.install_kernel(distro_id, arch, root)
+        system.install_kernel(distro_id, machine, root)
 
 
-def _mark(root: Path, distro_id: str, spec: dict[str, Any]) -> None:
+def _mark(root: Path, distro_id: str, spec: dict[str, Any], arch: str) -> None:
     """Say in the base itself what it is."""
     changes = ["SSH accepts ssh-rsa", "the lab's CA is trusted", "boot units masked"]
+    stands_in_for = []
     stand_in = spec["stand_in"]
+    if stand_in:
+        stands_in_for += [spec["name"], "its kernel packages", "its package repositories"]
+    if emulation.needed(arch):
+        stands_in_for.append(f"{arch} processors ({emulation.by(arch)})")
+        changes.append("services without LoadCredential= and PrivateNetwork=")
     marker = {
         "what": "AMI Kiln lab base: a guest for rehearsals, never to be shipped",
         "distro": distro_id,
         "stand_in": stand_in,
         "real": ["systemd", "sshd", "cloud-init", "userland of the host's Debian or Ubuntu mirror"],
-        "stands_in_for": (
-            [spec["name"], "its kernel packages", "its package repositories"] if stand_in else []
-        ),
+        "stands_in_for": stands_in_for,
         "lab_only": changes,
     }
     replace(root / MARKER, json.dumps(marker, indent=2) + "\n")
@@ -224,7 +239,7 @@ def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
         "@ssh_user@": spec["ssh_user"],
         "@cloud_init_distro@": spec["cloud_init_distro"],
         "@groups@": ", ".join(spec["groups"]),
-        "@arch@": arch,
+        "@arch@": emulation.machine(arch),
     }
 
 

@@ -128,7 +128,8 @@ def _down(lab: Lab) -> list[str]:
 
 
 def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
-    """`down`, and delete the lab's AMIs, disks and logs; with `bases` also what labs share.
+    """`down`, and delete the lab's AMIs, disks and logs; with `bases` also what labs share, and
+    what the kernel was told for guests of another processor.
 
     Raises KilnError when `bases` would take the ground from under another lab's AMIs, or from under
     a root filesystem that is being made.
@@ -140,7 +141,7 @@ def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
             f"{', '.join(others)} stand on the same root filesystems",
             hint="take them down first: KILN_LAB_INDEX=n ./invoke lab.clean",
         )
-    from lab import tree
+    from lab import emulation, tree
 
     swept = down(lab)
     shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca", "apt")]
@@ -149,6 +150,8 @@ def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
             if folder.exists():
                 tree.delete(folder)
                 swept.append(f"folder {folder}")
+    if bases:
+        swept += emulation.forget_all()
     return swept
 
 

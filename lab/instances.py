@@ -18,7 +18,7 @@ import moto.ec2.models.instances as moto_instances
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
-from lab import disks, images
+from lab import disks, emulation, images
 from lab.faults import LAUNCH, Faults
 from lab.guest import Guest
 from lab.settings import Lab
@@ -185,6 +185,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         if fault and fault.code in LAUNCH:
             self._fail(fault.code, fault.message or LAUNCH[fault.code])
             return
+        emulation.ensure(self.architecture)
         self.base = self.base or self.machines.base(self.distro, self.architecture)
         self.reachable = "initializing"
         self.guest = Guest(

@@ -104,13 +104,6 @@ def test_an_unknown_distribution_is_named_with_the_nearest_known_one() -> None:
     assert raised.value.exit_code == 2
 
 
-def test_another_machines_architecture_cannot_be_run_here() -> None:
-    other = "arm64" if os.uname().machine == "x86_64" else "x86_64"
-    with pytest.raises(KilnError, match=f"cannot run {other} guests") as raised:
-        bases.ensure("al2023", other)
-    assert raised.value.exit_code == 1
-
-
 class TestAptSources:
     LISTING = "\n".join(
         [

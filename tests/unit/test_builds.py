@@ -1,0 +1,68 @@
+"""Several rows in one call: in which order, and what the end of a run says."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from kiln import builds
+from kiln.matrix import load_recipes
+from kiln.paths import ROOT
+from kiln.progress import Progress
+from kiln.target import Target
+from lab import emulation
+
+LAB = Target("lab", "--target lab", "us-east-1", "http://127.0.0.1:4602")
+AWS = Target("aws", "--target aws", "us-east-1")
+ROWS = load_recipes(ROOT / "amis.yaml")
+MIXED = [row for row in ROWS if row.name.startswith("al2023-580")]
+
+
+@pytest.fixture(autouse=True)
+def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulation, "here", lambda: "x86_64")
+
+
+def in_turn(rows: list[Any], target: Target) -> tuple[list[set[str]], str]:
+    """The architectures of each turn, and what was said."""
+    out = io.StringIO()
+    turns = builds._in_turn(rows, target, Progress(out))
+    return [{row.arch for row in turn} for turn in turns], out.getvalue()
+
+
+def test_rows_that_the_lab_has_to_emulate_come_last_and_it_is_said_how_to_leave_them_out() -> None:
+    turns, said = in_turn(MIXED, LAB)
+    assert turns == [{"x86_64"}, {"arm64"}]
+    assert "arm64 by qemu-user on x86_64" in said
+    assert "2 rows" in said
+    assert "--arch x86_64 leaves them out" in said
+
+
+def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
+    turns, said = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
+    assert turns == [{"arm64"}]
+    assert "qemu-user" in said
+    assert "--arch" not in said
+
+
+def test_aws_has_machines_of_both_processors_and_nothing_is_emulated() -> None:
+    assert in_turn(MIXED, AWS) == ([{"x86_64", "arm64"}], "")
+
+
+def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
+    row = next(row for row in MIXED if row.arch == "arm64")
+    record: dict[str, Any] = {
+        "recipe": json.loads(json.dumps(row.as_json())),
+        "target": "lab",
+        "emulated": "qemu-user on x86_64",
+        "region": "us-east-1",
+        "ami_id": "ami-1",
+        "status": "verified",
+        "folder": "/build/1",
+    }
+    assert "lab on this machine, arm64 by qemu-user on x86_64)" in builds.summary(record)
+    record["emulated"] = None
+    assert "lab on this machine)" in builds.summary(record)
