@@ -120,8 +120,6 @@ def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, bas
             run("chroot", str(making), "rpm", "--import", f"/{_RPM_KEYS}/{spec['rpm_key']}")
         else:
             _as_debian_family(distro_id, making, spec, arch)
-        if emulation.needed(arch):
-            _copy_tree(distros.FILES / "emulated", making, {})
         _mark(making, distro_id, spec, arch)
         making.rename(base)
     except (CommandError, OSError) as failure:
@@ -209,23 +207,37 @@ def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: st
         system.install_kernel(distro_id, machine, root)
 
 
+def for_processor(root: Path, arch: str) -> tuple[list[str], list[str]]:
+    """What a guest needs whose processor is emulated; nothing where it is the machine's own.
+
+    Returns what stands in, and what is changed for it, for the marker.
+    """
+    if not emulation.needed(arch):
+        return [], []
+    _copy_tree(distros.FILES / "emulated", root, {})
+    return (
+        [f"{arch} processors ({emulation.by(arch)})"],
+        ["services without LoadCredential= and PrivateNetwork="],
+    )
+
+
 def _mark(root: Path, distro_id: str, spec: dict[str, Any], arch: str) -> None:
     """Say in the base itself what it is."""
-    changes = ["SSH accepts ssh-rsa", "the lab's CA is trusted", "boot units masked"]
-    stands_in_for = []
     stand_in = spec["stand_in"]
-    if stand_in:
-        stands_in_for += [spec["name"], "its kernel packages", "its package repositories"]
-    if emulation.needed(arch):
-        stands_in_for.append(f"{arch} processors ({emulation.by(arch)})")
-        changes.append("services without LoadCredential= and PrivateNetwork=")
+    emulated, changes = for_processor(root, arch)
+    own = [spec["name"], "its kernel packages", "its package repositories"] if stand_in else []
     marker = {
         "what": "AMI Kiln lab base: a guest for rehearsals, never to be shipped",
         "distro": distro_id,
         "stand_in": stand_in,
         "real": ["systemd", "sshd", "cloud-init", "userland of the host's Debian or Ubuntu mirror"],
-        "stands_in_for": stands_in_for,
-        "lab_only": changes,
+        "stands_in_for": [*own, *emulated],
+        "lab_only": [
+            "SSH accepts ssh-rsa",
+            "the lab's CA is trusted",
+            "boot units masked",
+            *changes,
+        ],
     }
     replace(root / MARKER, json.dumps(marker, indent=2) + "\n")
     if not stand_in:

@@ -12,7 +12,7 @@ import platform
 import shutil
 from pathlib import Path
 
-from kiln.errors import world_failed
+from kiln.errors import KilnError, world_failed
 from lab.shell import CommandError, run
 
 # What EC2, the kernel and Debian call a processor, and its number in an ELF header (e_machine).
@@ -48,6 +48,19 @@ def needed(arch: str) -> bool:
 def by(arch: str) -> str | None:
     """What runs `arch`'s programs here in its stead, in a few words; None where nothing has to."""
     return f"qemu-user on {here()}" if needed(arch) else None
+
+
+def of(program: Path) -> str:
+    """The processor that a program is for, as EC2 calls it; KilnError for any other."""
+    with contextlib.suppress(OSError):
+        with program.open("rb") as file:
+            header = file.read(20)
+        found = {number: arch for arch, number in _ELF.items()}.get(
+            int.from_bytes(header[18:20], "little")
+        )
+        if header.startswith(b"\x7fELF") and found:
+            return found
+    raise KilnError(f"{program} is no program for {' or '.join(_ELF)}")
 
 
 def ensure(arch: str) -> None:

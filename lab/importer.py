@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError, world_failed
-from lab import bases, distros
+from lab import bases, distros, emulation
 from lab.mirror import ca
 from lab.shell import CommandError, run
 
@@ -39,14 +39,13 @@ network: {config: disabled}
 """
 
 
-def import_rootfs(
-    distro: str, rootfs: Path | None, mirror: str | None, arch: str = "x86_64"
-) -> Path:
+def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
     """Make `rootfs` (a folder or a tar archive), or what `mirror` has, the base of `distro`.
 
-    Returns the folder that is the base from now on. Guests and AMIs that stand on the old base
-    keep it. Raises KilnError when the files are another distribution
-    than was said or lack what a guest needs; world_failed when they cannot be unpacked or fetched.
+    It is the base for the processor that its own programs are for. Returns the folder that is the
+    base from now on. Guests and AMIs that stand on the old base keep it. Raises KilnError when the
+    files are another distribution than was said or lack what a guest needs; world_failed when they
+    cannot be unpacked or fetched, or their programs cannot be run here.
     """
     if (rootfs is None) == (mirror is None):
         raise KilnError(
@@ -58,7 +57,7 @@ def import_rootfs(
         raise world_failed("importing a root filesystem takes root", hint="run with sudo")
     home = bases.bases_dir()
     home.mkdir(parents=True, exist_ok=True)
-    making = home / f".importing-{distro}-{arch}-{os.getpid()}"
+    making = home / f".importing-{distro}-{os.getpid()}"
     try:
         if rootfs is not None:
             if rootfs.is_dir():
@@ -67,7 +66,9 @@ def import_rootfs(
         else:
             _fetch(distro, spec, str(mirror), making)
         check(distro, spec, making)
-        _adapt(distro, making)
+        arch = _processor(making)
+        emulation.ensure(arch)
+        _adapt(distro, arch, making)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
@@ -112,6 +113,11 @@ def check(distro: str, spec: dict[str, Any], root: Path) -> None:
             f"a guest cannot be made of this root filesystem: it lacks {', '.join(missing)}",
             hint="a container image lacks these; install them in it, or take a cloud image's files",
         )
+
+
+def _processor(root: Path) -> str:
+    """What its systemd is a program for. Raises KilnError for one that EC2 does not have."""
+    return emulation.of(next(root / p for p in _NEEDED["systemd"] if _is_there(root, p)))
 
 
 def _is_there(root: Path, path: str) -> bool:
@@ -171,7 +177,7 @@ def _dnf(release: str, mirror: str, target: Path) -> None:
             "install", *_AL_PACKAGES.split())  # fmt: skip
 
 
-def _adapt(distro: str, root: Path) -> None:
+def _adapt(distro: str, arch: str, root: Path) -> None:
     """The few things that make it a guest of the lab."""
     for key in (root / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
@@ -194,12 +200,18 @@ def _adapt(distro: str, root: Path) -> None:
             root / "etc/ssh/sshd_config.d/10-kiln-lab.conf",
             (distros.FILES / "common/etc/ssh/sshd_config.d/10-kiln-lab.conf").read_text(),
         )
+    emulated, changes = bases.for_processor(root, arch)
     marker = {
         "what": "AMI Kiln lab base: a guest for rehearsals, never to be shipped",
         "distro": distro,
         "stand_in": False,
         "real": ["everything: imported with lab.import"],
-        "stands_in_for": [],
-        "lab_only": ["SSH accepts ssh-rsa", "the lab's CA is trusted", "cloud-init asks Ec2 only"],
+        "stands_in_for": emulated,
+        "lab_only": [
+            "SSH accepts ssh-rsa",
+            "the lab's CA is trusted",
+            "cloud-init asks Ec2 only",
+            *changes,
+        ],
     }
     bases.replace(root / bases.MARKER, json.dumps(marker, indent=2) + "\n")

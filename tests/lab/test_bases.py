@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import KilnError
-from lab import aptsources, bases, distros, importer
+from lab import aptsources, bases, distros, emulation, importer
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="root filesystems are made by root"),
@@ -165,6 +165,33 @@ class TestImport:
         shutil.copy(self.real / "usr/lib/os-release", root / "etc/os-release")
         with pytest.raises(KilnError, match="lacks systemd, an SSH server, cloud-init"):
             importer.import_rootfs("debian12", root, None)
+
+    def for_machine(self, number: int, root: Path) -> Path:
+        """The real root filesystem, with a systemd for another processor (e_machine of ELF)."""
+        subprocess.run(["cp", "-al", self.real, root], check=True)
+        systemd = root / "usr/lib/systemd/systemd"
+        header = bytearray(systemd.read_bytes()[:64])
+        header[18:20] = number.to_bytes(2, "little")
+        systemd.unlink()
+        systemd.write_bytes(header)
+        return root
+
+    def test_it_is_the_base_for_the_processor_that_its_programs_are_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        adapted: list[str] = []
+        monkeypatch.setattr(importer, "_adapt", lambda distro, arch, root: adapted.append(arch))
+        monkeypatch.setattr(emulation, "ensure", lambda arch: None)
+        base = importer.import_rootfs("debian12", self.for_machine(183, tmp_path / "root"), None)
+        assert adapted == ["arm64"]
+        assert bases.ensure("debian12", "arm64") == base
+        assert not bases.imported_link("debian12", "x86_64").exists()
+
+    def test_a_processor_that_ec2_does_not_have_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(KilnError, match="no program for x86_64 or arm64") as raised:
+            importer.import_rootfs("debian12", self.for_machine(243, tmp_path / "root"), None)
+        assert raised.value.exit_code == 2
+        assert not list(bases.bases_dir().glob("*debian12*")), "nothing may be left behind"
 
     def test_a_file_that_is_no_archive_is_named(self, tmp_path: Path) -> None:
         file = tmp_path / "disk.img"
