@@ -59,6 +59,8 @@ def _read(path: Path) -> Record:
         raise KilnError(f"{path}: not a JSON record: {error}") from None
     if not isinstance(data, dict):
         raise KilnError(f"{path}: not a JSON record: it is no mapping")
+    if not isinstance(data.get("amis", {}), dict):
+        raise KilnError(f"{path}: no record of a run: its `amis` is no mapping")
     return data
 
 

@@ -67,7 +67,7 @@ def test_the_newest_run_is_the_last_one() -> None:
     assert [one["status"] for one in record.all_of(ROW)] == ["verified", "failed"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\xff", '{"amis": 3}'])
 def test_a_torn_record_is_passed_over(text: str) -> None:
     built(run_id="20261121T000001Z-aaaa", status="verified")
     torn = built(run_id="20261121T000002Z-bbbb", status="failed")
@@ -103,7 +103,12 @@ def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{", "not a JSON record"), ("[]", "it is no mapping"), (None, "no such file")],
+    [
+        ("{", "not a JSON record"),
+        ("[]", "it is no mapping"),
+        ('{"amis": 3}', "its `amis` is no mapping"),
+        (None, "no such file"),
+    ],
 )
 def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str | None, says: str) -> None:
     path = tmp_path / "mine.json"
