@@ -23,8 +23,10 @@ MACHINE = {"arm64": 183, "x86_64": 62}
 NOBODY = 65534
 
 needs_qemu = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which(f"qemu-{emulation.machine(OTHER)}-static"),
-    reason="takes root and qemu-user-static, which a build of such a row installs",
+    os.geteuid() != 0
+    or not shutil.which(f"qemu-{emulation.machine(OTHER)}-static")
+    or "binfmt_misc" not in Path("/proc/filesystems").read_text(),
+    reason="takes root, binfmt_misc, and qemu-user-static, which a build of such a row installs",
 )
 
 
