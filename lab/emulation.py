@@ -78,6 +78,8 @@ def ensure(arch: str) -> None:
         forget(arch)
         (_BINFMT / "register").write_text(rule(arch, interpreter))
     except (CommandError, OSError) as failure:
+        if _is_set(arch):  # by another build, in this moment
+            return
         raise world_failed(
             f"the lab cannot run {arch} guests on this {here()} machine: its kernel takes no "
             f"binfmt_misc setting ({failure})",

@@ -100,6 +100,17 @@ def test_a_kernel_that_takes_no_setting_is_said_to_be_the_reason(
     assert raised.value.exit_code == 1
 
 
+def test_two_builds_that_set_it_at_once_both_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = iter([False, True])
+    monkeypatch.setattr(emulation, "_is_set", lambda arch: next(answers))
+    monkeypatch.setattr(emulation, "_BINFMT", tmp_path)
+    monkeypatch.setattr(emulation, "_interpreter", lambda arch: Path("/usr/bin/qemu"))
+    (tmp_path / "register").mkdir()  # what refuses the second one's write
+    emulation.ensure(OTHER)
+
+
 def test_nothing_is_set_for_this_machines_own_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulation, "_interpreter", lambda arch: pytest.fail("asked for qemu"))
     emulation.ensure(emulation.here())
