@@ -203,8 +203,19 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
             f"no guest {instance_id} is on in {lab.bridge}",
             hint=f"on now: {', '.join(on)}" if on else "none is on: see lab.status",
         )
-    enter = ["nsenter", f"--target={leader}", "--mount", "--uts", "--ipc", "--net", "--pid"]
-    return subprocess.call([*enter, "--", *(command or ["/bin/bash", "-l"])])
+    enter = inside(leader, "--mount", "--uts", "--ipc", "--net", "--pid")
+    return subprocess.call([*enter, *(command or ["/bin/bash", "-l"])])
+
+
+def inside(leader: int, *namespaces: str) -> list[str]:
+    """The words before a command that run it in the guest with that PID 1.
+
+    A guest that goes down stops all its processes before it kills them, and an nsenter that has one
+    for its child stops itself too, for good. So it does not fork: a shell between the two, which is
+    no process of the guest's, waits for the end and for nothing else.
+    """
+    enter = ["nsenter", f"--target={leader}", *namespaces, "--no-fork", "--"]
+    return [*enter, "/bin/sh", "-c", '"$@"; exit $?', "sh"]
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from lab import bases, cgroups
+from lab import bases, cgroups, control
 from lab.guest import REBOOT, leader_of
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
@@ -99,7 +99,7 @@ class Guest:
     def run(self, *command: str, check: bool = True, rc: int = 0) -> str:
         """What a command in the guest says; with `check` its status has to be `rc`."""
         done = subprocess.run(
-            ["nsenter", f"--target={self.leader}", "--all", "--", "env", "-i", _PATH, *command],
+            [*control.inside(self.leader, "--all"), "env", "-i", _PATH, *command],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         said = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"

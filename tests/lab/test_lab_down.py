@@ -19,7 +19,8 @@ import pytest
 from conftest import ROOT, lab_of_the_tests, users_environment, wait_for
 
 from kiln.errors import KilnError
-from lab import disks, tree
+from lab import control, disks, tree
+from lab.guest import leader_of
 from lab.settings import Lab
 
 pytestmark = pytest.mark.beside
@@ -244,6 +245,13 @@ def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -
         assert time.monotonic() < deadline, said
     shell = invoke("lab.shell")
     assert shell.returncode == 0, shell.stderr
+    # A guest that goes down stops its processes, then kills them: who waits must not stop too.
+    stopped = "(sleep 1; kill -KILL $$) & kill -STOP $$"
+    leader = leader_of(int((own.instances / instance / "nspawn.pid").read_text()))
+    assert leader
+    enter = control.inside(leader, "--all")
+    done = subprocess.run([*enter, "sh", "-c", stopped], timeout=30, check=False)
+    assert done.returncode == 128 + signal.SIGKILL
     ec2.terminate_instances(InstanceIds=[instance])
     wait_for(ec2, instance, "terminated")
     done = invoke("lab.shell")
