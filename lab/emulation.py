@@ -15,9 +15,8 @@ from pathlib import Path
 from kiln.errors import KilnError, world_failed
 from lab.shell import CommandError, run
 
-# What EC2, the kernel and Debian call a processor, and its number in an ELF header (e_machine).
+# What EC2 and the kernel call a processor, and its number in an ELF header (e_machine).
 _MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
-_DEBIAN = {"x86_64": "amd64", "arm64": "arm64"}
 _ELF = {"x86_64": 62, "arm64": 183}
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 # As Debian's package has it: by this name qemu knows that it gets the program's own first argument.
@@ -27,11 +26,6 @@ _PRESERVING = Path("/usr/libexec/qemu-binfmt")
 def machine(arch: str) -> str:
     """`uname -m`'s word for EC2's x86_64 or arm64."""
     return _MACHINES[arch]
-
-
-def debian(arch: str) -> str:
-    """Debian's word for EC2's x86_64 or arm64."""
-    return _DEBIAN[arch]
 
 
 def here() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kiln.errors import world_failed
 from lab import aptsources, disks, distros, emulation, prune
+from lab.packages import deb
 from lab.shell import CommandError, run
 
 Progress = Callable[[str], None]
@@ -35,13 +36,13 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
     if tree.is_dir():
         return tree
-    while_ = "about five minutes" if emulation.needed(arch) else "about half a minute"
-    say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {while_}, once")
+    took = "about eight minutes" if emulation.needed(arch) else "about half a minute"
+    say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {took}, once")
     making = home / f".making-{tree.name}"
     delete(making)
     command = [
         "mmdebstrap",
-        f"--architectures={emulation.debian(arch)}",
+        f"--architectures={deb.architecture(emulation.machine(arch))}",
         "--variant=minbase",
         # With the lists kept, apt-get update in a guest only asks whether they are still current.
         "--skip=cleanup/apt/lists",

@@ -28,8 +28,8 @@ import yaml
 HERE = Path(__file__).resolve().parent
 COMPONENTS = HERE.parent.parent / "kiln/knowledge/components.yaml"
 VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
-# sshd answers long before a machine with eight GPUs has started its fabric manager. What does not
-# end is for test_boot.py to say. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`.
+# sshd answers before the boot is over: services may still be starting. What does not end is for
+# test_boot.py to say. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`.
 UNTIL_BOOTED = (
     "timeout 600 sh -c 'while case $(systemctl is-system-running) in "
     "initializing|starting) ;; *) false;; esac; do sleep 0.2; done'"

@@ -88,26 +88,26 @@ def test_without_qemu_the_message_names_the_package(monkeypatch: pytest.MonkeyPa
     assert raised.value.exit_code == 1
 
 
-def test_a_kernel_that_takes_no_setting_is_said_to_be_the_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A kernel that takes no setting."""
     monkeypatch.setattr(emulation, "_BINFMT", tmp_path)
     monkeypatch.setattr(emulation, "_interpreter", lambda arch: Path("/usr/bin/qemu"))
     (tmp_path / "register").mkdir()
+
+
+@pytest.mark.usefixtures("refusing")
+def test_a_kernel_that_takes_no_setting_is_said_to_be_the_reason() -> None:
     with pytest.raises(KilnError, match="binfmt_misc") as raised:
         emulation.ensure(OTHER)
     assert "--target aws" in raised.value.hint
     assert raised.value.exit_code == 1
 
 
-def test_two_builds_that_set_it_at_once_both_go_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    answers = iter([False, True])
+@pytest.mark.usefixtures("refusing")
+def test_two_builds_that_set_it_at_once_both_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, True])  # the other one sets it in between
     monkeypatch.setattr(emulation, "_is_set", lambda arch: next(answers))
-    monkeypatch.setattr(emulation, "_BINFMT", tmp_path)
-    monkeypatch.setattr(emulation, "_interpreter", lambda arch: Path("/usr/bin/qemu"))
-    (tmp_path / "register").mkdir()  # what refuses the second one's write
     emulation.ensure(OTHER)
 
 

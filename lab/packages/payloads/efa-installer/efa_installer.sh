@@ -50,11 +50,12 @@ case $distro in
 esac
 
 if [[ $uninstall == yes ]]; then
-    # shellcheck disable=SC2046
-    case $tool in
-        rpm) rpm -e --nodeps $(cat "$tool.names") || true ;;
-        deb) dpkg --purge --force-depends $(cat "$tool.names") || true ;;
-    esac
+    while read -r name; do
+        case $tool in
+            rpm) ! rpm -q "$name" > /dev/null || rpm -e --nodeps "$name" ;;
+            deb) ! dpkg-query -W "$name" > /dev/null 2>&1 || dpkg --purge --force-depends "$name" ;;
+        esac
+    done < "$tool.names"
     rm -f /opt/amazon/efa_installed_packages
     exit 0
 fi
