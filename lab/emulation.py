@@ -1,7 +1,7 @@
 """Guests of another processor: the kernel hands each of their programs to qemu-user.
 
-Real arm64 packages run so on an x86_64 machine, and the other way round, several times slower than
-on their own processor. The kernel stays the host's; what it is asked is translated.
+Real arm64 packages run so on an x86_64 machine, many times slower than on their own processor. The
+kernel stays the host's; what it is asked is translated.
 """
 
 from __future__ import annotations
