@@ -2,7 +2,7 @@
 
 from invoke import Collection
 
-from kiln.front import show, task
+from kiln.cli.front import show, task
 
 _ROW = {
     "distro": "distribution of the matrix, such as --distro al2",
@@ -25,10 +25,11 @@ _TARGET = {
 @task(name="list", help=_JSON)
 def list_(c, json=False):
     """The matrix as a table, with how each AMI's last build ended."""
-    from kiln import matrix, record
-    from kiln import show as table
+    from kiln.cli import tables as table
+    from kiln.matrix import load
+    from kiln.pipeline import record
 
-    recipes = matrix.load_recipes()
+    recipes = load.load_recipes()
     records = {recipe.name: record.last(recipe.name) for recipe in recipes}
     if json:
         show(table.rows(recipes, records), as_json=True, text=str)
@@ -72,7 +73,7 @@ def check(
     json=False,
 ):
     """Is the matrix (or a combination) valid, and can it work together?"""
-    from kiln import checks
+    from kiln.cli import checks
 
     given = {
         "distro": distro,
@@ -95,10 +96,10 @@ def check(
 @task(help={"instance-type": "an EC2 GPU instance type: --instance-type p5.48xlarge", **_JSON})
 def which(c, instance_type, json=False):
     """Which rows of the matrix serve an instance type, best first, and why others do not."""
-    from kiln import matrix
-    from kiln import which as rows
+    from kiln.compat import which as rows
+    from kiln.matrix import load
 
-    answer = rows.which(instance_type, matrix.load_recipes())
+    answer = rows.which(instance_type, load.load_recipes())
     show(answer, as_json=json, text=rows.which_text)
     return 0 if answer["serves"] else 1
 
@@ -106,7 +107,7 @@ def which(c, instance_type, json=False):
 @task(help={"check": "write nothing; fail when what is committed is stale"})
 def render(c, check=False):
     """Write packer/<ami-name>/ for each row of the matrix."""
-    from kiln import checks
+    from kiln.cli import checks
 
     return checks.render(check_only=check)
 
@@ -114,7 +115,7 @@ def render(c, check=False):
 @task(help={"no-install": _TARGET["no-install"], **_JSON})
 def validate(c, no_install=False, json=False):
     """Render, policy-check, `packer fmt -check` and `packer validate`, all rows in parallel."""
-    from kiln import checks
+    from kiln.cli import checks
 
     return checks.validate(install=not no_install, as_json=json)
 
@@ -156,11 +157,12 @@ def build(
     json=False,
 ):
     """Build an AMI, boot it, check it, record it: --distro al2 --driver 510.47.03"""
-    from kiln import builds, matrix, select
-    from kiln.plan import Options
+    from kiln.matrix import load, select
+    from kiln.pipeline import build as builds
+    from kiln.pipeline.plan import Options
 
     recipes = select.select(
-        matrix.load_recipes(),
+        load.load_recipes(),
         name=name,
         distro=distro,
         driver=driver,
@@ -199,7 +201,7 @@ def build(
 )
 def verify(c, ami, instance_type=None, target="auto", region=None, no_install=False, json=False):
     """Boot an existing AMI, run its checks, and tag it with the verdict."""
-    from kiln import verifies
+    from kiln.pipeline import verify as verifies
 
     return verifies.run(
         ami, instance_type, target_kind=target, region=region, install=not no_install, as_json=json
@@ -209,7 +211,7 @@ def verify(c, ami, instance_type=None, target="auto", region=None, no_install=Fa
 @task(help={"update": "write amis.lock.yaml", **_JSON})
 def lock(c, update=False, json=False):
     """What a bake downloads, against amis.lock.yaml: shows the difference, --update writes it."""
-    from kiln import checks
+    from kiln.cli import checks
 
     return checks.lock(update=update, as_json=json)
 
@@ -221,7 +223,7 @@ def lock(c, update=False, json=False):
 )
 def diff_(c, a, b, json=False):
     """What differs between two builds: packages, kernel, driver, CUDA; the grave first."""
-    from kiln import diff
+    from kiln.image import diff
 
     return show(diff.of_names(a, b), as_json=json, text=diff.as_text)
 
@@ -229,7 +231,7 @@ def diff_(c, a, b, json=False):
 @task(positional=["ami"], help={"ami": "AMI name, AMI id, record.json or version-info.json"})
 def sbom(c, ami):
     """The CycloneDX SBOM of a built AMI, as JSON on standard output."""
-    from kiln import sbom as bom
+    from kiln.image import sbom as bom
 
     print(bom.of_name(ami))
 
@@ -237,7 +239,7 @@ def sbom(c, ami):
 @task(help={"k": "only tests whose name has this: -k matrix", "no-lab": "leave out tests/lab"})
 def test(c, k=None, no_lab=False):
     """Everything: linters, unit tests, and the lab's tests on real guests."""
-    from kiln import testing
+    from devel import testing
 
     return testing.test(only=k, lab=not no_lab)
 
@@ -245,7 +247,7 @@ def test(c, k=None, no_lab=False):
 @task(help={"no-install": _TARGET["no-install"]})
 def lint(c, no_install=False):
     """ruff, mypy --strict, shellcheck, the README's links, stale generated files."""
-    from kiln import testing
+    from devel import testing
 
     return testing.lint(install=not no_install)
 
@@ -256,7 +258,7 @@ def lint(c, no_install=False):
 )
 def bench(c, what="pipeline", json=False):
     """Speed, as ratios taken in one run: ./invoke bench, ./invoke bench xid"""
-    from kiln import bench as benches
+    from devel import bench as benches
 
     return benches.run(what, as_json=json)
 
@@ -326,15 +328,16 @@ def lab_import(c, distro, rootfs=None, mirror=None):
 @task(positional=["code"], help={"code": "79, xid79 or sxid12028", **_JSON})
 def xid_explain(c, code, json=False):
     """What an Xid or SXid means, how grave it is, and what to do: ./invoke xid.explain 79"""
-    from kiln import offline, xid
+    from kiln.cli import offline
+    from kiln.xid import explain
 
-    return show(xid.explain(code), as_json=json, text=offline.explained)
+    return show(explain.explain(code), as_json=json, text=offline.explained)
 
 
 @task(positional=["file"], help={"file": "a kernel log, or - for standard input", **_JSON})
 def xid_parse(c, file, json=False):
     """The GPU events in a kernel log of any form: dmesg | ./invoke xid.parse - --json"""
-    from kiln import offline
+    from kiln.cli import offline
 
     return offline.parse(file, as_json=json)
 
@@ -357,7 +360,8 @@ def mig_profiles(c, instance_type, json=False):
 @task(help={**_GPU, "devices": "profiles and counts: --devices 2g.20gb=2,4g.40gb=1", **_JSON})
 def mig_check(c, devices, gpu=None, instance_type=None, json=False):
     """Does this mix of profiles fit on one GPU? If not, why, and what is nearest."""
-    from kiln import mig, offline
+    from kiln import mig
+    from kiln.cli import offline
 
     answer = mig.check(gpu, instance_type, devices=devices)
     show(answer, as_json=json, text=offline.mig_verdict)
@@ -374,7 +378,8 @@ def mig_check(c, devices, gpu=None, instance_type=None, json=False):
 )
 def mig_plan(c, instance_type, want, svg=None, json=False):
     """Lay a wish out over the GPUs (fewest GPUs, then fewest profiles), drawn."""
-    from kiln import mig, offline
+    from kiln import mig
+    from kiln.cli import offline
 
     answer = mig.plan(instance_type, want)
     show(answer, as_json=json, text=offline.mig_plan)
@@ -411,7 +416,8 @@ def mig_k8s(c, label, strategy="mixed", gpu=None, instance_type=None, owner="ami
 )
 def telemetry_cost(c, instance_type, profile="compute", interval=60, instances=1, json=False):
     """CloudWatch series and dollars a month of a profile on an instance type."""
-    from kiln import offline, telemetry
+    from kiln import telemetry
+    from kiln.cli import offline
 
     settings = offline.telemetry_settings(profile, interval)
     answer = telemetry.cost(instance_type, settings, instances=instances)
@@ -426,7 +432,7 @@ def telemetry_cost(c, instance_type, profile="compute", interval=60, instances=1
 )
 def telemetry_bundle(c, out="build/install-telemetry.sh", profile="compute"):
     """One script that brings Xid events and GPU metrics to a running instance."""
-    from kiln import offline
+    from kiln.cli import offline
 
     return offline.bundle(out, profile)
 

@@ -6,7 +6,7 @@ import contextlib
 import platform
 from dataclasses import dataclass
 
-from kiln.errors import world_failed
+from kiln.base.errors import world_failed
 from lab.settings import current
 from lab.shell import CommandError, run
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kiln.errors import world_failed
+from kiln.base.errors import world_failed
 from lab import aptsources, distros, emulation, prune, settings, tree
 from lab.mirror import ca, debian, keys
 from lab.shell import CommandError, run

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kiln import components
-from kiln.recipe import Recipe
-from kiln.sources import Source
+from kiln.base.recipe import Recipe
+from kiln.cloud.parents import Source
 from lab import bases, control, images, mirror
 from lab.settings import current
 

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from kiln import needs
-from kiln.errors import KilnError
+from kiln.base import needs
+from kiln.base.errors import KilnError
 from lab import control, settings
 
 

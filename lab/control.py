@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kiln.errors import KilnError, world_failed
-from kiln.paths import KNOWLEDGE, ROOT, matrix_file
+from kiln.base.errors import KilnError, world_failed
+from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from lab import sweep
 from lab.settings import Lab, current
 

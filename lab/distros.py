@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from kiln.errors import KilnError, did_you_mean
+from kiln.base.errors import KilnError, did_you_mean
 
 FILES = Path(__file__).resolve().parent / "basefiles"
 

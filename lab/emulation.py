@@ -12,7 +12,7 @@ import platform
 import shutil
 from pathlib import Path
 
-from kiln.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, world_failed
 from lab.shell import CommandError, run
 
 # What EC2 and the kernel call a processor, and its number in an ELF header (e_machine).

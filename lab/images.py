@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kiln.recipe import Recipe
+from kiln.base.recipe import Recipe
 from lab import disks
 from lab.settings import Lab
 

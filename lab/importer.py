@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kiln.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, world_failed
 from lab import bases, distros, emulation
 from lab.mirror import ca
 from lab.shell import CommandError, run

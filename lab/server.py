@@ -46,7 +46,7 @@ def main() -> int:
 
 def serve(lab: Lab) -> None:
     """Bring everything up, answer until told to stop, take everything down."""
-    from kiln.matrix import load_recipes
+    from kiln.matrix.load import load_recipes
 
     public = images.public_images(load_recipes())
     os.environ["MOTO_AMIS_PATH"] = str(images.write_public(lab, public))

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
 
 FIRST_PORT = 4599
 FIRST_NETWORK = 201

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from kiln.errors import world_failed
+from kiln.base.errors import world_failed
 from lab import aptsources, disks, distros, emulation, prune
 from lab.packages import deb
 from lab.shell import CommandError, run

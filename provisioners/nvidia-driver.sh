@@ -128,7 +128,7 @@ assert_module() { # FLAVOUR
     if [[ $version != "$NVIDIA_DRIVER_VERSION" ]]; then
         find /var/lib/dkms -name make.log -exec tail -n 40 {} + >&2 2>/dev/null || true
         kiln_die "the $1 nvidia module for kernel $kernel is ${version:-missing}, not $NVIDIA_DRIVER_VERSION" \
-            "the end of DKMS's log is above; kiln/knowledge/kernel_builds.yaml knows which pairs compile"
+            "the end of DKMS's log is above; kiln/facts/knowledge/kernel_builds.yaml knows which pairs compile"
     fi
     vermagic=$(module_field vermagic)
     [[ ${vermagic%% *} == "$kernel" ]] || kiln_die "the nvidia module was built for ${vermagic%% *}, not for $kernel"

@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any
 
 from kiln import facts
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
+from kiln.base.paths import RUNTIME
+from kiln.base.runtime_import import load
 from kiln.mig.profiles import chosen, gpu_types
-from kiln.paths import RUNTIME
-from kiln.runtime_import import load
 
 _errors = load("gpu_mig.errors")
 _profile = load("gpu_mig.profile")

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from kiln import facts
-from kiln.paths import RUNTIME
+from kiln.base.paths import RUNTIME
 
 PROFILES_JSON = RUNTIME / "opt" / "kiln" / "lib" / "gpu_mig" / "profiles.json"
 
@@ -20,7 +20,7 @@ def profiles() -> dict[str, Any]:
     gpus = facts.table("instances")["gpus"].values()
     return {
         "schema": "kiln/mig-profiles v1",
-        "made_from": "kiln/knowledge/mig.yaml, instances.yaml",
+        "made_from": "kiln/facts/knowledge/mig.yaml, instances.yaml",
         "as_of": mig["as_of"],
         "mode_change": mig["mode_change"],
         "compute_instance_profiles": mig["compute_instance_profiles"],

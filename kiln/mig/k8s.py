@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 
 from kiln import facts
-from kiln.errors import KilnError, did_you_mean
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.runtime_import import load
 from kiln.mig.check import shipped_labels
 from kiln.mig.profiles import chosen, gpu_types
-from kiln.runtime_import import load
 
 _config = load("gpu_mig.config")
 _errors = load("gpu_mig.errors")

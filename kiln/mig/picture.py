@@ -5,9 +5,9 @@ A unit test refuses a stale one.
 
 from __future__ import annotations
 
+from kiln.base.paths import ROOT
 from kiln.mig.draw import draw_svg
 from kiln.mig.plan import plan
-from kiln.paths import ROOT
 
 PICTURE = ROOT / "docs" / "images" / "mig-plan.svg"
 SHOWN = ("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
+from kiln.base.runtime_import import load
 from kiln.mig.check import instances, warnings
 from kiln.mig.profiles import on_instance
-from kiln.runtime_import import load
 
 _placement = load("gpu_mig.placement")
 _profile = load("gpu_mig.profile")

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from kiln import facts
-from kiln.errors import KilnError, did_you_mean
-from kiln.runtime_import import load
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.runtime_import import load
 
 _facts = load("gpu_mig.facts")
 _profile = load("gpu_mig.profile")
@@ -135,7 +135,7 @@ def profiles_text(table: dict[str, Any]) -> str:
         ]
         lines.append("  " + "  ".join(cells).rstrip())
     if any(p["unsure"] for p in table["profiles"]):
-        lines.append("  * partly unconfirmed: see `unsure` in kiln/knowledge/mig.yaml")
+        lines.append("  * partly unconfirmed: see `unsure` in kiln/facts/knowledge/mig.yaml")
     return "\n".join(lines)
 
 

@@ -45,7 +45,9 @@ def dcgm_counters() -> str:
     """`dcgm-counters.csv` for dcgm-exporter: field, Prometheus type, help."""
     dcgm = facts()["dcgm"]
     lines = [f"{field['name']}, {field['type']}, {field['help']}." for field in dcgm["fields"]]
-    return "\n".join(["# Written by AMI Kiln from kiln/knowledge/cloudwatch.yaml", *lines, ""])
+    return "\n".join(
+        ["# Written by AMI Kiln from kiln/facts/knowledge/cloudwatch.yaml", *lines, ""]
+    )
 
 
 def _events(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:

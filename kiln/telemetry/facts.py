@@ -1,4 +1,4 @@
-"""The agent's facts from `kiln/knowledge/`, read on first use."""
+"""The agent's facts from `kiln/facts/knowledge/`, read on first use."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from functools import cache
 from typing import Any
 
+from kiln.base.paths import KNOWLEDGE
 from kiln.facts import table
-from kiln.paths import KNOWLEDGE
 
 
 def facts() -> dict[str, Any]:

@@ -20,7 +20,7 @@ def cost(
     `mig_slices` is the number of slices on one instance, all GPUs together; 0 without MIG. Raises
     KilnError (exit code 2) for an unknown instance type, and for less than one instance.
     """
-    from kiln.errors import KilnError
+    from kiln.base.errors import KilnError
     from kiln.facts import instance
 
     if instances < 1:

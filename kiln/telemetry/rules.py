@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kiln.errors import did_you_mean, nearest
+from kiln.base.errors import did_you_mean, nearest
 from kiln.telemetry.agent import agent_files
 from kiln.telemetry.facts import (
     agent_has,

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from kiln.errors import did_you_mean
+from kiln.base.errors import did_you_mean
 
 
 class Telemetry(BaseModel):

@@ -13,7 +13,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
 from lab import settings
 from lab.mirror import ca, keys, routes, server
 
@@ -57,7 +57,7 @@ def sha256(url: str, state: Path | None = None) -> str:
 
 
 def key_fingerprints(state: Path | None = None) -> dict[str, str]:
-    """The lab's key for each vendor key of kiln/knowledge/keys.yaml: name → fingerprint."""
+    """The lab's key for each vendor key of kiln/facts/knowledge/keys.yaml: name → fingerprint."""
     keyring = _site(state or settings.current().shared).keyring
     return {name: keyring.fingerprint(name) for name in keys.VENDORS}
 

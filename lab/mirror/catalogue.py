@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from kiln import matrix, paths
-from kiln.errors import KilnError
+from kiln.base import paths
+from kiln.base.errors import KilnError
+from kiln.matrix import load
 
 _FILE = Path(__file__).resolve().parent / "catalogue.yaml"
 
@@ -57,7 +58,7 @@ def named() -> frozenset[str]:
 @cache
 def _named(_file: Path, _changed: int) -> frozenset[str]:
     try:
-        recipes = matrix.load_recipes()
+        recipes = load.load_recipes()
     except KilnError:
         return frozenset()
     fields = ("driver", "cuda", "cudnn", "nccl", "dcgm", "container_toolkit", "cloudwatch_agent")

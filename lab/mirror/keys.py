@@ -15,7 +15,7 @@ from pathlib import Path
 from lab import settings
 from lab.shell import run
 
-# The names of kiln/knowledge/keys.yaml, and two for the distributions' own repositories.
+# The names of kiln/facts/knowledge/keys.yaml, and two for the distributions' own repositories.
 VENDORS = (
     "nvidia-cuda-rpm",
     "nvidia-cuda-deb",

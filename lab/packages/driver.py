@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from kiln.paths import KNOWLEDGE
+from kiln.base.paths import KNOWLEDGE
 from lab.packages import elf, model
 from lab.packages.model import File
 from lab.standins.nvidia_smi import install

@@ -183,7 +183,7 @@ variable "sha256" {
 
 variable "signing_keys" {
   type        = map(string)
-  description = "Fingerprint of each vendor's signing key, from kiln/knowledge/keys.yaml."
+  description = "Fingerprint of each vendor's signing key, from kiln/facts/knowledge/keys.yaml."
   default = {
     "nvidia-cuda-deb" = "EB693B3035CD5710E231E123A4B469963BF863CC"
     "nvidia-cuda-rpm" = "610C7B14E068A878070DA4E99CD0A493D42D0685"

@@ -249,7 +249,7 @@ _kiln_import() { # GNUPGHOME FILE FINGERPRINT
         || kiln_die "${2##*/} is not an OpenPGP key file"
     found=$(_kiln_primaries "$1" | paste -sd' ')
     [[ $found == "$want" ]] || kiln_die "${2##*/} holds the wrong key: expected $want, got ${found:-none}" \
-        "if the vendor rotated its key, prove it, then change kiln/knowledge/keys.yaml"
+        "if the vendor rotated its key, prove it, then change kiln/facts/knowledge/keys.yaml"
 }
 
 kiln_check_signature() ( # FILE SIGNATURE KEYFILE FINGERPRINT

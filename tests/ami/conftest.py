@@ -26,7 +26,7 @@ import testinfra
 import yaml
 
 HERE = Path(__file__).resolve().parent
-COMPONENTS = HERE.parent.parent / "kiln/knowledge/components.yaml"
+COMPONENTS = HERE.parent.parent / "kiln/facts/knowledge/components.yaml"
 VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
 # sshd answers before the boot is over: services may still be starting. What does not end is for
 # test_boot.py to say. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`.

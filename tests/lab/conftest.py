@@ -18,9 +18,9 @@ import pytest
 import yaml
 from xdist.scheduler import LoadFileScheduling
 
-from kiln import needs
-from kiln.errors import KilnError
-from kiln.paths import KNOWLEDGE
+from kiln.base import needs
+from kiln.base.errors import KilnError
+from kiln.base.paths import KNOWLEDGE
 from lab import control, settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from conftest import inventory, slim_checkout, users_environment
 
-from kiln import matrix
+from kiln.matrix import load
 from lab import bridge, mirror
 from lab.settings import Lab
 
@@ -43,7 +43,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a user with credentials, on a machine that reaches AWS."""
-    (recipe,) = (one for one in matrix.load_recipes() if one.name == AL2)
+    (recipe,) = (one for one in load.load_recipes() if one.name == AL2)
     bridge.prepare(recipe)
     home = tmp_path_factory.mktemp("home")
     with aws_front.serve(lab) as way:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
 from lab import aptsources, bases, distros, emulation, importer
 
 pytestmark = [

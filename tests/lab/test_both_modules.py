@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import slim_checkout, users_environment
 
-from kiln.matrix import load_recipes
+from kiln.matrix.load import load_recipes
 
 ROW = next(recipe for recipe in load_recipes() if recipe.kernel_module == "both")
 

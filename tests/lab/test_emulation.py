@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
 from lab import emulation
 
 OTHER = "arm64" if emulation.here() == "x86_64" else "x86_64"

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from kiln import packer
+from kiln.packer import program
 
 TEMPLATE = """
 variable "source_ami" { type = string }
@@ -45,7 +45,7 @@ def test_it_builds_with_its_own_temporary_key_and_group(
     name = f"plain-{time.time():.0f}"
     done = subprocess.run(
         [
-            *(str(packer.find().path), "build", "-var", f"source_ami={source_ami}"),
+            *(str(program.find().path), "build", "-var", f"source_ami={source_ami}"),
             *("-var", f"endpoint={lab.endpoint}", "-var", f"name={name}", str(template)),
         ],
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_POLL_DELAY_SECONDS": "1"},

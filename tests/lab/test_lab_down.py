@@ -18,7 +18,7 @@ import boto3
 import pytest
 from conftest import ROOT, lab_of_the_tests, users_environment, wait_for
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
 from lab import control, disks, tree
 from lab.guest import leader_of
 from lab.settings import Lab

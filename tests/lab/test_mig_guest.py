@@ -20,9 +20,9 @@ import guests
 import pytest
 import yaml
 
+from kiln.base.paths import RUNTIME
+from kiln.base.runtime_import import load
 from kiln.mig.profiles import gpu_types
-from kiln.paths import RUNTIME
-from kiln.runtime_import import load
 from lab.standins.nvidia_smi import install
 
 pytestmark = [guests.AS_ROOT, pytest.mark.beside]

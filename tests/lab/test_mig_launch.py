@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import Guest, wait_for
 
-from kiln.paths import RUNTIME
+from kiln.base.paths import RUNTIME
 from lab.standins.nvidia_smi import install
 
 TYPE = "p4d.24xlarge"

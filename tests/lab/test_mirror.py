@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from kiln import components, matrix
-from kiln.errors import KilnError
-from kiln.paths import PROVISIONERS
-from kiln.recipe import Recipe
+from kiln import components
+from kiln.base.errors import KilnError
+from kiln.base.paths import PROVISIONERS
+from kiln.base.recipe import Recipe
+from kiln.matrix import load
 from lab import bases, mirror, settings
 from lab.mirror import amazon, ca, catalogue, debian, fsx, keys, nvidia_cuda, nvidia_toolkit, repos
 from lab.packages import deb, driver, elf, model, rpm
@@ -107,7 +108,7 @@ class TestServer:
         assert "HEAD https://nvidia.github.io/libnvidia-container/gone 404 0" in last
 
 
-@pytest.fixture(params=matrix.load_recipes(), ids=lambda recipe: recipe.name)
+@pytest.fixture(params=load.load_recipes(), ids=lambda recipe: recipe.name)
 def recipe(request: pytest.FixtureRequest) -> Recipe:
     found: Recipe = request.param
     return found
@@ -135,7 +136,7 @@ class TestTheMatrixCanBeBaked:
                         assert (name, version) in known, f"{component} asks for {word}"
 
     def test_so_can_what_no_row_of_ours_asks_for(self) -> None:
-        rows = [row for row in matrix.load_recipes() if row.stack == "lts"]
+        rows = [row for row in load.load_recipes() if row.stack == "lts"]
         assert {row.distro.family for row in rows} == {"al", "debian"}
         for row in rows:
             asked = replace(
@@ -165,7 +166,7 @@ def packages_for(recipe: Recipe) -> list[Package]:
 def test_the_vendors_keys_are_replaced_one_for_one() -> None:
     import yaml
 
-    from kiln.paths import KNOWLEDGE
+    from kiln.base.paths import KNOWLEDGE
 
     known = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
     found = mirror.key_fingerprints()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from mutations import Mutation, Round
 
-from kiln.paths import AMI_TESTS
+from kiln.base.paths import AMI_TESTS
 
 pytestmark = pytest.mark.beside
 ENTRIES = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())["checks"]

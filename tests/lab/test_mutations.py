@@ -20,9 +20,11 @@ import yaml
 from conftest import AL2, ROOT, Finished, users_environment
 from mutations import Mutation, Plan, Round
 
-from kiln import machine, matrix, resources, target, verify
-from kiln.paths import AMI_TESTS
-from kiln.stopping import Stop
+from kiln.base.paths import AMI_TESTS
+from kiln.base.stopping import Stop
+from kiln.cloud import machine, resources, target
+from kiln.matrix import load
+from kiln.pipeline import ami_checks
 
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 CHECKS = [f"{file}::{name}" for file, entries in MUTATIONS["checks"].items() for name in entries]
@@ -52,7 +54,7 @@ def broken(
     ami = _ami(request, home)
     group = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"][0]["GroupId"]
     access = resources.Access(key[0], key[1], group, "")
-    (recipe,) = [one for one in matrix.load_recipes() if one.name == request.param]
+    (recipe,) = [one for one in load.load_recipes() if one.name == request.param]
 
     def guest(name: str, made: tuple[Mutation, ...]) -> Round:
         folder = home / name
@@ -71,8 +73,10 @@ def broken(
         ) as instance:
             try:
                 said = _break(instance, made)
-                expected = verify.expectations(recipe.as_json(), INSTANCE_TYPE, where, {"id": ami})
-                checks = verify.run_checks(instance, expected, folder, stop=stop).checks
+                expected = ami_checks.expectations(
+                    recipe.as_json(), INSTANCE_TYPE, where, {"id": ami}
+                )
+                checks = ami_checks.run_checks(instance, expected, folder, stop=stop).checks
             finally:
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])
         return Round(

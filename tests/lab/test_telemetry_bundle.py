@@ -19,8 +19,7 @@ import guests
 import pytest
 from event_log import whole_lines
 
-from kiln import bundle
-from kiln.telemetry import Telemetry
+from kiln.telemetry import Telemetry, bundle
 from kiln.telemetry.facts import facts
 from lab.mirror import cloudwatch
 

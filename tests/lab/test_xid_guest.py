@@ -13,7 +13,7 @@ import pytest
 import xid_guest
 from xid_guest import LOG, UNIT, Guest
 
-from kiln.paths import RUNTIME_VARIANTS
+from kiln.base.paths import RUNTIME_VARIANTS
 
 pytestmark = xid_guest.NEEDS
 

@@ -20,7 +20,7 @@ import pytest
 import xid_guest
 from xid_guest import LOG, UNIT, Guest
 
-from kiln import runtime_import
+from kiln.base import runtime_import
 
 pytestmark = xid_guest.NEEDS
 

@@ -21,7 +21,7 @@ import guests
 import pytest
 from event_log import whole_lines
 
-from kiln.paths import RUNTIME
+from kiln.base.paths import RUNTIME
 
 NEEDS = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/dev/kmsg", os.R_OK | os.W_OK),

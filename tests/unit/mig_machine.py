@@ -19,8 +19,8 @@ from typing import IO, Any
 
 import yaml
 
-from kiln.paths import RUNTIME
-from kiln.runtime_import import load
+from kiln.base.paths import RUNTIME
+from kiln.base.runtime_import import load
 from lab.standins.nvidia_smi import install
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from kiln import components
-from kiln.paths import AMI_TESTS, ROOT
+from kiln.base.paths import AMI_TESTS, ROOT
 
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln import bench
-from kiln.bench import Figure
-from kiln.errors import KilnError, world_failed
+from devel import bench
+from devel.bench import Figure
+from kiln.base.errors import KilnError, world_failed
 
 LOG = """\
 {0} Launching a source AWS instance...

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kiln.bench_xid import kernel
-from kiln.bench_xid.alone import own_lines
-from kiln.bench_xid.report import ROWS, table
-from kiln.bench_xid.together import Sample, idle_figures, percentiles
+from devel.bench_xid import kernel
+from devel.bench_xid.alone import own_lines
+from devel.bench_xid.report import ROWS, table
+from devel.bench_xid.together import Sample, idle_figures, percentiles
 
 
 def samples(*steps: tuple[int, int]) -> list[Sample]:

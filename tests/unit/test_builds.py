@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kiln import builds
-from kiln.matrix import load_recipes
-from kiln.paths import ROOT
-from kiln.progress import Progress
-from kiln.target import Target
+from kiln.base.paths import ROOT
+from kiln.base.progress import Progress
+from kiln.cloud.target import Target
+from kiln.matrix.load import load_recipes
+from kiln.pipeline import build
 from lab import emulation
 
 LAB = Target("lab", "--target lab", "us-east-1", "http://127.0.0.1:4602")
@@ -29,7 +29,7 @@ def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_turn(rows: list[Any], target: Target) -> tuple[list[set[str]], str]:
     """The architectures of each turn, and what was said."""
     out = io.StringIO()
-    turns = builds._in_turn(rows, target, Progress(out))
+    turns = build._in_turn(rows, target, Progress(out))
     return [{row.arch for row in turn} for turn in turns], out.getvalue()
 
 
@@ -63,6 +63,6 @@ def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
         "status": "verified",
         "folder": "/build/1",
     }
-    assert "lab on this machine, arm64 by qemu-user on x86_64)" in builds.summary(record)
+    assert "lab on this machine, arm64 by qemu-user on x86_64)" in build.summary(record)
     record["emulated"] = None
-    assert "lab on this machine)" in builds.summary(record)
+    assert "lab on this machine)" in build.summary(record)

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from kiln.paths import ROOT
+from kiln.base.paths import ROOT
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03")
@@ -401,7 +401,8 @@ def test_the_lab_without_root_says_what_still_works() -> None:
         [str(ROOT / ".venv/bin/python"), "-c",
          # All is imported as root: root's own Python may lie where nobody else can read.
          "import os\n"
-         "from kiln import front, needs\n"
+         "from kiln.base import needs\n"
+        "from kiln.cli import front\n"
          "os.seteuid(65534)\n"
          "raise SystemExit(front.guarded(needs.lab_can_run))"],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -468,7 +469,7 @@ def test_the_front_door_loads_nothing_heavy() -> None:
     heavy = {"boto3", "botocore", "moto", "pydantic", "jinja2", "rich", "hcl2", "pytest"}
     done = subprocess.run(
         [str(ROOT / ".venv/bin/python"), "-c",
-         "import sys, kiln.front, tasks; print(*sys.modules)"],
+         "import sys, kiln.cli.front, tasks; print(*sys.modules)"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert heavy & set(done.stdout.split()) == set()

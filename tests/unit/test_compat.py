@@ -6,15 +6,16 @@ from datetime import date
 
 import pytest
 
-from kiln import checks, versions
-from kiln.compat import check, check_combination, check_matrix
-from kiln.errors import KilnError
+from kiln.base import versions
+from kiln.base.errors import KilnError
+from kiln.base.findings import errors
+from kiln.base.paths import ROOT
+from kiln.cli import checks
+from kiln.compat.engine import check, check_combination, check_matrix
+from kiln.compat.judge import clashes
+from kiln.compat.rules.combination import of_recipe
 from kiln.facts import instances, table
-from kiln.findings import errors
-from kiln.judge import clashes
-from kiln.matrix import load_recipes
-from kiln.paths import ROOT
-from kiln.rules.combination import of_recipe
+from kiln.matrix.load import load_recipes
 
 TODAY = date(2026, 11, 21)
 RECIPES = {recipe.name: recipe for recipe in load_recipes(ROOT / "amis.yaml")}

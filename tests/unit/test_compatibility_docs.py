@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from kiln import facts
-from kiln.compat import check_combination
-from kiln.paths import KNOWLEDGE, ROOT
-from kiln.rules.registry import rules
+from kiln.base.paths import KNOWLEDGE, ROOT
+from kiln.compat.engine import check_combination
+from kiln.compat.rules.registry import rules
 
 DOC = (ROOT / "docs" / "compatibility.md").read_text()
 NEW = "580.190.01"

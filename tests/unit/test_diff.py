@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from kiln import sbom
-from kiln.diff import as_text, diff, of_names
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
+from kiln.image import sbom
+from kiln.image.diff import as_text, diff, of_names
 
 PACKAGES = [
     ("glibc", "2.34", "52.amzn2023", "x86_64"),

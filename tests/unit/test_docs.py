@@ -8,8 +8,8 @@ import pytest
 from invoke.config import Config
 from invoke.loader import FilesystemLoader
 
-from kiln import links
-from kiln.front import Front
+from devel import links
+from kiln.cli.front import Front
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
@@ -155,7 +155,7 @@ def test_a_message_that_nobody_says_would_be_found():
 
 
 def test_records_explains_every_key_that_a_run_writes():
-    tree = ast.parse((ROOT / "kiln" / "build.py").read_text())
+    tree = ast.parse((ROOT / "kiln" / "pipeline" / "build_row.py").read_text())
     keys = {"schema"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "data":

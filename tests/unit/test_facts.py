@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from kiln import facts
-from kiln.errors import KilnError, nearest
-from kiln.paths import KNOWLEDGE, ROOT
+from kiln.base.errors import KilnError, nearest
+from kiln.base.paths import KNOWLEDGE, ROOT
 
 
 def test_an_nvswitch_instance_says_so():

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from invoke import Context, Exit
 
-from kiln import front, offline
-from kiln.errors import KilnError, world_failed
-from kiln.paths import ROOT
+from kiln.base.errors import KilnError, world_failed
+from kiln.base.paths import ROOT
+from kiln.cli import front, offline
 
 
 def raising(error: BaseException) -> Callable[[], int]:

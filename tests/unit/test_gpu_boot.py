@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln import gpu_devices
-from kiln.facts import InstanceType, instances
-from kiln.paths import RUNTIME
-from kiln.rules.registry import rules
+from kiln.base.paths import RUNTIME
+from kiln.compat.rules.registry import rules
+from kiln.facts import InstanceType, gpu_devices, instances
 from lab import pci as lab_pci
 
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
@@ -95,7 +94,9 @@ GSP_OFF = rules()["GPU-OPEN-G"].limits["families"]
 
 
 def test_the_shipped_facts_are_the_knowledge_of_the_pipeline():
-    assert gpu_devices.FILE.read_text() == gpu_devices.text(), "run: python -m kiln.gpu_devices"
+    assert gpu_devices.FILE.read_text() == gpu_devices.text(), (
+        "run: python -m kiln.facts.gpu_devices"
+    )
 
 
 def test_the_labs_guests_have_the_devices_of_the_facts():

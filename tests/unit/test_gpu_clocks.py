@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from kiln.base.paths import RUNTIME
 from kiln.facts import instances
-from kiln.paths import RUNTIME
 
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
 

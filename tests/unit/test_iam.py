@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from kiln import iam, matrix, packer, render
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
+from kiln.cloud import iam
+from kiln.matrix import load
+from kiln.packer import program, render
 
 
 def test_every_aws_call_of_the_program_is_allowed() -> None:
@@ -20,7 +22,9 @@ def test_every_aws_call_of_the_program_is_allowed() -> None:
         for action, place in iam.called().items()
         if action not in iam.allowed("kiln") | set(iam.facts()["free"])
     }
-    assert not missing, f"add to kiln/knowledge/iam.yaml, then python -m kiln.iam: {missing}"
+    assert not missing, (
+        f"add to kiln/facts/knowledge/iam.yaml, then python -m kiln.cloud.iam: {missing}"
+    )
 
 
 def test_nothing_is_allowed_that_the_program_does_not_call() -> None:
@@ -74,7 +78,7 @@ def test_iam_would_take_the_policy() -> None:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """What Packer asks of EC2 for a rendered row: moto answers, nothing is logged into."""
     try:
-        found = packer.find()
+        found = program.find()
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
     import boto3
@@ -90,9 +94,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         return answer(self)
 
     folder = tmp_path_factory.mktemp("row")
-    recipe = matrix.load_recipes()[0]
+    recipe = load.load_recipes()[0]
     files = render.render(recipe)
-    for name in (packer.BUILD_1_6, render.BUILD):
+    for name in (program.BUILD_1_6, render.BUILD):
         (folder / name).parent.mkdir(exist_ok=True)
         # Without a machine there is nothing to log into and nothing to provision.
         text = re.sub(r"^  ssh_username .*", '  communicator = "none"', files[name], flags=re.M)
@@ -112,7 +116,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         key = client.create_key_pair(KeyName="own", KeyType="ed25519")
         (folder / "key.pem").write_text(key["KeyMaterial"])
         patch.setattr(BaseResponse, "call_action", noted)
-        result = packer.run_build(
+        result = program.run_build(
             found,
             folder,
             log=folder / "packer.log",
@@ -160,7 +164,7 @@ def test_packer_tags_the_instance_and_its_volume_in_the_launch_itself(
 
 
 def test_the_ami_and_its_snapshot_carry_every_tag(seen: dict[str, Any]) -> None:
-    from kiln.policy import REQUIRED_TAGS
+    from kiln.packer.policy import REQUIRED_TAGS
 
     for made in (seen["image"], seen["snapshot"]):
         tags = {tag["Key"]: tag["Value"] for tag in made["Tags"]}

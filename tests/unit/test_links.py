@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln import links
+from devel import links
 
 
 @pytest.fixture

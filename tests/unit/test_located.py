@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kiln import located
-from kiln.errors import KilnError
+from kiln.base import located
+from kiln.base.errors import KilnError
 
 MALFORMED = {
     "an open bracket": ("a: [1, 2\nb: 3\n", "f.yaml:2:2: not valid YAML"),

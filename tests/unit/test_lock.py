@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from kiln import components, lock, render
-from kiln.errors import KilnError
+from kiln import components
+from kiln.base.errors import KilnError
+from kiln.base.paths import PROVISIONERS, ROOT
 from kiln.facts import known_sha256, table
-from kiln.matrix import load_recipes
-from kiln.paths import PROVISIONERS, ROOT
+from kiln.matrix.load import load_recipes
+from kiln.packer import lock, render
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 CLASSIC = next(one for one in RECIPES if (one.distro.id, one.stack) == ("al2", "classic"))

@@ -9,9 +9,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from kiln import components, located, matrix, schema
-from kiln.errors import KilnError
-from kiln.paths import ROOT
+from kiln import components
+from kiln.base import located
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.matrix import load as matrix
+from kiln.matrix import schema
 
 MATRIX = """\
 defaults:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from mig_machine import Machine, fork
 
-from kiln.paths import ROOT
-from kiln.runtime_import import load
+from kiln.base.paths import ROOT
+from kiln.base.runtime_import import load
 
 imds_of_gpu_mig = load("gpu_mig.imds")
 

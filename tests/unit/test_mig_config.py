@@ -8,10 +8,10 @@ import re
 import pytest
 
 from kiln import facts
+from kiln.base.paths import RUNTIME
+from kiln.base.runtime_import import load
 from kiln.mig import export
 from kiln.mig.profiles import gpu_types
-from kiln.paths import RUNTIME
-from kiln.runtime_import import load
 
 config = load("gpu_mig.config")
 target = load("gpu_mig.target")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kiln.runtime_import import load
+from kiln.base.runtime_import import load
 
 imds = load("gpu_mig.imds")
 TAG = "all-1g.5gb"

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiln.paths import RUNTIME
-from kiln.runtime_import import load
+from kiln.base.paths import RUNTIME
+from kiln.base.runtime_import import load
 
 miniyaml = load("gpu_mig.miniyaml")
 MigError = load("gpu_mig.errors").MigError

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiln import facts
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.base.runtime_import import load
 from kiln.mig import check, check_label, draw, draw_svg, draw_text, k8s, picture, plan, profiles_for
 from kiln.mig.k8s import k8s_text
 from kiln.mig.profiles import gpu_type, gpu_types, profiles_text
-from kiln.paths import ROOT
-from kiln.runtime_import import load
 
 placement = load("gpu_mig.placement")
 config = load("gpu_mig.config")

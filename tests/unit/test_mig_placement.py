@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kiln.base.runtime_import import load
 from kiln.mig.profiles import gpu_types
-from kiln.runtime_import import load
 
 placement = load("gpu_mig.placement")
 target = load("gpu_mig.target")

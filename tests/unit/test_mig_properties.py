@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mig_machine import in_process
 
 from kiln import facts
+from kiln.base.paths import RUNTIME
+from kiln.base.runtime_import import load
 from kiln.mig.profiles import gpu_types
-from kiln.paths import RUNTIME
-from kiln.runtime_import import load
 
 applying = load("gpu_mig.apply")
 config = load("gpu_mig.config")

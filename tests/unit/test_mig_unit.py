@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from kiln.paths import RUNTIME
-from kiln.runtime_import import load
+from kiln.base.paths import RUNTIME
+from kiln.base.runtime_import import load
 
 UNITS = RUNTIME / "etc" / "systemd" / "system"
 

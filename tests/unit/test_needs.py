@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kiln import needs
-from kiln.errors import KilnError
+from kiln.base import needs
+from kiln.base.errors import KilnError
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kiln import packer, packer_output
-from kiln.errors import KilnError
-from kiln.packer import Event, Packer
-from kiln.paths import ROOT
-from kiln.stopping import Stop
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.base.stopping import Stop
+from kiln.packer import output
+from kiln.packer import program as packer
+from kiln.packer.program import Event, Packer
 
 OLD = Packer(Path("/usr/bin/packer"), (1, 6, 6))
 NEW = Packer(Path("/usr/bin/packer"), (1, 11, 2))
@@ -175,7 +176,7 @@ def test_variables_are_written_as_packer_reads_them() -> None:
     ],
 )
 def test_a_line_of_packers_output_is_read(line: str, event: Event | None) -> None:
-    assert packer_output.parse(line) == event
+    assert output.parse(line) == event
 
 
 def test_an_event_knows_its_component_and_its_instance() -> None:
@@ -191,8 +192,8 @@ def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
         '{"builds": [{"artifact_id": "us-east-1:ami-old"},'
         ' {"artifact_id": "eu-west-1:ami-2,us-east-1:ami-1"}]}'
     )
-    assert packer_output.read_manifest(path) == {"eu-west-1": "ami-2", "us-east-1": "ami-1"}
-    assert packer_output.read_manifest(tmp_path / "nowhere") == {}
+    assert output.read_manifest(path) == {"eu-west-1": "ami-2", "us-east-1": "ami-1"}
+    assert output.read_manifest(tmp_path / "nowhere") == {}
 
 
 def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Path) -> None:
@@ -245,7 +246,8 @@ def test_ctrl_c_stops_packer_once_and_waits_for_it(
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from kiln import packer, packer_output, stopping
+from kiln.base import stopping
+from kiln.packer import program as packer
 stop = stopping.Stop()
 with stopping.on_signals(stop):
     result = packer.run_build(

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from kiln import matrix, policy, render
-from kiln.findings import Finding
-from kiln.paths import ROOT
+from kiln.base.findings import Finding
+from kiln.base.paths import ROOT
+from kiln.matrix import load
+from kiln.packer import policy, render
 
 
 @pytest.fixture(scope="module")
 def rendered() -> tuple[str, dict[str, str]]:
     """The first row's name and files."""
-    recipe = matrix.load_recipes()[0]
+    recipe = load.load_recipes()[0]
     return recipe.name, render.render(recipe)
 
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from kiln.progress import Progress
+from kiln.base.progress import Progress
 
 
 def test_a_pipe_gets_one_line_per_stage_and_no_control_codes() -> None:

@@ -13,8 +13,8 @@ import jinja2
 import pytest
 import yaml
 
-from kiln.matrix import load_recipes
-from kiln.paths import KNOWLEDGE, PROVISIONERS
+from kiln.base.paths import KNOWLEDGE, PROVISIONERS
+from kiln.matrix.load import load_recipes
 
 COMPONENTS = yaml.safe_load((KNOWLEDGE / "components.yaml").read_text())["components"]
 KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]

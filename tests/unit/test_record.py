@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from kiln import paths, record, runs
-from kiln.errors import KilnError
-from kiln.target import Target
+from kiln.base import paths
+from kiln.base.errors import KilnError
+from kiln.cloud import runs
+from kiln.cloud.target import Target
+from kiln.pipeline import record
 
 LAB = Target("lab", "a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 ROW = "al2-510.47.03-cuda11.6-base-x86_64"

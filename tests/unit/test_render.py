@@ -11,16 +11,18 @@ from pathlib import Path
 import hcl2
 import pytest
 
-from kiln import components, hcl, matrix, packer, render, template_values
+from kiln import components
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
 from kiln.components import Component, Download
-from kiln.errors import KilnError
-from kiln.paths import ROOT
-from kiln.recipe import Recipe
+from kiln.matrix import load
+from kiln.packer import hcl, program, render, template_values
 
 
 @pytest.fixture(scope="module")
 def recipes() -> list[Recipe]:
-    return matrix.load_recipes()
+    return load.load_recipes()
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_a_download_that_no_recipe_field_names_the_version_of_tells_the_script(
 
 def test_both_packers_get_the_same_provisioners(recipes: list[Recipe]) -> None:
     files = render.render(recipes[0])
-    new, old = hcl2.loads(files[render.BUILD]), hcl2.loads(files[packer.BUILD_1_6])
+    new, old = hcl2.loads(files[render.BUILD]), hcl2.loads(files[program.BUILD_1_6])
     assert new["build"] == old["build"]
     assert new["locals"] == old["locals"]
 
@@ -86,7 +88,7 @@ def test_both_packers_get_the_same_provisioners(recipes: list[Recipe]) -> None:
 def test_only_the_new_packer_is_told_what_the_old_one_refuses(recipes: list[Recipe]) -> None:
     files = render.render(recipes[0])
     for word in ("metadata_options", "imds_support", "required_version", "required_plugins"):
-        assert word not in files[packer.BUILD_1_6]
+        assert word not in files[program.BUILD_1_6]
     assert "metadata_options" in files[render.BUILD]
 
 
@@ -160,7 +162,7 @@ def test_an_expression_over_a_field_no_recipe_has_is_named(recipes: list[Recipe]
 
 
 def test_an_unknown_signing_key_is_named() -> None:
-    with pytest.raises(KilnError, match=r"'nobody' is not in kiln/knowledge/keys\.yaml"):
+    with pytest.raises(KilnError, match=r"'nobody' is not in kiln/facts/knowledge/keys\.yaml"):
         template_values._fingerprints(["nobody"])
 
 

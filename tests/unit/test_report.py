@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from kiln import matrix, report
+from kiln.matrix import load
+from kiln.pipeline import report
 
 
 def a_record(**more: Any) -> dict[str, Any]:
     return {
         "run_id": "20261121T000000Z-aaaa",
         "status": "verified",
-        "recipe": matrix.load_recipes()[0].as_json(),
+        "recipe": load.load_recipes()[0].as_json(),
         "digest": "d" * 64,
         "target": "aws",
         "region": "eu-central-1",

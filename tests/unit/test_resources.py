@@ -12,9 +12,9 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from kiln import resources
-from kiln.runs import Run
-from kiln.target import Target
+from kiln.cloud import resources
+from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
 
 AWS = Target("aws", "a test", "eu-central-1", account="123456789012")
 MINE = "20261121T000000Z-aaaa"

@@ -5,10 +5,10 @@ from datetime import date
 
 import pytest
 
-from kiln import alternatives
-from kiln.compat import check_combination
-from kiln.rules.combination import Combination
-from kiln.rules.registry import BY_TARGET, CHECKS, INSTANCE_CHECKS, rules
+from kiln.compat import alternatives
+from kiln.compat.engine import check_combination
+from kiln.compat.rules.combination import Combination
+from kiln.compat.rules.registry import BY_TARGET, CHECKS, INSTANCE_CHECKS, rules
 
 TODAY = date(2026, 11, 21)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln import runs
-from kiln.errors import KilnError
-from kiln.target import Target
+from kiln.base.errors import KilnError
+from kiln.cloud import runs
+from kiln.cloud.target import Target
 
 LAB = Target("lab", "a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 AWS = Target("aws", "a test", "eu-west-1", account="123456789012")

@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 import pytest
 from cyclonedx.validation.json import JsonStrictValidator
 
-from kiln.errors import KilnError
-from kiln.matrix import load_recipes
-from kiln.paths import ROOT
-from kiln.sbom import SCHEMA, sbom
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.image.sbom import SCHEMA, sbom
+from kiln.matrix.load import load_recipes
 
 RECIPE = load_recipes(ROOT / "amis.yaml")[0]
 RUN = "NVIDIA-Linux-x86_64-510.47.03.run"

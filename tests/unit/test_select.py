@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kiln import matrix
-from kiln.errors import KilnError
-from kiln.recipe import Recipe
-from kiln.select import select
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.matrix import load
+from kiln.matrix.select import select
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def recipes() -> list[Recipe]:
     """Three rows of the matrix, and the first one's EKS flavour."""
     wanted = ("al2-510.47.03", "al2023-580", "ubuntu2204-580")
     rows = [
-        next(r for r in matrix.load_recipes() if r.name.startswith(name) and _is_usual(r))
+        next(r for r in load.load_recipes() if r.name.startswith(name) and _is_usual(r))
         for name in wanted
     ]
     eks = replace(rows[0], name=rows[0].name.replace("base", "eks"), flavor="eks")

@@ -9,20 +9,21 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from kiln import matrix, show
-from kiln.recipe import Recipe
+from kiln.base.recipe import Recipe
+from kiln.cli import tables
+from kiln.matrix import load
 
 RECORD = {"status": "verified", "finished": "2026-11-21T01:02:03Z", "ami_id": "ami-0abc"}
 
 
 @pytest.fixture(scope="module")
 def recipes() -> list[Recipe]:
-    return matrix.load_recipes()
+    return load.load_recipes()
 
 
 def printed(recipes: list[Recipe], records: dict[str, dict[str, str] | None], width: int) -> str:
     out = io.StringIO()
-    Console(file=out, width=width).print(show.table(recipes, records), soft_wrap=True)
+    Console(file=out, width=width).print(tables.table(recipes, records), soft_wrap=True)
     return out.getvalue()
 
 
@@ -48,7 +49,7 @@ def test_what_is_not_on_an_image_is_a_dash(recipes: list[Recipe]) -> None:
 
 
 def test_the_same_as_data(recipes: list[Recipe]) -> None:
-    (first, *others) = json.loads(json.dumps(show.rows(recipes, {recipes[0].name: RECORD})))
+    (first, *others) = json.loads(json.dumps(tables.rows(recipes, {recipes[0].name: RECORD})))
     assert first["last_build"] == RECORD
     assert first["driver"] == recipes[0].driver
     assert {row["last_build"]["status"] for row in others} == {"not built"}

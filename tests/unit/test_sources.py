@@ -11,13 +11,14 @@ import pytest
 from moto import mock_aws
 from moto.ec2.models.amis import AMIS
 
-from kiln import matrix, sources
-from kiln.errors import KilnError
-from kiln.recipe import Recipe
-from kiln.target import Target
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.cloud import parents
+from kiln.cloud.target import Target
+from kiln.matrix import load
 
 AWS = Target("aws", "a test", "us-east-1")
-ROWS = matrix.load_recipes()
+ROWS = load.load_recipes()
 BY_PARAMETER = next(row for row in ROWS if row.source_ami.ssm_parameter)
 
 
@@ -47,7 +48,7 @@ def publish(ec2: Any, name: str, arch: str = "x86_64") -> str:
 def test_a_public_parameter_is_asked_for_by_name() -> None:
     """moto serves the parameters that AWS publishes."""
     with mock_aws():
-        found = sources.resolve(BY_PARAMETER, AWS)
+        found = parents.resolve(BY_PARAMETER, AWS)
     assert found.ami_id.startswith("ami-")
     assert found.name
     assert found.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
@@ -57,7 +58,7 @@ def test_a_public_parameter_is_asked_for_by_name() -> None:
 def test_a_parameter_that_is_not_there_is_named_with_where_to_change_it() -> None:
     source = replace(BY_PARAMETER.source_ami, ssm_parameter="/aws/service/none")
     with pytest.raises(KilnError, match="SSM has no such parameter") as caught:
-        sources.resolve(replace(BY_PARAMETER, source_ami=source), AWS)
+        parents.resolve(replace(BY_PARAMETER, source_ami=source), AWS)
     assert "/aws/service/none" in caught.value.message
     assert "amis.yaml" in caught.value.hint
     assert caught.value.exit_code == 1
@@ -68,25 +69,25 @@ def test_by_name_it_is_the_one_that_fits_owner_and_architecture(ec2: Any) -> Non
     wanted = publish(ec2, "mine-x86")
     publish(ec2, "mine-arm-newer", "arm64")
     publish(ec2, "another")
-    assert sources.resolve(by_name("mine-*"), AWS).ami_id == wanted
+    assert parents.resolve(by_name("mine-*"), AWS).ami_id == wanted
 
 
 def test_of_several_it_is_the_newest(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     newer, older = (publish(ec2, name) for name in ("mine-a", "mine-b"))
-    described = sources._describe
+    described = parents._describe
 
     def dated(*arguments: Any, **query: Any) -> list[dict[str, object]]:
         dates = {newer: "2026-11-01T00:00:00.000Z", older: "2026-02-01T00:00:00.000Z"}
         found = described(*arguments, **query)
         return [{**image, "CreationDate": dates[str(image["ImageId"])]} for image in found]
 
-    monkeypatch.setattr(sources, "_describe", dated)
-    assert sources.resolve(by_name("mine-*"), AWS).ami_id == newer
+    monkeypatch.setattr(parents, "_describe", dated)
+    assert parents.resolve(by_name("mine-*"), AWS).ami_id == newer
 
 
 @pytest.mark.usefixtures("ec2")
 def test_when_none_fits_the_look_up_that_failed_is_told() -> None:
     with pytest.raises(KilnError, match="no image fits") as caught:
-        sources.resolve(by_name("nobodys-*"), AWS)
+        parents.resolve(by_name("nobodys-*"), AWS)
     assert "nobodys-*" in caught.value.message
     assert caught.value.exit_code == 1

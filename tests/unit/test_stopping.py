@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from kiln import stopping
-from kiln.stopping import Stop, StoppedError
+from kiln.base import stopping
+from kiln.base.stopping import Stop, StoppedError
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import KilnError
-from kiln.target import choose
+from kiln.base.errors import KilnError
+from kiln.cloud.target import choose
 
 ENDPOINT = "http://127.0.0.1:4602"
 

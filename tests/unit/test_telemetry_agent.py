@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln import runtime_import
+from kiln.base import runtime_import
 from kiln.telemetry import Telemetry, agent_files, dcgm_counters, merged, validate
 from kiln.telemetry.agent import EVENTS
 from kiln.telemetry.facts import facts

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kiln import bundle
-from kiln.bundle import AgentPackage
-from kiln.errors import KilnError
-from kiln.paths import RUNTIME, RUNTIME_VARIANTS
-from kiln.telemetry import Telemetry
+from kiln.base.errors import KilnError
+from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS
+from kiln.telemetry import Telemetry, bundle
+from kiln.telemetry.bundle import AgentPackage
 
 AGENT = "opt/aws/amazon-cloudwatch-agent"
 EVENTS = f"{AGENT}/etc/amazon-cloudwatch-agent.d/kiln-events.json"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
 from kiln.telemetry import Telemetry
 from kiln.telemetry.facts import facts
 from kiln.telemetry.pricing import cost, cost_text, dollars, series

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from kiln import matrix, packer, render
-from kiln.errors import KilnError
-from kiln.packer import Packer
-from kiln.recipe import Recipe
-from kiln.validate import validate
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.matrix import load
+from kiln.packer import program, render
+from kiln.packer.program import Packer
+from kiln.packer.validate import validate
 
 
 @pytest.fixture
 def real() -> Packer:
     try:
-        return packer.find()
+        return program.find()
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
 
@@ -26,7 +27,7 @@ def real() -> Packer:
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
     """Two rows, rendered where nobody else renders."""
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
-    return matrix.load_recipes()[:2]
+    return load.load_recipes()[:2]
 
 
 def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kiln import verify
-from kiln.errors import KilnError
-from kiln.machine import Machine
-from kiln.stopping import Stop, StoppedError
-from kiln.target import Target
-from kiln.verify import Check, Verdict
+from kiln.base.errors import KilnError
+from kiln.base.stopping import Stop, StoppedError
+from kiln.cloud.machine import Machine
+from kiln.cloud.target import Target
+from kiln.pipeline import ami_checks
+from kiln.pipeline.ami_checks import Check, Verdict
 
 LAB = Target("lab", "a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 
@@ -54,7 +54,7 @@ def run(machine: Machine, tmp_path: Path, checks: str, stop: Stop | None = None)
     """Run checks that are this text, by the real pytest."""
     tests = tmp_path / "test_some.py"
     tests.write_text(f"import os\nimport time\n\nimport pytest\n\n\n{checks}\n")
-    return verify.run_checks(machine, {}, tmp_path, stop=stop or Stop(), tests=[tests])
+    return ami_checks.run_checks(machine, {}, tmp_path, stop=stop or Stop(), tests=[tests])
 
 
 def test_each_check_is_kept_with_its_outcome_and_why(machine: Machine, tmp_path: Path) -> None:
@@ -126,20 +126,20 @@ def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) 
 
 
 def test_checks_are_told_what_the_instance_type_has() -> None:
-    found = verify.expectations({"name": "row"}, "p4d.24xlarge", LAB, {"id": "ami-1"})
+    found = ami_checks.expectations({"name": "row"}, "p4d.24xlarge", LAB, {"id": "ami-1"})
     assert found["gpu"]["count"] == 8
     assert found["gpu"]["nvswitch"] is True
     assert (found["target"], found["instance_type"]) == ("lab", "p4d.24xlarge")
-    assert verify.expectations({}, "m5.large", LAB, {})["gpu"] is None
+    assert ami_checks.expectations({}, "m5.large", LAB, {})["gpu"] is None
 
 
 def test_only_an_ami_that_a_row_of_the_matrix_made_can_be_verified() -> None:
-    from kiln import matrix
+    from kiln.matrix import load
 
-    recipes = matrix.load_recipes()
+    recipes = load.load_recipes()
     tags = {"kiln:recipe": recipes[1].name}
-    assert verify.recipe_on(tags, recipes) is recipes[1]
+    assert ami_checks.recipe_on(tags, recipes) is recipes[1]
     for foreign in ({}, {"kiln:recipe": "somebody-elses"}):
         with pytest.raises(KilnError, match="kiln:recipe") as caught:
-            verify.recipe_on(foreign, recipes)
+            ami_checks.recipe_on(foreign, recipes)
         assert caught.value.exit_code == 2

@@ -5,10 +5,10 @@ from datetime import date
 
 import pytest
 
-from kiln.errors import KilnError
-from kiln.matrix import load_recipes
-from kiln.paths import ROOT
-from kiln.which import which, which_text
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.compat.which import which, which_text
+from kiln.matrix.load import load_recipes
 
 TODAY = date(2026, 11, 21)
 RECIPES = load_recipes(ROOT / "amis.yaml")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kiln import xid, xid_catalogue
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
+from kiln.xid import catalogue as xid_catalogue
+from kiln.xid import explain
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def catalogue() -> dict[str, Any]:
 
 
 def test_generated_files_are_what_the_knowledge_says() -> None:
-    assert xid_catalogue.stale() == [], "run: python -m kiln.xid_catalogue"
+    assert xid_catalogue.stale() == [], "run: python -m kiln.xid.catalogue"
 
 
 def test_every_code_has_name_meaning_severity_action_and_source(catalogue: dict[str, Any]) -> None:
@@ -45,7 +46,7 @@ def test_xids_are_known_without_a_gap(catalogue: dict[str, Any]) -> None:
     ],
 )
 def test_aws_actions_are_those_of_its_table(code: int, words: str) -> None:
-    entry = xid.explain(code)
+    entry = explain.explain(code)
     assert words in entry["action"]
     assert entry["action_nvidia"] != entry["action"]
 
@@ -63,13 +64,15 @@ def test_a_fact_without_a_source_is_refused() -> None:
 
 def test_an_unknown_code_is_refused_with_the_nearest() -> None:
     with pytest.raises(KilnError) as caught:
-        xid.explain("xid 178")
+        explain.explain("xid 178")
     assert caught.value.exit_code == 2
     assert "Xid 177" in caught.value.hint
 
 
 def test_parse_stream_gives_null_for_what_a_line_does_not_say() -> None:
-    found = list(xid.parse_stream(["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."]))
+    found = list(
+        explain.parse_stream(["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."])
+    )
     assert len(found) == 1
     assert found[0]["xid"] == 79
     assert found[0]["sxid"] is found[0]["pid"] is found[0]["process"] is None

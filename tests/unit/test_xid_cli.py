@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kiln import runtime_import
-from kiln.paths import ROOT, RUNTIME
+from kiln.base import runtime_import
+from kiln.base.paths import ROOT, RUNTIME
 
 LIBRARY = RUNTIME / "opt" / "kiln" / "lib"
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=app, GPU has fallen off the bus."

@@ -17,7 +17,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiln import runtime_import
+from kiln.base import runtime_import
 
 kmsg = runtime_import.load("gpu_xid.kmsg")
 lean = runtime_import.load("gpu_xid.lean")

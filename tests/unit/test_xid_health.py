@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from kiln import runtime_import
-from kiln.runtime_import import LIBRARY
+from kiln.base import runtime_import
+from kiln.base.runtime_import import LIBRARY
 
 health = runtime_import.load("gpu_xid.health")
 

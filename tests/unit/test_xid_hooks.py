@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kiln import runtime_import
-from kiln.paths import RUNTIME
+from kiln.base import runtime_import
+from kiln.base.paths import RUNTIME
 
 config = runtime_import.load("gpu_xid.config")
 hooks = runtime_import.load("gpu_xid.hooks")

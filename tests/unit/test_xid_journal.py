@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kiln import runtime_import
+from kiln.base import runtime_import
 
 checkpoint = runtime_import.load("gpu_xid.checkpoint")
 config = runtime_import.load("gpu_xid.config")

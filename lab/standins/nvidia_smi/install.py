@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
+from kiln.base.paths import KNOWLEDGE
 from kiln.facts import instances
-from kiln.paths import KNOWLEDGE
 
 HERE = Path(__file__).parent
 LIB = "/usr/lib/kiln-lab/nvidia_smi"

@@ -178,7 +178,7 @@ variable "sha256" {
 
 variable "signing_keys" {
   type        = map(string)
-  description = "Fingerprint of each vendor's signing key, from kiln/knowledge/keys.yaml."
+  description = "Fingerprint of each vendor's signing key, from kiln/facts/knowledge/keys.yaml."
   default = {
     "cloudwatch-agent"         = "937616F3450B7D806CBD9725D58167303B789C72"
     "fsx-lustre"               = "9C36DD9C515F10DBC3AA835C5D5CCC3383A962E1"

@@ -178,7 +178,7 @@ variable "sha256" {
 
 variable "signing_keys" {
   type        = map(string)
-  description = "Fingerprint of each vendor's signing key, from kiln/knowledge/keys.yaml."
+  description = "Fingerprint of each vendor's signing key, from kiln/facts/knowledge/keys.yaml."
   default = {
     "cloudwatch-agent"         = "937616F3450B7D806CBD9725D58167303B789C72"
     "efa"                      = "4E9091BCBB97A96B26B15E59A05480B1DD2D3CCC"

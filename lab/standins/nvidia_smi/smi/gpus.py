@@ -35,7 +35,7 @@ class Gpu:
 
     @property
     def mig(self) -> dict[str, Any] | None:
-        """The card's MIG facts (from kiln/knowledge/mig.yaml), None where it cannot."""
+        """The card's MIG facts (from kiln/facts/knowledge/mig.yaml), None where it cannot."""
         return self.model.get("mig_facts")
 
     @property

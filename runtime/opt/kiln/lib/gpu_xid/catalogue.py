@@ -1,7 +1,7 @@
 """What a code means: name, severity, action. Facts come from `catalogue.json` beside this file.
 
 That file is JSON with one entry a line, so that the daemon reads the one line it needs and
-never holds 600 entries in memory. It is generated from `kiln/knowledge/xid.yaml`.
+never holds 600 entries in memory. It is generated from `kiln/facts/knowledge/xid.yaml`.
 """
 
 import os

@@ -1,0 +1,1 @@
+"""What only developers of AMI Kiln need: benches, linters, the test runner."""

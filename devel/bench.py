@@ -1,0 +1,298 @@
+"""`./invoke bench`: how fast the pipeline is, as ratios and differences taken in one run.
+
+Figures for a reader to judge, on a machine that is quiet: they depend on its load, so no test
+holds the pipeline to them. docs/bench.md explains each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.base import needs
+from kiln.base.errors import KilnError, did_you_mean, world_failed
+from kiln.base.paths import ROOT, packer_dir
+from kiln.cli.front import show
+from kiln.matrix import load, select
+from kiln.packer import program
+
+KINDS = ("pipeline", "xid", "mig")
+INVOKE = str(ROOT / "invoke")
+# The row whose warm build is timed: the first one of the README.
+DISTRO, DRIVER = "al2", "510.47.03"
+
+LIST_AIM = 1.5
+VALIDATE_AIM = 1.2
+TOTAL_AIM_S = 30.0
+ADDED_AIM_S = 2.0
+# Stages that are not the pipeline's own work.
+_OTHERS = ("lab", "packer build", "boot the AMI", "checks")
+# What Packer's amazon-ebs builder says when the build instance starts, answers and is done with.
+_MARKS = ("Launching a source AWS instance", "Connected to SSH!", "Stopping the source instance")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure in `unit` (`x` is a ratio, `s` seconds), and at most what it should be.
+
+    `value` is None when it was not measured; `note` then says why, else what it is made of.
+    """
+
+    what: str
+    value: float | None
+    unit: str
+    aim: float | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `missed`, `not measured`, or empty where there is no aim."""
+        if self.value is None:
+            return "not measured"
+        if self.aim is None:
+            return ""
+        return "met" if self.value <= self.aim else "missed"
+
+
+def run(what: str, *, as_json: bool) -> int:
+    """Measure `pipeline`, `xid` or `mig` and print it; 1 when something could not be measured.
+
+    Raises KilnError: exit code 2 for another `what`, 1 when xid or mig cannot run here.
+    """
+    if what not in KINDS:
+        raise KilnError(f"bench {what} is not known", hint=did_you_mean(what, KINDS))
+    if what == "xid":
+        from devel import bench_xid
+
+        show(bench_xid.run(), as_json=as_json, text=bench_xid.table)
+        return 0
+    if what == "mig":
+        from devel import bench_mig
+
+        show(bench_mig.bench(), as_json=as_json, text=bench_mig.bench_text)
+        return 0
+    about = machine()
+    figures = pipeline()
+    about["load_1m_after"] = machine()["load_1m"]
+    if as_json:
+        measured = [{**asdict(one), "verdict": one.verdict} for one in figures]
+        print(json.dumps({"machine": about, "figures": measured}, indent=2))
+    else:
+        _print_table(figures, about)
+    return int(any(one.value is None for one in figures))
+
+
+def pipeline() -> list[Figure]:
+    """All figures of the pipeline; what cannot be measured here is in the list with its reason."""
+    parts: tuple[tuple[str, str, Callable[[], list[Figure]]], ...] = (
+        ("./invoke --list", "x", list_figures),
+        ("validate", "x", validate_figures),
+        ("warm lab build", "s", build_figures),
+    )
+    figures = []
+    for what, unit, measure in parts:
+        print(f"measuring: {what}", file=sys.stderr)
+        try:
+            figures += measure()
+        except KilnError as error:
+            figures.append(Figure(what, None, unit, note=error.message))
+    return figures
+
+
+def list_figures(runs: int = 9) -> list[Figure]:
+    """`./invoke --list` against Invoke alone on an empty tasks file, by turns; medians."""
+    ours, bare = [], []
+    with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
+        Path(folder, "tasks.py").touch()
+        for _ in range(runs + 1):
+            seconds, done = timed([INVOKE, "--list"])
+            require(done.returncode == 0, done)
+            ours.append(seconds)
+            seconds, done = timed([sys.executable, "-m", "invoke", "--list"], cwd=folder)
+            # It exits with 1: an empty file has no tasks to list.
+            require("No tasks found" in done.stdout + done.stderr, done)
+            bare.append(seconds)
+    # The first turn only warms the caches.
+    return [list_figure(statistics.median(ours[1:]), statistics.median(bare[1:]))]
+
+
+def list_figure(ours: float, bare: float) -> Figure:
+    """The ratio of two start-up times in seconds."""
+    note = f"{ours * 1000:.0f} ms / {bare * 1000:.0f} ms"
+    return Figure(
+        "./invoke --list / bare invoke --list", round(ours / bare, 2), "x", LIST_AIM, note
+    )
+
+
+def validate_figures(rounds: int = 2) -> list[Figure]:
+    """`./invoke validate` against Packer alone, one row after the other, by turns."""
+    found = program.find()
+    recipes = load.load_recipes()
+    whole, alone = [], []
+    for _ in range(rounds):
+        seconds, done = timed([INVOKE, "validate", "--no-install", "--json"])
+        require(done.returncode == 0, done)
+        whole.append(seconds)
+        for recipe in recipes:
+            argv = program.command(found, "validate", variables=program.EXAMPLE_VARIABLES)
+            seconds, done = timed(
+                argv, cwd=packer_dir() / recipe.name, environment={"CHECKPOINT_DISABLE": "1"}
+            )
+            require(done.returncode == 0, done)
+            alone.append(seconds)
+    one = statistics.mean(alone)
+    return [validate_figure(statistics.mean(whole), one, len(recipes), os.cpu_count() or 1)]
+
+
+def validate_figure(whole: float, one: float, rows: int, cores: int) -> Figure:
+    """`whole` seconds for all rows against `one` second(s) of Packer × rows ÷ cores."""
+    return Figure(
+        "validate / (packer validate × rows ÷ cores)",
+        round(whole / (one * rows / cores), 2),
+        "x",
+        VALIDATE_AIM,
+        f"{whole:.1f} s / ({one:.2f} s × {rows} ÷ {cores})",
+    )
+
+
+def build_figures() -> list[Figure]:
+    """A warm lab build by `./invoke build`, split by its record and Packer's log."""
+    needs.lab_can_run()
+    lacking = [need.package for need in needs.missing("packer", "ssh", "lab")]
+    if lacking:
+        raise world_failed(f"not installed: {', '.join(lacking)}")
+    from lab import bridge
+
+    (recipe,) = select.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
+    # Warm: the lab is up and has the row's root filesystem and downloads.
+    bridge.prepare(recipe)
+    argv = [INVOKE, "build", "--name", recipe.name, "--target", "lab", "--no-install", "--json"]
+    total, done = timed(argv)
+    require(done.returncode == 0, done)
+    (record,) = json.loads(done.stdout)
+    log = Path(record["folder"], "packer.log").read_text(encoding="utf-8")
+    path = Path(record["folder"], "record.json")
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    return split(total, record["seconds"], log, str(shown))
+
+
+def split(total: float, seconds: Mapping[str, float], log: str, record: str) -> list[Figure]:
+    """Where the `total` seconds of a build went: `seconds` of its record, and packer.log's text."""
+    own = {stage: took for stage, took in seconds.items() if stage not in _OTHERS}
+    added = total - sum(seconds[stage] for stage in _OTHERS)
+    own["start, plan, record"] = added - sum(own.values())
+    boot, provisioners = phases(log)
+    packer_s = seconds["packer build"]
+    return [
+        Figure("warm lab build", round(total, 1), "s", TOTAL_AIM_S, record),
+        Figure("  packer build", round(packer_s, 1), "s"),
+        Figure("    boot of the build instance", boot, "s", note="packer.log, whole seconds"),
+        Figure("    provisioners", provisioners, "s", note="reboot into the kernel included"),
+        Figure("    image, Packer itself", round(packer_s - boot - provisioners, 1), "s"),
+        Figure("  boot of the AMI", round(seconds["boot the AMI"], 1), "s"),
+        Figure("  checks", round(seconds["checks"], 1), "s"),
+        Figure("  lab", round(seconds["lab"], 1), "s", note="is it up, has it what is needed"),
+        Figure(
+            "  added by the pipeline",
+            round(added, 1),
+            "s",
+            ADDED_AIM_S,
+            ", ".join(f"{stage} {took:.1f}" for stage, took in own.items()),
+        ),
+    ]
+
+
+def phases(log: str) -> tuple[int, int]:
+    """Seconds from launch to SSH and from there to the end of provisioning, from packer.log.
+
+    Raises KilnError (exit code 1) when Packer did not say when.
+    """
+    moments = []
+    for mark in _MARKS:
+        match = re.search(rf"^(\d\d):(\d\d):(\d\d) .*{re.escape(mark)}", log, re.MULTILINE)
+        if not match:
+            raise world_failed(f"packer.log does not say {mark!r}")
+        hours, minutes, rest = map(int, match.groups())
+        moments.append(hours * 3600 + minutes * 60 + rest)
+    launched, connected, stopping = moments
+    # The clock in the log has no date: a build may run over midnight.
+    return (connected - launched) % 86400, (stopping - connected) % 86400
+
+
+def timed(
+    argv: list[str],
+    *,
+    cwd: Path | str = ROOT,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[float, subprocess.CompletedProcess[str]]:
+    """Run a command; its seconds of the wall clock, and what it said.
+
+    Interrupted, it gets SIGTERM and all the time it needs to clean up.
+    """
+    began = time.perf_counter()
+    with subprocess.Popen(
+        argv,
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # or the terminal's Ctrl-C would come besides our SIGTERM
+    ) as process:
+        try:
+            out, err = process.communicate()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.communicate()
+            raise
+    took = time.perf_counter() - began
+    return took, subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on; `load_1m` is the load of the minute that has passed."""
+    return {
+        "cpus": os.cpu_count(),
+        "load_1m": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def require(fine: bool, done: subprocess.CompletedProcess[str]) -> None:
+    """Raise KilnError (exit code 1) with what the command said, unless it went as it should."""
+    if not fine:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        blamed = [line for line in said if line.startswith("error:")] or said[-1:]
+        why = blamed[0] if blamed else "it said nothing"
+        raise world_failed(f"{Path(done.args[0]).name} {done.args[1]} failed: {why}")
+
+
+def _print_table(figures: list[Figure], about: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("what", "figure", "aim", "", "of what"):
+        table.add_column(title, justify="right" if title in ("figure", "aim") else "left")
+    for one in figures:
+        value = "" if one.value is None else f"{one.value:g} {one.unit}"
+        aim = "" if one.aim is None else f"≤ {one.aim:g} {one.unit}"
+        table.add_row(one.what, value, aim, one.verdict, one.note)
+    # Wide enough: the terminal may wrap lines, but a column cut short hides a reason.
+    table.width = Console(width=1000, markup=False).measure(table).maximum
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console.print(table, soft_wrap=True)
+    console.print(", ".join(f"{name} {value}" for name, value in about.items()))

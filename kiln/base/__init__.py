@@ -1,0 +1,1 @@
+"""What everything else rests on: errors, paths, progress, signals, findings, the Recipe."""

@@ -1,0 +1,29 @@
+"""Where things are in a checkout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+KNOWLEDGE = ROOT / "kiln" / "facts" / "knowledge"
+TEMPLATES = ROOT / "templates"
+PROVISIONERS = ROOT / "provisioners"
+RUNTIME = ROOT / "runtime"
+RUNTIME_VARIANTS = ROOT / "runtime-variants"
+AMI_TESTS = ROOT / "tests" / "ami"
+
+
+def matrix_file() -> Path:
+    """`amis.yaml`, or the file `KILN_MATRIX` names (how tests and forks use another one)."""
+    return Path(os.environ.get("KILN_MATRIX", ROOT / "amis.yaml")).absolute()
+
+
+def packer_dir() -> Path:
+    """Where rendered HCL goes; `KILN_PACKER_DIR` moves it."""
+    return Path(os.environ.get("KILN_PACKER_DIR", ROOT / "packer")).absolute()
+
+
+def build_dir() -> Path:
+    """Where runs leave their logs, reports and records; `KILN_BUILD_DIR` moves it."""
+    return Path(os.environ.get("KILN_BUILD_DIR", ROOT / "build")).absolute()

@@ -1,0 +1,31 @@
+"""Imports a package that ships on the AMI, so that image and pipeline answer with the same code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+
+from kiln.base.paths import RUNTIME
+
+LIBRARY = RUNTIME / "opt" / "kiln" / "lib"
+
+
+def load(name: str) -> ModuleType:
+    """A package or module of `runtime/opt/kiln/lib`, such as `gpu_mig.placement`.
+
+    Nothing is added to sys.path. Raises ImportError when there is none of that name.
+    """
+    package = name.split(".", maxsplit=1)[0]
+    if package not in sys.modules:
+        init = LIBRARY / package / "__init__.py"
+        spec = importlib.util.spec_from_file_location(
+            package, init, submodule_search_locations=[str(init.parent)]
+        )
+        if not init.is_file() or spec is None or spec.loader is None:
+            raise ImportError(f"runtime/opt/kiln/lib has no package {package}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[package] = module
+        spec.loader.exec_module(module)
+    return importlib.import_module(name)

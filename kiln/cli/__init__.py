@@ -1,0 +1,1 @@
+"""The command line: tasks, tables, errors as messages."""

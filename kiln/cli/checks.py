@@ -1,0 +1,132 @@
+"""The tasks that look at the matrix and start nothing: check, render, validate, lock."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+from kiln.base import needs
+from kiln.base.errors import BAD_INPUT, KilnError
+from kiln.compat import engine
+from kiln.matrix import load
+from kiln.packer import lock as locking
+from kiln.packer import program
+from kiln.packer import render as rendering
+from kiln.packer import validate as validation
+
+
+def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
+    """Findings for a combination, or for the whole matrix when nothing is given.
+
+    {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis": count.
+    """
+    asked = {name: value for name, value in given.items() if value is not None}
+    if asked:
+        for name in ("distro", "driver"):
+            if name not in asked:
+                raise KilnError(
+                    f"a combination needs --{name}",
+                    hint="./invoke check --distro al2 --driver 510.47.03, or no flag at all for "
+                    "the matrix",
+                )
+        _versions(asked)
+        return engine.check_combination(**asked, strict=strict)  # type: ignore[arg-type]
+    recipes = load.load_recipes()
+    found = [one.as_json() for one in engine.check_matrix(recipes, strict=strict)]
+    types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
+    return {"amis": len(recipes), "findings": found, "instance_types": types}
+
+
+# What the versions on the command line look like, with an example.
+_SHAPES = {
+    "driver": (r"[0-9]{3}(\.[0-9]+)+", "580.178.04"),
+    "cuda": (r"[0-9]+\.[0-9]+(\.[0-9]+)?", "13.0.2"),
+    "nccl": (r"[0-9]+\.[0-9]+\.[0-9]+", "2.28.9"),
+    "efa": (r"[0-9]+\.[0-9]+\.[0-9]+", "1.51.0"),
+    "kubernetes": (r"[0-9]+\.[0-9]+", "1.35"),
+    "parallelcluster": (r"[0-9]+\.[0-9]+\.[0-9]+", "3.16.3"),
+}
+_OF_FLAVOR = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
+
+
+def _versions(asked: dict[str, str]) -> None:
+    """Raises KilnError for what is no whole version, and for that of a flavour not asked for."""
+    for name, (shape, example) in _SHAPES.items():
+        value = asked.get(name)
+        flavor = _OF_FLAVOR.get(name)
+        if value is None:
+            continue
+        if flavor and asked.get("flavor") != flavor:
+            raise KilnError(
+                f"--{name} says something about flavour {flavor} only",
+                hint=f"add --flavor {flavor}, or leave --{name} out",
+            )
+        if re.fullmatch(shape, value) or (value == engine.LATEST and not flavor):
+            continue
+        meant = engine.meant(name, value)
+        raise KilnError(
+            f"--{name} {value} is not a version such as {example}",
+            hint=f"did you mean {meant}?" if meant else "",
+        )
+
+
+def as_text(answer: dict[str, Any]) -> str:
+    """The findings for a person, errors last so that they are seen."""
+    from kiln.base.findings import Finding
+
+    found = sorted((Finding(**one) for one in answer["findings"]), key=lambda one: one.level[::-1])
+    count = sum(one.level == "error" for one in found)
+    lines = [str(one) for one in found]
+    subject = f"{answer['amis']} AMIs" if "amis" in answer else "this combination"
+    verdict = "cannot work" if count else "valid"
+    warnings = len(found) - count
+    lines.append(f"{subject}: {verdict} ({count} errors, {warnings} warnings)")
+    if answer["instance_types"] and "amis" not in answer:
+        lines.append(f"serves: {', '.join(answer['instance_types'])}")
+    return "\n".join(lines)
+
+
+def exit_code(answer: dict[str, Any]) -> int:
+    """1 when anything is an error."""
+    return int(any(one["level"] == "error" for one in answer["findings"]))
+
+
+def render(*, check_only: bool) -> int:
+    """Write the HCL of every row, or say what is stale; the exit code."""
+    recipes = load.load_recipes()
+    if check_only:
+        stale = rendering.stale(recipes)
+        if stale:
+            print("\n".join(stale), file=sys.stderr)
+            print("error: packer/ is stale\n  run: ./invoke render, and commit", file=sys.stderr)
+            return 1
+        print(f"packer/ is what the matrix says ({len(recipes)} AMIs)")
+        return 0
+    changed = rendering.write_all(recipes)
+    print("\n".join(changed) if changed else f"nothing to change ({len(recipes)} AMIs)")
+    return 0
+
+
+def validate(*, install: bool, as_json: bool) -> int:
+    """Validate every row's HCL; the exit code."""
+    recipes = load.load_recipes()
+    needs.ensure("packer", install=install, say=lambda line: print(line, file=sys.stderr))
+    found = validation.validate(recipes, program.find())
+    if as_json:
+        print(json.dumps([one.as_json() for one in found], indent=2))
+    else:
+        for one in found:
+            print(f"{'valid' if one.valid else 'INVALID'}  {one.name}  {one.seconds:.1f} s")
+            for finding in one.findings:
+                print(f"  {finding}")
+    return 0 if all(one.valid for one in found) else BAD_INPUT
+
+
+def lock(*, update: bool, as_json: bool) -> int:
+    """Show (or write) how amis.lock.yaml differs from what the bakes download; the exit code."""
+    recipes = load.load_recipes()
+    change = locking.update(recipes) if update else locking.plan_lock(recipes, locking.load())
+    print(json.dumps(change.as_json(), indent=2) if as_json else change.as_text())
+    return 0 if update or not change else 1

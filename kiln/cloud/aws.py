@@ -1,0 +1,145 @@
+"""boto3 clients, and AWS's failures as one clear message."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from kiln.base.errors import KilnError, world_failed
+from kiln.cloud.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ssm import SSMClient
+
+# What a person can do about the errors AWS answers with most.
+_HINTS = {
+    "ExpiredToken": "your AWS credentials have expired: log in again (aws sso login)",
+    "ExpiredTokenException": "your AWS credentials have expired: log in again",
+    "RequestExpired": "your AWS credentials have expired, or this machine's clock is wrong",
+    "InvalidClientTokenId": "AWS does not know these credentials: see aws sts get-caller-identity",
+    "AuthFailure": "AWS does not accept these credentials: see aws sts get-caller-identity",
+    "UnauthorizedOperation": "the permissions a build needs are in docs/iam-policy.json",
+    "AccessDenied": "the permissions a build needs are in docs/iam-policy.json",
+    "AccessDeniedException": "the permissions a build needs are in docs/iam-policy.json",
+    "InsufficientInstanceCapacity": "try another availability zone (--subnet-id), another "
+    "--instance-type or --verify-instance-type, another --region, or later",
+    "VcpuLimitExceeded": "ask for a higher limit in Service Quotas, or use a smaller instance type",
+    "RequestLimitExceeded": "AWS throttles this account: try again in a minute",
+    "OptInRequired": "the account is not subscribed to this product or region",
+}
+
+
+def hint_in(text: str) -> str:
+    """What a person can do about the error that a text names, such as Packer's; empty: nothing."""
+    return next((hint for code, hint in _HINTS.items() if re.search(rf"\b{code}\b", text)), "")
+
+
+def ec2(target: Target) -> EC2Client:
+    """An EC2 client for the target's region."""
+    client: EC2Client = _client("ec2", target)
+    return client
+
+
+def ssm(target: Target) -> SSMClient:
+    """An SSM client for the target's region."""
+    client: SSMClient = _client("ssm", target)
+    return client
+
+
+def make_clients_ahead(target: Target) -> None:
+    """Make the clients that every build needs in the background: it takes a fifth of a second.
+
+    What goes wrong there goes wrong again, and is told, where the client is first used.
+    """
+
+    def make() -> None:
+        with suppress(Exception):
+            ssm(target)
+            ec2(target)
+
+    Thread(target=make, daemon=True).start()
+
+
+def account(target: Target) -> str:
+    """The account id that the credentials belong to.
+
+    Raises KilnError (exit code 1) when AWS does not accept them.
+    """
+    with explained("the credentials could not be checked"):
+        answer = _client("sts", target).get_caller_identity()
+    return str(answer["Account"])
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn an AWS failure inside into a KilnError (exit code 1) that begins with `what`."""
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    try:
+        yield
+    except ClientError as error:
+        code = error.response["Error"].get("Code", "")
+        message = error.response["Error"].get("Message", str(error))
+        raise world_failed(
+            f"{what}: {error.operation_name} answered {code}: {message}", hint=_HINTS.get(code, "")
+        ) from None
+    except (BotoCoreError, ResponseParserError) as error:
+        raise world_failed(f"{what}: {error}") from None
+
+
+def find_credentials() -> str | None:
+    """How boto3 would sign (env, shared-credentials-file, sso, iam-role, …); None: not at all."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    if not _on_ec2():
+        # Nobody answers at 169.254.169.254 elsewhere, and the question takes seconds to fail.
+        os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    try:
+        found = boto3.Session().get_credentials()
+    except BotoCoreError as error:
+        raise bad_configuration(error) from None
+    return found.method if found else None
+
+
+def bad_configuration(error: Exception) -> KilnError:
+    """What to say of a configuration file or profile that botocore does not take."""
+    return KilnError(
+        f"the AWS configuration cannot be used: {error}",
+        hint="mend it, or build in the lab with --target lab",
+    )
+
+
+@cache
+def _client(service: str, target: Target) -> Any:
+    """One a service and target: it costs more than most calls, and threads may share it."""
+    import boto3
+    from botocore.config import Config
+
+    given: dict[str, Any] = {}
+    if target.endpoint:
+        given = {
+            "endpoint_url": target.endpoint,
+            "aws_access_key_id": "kiln-lab",
+            "aws_secret_access_key": "kiln-lab",
+        }
+    config = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10)
+    session: Any = boto3.Session()
+    return session.client(service, region_name=target.region, config=config, **given)
+
+
+def _on_ec2() -> bool:
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html"""
+    marks = [Path("/sys/hypervisor/uuid"), Path("/sys/class/dmi/id/sys_vendor")]
+    return any(
+        mark.exists() and mark.read_text().lower().startswith(("ec2", "amazon ec2"))
+        for mark in marks
+    )

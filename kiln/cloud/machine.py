@@ -1,0 +1,198 @@
+"""A fresh instance of an AMI: launched, reached over one SSH connection, and hung up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.base import stopping
+from kiln.base.errors import world_failed
+from kiln.base.stopping import Stop
+from kiln.cloud import aws, resources
+from kiln.cloud.resources import Access
+from kiln.cloud.target import Target
+
+_BOOT_TIMEOUT = 600.0
+# One question over SSH; ConnectTimeout does not count what comes after the connection.
+_SSH_TIMEOUT = 20.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A booted instance that answers over SSH, and the run that it belongs to."""
+
+    instance_id: str
+    address: str
+    user: str
+    ssh_config: Path
+    run_id: str
+
+    def ssh(self, *arguments: str, timeout: float = _SSH_TIMEOUT) -> tuple[int, str, str]:
+        """Run ssh with these arguments after the address; exit code, stdout, stderr."""
+        try:
+            done = subprocess.run(
+                ["ssh", "-F", str(self.ssh_config), f"{self.user}@{self.address}", *arguments],
+                env={**os.environ, **stopping.environment(self.run_id)},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 255, "", f"no answer within {timeout:.0f} s"
+        return done.returncode, done.stdout, done.stderr
+
+    def read_json(self, path: str) -> Any:
+        """A JSON file on the machine; None when it is not there or not JSON."""
+        _, text, _ = self.ssh(f"sudo -n cat {path}", timeout=60)
+        try:
+            return json.loads(text)
+        except ValueError:
+            return None
+
+
+@contextmanager
+def booted(
+    ami_id: str,
+    instance_type: str,
+    *,
+    user: str,
+    run_id: str,
+    folder: Path,
+    access: Access,
+    target: Target,
+    stop: Stop,
+    subnet_id: str | None = None,
+    iam_instance_profile: str | None = None,
+) -> Iterator[Machine]:
+    """A fresh instance of an AMI that answers over SSH. At the end the connection is closed.
+
+    The instance itself is left to the run's clean-up. Raises KilnError (exit code 1): no capacity,
+    launch failed, or no SSH within ten minutes; StoppedError as soon as `stop` is set.
+    """
+    client: Any = aws.ec2(target)  # its stubs know the instance types of the day they were made
+    network: dict[str, Any] = {"SecurityGroupIds": [access.security_group]}
+    if subnet_id:
+        network["SubnetId"] = subnet_id
+    if iam_instance_profile:
+        network["IamInstanceProfile"] = {"Name": iam_instance_profile}
+    with aws.explained(f"{instance_type} could not be launched from {ami_id}"):
+        launched = client.run_instances(
+            ImageId=ami_id,
+            InstanceType=instance_type,
+            MinCount=1,
+            MaxCount=1,
+            KeyName=access.key_name,
+            MetadataOptions={"HttpTokens": "required", "HttpEndpoint": "enabled"},
+            InstanceInitiatedShutdownBehavior="terminate",
+            TagSpecifications=[
+                {
+                    "ResourceType": kind,
+                    "Tags": resources.tags(run_id, Name=f"kiln-verify-{run_id}"),
+                }
+                for kind in ("instance", "volume")
+            ],
+            **network,
+        )["Instances"][0]
+    address = _wait_until_running(client, launched["InstanceId"], target, stop)
+    # The socket's path has to be short (TMPDIR may be long), and nobody else's to write to.
+    socket_folder = Path(tempfile.mkdtemp(prefix="kiln-ssh-", dir="/tmp"))
+    ssh_config = _ssh_config(folder, access.key_file, socket_folder)
+    machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
+    try:
+        _wait_for_ssh(machine, stop)
+        yield machine
+    finally:
+        if any(socket_folder.iterdir()):
+            machine.ssh("-O", "exit")
+        shutil.rmtree(socket_folder, ignore_errors=True)
+
+
+def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Stop) -> str:
+    from botocore.exceptions import ClientError
+
+    deadline = time.monotonic() + _BOOT_TIMEOUT
+    with aws.explained(f"{instance_id} could not be watched"):
+        while time.monotonic() < deadline:
+            try:
+                found = client.describe_instances(InstanceIds=[instance_id])
+            except ClientError as error:
+                # A new instance is not known everywhere at once.
+                if error.response["Error"].get("Code") != "InvalidInstanceID.NotFound":
+                    raise
+                stop.sleep(1)
+                continue
+            instance = found["Reservations"][0]["Instances"][0]
+            state = instance["State"]["Name"]
+            if state == "running":
+                return str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"])
+            if state != "pending":
+                reason = instance.get("StateReason", {}).get("Message", "no reason given")
+                raise world_failed(f"{instance_id} went to {state} while booting: {reason}")
+            stop.sleep(resources.pause(target))
+    raise world_failed(f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s")
+
+
+def _wait_for_ssh(machine: Machine, stop: Stop) -> None:
+    timeout = float(os.environ.get("KILN_SSH_TIMEOUT", _BOOT_TIMEOUT))
+    deadline = time.monotonic() + timeout
+    said = "port 22 is closed"
+    while time.monotonic() < deadline:
+        if _port_open(machine.address):
+            code, _, error = machine.ssh("true")
+            if code == 0:
+                return
+            said = (error.strip().splitlines() or ["ssh failed"])[-1]
+        stop.sleep(0.1)
+    raise world_failed(
+        f"{machine.instance_id} at {machine.address} does not answer over SSH after "
+        f"{timeout:.0f} s: {said}",
+        hint="is the security group reachable from here, and did cloud-init take the key?",
+    )
+
+
+def _port_open(address: str) -> bool:
+    try:
+        socket.create_connection((address, 22), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _ssh_config(folder: Path, key: Path, socket_folder: Path) -> Path:
+    """One multiplexed connection for all checks."""
+    path = folder / "ssh" / "config"
+    # In quotes for a path with a space, and a % would be the beginning of one of ssh's tokens.
+    identity = str(key.resolve()).replace("%", "%%")
+    path.write_text(
+        "Host *\n"
+        f'  IdentityFile "{identity}"\n'
+        "  IdentitiesOnly yes\n"
+        "  BatchMode yes\n"
+        "  ConnectTimeout 5\n"
+        # The host is new and its key unknown; it is our own instance behind our own key pair.
+        "  StrictHostKeyChecking no\n"
+        "  UserKnownHostsFile /dev/null\n"
+        "  LogLevel ERROR\n"
+        # A machine that is gone must not keep the checks waiting.
+        "  ServerAliveInterval 15\n"
+        "  ServerAliveCountMax 4\n"
+        "  ControlMaster auto\n"
+        f'  ControlPath "{socket_folder}/%C"\n'
+        # Closed at the end of the run; this is for a run that is killed.
+        "  ControlPersist 60\n"
+    )
+    path.chmod(0o600)
+    return path

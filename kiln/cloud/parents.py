@@ -1,0 +1,93 @@
+"""The parent AMI of a recipe: looked up when a build is planned, never guessed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kiln.base.errors import world_failed
+from kiln.base.recipe import Recipe
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+
+
+@dataclass(frozen=True)
+class Source:
+    """The parent AMI as it is today, and how it was found."""
+
+    ami_id: str
+    name: str
+    created: str
+    found_by: str
+
+
+def resolve(recipe: Recipe, target: Target) -> Source:
+    """Look the parent AMI up.
+
+    Raises KilnError (exit code 1) when there is none, with the look-up that failed.
+    """
+    source = recipe.source_ami
+    if target.kind == "lab":
+        from lab import bridge
+
+        stand_in = bridge.source_of_a_lab_to_come(recipe)
+        if stand_in:
+            return stand_in
+    if source.ssm_parameter:
+        ami_id = _from_parameter(recipe, target)
+        images = _describe(recipe, target, ImageIds=[ami_id])
+    else:
+        images = _describe(
+            recipe,
+            target,
+            Owners=[source.owner],
+            Filters=[
+                {"Name": "name", "Values": [source.name]},
+                {"Name": "architecture", "Values": [recipe.arch]},
+                {"Name": "state", "Values": ["available"]},
+            ],
+        )
+    if not images:
+        raise _not_found(recipe, target, "no image fits")
+    newest = max(images, key=lambda image: str(image["CreationDate"]))
+    return Source(
+        ami_id=str(newest["ImageId"]),
+        name=str(newest.get("Name", "")),
+        created=str(newest["CreationDate"]),
+        found_by=str(source),
+    )
+
+
+def _from_parameter(recipe: Recipe, target: Target) -> str:
+    from botocore.exceptions import ClientError
+
+    with aws.explained("the parent AMI could not be looked up"):
+        try:
+            answer = aws.ssm(target).get_parameter(Name=str(recipe.source_ami.ssm_parameter))
+        except ClientError as error:
+            if error.response["Error"].get("Code") == "ParameterNotFound":
+                raise _not_found(recipe, target, "SSM has no such parameter") from None
+            raise
+    return str(answer["Parameter"]["Value"])
+
+
+def _describe(recipe: Recipe, target: Target, **query: object) -> list[dict[str, object]]:
+    from botocore.exceptions import ClientError
+
+    with aws.explained("the parent AMI could not be looked up"):
+        try:
+            answer = aws.ec2(target).describe_images(**query)  # type: ignore[arg-type]
+        except ClientError as error:
+            if error.response["Error"].get("Code", "").startswith("InvalidAMIID"):
+                raise _not_found(recipe, target, error.response["Error"]["Message"]) from None
+            raise
+    return list(answer["Images"])  # type: ignore[arg-type]
+
+
+def _not_found(recipe: Recipe, target: Target, why: str) -> Exception:
+    hint = f"see `source` of distro {recipe.distro.id} in {recipe.row.file}"
+    if target.kind == "lab":
+        hint += "; a lab that runs since before the matrix changed does not know it: lab.down"
+    return world_failed(
+        f"source AMI not found for {recipe.name} in {target.region}: {recipe.source_ami}: {why}",
+        hint=hint,
+    )

@@ -1,0 +1,1 @@
+"""What fits together: rules over facts, and the nearest combination that works."""

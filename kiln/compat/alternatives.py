@@ -1,0 +1,181 @@
+"""The nearest combination that works: one field changed, tried against all rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from kiln import facts
+from kiln.base import versions
+from kiln.compat.judge import Clash, clashes
+from kiln.compat.rules.combination import Combination
+from kiln.facts import table
+
+# What a person would call a field in a hint.
+_SHOWN = {
+    "kernel_module": "kernel_module:",
+    "driver_source": "driver_source:",
+    "cuda": "CUDA",
+    "nccl": "NCCL",
+    "efa": "EFA",
+    "gdrcopy": "GDRCopy",
+    "dcgm": "DCGM",
+    "kubernetes": "Kubernetes",
+    "parallelcluster": "ParallelCluster",
+}
+_PAIR_WIDTH = 8
+_TRIED = 8
+
+_STEPS = 6
+
+Change = dict[str, Any]
+Rebuild = Callable[[Change], Combination]
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Changes that mend a clash, the best of each field. `whole`: nothing else is broken then."""
+
+    changes: tuple[Change, ...] = ()
+    whole: bool = False
+
+    def __str__(self) -> str:
+        shown = ", or ".join(_shown(change) for change in self.changes)
+        return f"{'nearest that works' if self.whole else 'mends this one'}: {shown}"
+
+
+def suggest(
+    combination: Combination, clash: Clash, rebuild: Rebuild | None = None
+) -> Suggestion | None:
+    """Changes that mend a clash and break nothing else; None when there is none.
+
+    Best is: fewest warnings left, then nearest to what was asked. Two fields are changed
+    together only when no single one helps. `rebuild` makes the combination of a change where
+    more depends on a field than itself: in a recipe the packages do.
+    """
+    allowed = _broken(combination) - {clash.rule.id}
+
+    def whole(change: Change) -> bool:
+        return not _broken(_changed(combination, change, rebuild))
+
+    def best_of(changes: list[Change]) -> Change | None:
+        return _best(combination, changes, allowed, rebuild)
+
+    moves = clash.rule.moves
+    singles = [
+        best
+        for name in moves
+        if (best := best_of([{name: value} for value in _near(combination, name)]))
+    ]
+    # What mends everything comes alone; with several clashes a part may be all one field can do.
+    if mending := [change for change in singles if whole(change)]:
+        return Suggestion(tuple(mending), whole=True)
+    if singles:
+        return Suggestion(tuple(singles))
+    for one, other in combinations(moves, 2):
+        pairs = [
+            {one: first, other: second}
+            for first in _near(combination, one)[:_PAIR_WIDTH]
+            for second in _near(combination, other)[:_PAIR_WIDTH]
+        ]
+        if best := best_of(pairs):
+            return Suggestion((best,), whole(best))
+    return None
+
+
+def together(combination: Combination, rebuild: Rebuild | None = None) -> str | None:
+    """One set of changes after which nothing is broken, clash by clash; None when none is found."""
+    done: Change = {}
+    for _ in range(_STEPS):
+        now = _changed(combination, done, rebuild)
+        clash = next((one for one in clashes(now) if one.blocks), None)
+        if clash is None:
+            return _shown(done)
+        again = (lambda more, done=done: rebuild({**done, **more})) if rebuild else None
+        found = suggest(now, clash, again)
+        if found is None:
+            return None
+        done = {**done, **found.changes[0]}
+    return None
+
+
+def _changed(combination: Combination, change: Change, rebuild: Rebuild | None) -> Combination:
+    return rebuild(change) if rebuild else replace(combination, **change)
+
+
+def _best(
+    combination: Combination,
+    changes: list[Change],
+    allowed: set[str],
+    rebuild: Rebuild | None,
+) -> Change | None:
+    plain = replace(combination, packages=(), downloads=()) if rebuild else combination
+    scored = []
+    for distance, change in enumerate(changes):
+        left = clashes(replace(plain, **change))
+        if {one.rule.id for one in left if one.blocks} <= allowed:
+            scored.append((len(left), distance, change))
+    for _, _, change in sorted(scored, key=lambda entry: entry[:2])[:_TRIED]:
+        if rebuild is None or _broken(rebuild(change)) <= allowed:
+            return change
+    return None
+
+
+def _broken(combination: Combination) -> set[str]:
+    return {one.rule.id for one in clashes(combination) if one.blocks}
+
+
+def _shown(change: Change) -> str:
+    return " with ".join(f"{_SHOWN.get(name, name)} {value}" for name, value in change.items())
+
+
+def _near(combination: Combination, name: str) -> list[Any]:
+    """Candidates of a field, nearest to the present value first, that value left out."""
+    present = getattr(combination, name)
+    options = [value for value in _CANDIDATES[name](combination) if value != present]
+    if not isinstance(present, str) or not versions.key(present):
+        return options
+    at = versions.key(present)
+    ranked = sorted(options, key=versions.key)
+    place = sum(versions.key(value) < at for value in ranked)
+    return sorted(options, key=lambda value: abs(ranked.index(value) - place))
+
+
+def _drivers(c: Combination) -> list[str]:
+    same_branch = list(c.branch.versions) if c.branch else []
+    packaged = c.about.get("packaged_drivers", {}).values()
+    newest = [branch.newest for branch in facts.branches().values() if branch.newest]
+    return list(dict.fromkeys([*same_branch, *packaged, *newest]))
+
+
+def _kernels(c: Combination) -> list[str]:
+    return list(c.about.get("kernels", {}).get("entries", {}))
+
+
+def _distros(c: Combination) -> list[str]:
+    """Relatives whose kernel is known, so that they can be judged, and of which the flavour has
+    parents; any distribution with such parents where no relative has."""
+    flavors = table("distros")["flavors"]
+    there = flavors[c.flavor]["os"] if c.flavor in flavors else table("distros")["distros"]
+    judged = [name for name in there if "kernels" in facts.distro(name)]
+    return [name for name in judged if name[:2] == c.distro[:2]] or judged
+
+
+_CANDIDATES: dict[str, Callable[[Combination], list[Any]]] = {
+    "driver": _drivers,
+    "cuda": lambda _: list(table("cuda")["releases"]),
+    "kernel": _kernels,
+    "kernel_module": lambda _: ["open", "proprietary", "both"],
+    "driver_source": lambda _: ["distro", "runfile", "repo"],
+    # Those of which it is known what CUDA they are for.
+    "nccl": lambda _: [one for one, entry in table("nccl")["versions"].items() if entry["cuda"]],
+    "efa": lambda _: list(table("efa")["releases"]),
+    "gdrcopy": lambda _: list(table("services")["gdrcopy"]["versions"]),
+    "dcgm": lambda _: list(table("services")["dcgm"]["versions"]),
+    "kubernetes": lambda _: list(table("distros")["flavors"]["eks"]["kubernetes"]),
+    "parallelcluster": lambda _: list(table("distros")["flavors"]["parallelcluster"]["brings"]),
+    "distro": _distros,
+    "arch": lambda _: ["x86_64", "arm64"],
+}

@@ -1,0 +1,198 @@
+"""Recipe → findings: what clashes in a GPU stack, why, and the nearest thing that works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from datetime import date
+from typing import Any
+
+from kiln import facts
+from kiln.base import versions
+from kiln.base.errors import KilnError, did_you_mean, nearest
+from kiln.base.findings import Finding, Level
+from kiln.base.recipe import Recipe
+from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
+from kiln.compat.judge import Clash, clashes, served
+from kiln.compat.rules.combination import Combination, of_recipe
+from kiln.compat.rules.driver import meant as meant_driver
+
+LATEST = "latest"
+_CHOICES = {
+    "arch": ("x86_64", "arm64"),
+    "flavor": ("base", "eks", "ecs", "parallelcluster"),
+    "kernel_module": ("proprietary", "open", "both"),
+    "driver_source": ("runfile", "repo", "distro"),
+}
+# Becomes an error with `strict`: such a stack runs, but nobody mends it any more.
+_STRICT = {"DRV-EOL"}
+
+
+def check(
+    recipe: Recipe, *, today: date | None = None, strict: bool = False, **more: Any
+) -> list[Finding]:
+    """The findings on one recipe, in the order of the rules.
+
+    `more` says what a recipe has no field for (see `Combination`), such as `mig=("1g.5gb",)`.
+    Raises KilnError (exit code 2) when a target is no GPU instance type.
+    """
+    place = f"{recipe.row.file}:{recipe.row.line}: "
+    day = today or date.today()
+    try:
+        combination = of_recipe(recipe, day, **more)
+        facts.distro(recipe.distro.id)
+    except KilnError as error:
+        raise KilnError(place + error.message, hint=error.hint) from None
+
+    def changed(change: dict[str, Any]) -> Combination:
+        if "distro" in change:  # the row's distro is more than a name: its rules only
+            return replace(combination, packages=(), downloads=(), **change)
+        return of_recipe(replace(recipe, **change), day, **more)
+
+    findings = [*_findings(combination, strict, changed), *_telemetry(recipe)]
+    row = recipe.row
+    return [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
+
+
+def _telemetry(recipe: Recipe) -> list[Finding]:
+    """What the CloudWatch agent of this image would refuse, or not do as the row says."""
+    if "cloudwatch-agent" not in recipe.components:
+        return []
+    from kiln.telemetry import Telemetry, problems
+
+    found = problems(
+        Telemetry(**recipe.telemetry),
+        recipe.driver,
+        recipe.cloudwatch_agent,
+        mig=recipe.mig_config not in (None, "all-disabled"),
+        exporter="dcgm-exporter" in recipe.components,
+    )
+    return [
+        Finding(one.level, one.rule, one.message, one.hint, source="docs/telemetry-cloudwatch.md")
+        for one in found
+    ]
+
+
+def check_matrix(
+    recipes: Iterable[Recipe], *, today: date | None = None, strict: bool = False
+) -> list[Finding]:
+    """The findings on all recipes, in the order of the matrix."""
+    return [finding for recipe in recipes for finding in check(recipe, today=today, strict=strict)]
+
+
+def check_combination(
+    distro: str,
+    driver: str | None = None,
+    *,
+    arch: str | None = None,
+    instance_type: str | None = None,
+    instance_types: Iterable[str] = (),
+    today: date | None = None,
+    strict: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """A combination that need not be in the matrix: its findings and the types it serves.
+
+    `more` holds any other field of `Combination` (cuda, nccl, efa, kernel_module, flavor …); None
+    counts as not said. A component may be `latest`. Returns `{"findings": [Finding as JSON …],
+    "instance_types": [names of offered types …]}`, no types when an error is not about a target.
+
+    Raises KilnError (exit code 2) for an unknown distribution, instance type or field.
+    """
+    facts.distro(distro)
+    targets = [facts.instance(name) for name in (instance_type, *instance_types) if name]
+    if arch is None:
+        arch = targets[0].arch if targets else "x86_64"
+    given = {"driver": driver, "arch": arch, **more}
+    given = {name: value for name, value in given.items() if value is not None}
+    _known_fields(given)
+    latest = tuple(name for name, value in given.items() if value == LATEST)
+    companions = dict(given.pop("companions", {}))
+    combination = Combination(
+        distro=distro,
+        today=today or date.today(),
+        targets=tuple(targets),
+        latest=latest,
+        companions=tuple(companions.items()),
+        **{name: value for name, value in given.items() if value != LATEST},
+    )
+    findings = _findings(combination, strict)
+    return {
+        "findings": [finding.as_json() for finding in findings],
+        "instance_types": serves(combination),
+    }
+
+
+def meant(name: str, wrong: str) -> str | None:
+    """The version of driver, cuda, nccl or efa that a mistyped one most likely means."""
+    if name == "driver":
+        return meant_driver(wrong)
+    tables = {
+        "cuda": ("cuda", "releases"),
+        "nccl": ("nccl", "versions"),
+        "efa": ("efa", "releases"),
+    }
+    if name not in tables:
+        return None
+    file, key = tables[name]
+    known = facts.table(file)[key]
+    number = re.search(r"[0-9][0-9.]*", wrong)
+    if number and number[0] in known:  # v2.28.9, 2.28.9-1+cuda13.0
+        return number[0]
+    begun = [version for version in known if version.startswith(f"{wrong}.")]
+    return versions.newest(begun) or nearest(wrong, known, likeness=0.7)
+
+
+def serves(combination: Combination) -> list[str]:
+    """The offered instance types the combination works on; none when it does not work at all."""
+    if "driver" in combination.latest:
+        return []  # which one that is decides what it serves
+    return [target.type for target in served(combination) if target.offered]
+
+
+def _known_fields(given: dict[str, Any]) -> None:
+    known = {field.name for field in fields(Combination)}
+    for name, value in given.items():
+        if name not in known:
+            raise KilnError(f"{name} is nothing `check` knows", hint=did_you_mean(name, known))
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise KilnError(
+                f"{name.replace('_', '-')} {value} does not exist",
+                hint=did_you_mean(str(value), _CHOICES[name]),
+            )
+
+
+def _findings(
+    combination: Combination, strict: bool, rebuild: Rebuild | None = None
+) -> list[Finding]:
+    found = clashes(combination)
+    ways = [suggest(combination, clash, rebuild) if clash.blocks else None for clash in found]
+    # Where no single way out leaves nothing broken, one of them all together may.
+    partial = any(way and not way.whole for way in ways)
+    everything = together(combination, rebuild) if partial else None
+    findings = [
+        _finding(clash, strict, way, everything) for clash, way in zip(found, ways, strict=True)
+    ]
+    return list(dict.fromkeys(findings))
+
+
+def _finding(clash: Clash, strict: bool, way: Suggestion | None, everything: str | None) -> Finding:
+    hints = [clash.verdict.hint] if clash.verdict.hint else []
+    if way:
+        hints.append(str(way))
+    if way and not way.whole and everything:
+        hints.append(f"nearest that works: {everything}")
+    return Finding(
+        level=_level(clash, strict),
+        rule=clash.rule.id,
+        message=clash.verdict.message,
+        hint="; ".join(hints),
+        source=clash.rule.source + ("" if clash.certain else " (unconfirmed)"),
+    )
+
+
+def _level(clash: Clash, strict: bool) -> Level:
+    if strict and clash.rule.id in _STRICT:
+        return "error"
+    return "error" if clash.blocks and clash.certain else "warning"

@@ -1,0 +1,71 @@
+"""A combination → its clashes: every rule asked once, rules on instance types once per target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import kiln.compat.rules  # noqa: F401 (its modules register the rules)
+from kiln import facts
+from kiln.compat.rules.combination import Combination
+from kiln.compat.rules.registry import BY_TARGET, CHECKS, INSTANCE_CHECKS, Rule, Verdict, rules
+from kiln.facts import InstanceType
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A rule that did not pass, and what it said. `target` is the instance type it is about."""
+
+    rule: Rule
+    verdict: Verdict
+    target: InstanceType | None = None
+
+    @property
+    def blocks(self) -> bool:
+        """Does the combination not work, sure or not? (Advice and warnings do not block.)"""
+        return (self.verdict.level or self.rule.level) == "error" and not self.verdict.advice
+
+    @property
+    def certain(self) -> bool:
+        """Do confirmed facts stand behind it?"""
+        return not self.verdict.unsure and self.rule.confidence != "memory"
+
+
+def clashes(combination: Combination) -> list[Clash]:
+    """All clashes, those on instance types for every target of the combination."""
+    found = list(_whole(combination, CHECKS))
+    for target in combination.targets:
+        found += on_instance(combination, target)
+    order = {rule_id: place for place, rule_id in enumerate(rules())}
+    return sorted(found, key=lambda clash: order[clash.rule.id])
+
+
+def served(combination: Combination) -> list[InstanceType]:
+    """The instance types it works on, as far as known; its own targets do not matter.
+
+    What is said about a type itself counts also when it is not certain.
+    """
+    anywhere = _whole(combination, CHECKS.keys() - BY_TARGET)
+    if any(clash.blocks and clash.certain for clash in anywhere):
+        return []
+    return [one for one in facts.instances().values() if _runs_on(combination, one)]
+
+
+def _runs_on(combination: Combination, target: InstanceType) -> bool:
+    if any(clash.blocks for clash in on_instance(combination, target)):
+        return False
+    there = _whole(replace(combination, targets=(target,)), BY_TARGET)
+    return not any(clash.blocks and clash.certain for clash in there)
+
+
+def _whole(combination: Combination, rule_ids: Iterable[str]) -> Iterator[Clash]:
+    for rule_id in rule_ids:
+        for verdict in CHECKS[rule_id](combination):
+            yield Clash(rules()[rule_id], verdict)
+
+
+def on_instance(combination: Combination, target: InstanceType) -> Iterator[Clash]:
+    """The clashes of the combination on one instance type."""
+    for rule_id, check in INSTANCE_CHECKS.items():
+        for verdict in check(combination, target):
+            yield Clash(rules()[rule_id], verdict, target)

@@ -1,0 +1,271 @@
+"""What a rule looks at: a recipe, or what a user typed, as one flat record."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from kiln import components, facts
+from kiln.base import versions
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.components import Component
+from kiln.facts import Branch, InstanceType, table
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel an image boots, as far as the facts go. `release` is None when only the series
+    is known; `measured` and `proxy` name a kernel of kernel_builds.yaml."""
+
+    name: str
+    series: str
+    release: str | None = None
+    compiler: str | None = None
+    measured: str | None = None
+    proxy: str | None = None
+    rolls: bool = False
+
+    def __str__(self) -> str:
+        return self.release or self.series
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A distribution, a GPU stack and where it shall run. None means: not said, so not judged.
+
+    `targets` are the instance types meant. `packages`, `downloads` and `efa_flags` are names a
+    user asks for beyond what the pipeline derives; `companions` maps fabricmanager, imex … to a
+    version of their own. `mig` is the set of MIG profiles per GPU, `mig_label` a label of
+    mig-config.yaml, `compiler` gcc's major,
+    `latest` the components asked for without a version; `complete` says that what is None is not
+    on the image.
+    """
+
+    distro: str
+    today: date
+    driver: str | None = None
+    arch: str = "x86_64"
+    flavor: str = "base"
+    driver_source: str | None = None
+    driver_kind: str = "data-centre"
+    kernel_module: str | None = None
+    kernel: str | None = None
+    assumed_kernel: str | None = None
+    ssm_parameter: str | None = None
+    compiler: str | None = None
+    reboots_into_kernel: bool | None = None
+    cuda: str | None = None
+    cuda_source: str = "repo"
+    cuda_compat: bool = False
+    cudnn: str | None = None
+    nccl: str | None = None
+    nccl_gencode: tuple[str, ...] | None = None
+    efa: str | None = None
+    efa_flags: tuple[str, ...] = ()
+    ofi_nccl: str | None = None
+    gdrcopy: str | None = None
+    dcgm: str | None = None
+    dcgm_exporter: str | None = None
+    container_toolkit: str | None = None
+    fabric_manager: bool | None = None
+    nvlsm: bool | None = None
+    imex: bool | None = None
+    companions: tuple[tuple[str, str], ...] = ()
+    packages: tuple[str, ...] = ()
+    downloads: tuple[str, ...] = ()
+    mig: tuple[str, ...] = ()
+    mig_label: str | None = None
+    kubernetes: str | None = None
+    parallelcluster: str | None = None
+    extended_support: bool = False
+    targets: tuple[InstanceType, ...] = ()
+    build_instances: tuple[str, ...] = ()
+    latest: tuple[str, ...] = ()
+    complete: bool = False
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The distribution's entry in distros.yaml."""
+        return facts.distro(self.distro)
+
+    @property
+    def branch(self) -> Branch | None:
+        """The driver's branch, when it is known."""
+        return facts.branch(self.driver)
+
+    @property
+    def branch_name(self) -> str | None:
+        """The driver's major number: 510.47.03 → 510."""
+        return versions.major(self.driver) if self.driver else None
+
+    @property
+    def cuda_major(self) -> str | None:
+        """11.6.2 → 11."""
+        return versions.major(self.cuda) if self.cuda else None
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """The flavours of the kernel module on the image: open, proprietary; none when not said."""
+        both = frozenset({"open", "proprietary"})
+        return both if self.kernel_module == "both" else both & {self.kernel_module}
+
+    @property
+    def repo(self) -> dict[str, Any]:
+        """The entry of the distribution's CUDA repository in cuda.yaml."""
+        entry: dict[str, Any] = table("cuda")["repos"][self.about["cuda_repo"]]
+        return entry
+
+    @property
+    def repo_has_driver(self) -> bool:
+        """Does the distribution's CUDA repository hold packages of the driver's branch?"""
+        held = self.repo.get("drivers", {})
+        name = self.branch_name or ""
+        return not (
+            ("first" in held and versions.below(name, held["first"]))
+            or ("last" in held and not versions.at_least(held["last"], name))
+        )
+
+    @property
+    def distro_has_driver(self) -> bool:
+        """Does the distribution itself package exactly this driver, as far as known?"""
+        return self.driver in self.about.get("packaged_drivers", {}).values()
+
+    @property
+    def driver_from(self) -> str:
+        """Where the driver comes from: as said, else the first of repo, distro, runfile."""
+        if self.driver_source:
+            return self.driver_source
+        if self.repo_has_driver:
+            return "repo"
+        return "distro" if self.distro_has_driver else "runfile"
+
+    @property
+    def plugin(self) -> str | None:
+        """The aws-ofi-nccl on the image: built from source, or out of the EFA installer."""
+        if self.ofi_nccl:
+            return self.ofi_nccl
+        first = table("efa")["bundles_plugin_from"][self.arch]
+        if self.efa and versions.at_least(self.efa, first):
+            return facts.efa_plugin(self.efa)
+        return None
+
+    @property
+    def boot_kernel(self) -> Kernel | None:
+        """The kernel this image boots: the pinned one, else its parent AMI's."""
+        known = self.about.get("kernels")
+        if known is None:
+            return None
+        entries: dict[str, dict[str, Any]] = known["entries"]
+        if self.kernel:
+            return _pinned(self.kernel, entries)
+        for name, entry in entries.items():
+            parameter = entry.get("parameter")
+            if self.ssm_parameter and parameter and f"/{parameter}-" in self.ssm_parameter:
+                return _kernel(name, entry)
+        name = _parent_kernel(self) or known["default"]
+        return _kernel(name, entries[name])
+
+
+def _pinned(wanted: str, entries: dict[str, dict[str, Any]]) -> Kernel | None:
+    """A pinned kernel by its key, package, release or series; an unknown one by its number, or
+    None when it has none."""
+    for name, entry in entries.items():
+        packages = entry.get("packages", ())
+        if wanted in {name, entry.get("release"), entry["series"], *packages}:
+            return _kernel(name, entry)
+    number = versions.key(wanted)[:2]
+    return Kernel(wanted, ".".join(str(part) for part in number)) if len(number) > 1 else None
+
+
+def _kernel(name: str, entry: dict[str, Any]) -> Kernel:
+    known = ("release", "compiler", "measured", "proxy", "rolls")
+    return Kernel(
+        name=name,
+        series=entry["series"],
+        **{key: entry[key] for key in known if key in entry},
+    )
+
+
+def _parent_kernel(combination: Combination) -> str | None:
+    """The kernel of an EKS, ECS or ParallelCluster parent, as a key of the distro's kernels."""
+    if combination.flavor == "base":
+        return None
+    kernels = table("distros")["flavors"][combination.flavor].get("kernels", {})
+    if isinstance(kernels, dict):
+        name: str | None = kernels.get(combination.distro)
+        return name
+    if combination.distro != "al2023" or not combination.kubernetes:
+        return None
+    reached = [one for one in kernels if versions.at_least(combination.kubernetes, one["from"])]
+    return reached[-1]["kernel"] if reached else None
+
+
+def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
+    """A recipe as a combination; `more` adds or replaces fields.
+
+    Raises KilnError (exit code 2) for a target that is no GPU instance type.
+    """
+    chosen = recipe.components
+    filled = _filled(recipe)
+    packages = _packages(filled)
+    order = [chosen.index(name) for name in ("kernel", "nvidia-driver") if name in chosen]
+    values: dict[str, Any] = {
+        "distro": recipe.distro.id,
+        "today": today,
+        "driver": recipe.driver,
+        "arch": recipe.arch,
+        "flavor": recipe.flavor,
+        "driver_source": recipe.driver_source,
+        "kernel_module": recipe.kernel_module,
+        "kernel": recipe.kernel,
+        "ssm_parameter": recipe.source_ami.ssm_parameter,
+        "reboots_into_kernel": order == sorted(order) and components.get("kernel").reboots,
+        "cuda": recipe.cuda,
+        "cudnn": recipe.cudnn,
+        "nccl": recipe.nccl,
+        "efa": recipe.efa,
+        "ofi_nccl": recipe.ofi_nccl,
+        "gdrcopy": recipe.gdrcopy,
+        "dcgm": recipe.dcgm,
+        "dcgm_exporter": recipe.dcgm_exporter,
+        "container_toolkit": recipe.container_toolkit,
+        "fabric_manager": "nvidia-fabricmanager" in chosen,
+        "nvlsm": any(name.split("=")[0] == "nvlsm" for name in packages),
+        "imex": recipe.imex,
+        "mig_label": None if recipe.mig_config == "none" else recipe.mig_config,
+        "packages": packages,
+        "downloads": tuple(one.url for component in filled for one in component.downloads),
+        "kubernetes": recipe.kubernetes,
+        "parallelcluster": recipe.parallelcluster,
+        "extended_support": recipe.extended_support,
+        "complete": True,
+        "targets": tuple(facts.instance(name) for name in recipe.target_instance_types),
+        "build_instances": tuple(
+            dict.fromkeys((recipe.instance_type, recipe.verify_instance_type))
+        ),
+    }
+    return Combination(**{**values, **more})
+
+
+def _packages(filled: list[Component]) -> tuple[str, ...]:
+    """The packages the components install, as `name=version`."""
+    return tuple(
+        package
+        for component in filled
+        for name, value in component.env.items()
+        if name.endswith("_PACKAGES")
+        for package in value.split()
+    )
+
+
+def _filled(recipe: Recipe) -> list[Component]:
+    """The components as they will run. One that cannot be filled in is left to LIB-CUDA or, when
+    components.yaml itself is wrong, to `render`, which refuses it."""
+    filled = []
+    for name in recipe.components:
+        with suppress(KilnError):
+            filled.append(components.get(name).for_recipe(recipe))
+    return filled

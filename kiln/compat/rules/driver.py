@@ -1,0 +1,152 @@
+"""Rules about the driver alone, and about the driver and CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kiln import facts
+from kiln.base import versions
+from kiln.base.errors import nearest
+from kiln.compat.rules.combination import Combination
+from kiln.compat.rules.registry import Verdict, rule
+from kiln.facts import table
+
+
+@rule("DRV-UNKNOWN")
+def unknown(c: Combination) -> Iterator[Verdict]:
+    """A version nobody released, such as 510.47.3."""
+    if c.driver is None:
+        return
+    if c.driver in _releases():
+        return
+    guess = meant(c.driver)
+    add = "if NVIDIA did release it, add it under its branch in kiln/facts/knowledge/drivers.yaml"
+    yield Verdict(
+        f"{c.driver} is not an NVIDIA release" + (f"; did you mean {guess}?" if guess else ""),
+        hint=f"{add} (as of {table('drivers')['as_of']})"
+        + ("" if c.branch else f"; the branches: {', '.join(facts.branches())}"),
+    )
+
+
+def _releases() -> list[str]:
+    return [v for one in facts.branches().values() for v in (*one.versions, *one.betas)]
+
+
+def meant(driver: str) -> str | None:
+    """The same number written otherwise, else the nearest in its branch, else in any."""
+    known = _releases()
+    for version in known:
+        if versions.same(version, driver):
+            return version
+    branch = facts.branch(driver)
+    if branch and branch.versions:
+        # Two digits off is another release: the newest is more likely meant.
+        return nearest(driver, branch.versions, likeness=0.85) or branch.newest
+    # Without a branch in common only a slip of the hand is a guess worth making.
+    return nearest(driver, known, likeness=0.8)
+
+
+@rule("DRV-EOL")
+def ended(c: Combination) -> Iterator[Verdict]:
+    """A branch that gets no more fixes."""
+    branch = c.branch
+    if branch is None or not branch.ended(c.today):
+        return
+    supported = ", ".join(
+        f"{one.name} ({one.kind}, to {one.end_of_life})"
+        for one in facts.supported_branches(c.today)
+    )
+    yield Verdict(
+        f"driver branch {branch.name} left support on {branch.end_of_life} and gets no security "
+        f"fixes. Supported today: {supported}",
+        unsure="end_of_life" in branch.unsure,
+    )
+
+
+@rule("DRV-BETA")
+def beta(c: Combination) -> Iterator[Verdict]:
+    """A developer beta: not for production, and without fabric manager."""
+    if c.branch and c.driver in c.branch.betas:
+        yield Verdict(
+            f"{c.driver} is a beta; no data-centre redist (fabric manager) exists for it",
+            hint=f"take {c.branch.newest}, the newest release of branch {c.branch.name}",
+        )
+
+
+@rule("DRV-MODULE")
+def open_too_early(c: Combination) -> Iterator[Verdict]:
+    """Open modules from a branch that never had any."""
+    if c.branch and "open" in c.modules and "open" not in c.branch.modules:
+        first = next(one.name for one in facts.branches().values() if "open" in one.modules)
+        yield Verdict(
+            f"driver branch {c.branch.name} has no open kernel modules; {first} is the first",
+        )
+
+
+@rule("DRV-CUDA-MAJOR")
+def cuda_major(c: Combination) -> Iterator[Verdict]:
+    """A driver below the floor of the CUDA major: nothing built with it runs."""
+    floor = table("cuda")["floors"].get(c.cuda_major)
+    if not c.driver or not floor or c.cuda_compat or versions.at_least(c.driver, floor):
+        return
+    native = f" (native {c.branch.native_cuda})" if c.branch else ""
+    yield Verdict(
+        f"CUDA {c.cuda} needs NVIDIA driver >= {floor}; {c.driver} only runs CUDA "
+        f"{_highest_major(c.driver)}.x and older{native}",
+    )
+
+
+def _highest_major(driver: str) -> str:
+    floors: dict[str, str] = table("cuda")["floors"]
+    reached = [major for major, floor in floors.items() if versions.at_least(driver, floor)]
+    return versions.newest(reached) or str(int(min(floors)) - 1)
+
+
+@rule("DRV-CUDA-MINOR")
+def cuda_minor(c: Combination) -> Iterator[Verdict]:
+    """A toolkit of the same major but newer than the driver's own CUDA."""
+    if not c.cuda or not c.branch or versions.major(c.branch.native_cuda) != c.cuda_major:
+        return
+    wanted = versions.series(c.cuda)
+    if versions.at_least(c.branch.native_cuda, wanted):
+        return
+    native = [one.name for one in facts.branches().values() if one.native_cuda == wanted]
+    yield Verdict(
+        f"CUDA {wanted} on driver {c.driver} (own CUDA {c.branch.native_cuda}) runs in minor "
+        "version compatibility: no new driver features, and code built as PTX only fails with "
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        hint=f"native for CUDA {wanted} is branch {native[0]}" if native else "",
+        unsure="native_cuda" in c.branch.unsure,
+    )
+
+
+@rule("DRV-CUDA-COMPAT")
+def forward_compatibility(c: Combination) -> Iterator[Verdict]:
+    """cuda-compat on an older driver: some GPUs, some branches, and the library path by hand."""
+    if not c.cuda_compat:
+        return
+    known = table("cuda")["forward_compatibility"]
+    path = known["path"].format(series=versions.series(c.cuda) if c.cuda else "<series>")
+    message = (
+        "forward compatibility works only on data-centre GPUs and from "
+        f"{' and '.join(known['branches'])} branches; set LD_LIBRARY_PATH to {path}"
+    )
+    if c.branch and c.branch.kind not in known["branches"]:
+        message += f". Branch {c.branch.name} is {c.branch.kind}"
+    yield Verdict(message)
+
+
+@rule("CUDA-UNKNOWN")
+def unknown_cuda(c: Combination) -> Iterator[Verdict]:
+    """A toolkit nobody released; beyond the ends of the known list it may well exist."""
+    if c.cuda is None or facts.cuda_release(c.cuda):
+        return
+    releases = list(table("cuda")["releases"])
+    inside = versions.at_least(c.cuda, releases[0]) and versions.at_least(releases[-1], c.cuda)
+    guess = nearest(c.cuda, releases)
+    yield Verdict(
+        f"{c.cuda} is not a known CUDA release" + (f"; did you mean {guess}?" if guess else ""),
+        hint=f"if NVIDIA released it after {table('cuda')['as_of']}, add it to "
+        "kiln/facts/knowledge/cuda.yaml",
+        unsure=not inside,
+    )

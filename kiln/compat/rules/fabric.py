@@ -1,0 +1,136 @@
+"""Rules about what stands beside the driver on NVSwitch and UltraServer hosts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kiln import facts
+from kiln.base import versions
+from kiln.compat.rules.combination import Combination
+from kiln.compat.rules.registry import Verdict, instance_rule, rule, rules
+from kiln.facts import InstanceType, table
+
+
+@rule("FM-MATCH")
+def companions_match(c: Combination) -> Iterator[Verdict]:
+    """Fabric manager and the driver talk only at the same version, to the last digit."""
+    for name, version in c.companions:
+        if c.driver and version != c.driver:
+            yield Verdict(
+                f"{name} {version} refuses driver {c.driver}: both have to be exactly the same",
+                hint=f"pin {name} {c.driver}",
+            )
+
+
+@instance_rule("FM-NEEDED")
+def needed(c: Combination, target: InstanceType) -> Iterator[Verdict]:
+    """CUDA does not start on NVSwitch machines without fabric manager."""
+    if target.nvswitch and c.fabric_manager is False:
+        yield Verdict(
+            f"{target.type} has NVSwitch: without fabric manager CUDA fails with "
+            "'system not yet initialized' (802)",
+            hint="take nvidia-fabricmanager out of `without`",
+        )
+
+
+@rule("FM-USELESS", by_target=True)
+def useless(c: Combination) -> Iterator[Verdict]:
+    """Nothing to manage on any target."""
+    if c.fabric_manager and c.targets and not any(one.nvswitch for one in c.targets):
+        names = ", ".join(one.type for one in c.targets)
+        yield Verdict(
+            f"none of {names} has NVSwitch: fabric manager has nothing to do there "
+            "(NV_WARN_NOTHING_TO_DO) and must not be enabled unconditionally",
+            hint="leave it out with `without: [nvidia-fabricmanager]`, or start it only where "
+            "NVSwitch is found",
+        )
+
+
+@instance_rule("FM-NVLSM")
+def nvlsm(c: Combination, target: InstanceType) -> Iterator[Verdict]:
+    """Fourth-generation NVSwitch needs a subnet manager."""
+    if target.nvlsm and c.nvlsm is False:
+        limits = rules()["FM-NVLSM"].limits
+        yield Verdict(
+            f"{target.type} has fourth-generation NVSwitch, which needs "
+            f"{', '.join(limits['packages'])} and the module {limits['module']} at boot",
+            hint=f"set nvlsm: {facts.nvlsm_versions()[-1]} and leave nvidia-fabricmanager in: it "
+            "brings them",
+        )
+
+
+@rule("FM-NVLSM")
+def known_nvlsm(c: Combination) -> Iterator[Verdict]:
+    """A version that nobody was seen to install."""
+    for package in c.packages:
+        name, _, version = package.partition("=")
+        if name == "nvlsm" and version not in facts.nvlsm_versions():
+            yield Verdict(
+                f"nvlsm {version} is no release that AMI Kiln knows",
+                hint=f"the newest known is {facts.nvlsm_versions()[-1]}; add others to "
+                "kiln/facts/knowledge/drivers.yaml",
+                advice=True,
+            )
+
+
+@instance_rule("FM-IMEX")
+def imex(c: Combination, target: InstanceType) -> Iterator[Verdict]:
+    """NVLink between hosts needs IMEX."""
+    if target.imex and c.imex is False:
+        yield Verdict(
+            f"{target.type} is part of an UltraServer: NVLink across its hosts needs nvidia-imex "
+            "of the driver's version",
+            hint="set imex: true",
+        )
+
+
+@rule("FM-NAME")
+def package_names(c: Combination) -> Iterator[Verdict]:
+    """The companions' packages were renamed between branches."""
+    if c.driver is None:
+        return
+    kind = "deb" if c.distro.startswith(("ubuntu", "debian")) else "rpm"
+    if kind == "deb" and c.driver_from == "distro":
+        kind = "ubuntu"
+    for package in c.packages:
+        match = re.match(
+            r"(nvidia-(?:fabric-?manager|imex)(?:-\d{3}(?![\d.]))?)(?:[-=](\d[\d.]*))?", package
+        )
+        if not match:
+            continue
+        version = match[2] if match[2] and "." in match[2] else c.driver
+        right = facts.companion_packages(version, kind)
+        wanted = right["imex" if "imex" in package else "fabricmanager"]
+        if match[1] != wanted:
+            yield Verdict(
+                f"{package}: for driver branch {versions.major(version)} on {c.distro} the package "
+                f"is called {wanted}",
+                hint=f"ask for {wanted}",
+            )
+
+
+@rule("FM-ARCH")
+def never_built(c: Combination) -> Iterator[Verdict]:
+    """Old fabric managers exist for x86_64 only."""
+    first = table("drivers")["fabricmanager"]["first_arm64"]
+    if c.arch == "arm64" and c.fabric_manager and c.driver and versions.below(c.driver, first):
+        yield Verdict(
+            f"no arm64 (sbsa) fabric manager archive exists for {c.driver}; {first} is the first",
+            hint="arm64 instance types with one GPU do not need it: "
+            "`without: [nvidia-fabricmanager]`",
+        )
+
+
+@rule("FM-OLDARCHIVE")
+def archive_name(c: Combination) -> Iterator[Verdict]:
+    """The archive's form changed once."""
+    first = table("drivers")["fabricmanager"]["first_tar_xz"]
+    for url in c.downloads:
+        match = re.search(r"fabricmanager-linux-(\w+?)-(\d+(?:\.\d+)+)-archive\.tar\.xz", url)
+        if match and versions.below(match[2], first):
+            yield Verdict(
+                f"{match[2]} is published as fabricmanager-linux-{match[1]}-{match[2]}.tar.gz, "
+                "without a checksum in NVIDIA's JSON",
+                hint="take a driver from " + first + " on",
+            )

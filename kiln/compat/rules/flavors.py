@@ -1,0 +1,148 @@
+"""Rules about the parent images of EKS, ECS and ParallelCluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kiln import facts
+from kiln.base import versions
+from kiln.compat.rules.combination import Combination
+from kiln.compat.rules.registry import Verdict, rule
+from kiln.facts import table
+
+
+def _flavor(name: str) -> dict[str, Any]:
+    entry: dict[str, Any] = table("distros")["flavors"][name]
+    return entry
+
+
+@rule("EKS-OS")
+def eks_parent(c: Combination) -> Iterator[Verdict]:
+    """Kubernetes versions end, and AL2 ended as an EKS parent."""
+    if c.flavor != "eks":
+        return
+    known = _flavor("eks")
+    if c.distro not in known["os"]:
+        yield Verdict(
+            f"EKS has no optimized AMI of {c.distro}",
+            hint=f"it has: {', '.join(known['os'])}",
+        )
+        return
+    window = known["os"][c.distro]
+    if c.kubernetes is None:
+        if c.complete:
+            yield Verdict(
+                "flavour eks without a Kubernetes version",
+                hint=f"set kubernetes: one of {', '.join(_living(c))}",
+            )
+        elif "last" in window:
+            yield Verdict(
+                f"EKS AMIs of {c.about['name']} ended on {window['ended']} with Kubernetes "
+                f"{window['last']}",
+                advice=True,
+            )
+        return
+    if "last" in window and not versions.at_least(window["last"], c.kubernetes):
+        yield Verdict(
+            f"EKS publishes no {c.about['name']} AMIs for Kubernetes {c.kubernetes}: they ended on "
+            f"{window['ended']} with {window['last']}",
+        )
+    life = known["kubernetes"].get(c.kubernetes)
+    if life is None:
+        yield Verdict(
+            f"Kubernetes {c.kubernetes} is not known to EKS",
+            hint=f"supported today: {', '.join(_living(c))}",
+            unsure=versions.at_least(c.kubernetes, versions.newest(known["kubernetes"]) or ""),
+        )
+        return
+    standard, extended = facts.last_day(life["standard"]), facts.last_day(life["extended"])
+    if extended and c.today > extended:
+        yield Verdict(
+            f"EKS ended extended support of Kubernetes {c.kubernetes} on {extended}",
+            hint=f"supported today: {', '.join(_living(c))}",
+        )
+    elif standard and c.today > standard:
+        yield Verdict(
+            f"Kubernetes {c.kubernetes} is in paid extended support since {standard}",
+            hint=f"it ends on {extended}",
+            advice=True,
+        )
+
+
+def _living(c: Combination) -> list[str]:
+    return [
+        version
+        for version, life in _flavor("eks")["kubernetes"].items()
+        if c.today <= (facts.last_day(life["extended"]) or c.today)
+    ]
+
+
+@rule("ECS-ARM")
+def ecs_parent(c: Combination) -> Iterator[Verdict]:
+    """ECS-optimized GPU AMIs exist for few combinations."""
+    if c.flavor != "ecs":
+        return
+    known = _flavor("ecs")
+    if c.arch not in known["arches"]:
+        yield Verdict(f"there is no ECS-optimized GPU AMI for {c.arch}")
+    if c.distro not in known["os"]:
+        yield Verdict(
+            f"there is no ECS-optimized GPU AMI of {c.distro}",
+            hint=f"there is one of: {', '.join(known['os'])}",
+        )
+
+
+@rule("PC-OS")
+def parallelcluster_parent(c: Combination) -> Iterator[Verdict]:
+    """Each ParallelCluster release supports a list of distributions."""
+    if c.flavor != "parallelcluster":
+        return
+    known = _flavor("parallelcluster")["os"]
+    if c.distro not in known:
+        yield Verdict(
+            f"ParallelCluster does not support {c.distro}",
+            hint=f"it supports: {', '.join(known)}",
+        )
+        return
+    newest = next(iter(_flavor("parallelcluster")["brings"]))
+    if c.parallelcluster is None and c.complete:
+        yield Verdict(
+            "flavour parallelcluster without a version", hint=f"set parallelcluster: {newest}"
+        )
+        return
+    release = c.parallelcluster or newest
+    if versions.below(newest, release):
+        yield Verdict(
+            f"ParallelCluster {release} is newer than {newest}, the newest AMI Kiln knows",
+            hint=f"if AWS released it, add {release} to kiln/facts/knowledge/distros.yaml",
+            unsure=True,
+        )
+    window = known[c.distro]
+    if "removed" in window and versions.at_least(release, window["removed"]):
+        yield Verdict(
+            f"ParallelCluster removed {c.about['name']} in {window['removed']}; "
+            f"{release} has no AMI of it",
+        )
+    if "first" in window and versions.below(release, window["first"]):
+        yield Verdict(
+            f"{c.about['name']} arrived in ParallelCluster {window['first']}; {release} is older",
+        )
+
+
+@rule("PC-EFA-DUP")
+def parallelcluster_brings(c: Combination) -> Iterator[Verdict]:
+    """The parent has a driver and EFA already."""
+    if c.flavor != "parallelcluster" or not c.parallelcluster:
+        return
+    brings = _flavor("parallelcluster")["brings"].get(c.parallelcluster, {})
+    others = [
+        f"{name} {there} (the row: {wanted})"
+        for name, wanted in (("driver", c.driver), ("efa", c.efa))
+        if (there := brings.get(name)) and wanted and wanted != there
+    ]
+    if others:
+        yield Verdict(
+            f"ParallelCluster {c.parallelcluster}'s AMIs carry {' and '.join(others)}",
+            hint="take what the parent brings, or remove it before the new one goes in",
+        )

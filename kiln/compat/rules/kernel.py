@@ -1,0 +1,173 @@
+"""Rules about the kernel: does the driver compile on the one that will boot?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kiln.base import versions
+from kiln.compat.rules.combination import Combination, Kernel
+from kiln.compat.rules.registry import Verdict, rule
+from kiln.facts import table
+
+
+@rule("KERN-BUILD")
+def compiles(c: Combination) -> Iterator[Verdict]:
+    """Stock driver sources on the kernel that boots, or on the nearest one that was measured."""
+    kernel = c.boot_kernel
+    if not c.driver or kernel is None:
+        return
+    if c.driver_from == "distro":
+        # Its sources are patched: only a measurement of those counts.
+        result = _measured(c.driver, kernel.measured or "", patched=True)
+        if result and not result["builds"]:
+            yield Verdict(f"driver {c.driver} does not compile on {kernel}: {result['error']}")
+        return
+    on = kernel.measured or kernel.proxy
+    reason = _failure(c.driver, on) if on else None
+    hint = _way_out(c.driver, on) if on else ""
+    if reason and kernel.measured:
+        message = f"driver {c.driver} does not compile on {kernel} ({c.distro}): {reason}"
+        yield Verdict(message, hint)
+    elif reason:
+        yield Verdict(
+            f"driver {c.driver} does not compile on {on}: {reason}. {c.about['name']}'s own kernel "
+            f"{kernel} was not measured and may carry the same change",
+            hint,
+            advice=True,
+        )
+    elif kernel.measured and (doubt := _newer_than_failure(c.driver, kernel.measured)):
+        yield Verdict(
+            f"nobody measured driver {c.driver} on {kernel} ({c.distro}): {doubt}",
+            hint,
+            unsure=True,
+        )
+    elif on is None or not _measured(c.driver, on):
+        yield from _older_failure(c, kernel)
+
+
+def _older_failure(c: Combination, kernel: Kernel) -> Iterator[Verdict]:
+    """Nobody tried it here, but it fails on an older kernel: kernels do not take changes back."""
+    measured = {result["kernel"] for result in table("kernel_builds")["measured"]}
+    for older in sorted(measured, key=versions.key, reverse=True):
+        if versions.key(older)[:2] < versions.key(kernel.series)[:2] and c.driver:
+            reason = _failure(c.driver, older)
+            if reason:
+                yield Verdict(
+                    f"driver {c.driver} does not compile on the older kernel {older}: {reason}. "
+                    f"On {kernel} ({c.distro}) nobody tried it",
+                    unsure=True,
+                )
+                return
+
+
+def _newer_than_failure(driver: str, kernel: str) -> str | None:
+    """The failure of the same branch that this newer release may still have; None when a release
+    up to this one was measured to build there, or has the mend."""
+    branch = versions.major(driver)
+    if any(versions.at_least(driver, good) for good in _builds(kernel, branch)):
+        return None
+    for cause in table("kernel_builds")["causes"]:
+        last, mend = cause["drivers"].get(branch), cause.get("fixed_in")
+        mended = mend and versions.major(mend) == branch and versions.at_least(driver, mend)
+        if last and kernel in cause["kernels"] and not mended:
+            return f"{last} of the same branch does not compile there ({cause['what']})"
+    return None
+
+
+def _way_out(driver: str, kernel: str) -> str:
+    good = _first_that_builds(driver, kernel)
+    return f"the oldest newer driver measured to build there is {good}" if good else ""
+
+
+def _failure(driver: str, kernel: str) -> str | None:
+    """Why stock sources fail on that measured kernel; None when they build or nobody tried."""
+    exact = _measured(driver, kernel)
+    if exact:
+        return None if exact["builds"] else str(exact["error"])
+    for cause in table("kernel_builds")["causes"]:
+        last = cause["drivers"].get(versions.major(driver))
+        if kernel in cause["kernels"] and last and versions.at_least(last, driver):
+            return f"{cause['what']}; {last} of the same branch fails, so do its older releases"
+    return None
+
+
+def _measured(driver: str, kernel: str, *, patched: bool = False) -> dict[str, Any] | None:
+    for result in table("kernel_builds")["measured"]:
+        same_source = result.get("patched", False) == patched
+        if (result["driver"], result["kernel"]) == (driver, kernel) and same_source:
+            found: dict[str, Any] = result
+            return found
+    return None
+
+
+def _first_that_builds(driver: str, kernel: str) -> str | None:
+    """The oldest driver after this one that was measured to build on the kernel."""
+    newer = [version for version in _builds(kernel) if versions.at_least(version, driver)]
+    return min(newer, key=versions.key, default=None)
+
+
+def _builds(kernel: str, branch: str | None = None) -> list[str]:
+    """The drivers (of a branch) whose stock sources were measured to build on the kernel."""
+    return [
+        result["driver"]
+        for result in table("kernel_builds")["measured"]
+        if result["kernel"] == kernel and result["builds"] and not result.get("patched")
+        if branch in (None, versions.major(result["driver"]))
+    ]
+
+
+@rule("KERN-GCC")
+def compiler(c: Combination) -> Iterator[Verdict]:
+    """A module wants the compiler that built its kernel."""
+    kernel = c.boot_kernel
+    if c.compiler is None or kernel is None or kernel.compiler is None:
+        return
+    if versions.major(c.compiler) != kernel.compiler:
+        yield Verdict(
+            f"kernel {kernel} on {c.distro} was built with gcc {kernel.compiler}; the "
+            f"modules would be built with gcc {c.compiler}",
+            hint=_install_gcc(c, kernel),
+        )
+
+
+def _install_gcc(c: Combination, kernel: Kernel) -> str:
+    if c.distro.startswith(("ubuntu", "debian")):
+        name = f"gcc-{kernel.compiler}"
+        return f"install {name} and give make CC={name}"
+    return f"install gcc{kernel.compiler} and give make CC=gcc{kernel.compiler}-cc"
+
+
+@rule("KERN-MIN")
+def too_old(c: Combination) -> Iterator[Verdict]:
+    """Drivers stop supporting old kernels."""
+    kernel = c.boot_kernel
+    if kernel is None:
+        return
+    wanted = [
+        (f"driver {c.driver}", entry["kernel"])
+        for entry in table("drivers")["minimum_kernel"]
+        if c.branch_name and versions.at_least(c.branch_name, entry["from_branch"])
+    ]
+    wanted += [
+        (f"the driver of EFA installer {c.efa}", entry["kernel"])
+        for entry in table("efa")["minimum_kernel"]
+        if c.efa and versions.at_least(c.efa, entry["installer"])
+    ]
+    for who, minimum in wanted:
+        if versions.below(kernel.series, minimum):
+            yield Verdict(
+                f"{who} needs kernel >= {minimum}; {c.distro} would boot {kernel}",
+            )
+
+
+@rule("KERN-HEADERS")
+def built_for_the_running_kernel(c: Combination) -> Iterator[Verdict]:
+    """DKMS builds for a kernel: it has to be the one that boots."""
+    if c.reboots_into_kernel is False:
+        yield Verdict(
+            "the kernel is updated without a reboot before the driver is built: its headers are "
+            "not those of the running kernel",
+            hint="bake `kernel` before `nvidia-driver`, with `reboots: true` in "
+            "kiln/facts/knowledge/components.yaml, or pin the kernel",
+        )

@@ -1,0 +1,257 @@
+"""Rules about the libraries and services on top: NCCL, cuDNN, GDRCopy, DCGM, container toolkit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kiln.base import versions
+from kiln.base.errors import nearest
+from kiln.compat.rules.combination import Combination
+from kiln.compat.rules.registry import Verdict, rule, rules
+from kiln.facts import table
+
+
+@rule("LIB-CUDA")
+def libraries_without_cuda(c: Combination) -> Iterator[Verdict]:
+    """NCCL and cuDNN are built for a CUDA: without one there is nothing to choose by."""
+    for name, version in (("NCCL", c.nccl), ("cuDNN", c.cudnn)):
+        if c.complete and version and not c.cuda:
+            yield Verdict(f"{name} {version} on an image without CUDA", hint="name a cuda")
+
+
+@rule("LIB-UNKNOWN")
+def unknown(c: Combination) -> Iterator[Verdict]:
+    """The lists have gaps before their first entry, so an unknown release only warns."""
+    for name, version in (
+        ("gdrcopy", c.gdrcopy),
+        ("dcgm", c.dcgm),
+        ("container_toolkit", c.container_toolkit),
+    ):
+        known = table("services")[name]["versions"]
+        if version and version not in known:
+            guess = nearest(version, known, likeness=0.7)
+            yield Verdict(
+                f"{name} {version} is no release that AMI Kiln knows"
+                + (f"; did you mean {guess}?" if guess else ""),
+                hint=f"the newest known is {versions.newest(known)}; add others to "
+                "kiln/facts/knowledge/services.yaml",
+            )
+
+
+@rule("NCCL-CUDA")
+def nccl_packaged(c: Combination) -> Iterator[Verdict]:
+    """NCCL's packages carry the CUDA they were built for in their version."""
+    wanted: list[tuple[str, str | None, bool]] = []
+    if c.nccl and c.nccl_gencode is None:
+        wanted.append((c.nccl, versions.series(c.cuda) if c.cuda else None, False))
+    for package in c.packages:
+        match = re.match(r"libnccl\S*?[-=](\d+\.\d+\.\d+)(?:-\d+\+|@)cuda(\d+\.\d+)$", package)
+        if match:
+            wanted.append((match[1], match[2], True))
+    for nccl, cuda, exact in wanted:
+        entry = table("nccl")["versions"].get(nccl)
+        if entry is None:
+            newest = versions.newest(table("nccl")["versions"])
+            yield Verdict(f"{nccl} is not a known NCCL release", hint=f"the newest is {newest}")
+            continue
+        if entry["cuda"] is None or cuda is None:
+            continue
+        built = entry["cuda"]
+        fits = any(_fits(cuda, one, exact) for one in built)
+        if not fits:
+            yield Verdict(
+                f"NCCL {nccl} was packaged for CUDA {', '.join(built)}, not for {cuda}",
+                hint=_nccl_for(cuda),
+            )
+
+
+def _fits(cuda: str, built: str, exact: bool) -> bool:
+    """Packages of a CUDA major serve all its toolkits; a package name is taken literally."""
+    if exact and not built.endswith(".x"):
+        return cuda == built
+    return versions.major(cuda) == versions.major(built)
+
+
+def _nccl_for(cuda: str) -> str:
+    fitting = [
+        version
+        for version, entry in table("nccl")["versions"].items()
+        if entry["cuda"] and any(_fits(cuda, one, False) for one in entry["cuda"])
+    ]
+    return f"for CUDA {cuda} take NCCL {fitting[0]} to {fitting[-1]}" if fitting else ""
+
+
+@rule("NCCL-ARCH", by_target=True)
+def nccl_compiled_for(c: Combination) -> Iterator[Verdict]:
+    """A source build holds code for the GPUs it was told about."""
+    if c.nccl_gencode is None:
+        return
+    missing: dict[str, str] = {}
+    for target in c.targets:
+        sm = target.compute_capability.replace(".", "")
+        if sm not in c.nccl_gencode:
+            missing[sm] = target.type
+    for sm, name in missing.items():
+        yield Verdict(
+            f"NCCL is built without sm_{sm}, which {name} needs",
+            hint=f"add -gencode=arch=compute_{sm},code=sm_{sm}",
+        )
+
+
+@rule("NCCL-GCC-AL2")
+def nccl_on_al2(c: Combination) -> Iterator[Verdict]:
+    """Recent NCCL wants a newer C++ than AL2's compiler knows."""
+    limits = rules()["NCCL-GCC-AL2"].limits
+    if c.nccl_gencode is None or c.distro != limits["distro"] or not c.nccl:
+        return
+    if versions.at_least(c.nccl, limits["nccl_from"]):
+        yield Verdict(
+            f"NCCL {c.nccl} wants C++14 or C++17; {c.about['name']}'s gcc {c.about['compiler']} "
+            "may fail on it",
+            hint="install NVIDIA's packages, or build with gcc10",
+        )
+
+
+@rule("CUDNN-CUDA")
+def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
+    """cuDNN is built per CUDA major, and not for every distribution."""
+    asked = c.cudnn
+    for package in c.packages:
+        match = re.match(r"libcudnn(\d+)", package)
+        if match:
+            asked = asked or match[1]
+    if not asked:
+        return
+    for entry in table("cuda")["cudnn_missing"]:
+        if entry["repo"] == c.about["cuda_repo"] and versions.at_least(asked, entry["from"]):
+            yield Verdict(
+                f"NVIDIA's {entry['repo']} repository ({c.distro}) has no cuDNN from "
+                f"{entry['from']} on; {asked} is not there",
+                unsure=entry.get("confidence") == "memory",
+            )
+    known = table("cuda")["cudnn"]
+    reached = [
+        one
+        for one in known
+        if versions.at_least(asked, one["from"])
+        # A bare major (libcudnn8) means the newest of it.
+        or ("." not in asked and versions.major(one["from"]) == asked)
+    ]
+    built = reached[-1] if reached else known[0]
+    if c.cuda_major and c.cuda_major not in built["majors"]:
+        yield Verdict(
+            f"cuDNN {asked} has builds for CUDA {' and '.join(built['majors'])}, none for "
+            f"{c.cuda_major}",
+            hint=_cudnn_for(c.cuda_major),
+            unsure=built.get("confidence") == "memory",
+        )
+
+
+def _cudnn_for(major: str) -> str:
+    first = [one["from"] for one in table("cuda")["cudnn"] if major in one["majors"]]
+    return f"for CUDA {major} take cuDNN from {first[0]} on" if first else ""
+
+
+@rule("GDR-DRV", by_target=True)
+def gdrcopy_knows(c: Combination) -> Iterator[Verdict]:
+    """GDRCopy's module has to keep up with driver, CUDA, GPU and kernel."""
+    if not c.gdrcopy:
+        return
+    for need in table("services")["gdrcopy"]["needs"]:
+        if versions.below(c.gdrcopy, need["gdrcopy"]):
+            who = _who_needs(c, need)
+            if who:
+                yield Verdict(f"GDRCopy {c.gdrcopy} is too old for {who}: {need['why']}")
+
+
+def _who_needs(c: Combination, need: dict[str, str]) -> str | None:
+    """What in the combination calls for this need, or None."""
+    kernel = c.boot_kernel
+    if "module" in need and need["module"] not in c.modules:
+        return None
+    if "driver_from" in need and c.driver and versions.at_least(c.driver, need["driver_from"]):
+        return f"driver {c.driver}"
+    if "cuda_major_from" in need and c.cuda and versions.at_least(c.cuda, need["cuda_major_from"]):
+        return f"CUDA {c.cuda}"
+    if "gpu_arch" in need:
+        return next((one.type for one in c.targets if one.gpu_arch == need["gpu_arch"]), None)
+    if "kernel_from" in need and kernel and versions.at_least(kernel.series, need["kernel_from"]):
+        return f"kernel {kernel}"
+    return None
+
+
+@rule("DCGM-MAJOR", by_target=True)
+def dcgm_fits(c: Combination) -> Iterator[Verdict]:
+    """DCGM 4 comes per CUDA major of the driver; DCGM 3 stops before new drivers and GPUs."""
+    known = table("services")["dcgm"]
+    native = versions.major(c.branch.native_cuda) if c.branch else None
+    for package in c.packages:
+        match = re.match(r"datacenter-gpu-manager-4-(?:proprietary-)?cuda(\d+)", package)
+        if match and native and match[1] != native:
+            right = known["packages"]["4"].format(major=native)
+            yield Verdict(
+                f"{package} is for drivers of CUDA {match[1]}; driver {c.driver} is one of CUDA "
+                f"{native}",
+                hint=f"take {right}",
+                # Drivers run what was built for an older CUDA, not for a newer one.
+                advice=versions.below(match[1], native),
+            )
+    old_package = known["packages"]["3"] in c.packages
+    if not old_package and not (c.dcgm and versions.major(c.dcgm) == "3"):
+        return
+    limit = known["last_of_3"]
+    unsure = limit.get("confidence") == "memory"
+    if c.branch_name and versions.at_least(c.branch_name, limit["below_branch"]):
+        yield Verdict(f"DCGM 3 does not know driver {c.driver}", "take DCGM 4", unsure=unsure)
+    for target in c.targets:
+        if target.gpu_arch in limit["not_arch"]:
+            yield Verdict(
+                f"DCGM 3 does not know the {target.ec2_name} of {target.type}",
+                "take DCGM 4",
+                unsure=unsure,
+            )
+
+
+@rule("DCGM-EXPORTER")
+def exporter_fits(c: Combination) -> Iterator[Verdict]:
+    """An exporter is released with one DCGM; its package takes any, so nothing else would tell."""
+    if not c.dcgm_exporter:
+        return
+    known = table("services")["dcgm_exporter"]
+    pair = known["pairs"].get(c.dcgm_exporter, [])
+    if not c.dcgm:
+        if c.complete:
+            yield Verdict(
+                f"dcgm-exporter {c.dcgm_exporter} without DCGM: its package would bring one that "
+                "nobody pinned",
+                f"add dcgm: {pair[0]}" if pair else "add dcgm: and the version it was tested with",
+            )
+    elif pair and c.dcgm not in pair:
+        partner = [one for one, tested in known["pairs"].items() if c.dcgm in tested]
+        yield Verdict(
+            f"dcgm-exporter {c.dcgm_exporter} was tested with DCGM {' and '.join(pair)}, "
+            f"not with {c.dcgm}",
+            f"for DCGM {c.dcgm} take dcgm_exporter: {partner[0]}" if partner else "",
+            advice=True,
+        )
+    if versions.at_least(c.dcgm_exporter, known["renamed_from"]):
+        yield Verdict(
+            f"dcgm-exporter {c.dcgm_exporter} knows DCGM 4.7's field names and units; "
+            "dcgm-counters.csv asks for the former ones, which nobody has tried there yet",
+            "look at its /metrics, or stay below " + known["renamed_from"],
+            advice=True,
+        )
+
+
+@rule("NCT-REPO")
+def retired_toolkit(c: Combination) -> Iterator[Verdict]:
+    """nvidia-docker is gone."""
+    known = table("services")["container_toolkit"]
+    for name in (*c.packages, *c.downloads):
+        if any(old in name for old in known["retired"]):
+            yield Verdict(
+                f"{name} is a retired name",
+                hint=f"use {known['packages'][0]} from {known['deb_repo']['url']} or "
+                f"{known['rpm_repo']}",
+            )

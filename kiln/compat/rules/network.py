@@ -1,0 +1,165 @@
+"""Rules about EFA and its NCCL plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kiln import facts
+from kiln.base import versions
+from kiln.base.errors import nearest
+from kiln.compat.rules.combination import Combination
+from kiln.compat.rules.registry import Verdict, rule, rules
+from kiln.facts import table
+
+
+@rule("EFA-OS")
+def accepts_distro(c: Combination) -> Iterator[Verdict]:
+    """Each installer accepts a window of distributions."""
+    if not c.efa:
+        return
+    window = table("efa")["os"].get(c.distro)
+    if window is None:
+        yield Verdict(
+            f"the EFA installer is not known to accept {c.distro}",
+            hint=f"it accepts: {', '.join(table('efa')['os'])}",
+            unsure=True,
+        )
+        return
+    unsure = window.get("confidence") == "memory"
+    if "first" in window and versions.below(c.efa, window["first"]):
+        yield Verdict(
+            f"EFA installer {c.efa} does not know {c.about['name']} yet; the first that does is "
+            f"{window['first']}",
+            unsure=unsure,
+        )
+    if "last" in window and not versions.at_least(window["last"], c.efa):
+        yield Verdict(
+            f"EFA installer {c.efa} dropped {c.about['name']}; the last for it is {window['last']}",
+            unsure=unsure,
+        )
+
+
+@rule("EFA-LATEST")
+def no_version(c: Combination) -> Iterator[Verdict]:
+    """The newest installer changes under the row, and may refuse the distribution."""
+    if "efa" not in c.latest:
+        return
+    newest = versions.newest(table("efa")["releases"])
+    last = table("efa")["os"].get(c.distro, {}).get("last")
+    if last:
+        yield Verdict(
+            f"'latest' EFA is {newest} today and refuses {c.about['name']}",
+            hint=f"pin {last}, the last for it",
+            level="error",
+        )
+    else:
+        yield Verdict(f"'latest' EFA is {newest} today: name it", hint=f"pin {newest}")
+
+
+@rule("EFA-UNKNOWN")
+def unknown(c: Combination) -> Iterator[Verdict]:
+    """The list has gaps before 1.23, so an unknown installer only warns."""
+    releases = table("efa")["releases"]
+    if c.efa and c.efa not in releases:
+        guess = nearest(c.efa, releases, likeness=0.7)
+        yield Verdict(
+            f"{c.efa} is not a known EFA installer" + (f"; did you mean {guess}?" if guess else ""),
+            hint="if AWS released it, add it to kiln/facts/knowledge/efa.yaml",
+        )
+
+
+@rule("EFA-GDR580", by_target=True)
+def gpu_direct(c: Combination) -> Iterator[Verdict]:
+    """EFA's driver has to know the NVIDIA driver's peer memory interface."""
+    if not c.efa or not c.branch_name or (c.targets and not any(one.efa for one in c.targets)):
+        return
+    for entry in table("efa")["gdr"]:
+        if versions.at_least(c.branch_name, entry["driver_branch"]) and versions.below(
+            c.efa, entry["installer"]
+        ):
+            yield Verdict(
+                f"GPUDirect RDMA with driver {c.driver} needs EFA installer >= "
+                f"{entry['installer']}; {c.efa} is too old",
+            )
+
+
+@rule("EFA-INSTANCE", by_target=True)
+def no_efa_there(c: Combination) -> Iterator[Verdict]:
+    """EFA software for machines without EFA."""
+    if not c.efa or not c.targets or any(one.efa for one in c.targets):
+        return
+    names = ", ".join(one.type for one in c.targets)
+    yield Verdict(
+        f"none of {names} has EFA" + _first_with_efa(c),
+        hint="leave EFA out with `efa: null`, or name larger targets",
+    )
+
+
+def _first_with_efa(c: Combination) -> str:
+    family = c.targets[0].family
+    for one in facts.instances().values():
+        if one.family == family and one.efa:
+            return f"; the first {family} size with EFA is {one.type}"
+    return f"; no {family} has it"
+
+
+@rule("EFA-GDRFLAG")
+def useless_flag(c: Combination) -> Iterator[Verdict]:
+    """A flag from before GPUDirect was the default."""
+    since = table("efa")["gdr_flag_noop_from"]
+    used = [flag for flag in c.efa_flags if flag in rules()["EFA-GDRFLAG"].limits["flags"]]
+    if used and c.efa and versions.at_least(c.efa, since):
+        message = f"{used[0]} has been a no-op of the EFA installer since {since}"
+        yield Verdict(message, hint="leave it out")
+
+
+@rule("EFA-OFI-DOUBLE")
+def plugin_twice(c: Combination) -> Iterator[Verdict]:
+    """Two plugins on one image: which one NCCL loads is a matter of paths."""
+    first = table("efa")["bundles_plugin_from"][c.arch]
+    if c.efa and c.ofi_nccl and versions.at_least(c.efa, first):
+        yield Verdict(
+            f"EFA installer {c.efa} brings aws-ofi-nccl along (since {first}); {c.ofi_nccl} from "
+            "source is a second one",
+            hint="leave ofi_nccl out, or pass --skip-plugin to the installer",
+        )
+
+
+@rule("OFI-NCCL")
+def plugin_needs_nccl(c: Combination) -> Iterator[Verdict]:
+    """The plugin speaks NCCL's plugin interface from some release on."""
+    if not c.plugin or not c.nccl:
+        return
+    wanted = [
+        entry["nccl"]
+        for entry in table("nccl")["plugin"]
+        if versions.at_least(c.plugin, entry["from"])
+    ]
+    if wanted and versions.below(c.nccl, wanted[-1]):
+        whose = "" if c.ofi_nccl else f", out of EFA installer {c.efa},"
+        yield Verdict(
+            f"aws-ofi-nccl {c.plugin}{whose} needs NCCL >= {wanted[-1]}; NCCL {c.nccl} is older"
+        )
+
+
+def _first_bringing(plugin: str) -> str:
+    """The oldest EFA installer that brings this aws-ofi-nccl or a newer one."""
+    bringing: list[str] = [
+        installer
+        for installer in table("efa")["releases"]
+        if versions.at_least(facts.efa_plugin(installer) or "0", plugin)
+    ]
+    return min(bringing, key=versions.key)
+
+
+@rule("OFI-CUDA13")
+def plugin_and_cuda13(c: Combination) -> Iterator[Verdict]:
+    """Plugins from before CUDA 13 do not work with it."""
+    first = table("nccl")["plugin_cuda13"]
+    newest_major = versions.newest(table("cuda")["floors"])
+    if c.plugin and c.cuda_major == newest_major and versions.below(c.plugin, first):
+        yield Verdict(
+            f"aws-ofi-nccl {c.plugin} is older than {first}, the first that works with CUDA "
+            f"{c.cuda_major}",
+            hint=f"take EFA installer {_first_bringing(first)} or newer",
+        )

@@ -1,0 +1,160 @@
+"""Rules about the distribution: its life and its package repositories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kiln import facts
+from kiln.base import versions
+from kiln.compat.rules.combination import Combination
+from kiln.compat.rules.registry import Verdict, rule
+from kiln.facts import table
+
+
+@rule("OS-EOL")
+def ended(c: Combination) -> Iterator[Verdict]:
+    """Past the end of life: refused, unless longer support holds or the facts let it pass."""
+    about = c.about
+    end = facts.last_day(about["end_of_life"])
+    if end is None or c.today <= end:
+        return
+    extended: dict[str, Any] = about.get("extended", {})
+    until = facts.last_day(extended.get("until"))
+    covered = until is not None and c.today <= until
+    declared = covered and (extended["automatic"] or c.extended_support)
+    message = f"{about['name']} reached its end of life on {end}"
+    if about.get("end_means"):
+        message += f": {about['end_means']}"
+    hint = "move to a distribution that is supported"
+    if covered and not declared:
+        hint += f", or declare {extended['name']} (to {extended['until']}): extended_support: true"
+    elif covered:
+        hint = f"{extended['name']} goes on to {extended['until']}"
+    allowed = declared or about.get("past_end_of_life") == "warning"
+    yield Verdict(message, hint=hint, advice=bool(allowed))
+
+
+@rule("OS-CUDA-REPO")
+def cuda_in_repo(c: Combination) -> Iterator[Verdict]:
+    """The toolkit has to be in the distribution's repository, unless a runfile brings it."""
+    release = facts.cuda_release(c.cuda) if c.cuda else None
+    if release is None or c.cuda_source != "repo" or c.arch not in c.repo["arches"]:
+        return
+    name = c.about["cuda_repo"]
+    unsure = c.repo.get("unsure", [])
+    first = c.repo.get("first", {}).get(c.arch)
+    last = c.repo.get("last")
+    series = versions.series(release)
+    package = f"cuda-toolkit-{series.replace('.', '-')}"
+    where = f"NVIDIA's {name} repository ({c.distro}, {c.arch})"
+    if first and versions.below(series, versions.series(first)):
+        yield Verdict(
+            f"{package} is not in {where}: the first there is {first}",
+            hint=_runfile(c),
+            unsure=f"first.{c.arch}" in unsure,
+        )
+    if last and versions.below(versions.series(last), series):
+        yield Verdict(
+            f"{package} is not in {where}: the last there is {last}",
+            hint=_runfile(c),
+            unsure="last" in unsure,
+        )
+
+
+def _runfile(c: Combination) -> str:
+    return f"take a CUDA that is there, another distribution than {c.distro}, or CUDA's runfile"
+
+
+@rule("OS-DRV-REPO")
+def driver_in_repo(c: Combination) -> Iterator[Verdict]:
+    """Packages of the branch have to be in the repository the row installs from."""
+    if not c.driver:
+        return
+    name = c.about["cuda_repo"]
+    held = c.repo.get("drivers", {})
+    unsure = any(mark.startswith("drivers") for mark in c.repo.get("unsure", []))
+    if c.driver_source in {None, "repo"} and not c.repo_has_driver:
+        packaged = f", {c.about['name']} itself packages it" if c.distro_has_driver else ""
+        yield Verdict(
+            f"driver branch {c.branch_name} is not in NVIDIA's {name} repository ({_range(held)})"
+            f"{packaged}",
+            hint=f"set driver_source: {'distro' if packaged else 'runfile'}, or take a branch that "
+            "is there",
+            unsure=unsure,
+            advice=c.driver_source is None,
+        )
+    if c.driver_source == "distro" and not c.distro_has_driver:
+        known: dict[str, str] = c.about.get("packaged_drivers", {})
+        there = known.get(c.branch_name or "")
+        yield Verdict(
+            f"{c.about['name']} packages no driver {c.driver}"
+            + (f"; its branch {c.branch_name} is at {there}" if there else ""),
+            hint=f"it packages: {', '.join(known.values()) or 'none'} (as of "
+            f"{table('distros')['as_of']}; archives move)",
+            # An archive follows its branch: a newer release there is likely, an absent branch not.
+            advice=there is not None,
+        )
+
+
+def _range(held: dict[str, Any]) -> str:
+    parts = [
+        f"{word} {held[key]}" for key, word in (("first", "from"), ("last", "up to")) if key in held
+    ]
+    return " ".join(parts)
+
+
+@rule("OS-ARCH-REPO")
+def arch_in_repo(c: Combination) -> Iterator[Verdict]:
+    """Some repositories have no arm64 tree."""
+    if c.arch in c.repo["arches"]:
+        return
+    from_repo = [
+        what
+        for what, used in (
+            ("the driver", c.driver_source == "repo"),
+            ("CUDA", c.cuda is not None and c.cuda_source == "repo"),
+        )
+        if used
+    ]
+    if from_repo:
+        yield Verdict(
+            f"NVIDIA's {c.about['cuda_repo']} repository has no {c.arch} tree: {c.distro} "
+            f"{c.arch} cannot get {' and '.join(from_repo)} from it",
+            hint="use runfiles, or another distribution",
+            unsure="arches" in c.repo.get("unsure", []),
+        )
+
+
+@rule("OS-SSM-KERNEL")
+def other_kernel(c: Combination) -> Iterator[Verdict]:
+    """The parent AMI boots something else than the row, or its author, takes for granted."""
+    known = c.about.get("kernels")
+    kernel = c.boot_kernel
+    if known is None:
+        return
+    if c.kernel and (kernel is None or kernel.name not in known["entries"]):
+        yield Verdict(
+            f"kernel {c.kernel} is not one AMI Kiln knows of {c.distro}: whether the driver "
+            "compiles on it is not known",
+            hint=f"known: {', '.join(known['entries'])}",
+        )
+    if kernel is None:
+        return
+    default = known["entries"][known["default"]]
+    if c.assumed_kernel and versions.key(c.assumed_kernel)[:2] != versions.key(kernel.series)[:2]:
+        pins = [
+            name
+            for name, entry in known["entries"].items()
+            if versions.key(entry["series"]) == versions.key(c.assumed_kernel)[:2]
+        ]
+        yield Verdict(
+            f"the parent AMI of {c.distro} boots kernel {kernel}, not {c.assumed_kernel}",
+            hint=f"pin {pins[0]}" if pins else f"it has: {', '.join(known['entries'])}",
+        )
+    elif c.ssm_parameter and not c.kernel and versions.below(kernel.series, default["series"]):
+        yield Verdict(
+            f"{c.ssm_parameter} resolves to kernel {kernel}; the plain choice for {c.distro} is "
+            f"{default['series']}",
+            hint=f"use the {default.get('parameter', known['default'])} parameter",
+        )

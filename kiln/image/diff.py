@@ -1,0 +1,187 @@
+"""Two images → what was added, removed and changed between them, the loud things first."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from kiln.base import versions
+from kiln.facts import table
+from kiln.image import version_info
+
+Severity = Literal["high", "medium", "low"]
+_ORDER = ("high", "medium", "low")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference. `old` is None for what was added, `new` for what was removed."""
+
+    severity: Severity
+    kind: str
+    name: str
+    old: str | None
+    new: str | None
+
+    @property
+    def what(self) -> str:
+        """added, removed or changed."""
+        if self.old is None:
+            return "added"
+        return "removed" if self.new is None else "changed"
+
+    def as_json(self) -> dict[str, Any]:
+        """The change as plain data."""
+        return {**asdict(self), "what": self.what}
+
+
+def of_names(a: str, b: str) -> dict[str, Any]:
+    """`diff` of two records by name: see `kiln.pipeline.record.find` for what a name may be.
+
+    Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number}}`.
+    """
+    from kiln.pipeline import record
+
+    before = version_info.of(record.find(a), a)
+    after = version_info.of(record.find(b), b)
+    with version_info.reading(f"{a} or {b}"):
+        changes = diff(before, after)
+    counts = Counter[str](change.severity for change in changes)
+    return {
+        "a": a,
+        "b": b,
+        "changes": [change.as_json() for change in changes],
+        "counts": {severity: counts[severity] for severity in _ORDER},
+    }
+
+
+def as_text(answer: dict[str, Any]) -> str:
+    """The answer of `of_names` for a person, one change per line, then how many of each."""
+    if not answer["changes"]:
+        return f"{answer['a']} and {answer['b']}: no difference"
+    lines = []
+    for change in answer["changes"]:
+        both = " → ".join(value for value in (change["old"], change["new"]) if value)
+        lines.append(
+            f"{change['severity']:6}  {change['what']:7}  {change['kind']:9}  {change['name']}  "
+            f"{both}".rstrip()
+        )
+    total = ", ".join(f"{n} {severity}" for severity, n in answer["counts"].items() if n)
+    return "\n".join([*lines, total])
+
+
+def diff(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[Change]:
+    """The differences from image a to image b, by severity, then kind and name.
+
+    Either is a build record or the data of a version-info.json. Severities are in
+    knowledge/diff.yaml. Raises KilnError (exit code 2) when one holds no version-info.
+    """
+    a = version_info.of(record_a, "the first record")
+    b = version_info.of(record_b, "the second record")
+    changes = []
+    for kind, read in _READERS.items():
+        before, after = read(a), read(b)
+        for name in sorted(before.keys() | after.keys()):
+            for old, new in _pairs(before.get(name, Counter()), after.get(name, Counter())):
+                changes.append(Change(_severity(kind, name, old, new), kind, name, old, new))
+    return sorted(changes, key=lambda c: (_ORDER.index(c.severity), c.kind, c.name))
+
+
+def _pairs(before: Counter[str], after: Counter[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Old and new value of one name; several values (two kernels) are matched as sets."""
+    gone = sorted((before - after).elements(), key=versions.key)
+    come = sorted((after - before).elements(), key=versions.key)
+    if len(gone) == len(come) == 1:
+        yield gone[0], come[0]
+        return
+    for value in gone:
+        yield value, None
+    for value in come:
+        yield None, value
+
+
+def _severity(kind: str, name: str, old: str | None, new: str | None) -> Severity:
+    for rule in table("diff")["severities"]:
+        if rule["kind"] != kind or not re.fullmatch(rule["name"], name):
+            continue
+        when = rule.get("when", "any")
+        if (
+            when == "any"
+            or (when == "gone" and new is None)
+            or (when == "major" and versions.key(old or "")[:1] != versions.key(new or "")[:1])
+        ):
+            severity: Severity = rule["severity"]
+            return severity
+    return "low"
+
+
+_Values = dict[str, Counter[str]]
+
+
+def _packages(info: dict[str, Any]) -> _Values:
+    """By name; the architecture belongs to the name only when a package is there in several."""
+    every = version_info.packages(info)
+    arches: dict[str, set[str]] = {}
+    for package in every:
+        arches.setdefault(package.name, set()).add(package.arch)
+    values: _Values = {}
+    for package in every:
+        several = len(arches[package.name]) > 1
+        name = f"{package.name}:{package.arch}" if several else package.name
+        values.setdefault(name, Counter())[package.version] += 1
+    return values
+
+
+def _modules(info: dict[str, Any]) -> _Values:
+    values: _Values = {}
+    for module in info.get("modules", ()):
+        shown = f"{module['version'] or '?'} ({module['srcversion']}) for {module['kernel']}"
+        values.setdefault(module["name"], Counter())[shown] += 1
+    return values
+
+
+def _components(info: dict[str, Any]) -> _Values:
+    return {
+        name: Counter([str(record["version"])])
+        for name, record in info.get("components", {}).items()
+        if record.get("version")
+    }
+
+
+def _fields(key: str) -> Callable[[dict[str, Any]], _Values]:
+    def read(info: dict[str, Any]) -> _Values:
+        return {name: Counter([str(value)]) for name, value in info.get(key, {}).items()}
+
+    return read
+
+
+def _units(info: dict[str, Any]) -> _Values:
+    return {unit["name"]: Counter([unit["state"]]) for unit in info.get("units", ())}
+
+
+def _held(info: dict[str, Any]) -> _Values:
+    """Amazon Linux holds name-version-release: the name is what stays the same."""
+    names = {f"{p['name']}-{p['version']}-{p['release']}": p["name"] for p in info["packages"]}
+    return {names.get(held, held): Counter([held]) for held in info.get("held", ())}
+
+
+def _paths(info: dict[str, Any]) -> _Values:
+    return {
+        name: Counter([value] if isinstance(value, str) else value)
+        for name, value in info.get("paths", {}).items()
+    }
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], _Values]] = {
+    "os": _fields("os"),
+    "kernel": _fields("kernel"),
+    "component": _components,
+    "module": _modules,
+    "package": _packages,
+    "unit": _units,
+    "held": _held,
+    "path": _paths,
+}

@@ -1,0 +1,192 @@
+"""version-info → CycloneDX: the image's bill of materials, with what no package manager knows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Any
+
+from cyclonedx.model import (
+    ExternalReference,
+    ExternalReferenceType,
+    HashAlgorithm,
+    HashType,
+    Property,
+    XsUri,
+)
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import DisjunctiveLicense
+from cyclonedx.output import make_outputter
+from cyclonedx.schema import OutputFormat, SchemaVersion
+from packageurl import PackageURL
+
+from kiln.base.recipe import Recipe
+from kiln.image import version_info
+from kiln.pipeline.record import find as record_of
+
+SCHEMA = SchemaVersion.V1_6
+_PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
+# What a bake fetches only to check something else with it.
+_NOT_SOFTWARE = (".sig", ".pub", ".key", ".gpg", "gpgkey")
+
+
+def of_name(name: str) -> str:
+    """`sbom` of a build by its name: see `kiln.pipeline.record.find` for what a name may be.
+
+    Raises KilnError (exit code 2) when there is none, or when it holds no version-info.
+    """
+    found = record_of(name)
+    info = version_info.of(found, name)
+    recipe = found.get("recipe")
+    with version_info.reading(name):
+        return sbom(info, recipe if isinstance(recipe, dict) else None)
+
+
+def sbom(
+    record: dict[str, Any],
+    recipe: Recipe | dict[str, Any] | None = None,
+    *,
+    made: datetime | None = None,
+) -> str:
+    """The CycloneDX 1.6 JSON of an image.
+
+    `record` is a build record or the data of version-info.json, `recipe` the recipe or, as in the
+    record, its data. In the bill are: every package with its
+    package URL, the GPU and network kernel modules, NVIDIA's .run installs, the EFA installer,
+    what provisioners built from source, and every other download with its sha256. The same record
+    gives the same serial number; `made` is the time of the bake.
+
+    Raises KilnError (exit code 2) when the record holds no version-info.
+    """
+    info = version_info.of(record)
+    about = recipe.as_json() if isinstance(recipe, Recipe) else recipe or {}
+    name = about.get("name") or f"{info['os']['id']}-{info['os']['version_id']}"
+    bom = Bom(
+        serial_number=_serial(info, name),
+        components=[*_packages(info), *_modules(info), *_unpackaged(info), *_downloads(info)],
+        metadata=BomMetaData(
+            component=Component(
+                bom_ref="image",
+                name=name,
+                type=ComponentType.OPERATING_SYSTEM,
+                version=info["os"]["version_id"],
+                description=info["os"]["name"],
+                properties=_about(info, about),
+            ),
+            timestamp=made,
+        ),
+    )
+    bom.register_dependency(bom.metadata.component, bom.components)  # type: ignore[arg-type]
+    return make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=2) + "\n"
+
+
+def _serial(info: dict[str, Any], name: str) -> uuid.UUID:
+    digest = hashlib.sha256(name.encode() + json.dumps(info, sort_keys=True).encode())
+    return uuid.UUID(bytes=digest.digest()[:16], version=4)
+
+
+def _about(info: dict[str, Any], recipe: dict[str, Any]) -> list[Property]:
+    facts = {"kernel": info.get("kernel", {}).get("boots"), "arch": info.get("arch")}
+    facts |= {key: recipe.get(key) for key in ("driver", "kernel_module", "cuda", "flavor")}
+    return [Property(name=f"kiln:{key}", value=value) for key, value in facts.items() if value]
+
+
+def _packages(info: dict[str, Any]) -> Iterator[Component]:
+    distro = info["os"]
+    seen: dict[str, int] = {}
+    for package in version_info.packages(info):
+        purl = PackageURL(
+            type=_PURL_TYPES.get(package.manager, "generic"),
+            namespace=distro["id"],
+            name=package.name,
+            version=package.version,
+            qualifiers={"arch": package.arch, "distro": f"{distro['id']}-{distro['version_id']}"},
+        )
+        text = purl.to_string()
+        # A package database may hold one entry twice (gpg-pubkey): both stay.
+        seen[text] = seen.get(text, 0) + 1
+        yield Component(
+            bom_ref=text if seen[text] == 1 else f"{text}#{seen[text]}",
+            name=package.name,
+            version=package.version,
+            type=ComponentType.LIBRARY,
+            purl=purl,
+            properties=[Property(name="kiln:occurrence", value=str(seen[text]))]
+            if seen[text] > 1
+            else None,
+        )
+
+
+def _modules(info: dict[str, Any]) -> Iterator[Component]:
+    for module in info.get("modules", ()):
+        known = {key: module.get(key) for key in ("srcversion", "vermagic", "kernel", "path")}
+        licenses = [DisjunctiveLicense(name=module["license"])] if module.get("license") else []
+        yield Component(
+            # The path tells apart what was baked in both flavours.
+            bom_ref=f"module:{module['kernel']}/{module['path']}",
+            name=f"{module['name']}.ko",
+            version=module.get("version") or module["srcversion"],
+            type=ComponentType.DEVICE_DRIVER,
+            licenses=licenses,
+            properties=[Property(name=f"kiln:{k}", value=v) for k, v in known.items() if v],
+        )
+
+
+def _unpackaged(info: dict[str, Any]) -> Iterator[Component]:
+    """What provisioners put on the image without a package: installers, archives, builds."""
+    packaged = {package.name for package in version_info.packages(info)}
+    for name, record in info.get("components", {}).items():
+        version = record.get("version")
+        brought = record.get("runfile") or record.get("archive") or record.get("plugin")
+        if not version or not (brought or name in _FROM_SOURCE) or name in packaged:
+            continue
+        yield Component(
+            bom_ref=f"component:{name}",
+            name=name,
+            version=version,
+            type=ComponentType.APPLICATION,
+            properties=[Property(name="kiln:from", value=brought)] if brought else None,
+        )
+    for run in info.get("runfiles", ()):
+        yield Component(
+            bom_ref=f"runfile:{run['name']}",
+            name=run["name"],
+            version=run["version"],
+            type=ComponentType.DEVICE_DRIVER,
+        )
+    if info.get("efa"):
+        yield Component(
+            bom_ref="efa-installer",
+            name="aws-efa-installer",
+            version=info["efa"]["installer"],
+            type=ComponentType.APPLICATION,
+            properties=[
+                Property(name="kiln:installed", value=package)
+                for package in info["efa"]["packages"]
+            ],
+        )
+
+
+# Components that compile or copy what they install, and record no file name for it.
+_FROM_SOURCE = {"gdrcopy", "aws-hw-monitor"}
+
+
+def _downloads(info: dict[str, Any]) -> Iterator[Component]:
+    for entry in info.get("downloads", ()):
+        file = PurePosixPath(entry["url"]).name
+        if file.endswith(_NOT_SOFTWARE):
+            continue
+        yield Component(
+            bom_ref=f"download:{entry['url']}",
+            name=file,
+            type=ComponentType.FILE,
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=entry["sha256"])],
+            external_references=[
+                ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(entry["url"]))
+            ],
+        )

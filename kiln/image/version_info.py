@@ -1,0 +1,117 @@
+"""Reads `/etc/kiln/version-info.json`: what is really on an image. Its shape is described in
+provisioners/lib/version_info.py, which writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.base.errors import KilnError
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed package. `version` is complete: epoch (unless 0), upstream version, release."""
+
+    manager: str
+    name: str
+    version: str
+    arch: str
+
+
+def of(record: dict[str, Any], called: str = "the record") -> dict[str, Any]:
+    """The version-info in a build record, or the record itself when it is one.
+
+    Raises KilnError (exit code 2) when there is none, or when it is not what a bake writes.
+    """
+    for candidate in (record.get("versions"), record):
+        if isinstance(candidate, dict) and isinstance(candidate.get("packages"), list):
+            for wrong in _wrong(candidate):
+                raise KilnError(f"{called}: {wrong}", hint=_NOT_OURS)
+            return candidate
+    raise KilnError(
+        f"{called} holds no version-info",
+        hint="give a build record, or a copy of /etc/kiln/version-info.json",
+    )
+
+
+_NOT_OURS = "give a build record, or /etc/kiln/version-info.json, as a bake wrote it"
+# What the parts of it have to have, for whoever reads them.
+_LISTS = {
+    "packages": ("name", "version", "release"),
+    "modules": ("name", "version", "srcversion", "kernel", "path"),
+    "runfiles": ("name", "version"),
+    "units": ("name", "state"),
+    "downloads": ("url", "sha256"),
+}
+_MAPPINGS = {
+    "os": ("id", "version_id", "name"),
+    "kernel": (),
+    "components": (),
+    "efa": ("installer", "packages"),
+    "paths": (),
+}
+
+
+def _wrong(info: dict[str, Any]) -> Iterator[str]:
+    """What in it is not of its shape. Parts that are left out or empty are not wrong."""
+    for key, needed in _LISTS.items():
+        entries = info.get(key) or []
+        if not isinstance(entries, list):
+            yield f"`{key}` is no list"
+            continue
+        for index, entry in enumerate(entries):
+            yield from _lacks(f"{key}[{index}]", entry, needed)
+    for key, needed in _MAPPINGS.items():
+        if info.get(key):
+            yield from _lacks(key, info[key], needed)
+    components = info.get("components")
+    for name, part in components.items() if isinstance(components, dict) else ():
+        yield from _lacks(f"components.{name}", part, ())
+
+
+def _lacks(where: str, part: Any, needed: tuple[str, ...]) -> Iterator[str]:
+    if not isinstance(part, dict):
+        yield f"`{where}` is no mapping"
+    elif missing := [name for name in needed if name not in part]:
+        yield f"`{where}` lacks {', '.join(missing)}"
+
+
+@contextmanager
+def reading(called: str) -> Iterator[None]:
+    """Around what reads a file that a person gave: a value in it of another kind than a bake
+    writes (a number for a name) is their file's fault.
+
+    Raises KilnError (exit code 2).
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise KilnError(
+            f"{called}: a value is not what a bake writes: {error}", hint=_NOT_OURS
+        ) from error
+
+
+def packages(info: dict[str, Any]) -> list[Package]:
+    """The packages of an image; several of one name stay several."""
+    return [
+        Package(
+            manager=entry.get("manager", ""),
+            name=entry["name"],
+            version=full_version(entry),
+            arch=entry.get("arch", ""),
+        )
+        for entry in info["packages"]
+    ]
+
+
+def full_version(entry: dict[str, Any]) -> str:
+    """1:2.34-5: epoch unless 0, version, release unless empty."""
+    epoch, release = str(entry.get("epoch") or "0"), entry.get("release")
+    return (
+        ("" if epoch in {"0", "(none)"} else f"{epoch}:")
+        + str(entry["version"])
+        + (f"-{release}" if release else "")
+    )

@@ -1,0 +1,1 @@
+"""amis.yaml: its schema, its recipes, and the selection among them."""

@@ -1,0 +1,38 @@
+"""What AWS calls things: a flag that cannot be such a name is refused before anything is asked."""
+
+from __future__ import annotations
+
+import re
+
+from kiln import facts
+from kiln.base.errors import KilnError
+
+
+def instance_type(flag: str, value: str | None) -> None:
+    """Raises KilnError (exit code 2) for what cannot be an instance type, with a GPU or without."""
+    if value is not None and not re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", value):
+        shown = f"--{flag.replace('_', '-')} {value} is not an instance type such as g4dn.xlarge"
+        try:
+            facts.instance(value)
+        except KilnError as error:
+            raise KilnError(shown, hint=error.hint) from None
+
+
+def subnet(value: str | None) -> None:
+    """Raises KilnError (exit code 2) for what cannot be the id of a subnet."""
+    _like(r"subnet-[0-9a-f]{8,17}", "subnet-id", value, "a subnet's id such as subnet-0123456789ab")
+
+
+def ami(value: str) -> None:
+    """Raises KilnError (exit code 2) for what cannot be the id of an AMI."""
+    _like(r"ami-[0-9a-f]{8,17}", "ami", value, "an AMI's id such as ami-0123456789abcdef0")
+
+
+def region(value: str | None) -> None:
+    """Raises KilnError (exit code 2) for what cannot be a region."""
+    _like(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}", "region", value, "a region such as eu-central-1")
+
+
+def _like(shape: str, flag: str, value: str | None, what: str) -> None:
+    if value is not None and not re.fullmatch(shape, value):
+        raise KilnError(f"--{flag} {value} is not {what}")

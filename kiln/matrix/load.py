@@ -1,0 +1,225 @@
+"""`amis.yaml` → recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from kiln import components
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.located import Located, load
+from kiln.base.paths import matrix_file
+from kiln.base.recipe import Distro, Recipe, Row, SourceAmi, Volume
+from kiln.facts import table
+from kiln.matrix.schema import (
+    MatrixModel,
+    RowModel,
+    SourceAmiModel,
+    StackFields,
+    VolumeModel,
+    json_schema,
+    validated,
+)
+from kiln.telemetry.settings import Telemetry
+
+__all__ = ["json_schema", "load_recipes"]
+
+
+def load_recipes(path: Path | None = None) -> list[Recipe]:
+    """Read the matrix and expand it, in the order of its rows.
+
+    Raises KilnError (exit code 2) whose message holds one line per mistake, each beginning
+    with file:line:column.
+    """
+    path = path or matrix_file()
+    document = load(path)
+    model = validated(document)
+    mistakes = _bad_repositories(document, model)
+    recipes: list[Recipe] = []
+    for index, row in enumerate(model.amis):
+        here: tuple[str | int, ...] = ("amis", index)
+        wrong = _bad_references(document, model, row, here)
+        mistakes += wrong
+        if not wrong:
+            for flavor in row.flavors:
+                for arch in row.arches:
+                    recipe = _recipe(document, model, row, index, flavor, arch, mistakes)
+                    if recipe:
+                        recipes.append(recipe)
+    mistakes += _duplicates(document, recipes)
+    if mistakes:  # rows that share a distro share its mistakes
+        raise KilnError("\n".join(dict.fromkeys(mistakes)))
+    return recipes
+
+
+def _bad_repositories(document: Located, model: MatrixModel) -> list[str]:
+    known = table("cuda")["repos"]
+    return [
+        f"{document.at(('distros', name, 'cuda_repo'))}: NVIDIA has no repository "
+        f"{distro.cuda_repo!r}: {did_you_mean(distro.cuda_repo, known)} A new one is an entry in "
+        "kiln/facts/knowledge/cuda.yaml."
+        for name, distro in model.distros.items()
+        if distro.cuda_repo not in known
+    ]
+
+
+def _bad_references(
+    document: Located, model: MatrixModel, row: RowModel, here: tuple[str | int, ...]
+) -> list[str]:
+    wrong = []
+    if row.distro not in model.distros:
+        wrong.append(
+            f"{document.at((*here, 'distro'))}: distro {row.distro!r} is not among `distros`: "
+            + did_you_mean(row.distro, model.distros)
+        )
+    if row.stack not in model.stacks:
+        wrong.append(
+            f"{document.at((*here, 'stack'))}: stack {row.stack!r} is not among `stacks`: "
+            + did_you_mean(row.stack, model.stacks)
+        )
+    known = components.names()
+    for place, settings in ((here, row), (("defaults",), model.defaults)):
+        for index, name in enumerate(settings.without):
+            if name not in known:
+                wrong.append(
+                    f"{document.at((*place, 'without', index))}: component {name!r} does not "
+                    "exist: " + did_you_mean(name, known)
+                )
+            elif not components.get(name).optional:
+                wrong.append(
+                    f"{document.at((*place, 'without', index))}: component {name!r} cannot be "
+                    "left out: the image would not be verifiable"
+                )
+    return wrong
+
+
+def _recipe(
+    document: Located,
+    model: MatrixModel,
+    row: RowModel,
+    index: int,
+    flavor: str,
+    arch: str,
+    mistakes: list[str],
+) -> Recipe | None:
+    here: tuple[str | int, ...] = ("amis", index)
+    distro = model.distros[row.distro]
+    given = row.model_fields_set
+    stack = {
+        name: getattr(row if name in given else model.stacks[row.stack], name)
+        for name in StackFields.model_fields
+    }
+    for name in ("driver", "kernel_module"):
+        if stack[name] is None:
+            mistakes.append(f"{document.at(here)}: {name} is missing: neither row nor stack has it")
+            return None
+    source = distro.source.get(flavor)  # type: ignore[call-overload]
+    if source is None:
+        mistakes.append(
+            f"{document.at((*here, 'flavors'))}: {row.distro} has no parent AMI for flavour "
+            f"{flavor!r}; it has: {', '.join(distro.source)}"
+        )
+        return None
+
+    def setting(name: str) -> Any:
+        return getattr(row if name in given else model.defaults, name)
+
+    def per_arch(name: str) -> str | None:
+        chosen = getattr(row, name).get(arch) or getattr(model.defaults, name).get(arch)
+        return chosen if chosen is None else str(chosen)
+
+    instance_type = per_arch("instance_type")
+    if instance_type is None:
+        mistakes.append(
+            f"{document.at(here)}: no instance_type for {arch}: give it in the row or in `defaults`"
+        )
+        return None
+    values = {
+        "arch": arch,
+        "deb_arch": {"x86_64": "amd64", "arm64": "arm64"}[arch],
+        "kubernetes": setting("kubernetes"),
+        "parallelcluster": setting("parallelcluster"),
+    }
+    wrong = _bad_placeholders(document, row.distro, flavor, source, values)
+    if wrong:
+        mistakes += wrong
+        return None
+    line, _ = document.mark(here)
+    volume = setting("volume") or VolumeModel()
+    telemetry = setting("telemetry") or Telemetry()
+    without = {*row.without, *model.defaults.without}
+    return Recipe(
+        name=_name(row.distro, stack, flavor, arch),
+        distro=Distro(id=row.distro, **distro.model_dump(exclude={"source"})),
+        arch=arch,
+        flavor=flavor,
+        stack=row.stack,
+        source_ami=SourceAmi(
+            **{key: value and value.format(**values) for key, value in source.model_dump().items()}
+        ),
+        **{
+            **stack,
+            "driver_source": stack["driver_source"] or "repo",
+            "imex": bool(stack["imex"]),
+        },
+        components=components.selected(stack, without, row.distro),
+        instance_type=instance_type,
+        verify_instance_type=per_arch("verify_instance_type") or instance_type,
+        target_instance_types=tuple(setting("target_instance_types")),
+        volume=Volume(**volume.model_dump()),
+        kubernetes=values["kubernetes"] if flavor == "eks" else None,
+        parallelcluster=values["parallelcluster"] if flavor == "parallelcluster" else None,
+        telemetry=telemetry.model_dump(mode="json", exclude_unset=True),
+        mig_config=setting("mig_config"),
+        extended_support=bool(setting("extended_support")),
+        row=Row(document.file, line, index),
+    )
+
+
+def _bad_placeholders(
+    document: Located, distro: str, flavor: str, source: SourceAmiModel, values: dict[str, Any]
+) -> list[str]:
+    """What `{…}` in a parent AMI's name cannot be filled in for this row."""
+    wrong = []
+    for key, text in source.model_dump(exclude_none=True).items():
+        at = document.at(("distros", distro, "source", flavor, key))
+        try:
+            parts = [part for part in Formatter().parse(text) if part[1] is not None]
+        except ValueError as error:
+            wrong.append(f"{at}: {text!r}: {error}")
+            continue
+        names = {str(name) for _, name, _, _ in parts}
+        if any(form or conversion for _, _, form, conversion in parts):
+            wrong.append(f"{at}: {text!r}: write a placeholder as {{arch}}, without `!` or `:`")
+            continue
+        for name in sorted(names):
+            if name not in values:
+                wrong.append(f"{at}: {{{name}}} is not known: {did_you_mean(name, values)}")
+            elif values[name] is None:
+                wrong.append(f"{at}: {{{name}}} is asked for, but the row has no `{name}`")
+    return wrong
+
+
+def _name(distro: str, stack: dict[str, Any], flavor: str, arch: str) -> str:
+    """The AMI's name in the matrix; the run adds its time to make EC2's unique name."""
+    cuda = stack["cuda"]
+    parts = [distro, stack["driver"]]
+    if stack["kernel_module"] != "proprietary":
+        parts.append(stack["kernel_module"])
+    if cuda:
+        parts.append("cuda" + ".".join(cuda.split(".")[:2]))
+    return "-".join([*parts, flavor, arch])
+
+
+def _duplicates(document: Located, recipes: list[Recipe]) -> list[str]:
+    seen: dict[str, Recipe] = {}
+    wrong = []
+    for recipe in recipes:
+        first = seen.setdefault(recipe.name, recipe)
+        if first is not recipe:
+            wrong.append(
+                f"{document.at(('amis', recipe.row.index))}: {recipe.name} exists already "
+                f"(line {first.row.line}): take one of the rows out, or change its stack"
+            )
+    return wrong

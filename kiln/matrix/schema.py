@@ -1,0 +1,285 @@
+"""What `amis.yaml` may say, and what to tell a person when it says something else."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.located import Located
+from kiln.telemetry.settings import Telemetry
+
+Arch = Literal["x86_64", "arm64"]
+Flavor = Literal["base", "eks", "ecs", "parallelcluster"]
+Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+([-+~.][A-Za-z0-9.]+)*$")]
+Driver = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(\.[0-9]+)+$")]
+# Packages and URLs are found by the whole number: cuda 13.0 is a series, not a release.
+Release = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
+Cudnn = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+$")]
+Kubernetes = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
+# These reach shells and device tables as they are.
+Package = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]*$")]
+User = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
+Device = Annotated[str, StringConstraints(pattern=r"^/dev/[a-z0-9]+$")]
+# Names of folders and AMIs are made of it.
+Id = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+InstanceType = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
+
+
+class Strict(BaseModel):
+    """No unknown key passes: a typo must not silently change nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceAmiModel(Strict):
+    """Where the parent AMI is found. `{arch}`, `{deb_arch}`, `{kubernetes}` and
+    `{parallelcluster}` are filled in per row."""
+
+    ssm_parameter: str | None = None
+    owner: str | None = None
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SourceAmiModel:
+        if bool(self.ssm_parameter) == bool(self.owner and self.name):
+            raise ValueError("give either ssm_parameter, or owner and name")
+        return self
+
+
+class DistroModel(Strict):
+    """A distribution as EC2 offers it."""
+
+    name: str
+    family: Literal["al", "debian"]
+    package_manager: Literal["yum", "dnf", "apt"]
+    ssh_user: User
+    root_device: Device
+    cuda_repo: str = Field(description="NVIDIA's name of the distribution in its CUDA repository")
+    source: dict[Flavor, SourceAmiModel] = Field(description="parent AMI per flavour")
+
+
+class StackFields(Strict):
+    """The GPU stack. A row may override any field of its stack; null takes a component off."""
+
+    driver: Driver | None = None
+    driver_source: Literal["runfile", "repo", "distro"] | None = None
+    kernel_module: Literal["proprietary", "open", "both"] | None = Field(
+        None, description="both: each is built, kiln-gpu-boot takes the one for the GPUs it finds"
+    )
+    kernel: Package | None = Field(
+        None, description="kernel package (series) to pin, as the distro names it"
+    )
+    cuda: Release | None = None
+    cudnn: Cudnn | None = None
+    nccl: Release | None = None
+    efa: Release | None = Field(None, description="EFA installer")
+    ofi_nccl: Version | None = Field(
+        None, description="aws-ofi-nccl built from source; leave out from EFA 1.38 on: bundled"
+    )
+    gdrcopy: Version | None = None
+    dcgm: Release | None = None
+    dcgm_exporter: Version | None = Field(
+        None, description="DCGM's metrics for `telemetry: {dcgm: true}`; needs dcgm"
+    )
+    container_toolkit: Version | None = None
+    cloudwatch_agent: Version | None = None
+    mig_parted: Version | None = Field(
+        None, description="NVIDIA's mig-parted, the engine gpu-mig takes when it is there"
+    )
+    nvlsm: Version | None = Field(
+        None, description="NVLink subnet manager, for the NVSwitches of B200 and B300"
+    )
+    imex: bool | None = Field(None, description="nvidia-imex, for GB200 and GB300 hosts")
+
+
+class VolumeModel(Strict):
+    """The root volume."""
+
+    size: int = Field(100, ge=8, le=16384, description="GiB")
+    type: Literal["gp3"] = "gp3"
+    iops: int = Field(3000, ge=3000, le=16000)
+    throughput: int = Field(125, ge=125, le=1000, description="MiB/s")
+
+
+class RowSettings(Strict):
+    """What a row may say besides its stack; `defaults` says it for all rows."""
+
+    instance_type: dict[Arch, InstanceType] = Field(
+        default_factory=dict, description="instance type that bakes, per arch"
+    )
+    verify_instance_type: dict[Arch, InstanceType] = Field(
+        default_factory=dict, description="instance type that the AMI is checked on, per arch"
+    )
+    target_instance_types: list[InstanceType] = Field(
+        default_factory=list, description="instance types the AMI is meant for; `check` minds them"
+    )
+    volume: VolumeModel | None = None
+    without: list[str] = Field(default_factory=list, description="components to leave out")
+    kubernetes: Kubernetes | None = Field(None, description="Kubernetes version, for flavour eks")
+    parallelcluster: Release | None = Field(None, description="version, for its flavour")
+    telemetry: Telemetry | None = Field(None, description="see docs/telemetry-cloudwatch.md")
+    mig_config: str | None = Field(None, description="default label from mig-config.yaml")
+    extended_support: bool | None = Field(
+        None,
+        description="the distribution's longer support (Ubuntu Pro) is yours: `check` minds it",
+    )
+
+
+class RowModel(RowSettings, StackFields):
+    """One line of the matrix: distro × stack × flavours × arches."""
+
+    distro: str
+    stack: str
+    flavors: list[Flavor] = Field(["base"], min_length=1)
+    arches: list[Arch] = Field(["x86_64"], min_length=1)
+
+
+class MatrixModel(Strict):
+    """The whole of `amis.yaml`."""
+
+    defaults: RowSettings = RowSettings()
+    distros: dict[Id, DistroModel]
+    stacks: dict[Id, StackFields]
+    amis: list[RowModel] = Field(min_length=1)
+
+
+def json_schema() -> str:
+    """The schema of `amis.yaml` as JSON Schema, for editors."""
+    schema = MatrixModel.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "AMI Kiln matrix"
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def validated(document: Located) -> MatrixModel:
+    """The matrix in a YAML document.
+
+    Raises KilnError (exit code 2) with one line per mistake, each beginning with
+    file:line:column.
+    """
+    if not isinstance(document.data, dict):
+        raise KilnError(
+            f"{document.at(())}: the matrix is not a mapping",
+            hint="it needs `distros`, `stacks` and `amis`: see docs/matrix.md",
+        )
+    try:
+        return MatrixModel.model_validate(document.data)
+    except ValidationError as error:
+        lines = [_explain(document, dict(problem)) for problem in error.errors()]
+        raise KilnError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _explain(document: Located, problem: dict[str, Any]) -> str:
+    """One line for one mistake: where, what is wrong, the nearest right value."""
+    path = tuple(part for part in problem["loc"] if part != "[key]")
+    is_key = "[key]" in problem["loc"]
+    shown = ".".join(str(part) for part in path)
+    kind, wrong = problem["type"], problem.get("input")
+    at = document.at_key(path) if is_key or kind == "extra_forbidden" else document.at(path)
+    if kind == "missing":
+        return f"{document.at(path[:-1])}: {shown} is missing"
+    if kind == "extra_forbidden":
+        hint = did_you_mean(str(path[-1]), _known_keys(path[:-1]))
+        return f"{at}: {shown}: there is no key {path[-1]!r} here: {hint}"
+    if wrong is None:
+        return f"{at}: {shown} is empty: give it a value, or remove the line"
+    if kind == "literal_error":
+        hint = did_you_mean(str(wrong), _literals(problem))
+        return f"{at}: {shown}: {wrong!r} is not allowed: {hint}"
+    return f"{at}: {shown}: {_reason(problem, wrong)}"
+
+
+def _reason(problem: dict[str, Any], wrong: Any) -> str:
+    """Pydantic's complaint in the words of the file."""
+    kind = problem["type"]
+    if kind == "string_type" and problem["loc"][-1] in _VERSIONS:
+        return f"{wrong!r} is not text: write the whole version, or put it in quotes"
+    context = {"wrong": _short(wrong), **problem.get("ctx", {})}
+    if kind == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch":
+        latest = " (nothing may be called latest: name the version)" if wrong == "latest" else ""
+        return f"{wrong!r} is not {_EXAMPLES[context['pattern']]}{latest}"
+    known = _WORDS.get(kind, str(problem["msg"]).lower() + " (it is {wrong})")
+    return known.format(**context)
+
+
+def _short(wrong: Any) -> str:
+    text = repr(wrong)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_SHOWN = 80
+_WORDS = {
+    "string_type": "{wrong} is not text: put it in quotes, if it is meant so",
+    "int_parsing_size": "is no number of this world: {wrong}",
+    "int_type": "must be a whole number, not {wrong}",
+    "int_parsing": "must be a whole number, not {wrong}",
+    "int_from_float": "must be a whole number, not {wrong}",
+    "model_type": "must be a mapping, like {{key: value}}, not {wrong}",
+    "dict_type": "must be a mapping, like {{key: value}}, not {wrong}",
+    "list_type": "must be a list, like [a, b], not {wrong}",
+    "tuple_type": "must be a list, like [a, b], not {wrong}",
+    "too_short": "must not be empty",
+    "bool_type": "must be true or false, not {wrong}",
+    "bool_parsing": "must be true or false, not {wrong}",
+    "greater_than_equal": "must be at least {ge}, not {wrong}",
+    "less_than_equal": "must be at most {le}, not {wrong}",
+}
+
+
+# The keys that hold versions: a number there lacks its quotes or its end.
+_VERSIONS = {*StackFields.model_fields, "kubernetes", "parallelcluster"}
+
+
+def _pattern(annotated: Any) -> str:
+    """The regular expression of one of the constrained texts above."""
+    return str(get_args(annotated)[1].pattern)
+
+
+_EXAMPLES = {
+    _pattern(Version): "a version such as 1.20.0",
+    _pattern(Driver): "a version such as 510.47.03",
+    _pattern(Release): "a whole release such as 13.0.2: three numbers",
+    _pattern(Cudnn): "a whole cuDNN release such as 9.24.1.1: four numbers",
+    _pattern(Kubernetes): "a Kubernetes version such as 1.35",
+    _pattern(Package): "a kernel series or package such as kernel6.12",
+    _pattern(User): "a user name such as ec2-user",
+    _pattern(Device): "a device such as /dev/xvda",
+    _pattern(InstanceType): "an instance type such as g4dn.xlarge",
+    _pattern(Id): "a name of small letters, digits and underscores",
+}
+
+
+def _literals(problem: dict[str, Any]) -> list[str]:
+    expected = str(problem.get("ctx", {}).get("expected", ""))
+    return [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
+
+
+def _known_keys(path: tuple[str | int, ...]) -> list[str]:
+    """The keys a mapping at `path` may have."""
+    inner: dict[str | int, type[BaseModel]] = {
+        "volume": VolumeModel,
+        "telemetry": Telemetry,
+    }
+    outer: dict[str | int, type[BaseModel]] = {
+        "defaults": RowSettings,
+        "distros": DistroModel,
+        "stacks": StackFields,
+        "amis": RowModel,
+    }
+    if not path:
+        return list(MatrixModel.model_fields)
+    if "source" in path:
+        return list(SourceAmiModel.model_fields)
+    return list(inner.get(path[-1], outer[path[0]]).model_fields)

@@ -1,0 +1,123 @@
+"""Flags → the rows of the matrix a person means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.recipe import Recipe
+
+Flags = dict[str, str]
+
+# What each flag looks at, in the order in which they tell rows apart best.
+_READS: dict[str, Callable[[Recipe], str]] = {
+    "name": lambda recipe: recipe.name,
+    "distro": lambda recipe: recipe.distro.id,
+    "driver": lambda recipe: recipe.driver,
+    "cuda": lambda recipe: recipe.cuda or "none",
+    "kernel-module": lambda recipe: recipe.kernel_module,
+    "flavor": lambda recipe: recipe.flavor,
+    "arch": lambda recipe: recipe.arch,
+}
+_VERSIONS = {"driver", "cuda"}
+# What most people mean when they do not say: decides only where the other flags leave several rows.
+USUAL = {"flavor": "base", "arch": "x86_64"}
+
+
+def select(
+    recipes: Sequence[Recipe],
+    *,
+    name: str | None = None,
+    distro: str | None = None,
+    driver: str | None = None,
+    cuda: str | None = None,
+    kernel_module: str | None = None,
+    flavor: str | None = None,
+    arch: str | None = None,
+    every: bool = False,
+) -> list[Recipe]:
+    """The recipes that all given flags fit: one, or with `every` as many as there are.
+
+    `driver` and `cuda` also take the beginning of a version: 510 or 510.47, 11 or 11.6. Where
+    several rows fit, flavour base and arch x86_64 are meant, of one driver the row with the open
+    kernel module, unless a flag says otherwise.
+    Raises KilnError (exit code 2) when nothing fits, naming the nearest rows, and when several
+    do without `every`, naming them and the flag that tells them apart.
+    """
+    given = {
+        "name": name,
+        "distro": distro,
+        "driver": driver,
+        "cuda": cuda,
+        "kernel-module": kernel_module,
+        "flavor": flavor,
+        "arch": arch,
+    }
+    flags = {flag: str(value) for flag, value in given.items() if value is not None}
+    for flag, wanted in flags.items():
+        if not any(_fits(recipe, flag, wanted) for recipe in recipes):
+            known = {_READS[flag](recipe) for recipe in recipes}
+            raise KilnError(
+                f"no row of the matrix has --{flag} {wanted}", hint=did_you_mean(wanted, known)
+            )
+    found = [r for r in recipes if all(_fits(r, flag, wanted) for flag, wanted in flags.items())]
+    if not found:
+        raise KilnError(f"no row of the matrix has {_shown(flags)}", hint=_nearest(recipes, flags))
+    if len(found) > 1 and not every:
+        found = _usual(found, flags)
+    if len(found) > 1 and not every:
+        rows = "".join(f"\n  {recipe.name}" for recipe in found)
+        fitting = f"fit {_shown(flags)}" if flags else "are in the matrix"
+        raise KilnError(f"{len(found)} rows {fitting}:{rows}", hint=_apart(found))
+    return found
+
+
+def _usual(found: list[Recipe], flags: Flags) -> list[Recipe]:
+    """Those of several rows that have the usual flavour and arch; all of them when none has."""
+    for flag, value in USUAL.items():
+        if flag not in flags:
+            found = [recipe for recipe in found if _fits(recipe, flag, value)] or found
+    if "kernel-module" in flags:
+        return found
+    opened = {(r.distro.id, r.driver) for r in found if r.kernel_module == "open"}
+    return [
+        recipe
+        for recipe in found
+        if recipe.kernel_module == "open" or (recipe.distro.id, recipe.driver) not in opened
+    ]
+
+
+def _fits(recipe: Recipe, flag: str, wanted: str) -> bool:
+    has = _READS[flag](recipe)
+    return has == wanted or (flag in _VERSIONS and has.startswith(f"{wanted}."))
+
+
+def _nearest(recipes: Sequence[Recipe], flags: Flags) -> str:
+    """The rows that most flags fit, each with the flags that it does not fit."""
+
+    def misses(recipe: Recipe) -> list[str]:
+        return [flag for flag, wanted in flags.items() if not _fits(recipe, flag, wanted)]
+
+    fewest = min(len(misses(recipe)) for recipe in recipes)
+    near = [recipe for recipe in recipes if len(misses(recipe)) == fewest]
+    lines = [
+        f"\n    {recipe.name} ({', '.join(f'{f} is {_READS[f](recipe)}' for f in misses(recipe))})"
+        for recipe in near
+    ]
+    return "the nearest:" + "".join(lines)
+
+
+def _apart(found: Sequence[Recipe]) -> str:
+    """Which flags leave one row, with the values there are; else the row's name."""
+    choices = [
+        f"--{flag} {'|'.join(values)}"
+        for flag in ("distro", "driver", "cuda", "kernel-module", "flavor", "arch")
+        if len(values := list(dict.fromkeys(_READS[flag](recipe) for recipe in found)))
+        == len(found)
+    ]
+    told_apart = " or ".join(choices) or "--name with one of these names"
+    return f"say which: {told_apart}; or --all for every one of them"
+
+
+def _shown(flags: Flags) -> str:
+    return " ".join(f"--{flag} {value}" for flag, value in flags.items())

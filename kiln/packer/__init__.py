@@ -1,0 +1,1 @@
+"""HCL from recipes, its policy, its validation, and the Packer program."""

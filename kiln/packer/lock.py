@@ -1,0 +1,367 @@
+"""`amis.lock.yaml`: exactly which bytes a bake downloads, derived from recipes × components.yaml.
+
+An artefact is a URL with its version and sha256. The sha256 comes from the facts, or from the
+first build on AWS that downloaded it; from then on it is enforced. A key file is known by its
+fingerprint instead (a vendor may renew its signature), a detached signature by the file it signs
+and its key, packages by repository, signing key and version.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from kiln import components, facts
+from kiln.base import located
+from kiln.base.errors import KilnError, world_failed
+from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
+from kiln.components import Component, Download
+from kiln.facts import table
+
+FILE = ROOT / "amis.lock.yaml"
+_HEAD = """\
+# Exactly which bytes a bake downloads. Made from amis.yaml and
+# kiln/facts/knowledge/components.yaml by `./invoke lock --update`; do not edit.
+# sha256: null = nobody has recorded it yet: the first build on AWS does, and from then on a bake
+# whose download differs stops. A key is known by its
+# fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
+"""
+
+
+# What an artefact is known by: its bytes, a key's fingerprint, or a signature's file and key.
+_BYTES, _KEY, _SIGNATURE = {"version", "sha256"}, {"fingerprint"}, {"signs", "signed_by"}
+_AGAIN = "take it out of version control again: git checkout amis.lock.yaml"
+
+
+@dataclass(frozen=True)
+class LockDiff:
+    """What an update of the lock file would change: entries by name, old and new where both are."""
+
+    added: dict[str, str]
+    removed: dict[str, str]
+    changed: dict[str, tuple[str, str]]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def as_json(self) -> dict[str, Any]:
+        """The diff as plain data."""
+        return {"added": self.added, "removed": self.removed, "changed": self.changed}
+
+    def as_text(self) -> str:
+        """The diff for a person: + and - for entries, ~ for one that is known differently."""
+        lines = [f"+ {name}  {what}" for name, what in sorted(self.added.items())]
+        lines += [f"- {name}  {what}" for name, what in sorted(self.removed.items())]
+        for name, (old, new) in sorted(self.changed.items()):
+            lines += [f"~ {name}", f"    - {old}", f"    + {new}"]
+        return "\n".join(lines) or "amis.lock.yaml is up to date"
+
+
+def load(path: Path = FILE) -> dict[str, Any]:
+    """The lock file's data; an empty lock when there is no file.
+
+    Raises KilnError (exit code 2) when it is not a lock file.
+    """
+    if not path.is_file():
+        return {"artifacts": [], "packages": []}
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        located.load(path)  # names the line
+        raise KilnError(f"{path.name}: cannot be read: {error}", hint=_AGAIN) from None
+    if not isinstance(data, dict) or not isinstance(data.get("artifacts"), list):
+        raise KilnError(
+            f"{path.name}: it has no list `artifacts`",
+            hint=_AGAIN,
+        )
+    lock = {"packages": [], **data}
+    broken = next(_broken(lock), None)
+    if broken:
+        place, what = broken
+        raise KilnError(f"{located.load(path).at(place)}: {what}", hint=_AGAIN)
+    return lock
+
+
+def _broken(lock: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What of a lock file is not what `save` writes: where, and what."""
+    for index, entry in enumerate(lock["artifacts"]):
+        here = ("artifacts", index)
+        if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
+            yield here, "an artefact without its `url`"
+        elif not any(fields <= entry.keys() for fields in (_BYTES, _KEY, _SIGNATURE)):
+            yield (
+                here,
+                "an artefact without `version` and `sha256`, a key's `fingerprint`, or what a "
+                "signature `signs` and `signed_by`",
+            )
+        elif not re.fullmatch(r"[0-9a-f]{64}", str(entry.get("sha256") or "0" * 64)):
+            yield (*here, "sha256"), f"{entry['sha256']!r} is no sha256 (64 hexadecimal digits)"
+    if not isinstance(lock["packages"], list):
+        yield ("packages",), "`packages` is no list"
+        return
+    for index, entry in enumerate(lock["packages"]):
+        if not isinstance(entry, dict) or not (
+            {"repository", "signed_by"} <= entry.keys() and isinstance(entry.get("packages"), list)
+        ):
+            yield (
+                ("packages", index),
+                "a repository without `repository`, `signed_by` and its `packages`",
+            )
+
+
+def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
+    """The lock these recipes need, with every sha256 that `current` or the facts know.
+
+    Raises KilnError (exit code 2) when something would be downloaded as "latest".
+    """
+    known = {entry["url"]: entry for entry in current["artifacts"]}
+    artifacts: dict[str, dict[str, Any]] = {}
+    repositories: dict[str, dict[str, Any]] = {}
+    for recipe in recipes:
+        filled = [components.get(name).for_recipe(recipe) for name in recipe.components]
+        for component in filled:
+            for entry in _artifacts(component, recipe, known):
+                artifacts.setdefault(entry["url"], entry)
+        for url, signed_by, packages in _packages(filled, recipe):
+            repository = repositories.setdefault(
+                url, {"repository": url, "signed_by": signed_by, "packages": set()}
+            )
+            repository["packages"].update(packages)
+    return {
+        "artifacts": sorted(artifacts.values(), key=lambda entry: entry["url"]),
+        "packages": [
+            {**entry, "packages": sorted(entry["packages"])}
+            for _, entry in sorted(repositories.items())
+        ],
+    }
+
+
+def plan_lock(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> LockDiff:
+    """What `update` would change in `current`."""
+    return diff(current, wanted(recipes, current))
+
+
+def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
+    """The difference of two locks, by URL and by package in a repository."""
+    before, after = _flat(old), _flat(new)
+    return LockDiff(
+        added={name: after[name] for name in after.keys() - before.keys()},
+        removed={name: before[name] for name in before.keys() - after.keys()},
+        changed={
+            name: (before[name], after[name])
+            for name in before.keys() & after.keys()
+            if before[name] != after[name]
+        },
+    )
+
+
+def update(recipes: Iterable[Recipe], path: Path = FILE) -> LockDiff:
+    """Bring the lock file in line with the recipes; what it knew of them stays."""
+    current = load(path)
+    new = wanted(recipes, current)
+    changes = diff(current, new)
+    if changes or not path.is_file():
+        save(new, path)
+    return changes
+
+
+def save(data: Mapping[str, Any], path: Path = FILE) -> None:
+    """Write a lock file."""
+    text = yaml.safe_dump(dict(data), sort_keys=False, width=200, allow_unicode=True)
+    path.write_text(_HEAD + text, encoding="utf-8")
+
+
+def record(
+    downloads: Iterable[Mapping[str, Any]], *, target: str, when: str, path: Path = FILE
+) -> LockDiff:
+    """Merge what a bake saw (`downloads` of its version-info) into the lock file.
+
+    `when` names the build, for the entry's source. Only a bake on AWS counts: the lab's mirror
+    serves stand-ins. Raises KilnError: exit code 2 for a lab bake or entries without URL or
+    sha256, 1 when a sha256 differs from the one that is locked, with both.
+    """
+    if target != "aws":
+        raise KilnError(
+            f"checksums of a bake in {target} are not recorded",
+            hint="only a build on AWS downloads the vendors' own files",
+        )
+    try:
+        seen = {entry["url"]: entry["sha256"] for entry in downloads}
+    except (TypeError, KeyError) as error:
+        raise KilnError(f"the downloads are not what a bake writes: {error!r}") from None
+    with _alone(path):
+        return _merge(seen, when, path)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One build at a time reads and writes the lock file, also of several side by side."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
+    current = load(path)
+    entries = []
+    for entry in current["artifacts"]:
+        got = seen.get(entry["url"])
+        if got and entry.get("sha256") and got != entry["sha256"]:
+            raise world_failed(
+                f"{entry['url']} does not have the locked sha256: expected {entry['sha256']}, "
+                f"the bake got {got}",
+                hint="look at why the vendor published it anew before you take its entry out of "
+                "amis.lock.yaml",
+            )
+        if got and entry.keys() >= _BYTES and not entry["sha256"]:
+            entry = {**entry, "sha256": got, "source": f"seen by {when}"}  # noqa: PLW2901
+        entries.append(entry)
+    new = {**current, "artifacts": entries}
+    changes = diff(current, new)
+    if changes:
+        save(new, path)
+    return changes
+
+
+def _artifacts(
+    component: Component, recipe: Recipe, known: Mapping[str, Mapping[str, Any]]
+) -> Iterable[dict[str, Any]]:
+    for download in component.downloads:
+        if "latest" in download.url:
+            raise KilnError(
+                f"component {component.name!r} of {recipe.name} downloads {download.url}",
+                hint="nothing called latest may reach a provisioner: name the version in the URL",
+            )
+        fingerprint = _fingerprint(component, download)
+        if fingerprint:
+            yield {"url": download.url, "fingerprint": fingerprint}
+            continue
+        signed = _signed(component, download)
+        if signed:
+            yield {"url": download.url, "signs": signed, "signed_by": _signer(component, download)}
+            continue
+        before = known.get(download.url, {})
+        sha256, source = before.get("sha256"), before.get("source")
+        published: str | None = download.sha256
+        publisher: str | None = download.source
+        if not published:
+            published, publisher = facts.known_sha256(download.url)
+        if sha256 and published and sha256 != published:
+            raise KilnError(
+                f"{FILE.name}: {download.url} is locked with sha256 {sha256}, but published with "
+                f"{published} ({publisher})",
+                hint="one of them was changed by hand: put amis.lock.yaml back (git checkout), or "
+                "take the entry out and run ./invoke lock --update",
+            )
+        if sha256 is None:
+            sha256, source = published, publisher
+        yield {
+            "url": download.url,
+            "version": download.version or getattr(recipe, component.needs or "driver"),
+            "sha256": sha256,
+            "source": source,
+        }
+
+
+def _fingerprint(component: Component, download: Download) -> str | None:
+    """The key's fingerprint when the download is a key file, else None."""
+    if not download.env.endswith("_KEY"):
+        return None
+    file = PurePosixPath(download.url).name  # NVIDIA names its key files by fingerprint
+    prints = _fingerprints(component)
+    named = [one for one in prints if one.endswith(file.split(".", maxsplit=1)[0].upper())]
+    return (named or prints)[0]
+
+
+def _signed(component: Component, download: Download) -> str | None:
+    """The URL of the component's file whose detached signature the download is, else None."""
+    return next(
+        (other.url for other in component.downloads if download.url == f"{other.url}.sig"), None
+    )
+
+
+def _signer(component: Component, download: Download) -> str:
+    """The fingerprint of the one key that the component checks its signature with."""
+    prints = _fingerprints(component)
+    if len(prints) != 1:
+        raise KilnError(
+            f"component {component.name!r} downloads the signature {download.url}, but names "
+            f"{len(prints)} keys to check it with",
+            hint="name the vendor's key, and no other, in its `keys` in components.yaml",
+        )
+    return prints[0]
+
+
+def _fingerprints(component: Component) -> list[str]:
+    """The fingerprints of the component's signing keys."""
+    known = table("keys")["keys"]
+    return [str(known[name]["fingerprint"]) for name in component.keys.values()]
+
+
+def _packages(filled: list[Component], recipe: Recipe) -> Iterable[tuple[str, str, list[str]]]:
+    """(repository, fingerprint of its key, packages) per component that installs packages."""
+    own = {component.name: _repository(component) for component in filled}
+    vendor = own.get("nvidia-repo")
+    for component in filled:
+        packages, libraries = _named(component, "_PACKAGES"), _named(component, "_OS_PACKAGES")
+        packages = [package for package in packages if package not in libraries]
+        # driver_source chooses for the driver and what has to be at its version.
+        from_distro = recipe.driver_source == "distro" and component.needs in {
+            None,
+            "driver",
+            "imex",
+        }
+        where = own[component.name] or vendor
+        if from_distro or where is None:
+            packages, libraries = [], [*packages, *libraries]
+        if libraries:
+            yield f"archive of {recipe.distro.id}", "the distribution's own keys", libraries
+        if packages and where:
+            yield where[0], where[1], packages
+
+
+def _named(component: Component, ending: str) -> list[str]:
+    """The packages in the component's variables whose names end so."""
+    lists = [value for name, value in component.env.items() if name.endswith(ending)]
+    return [package for value in lists for package in value.split()]
+
+
+def _repository(component: Component) -> tuple[str, str] | None:
+    """The repository a component sets up, and its key's fingerprint."""
+    url = next((v for name, v in component.env.items() if name.endswith("_REPO_URL")), None)
+    if not url:
+        return None
+    key = next(one for one in component.downloads if one.env.endswith("_KEY"))
+    return url, _fingerprint(component, key) or ""
+
+
+def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
+    flat = {}
+    for entry in lock["artifacts"]:
+        flat[entry["url"]] = _known(entry)
+    for repository in lock["packages"]:
+        for package in repository["packages"]:
+            name, _, version = package.partition("=")
+            where = f"{repository['repository']}  {name} {version}".rstrip()
+            flat[where] = f"signed by {repository['signed_by']}"
+    return flat
+
+
+def _known(entry: Mapping[str, Any]) -> str:
+    if entry.keys() >= _KEY:
+        return f"key {entry['fingerprint']}"
+    if entry.keys() >= _SIGNATURE:
+        return f"signs {entry['signs']}, signed by {entry['signed_by']}"
+    return f"{entry['version']}  sha256 {entry['sha256'] or 'not known yet'}"

@@ -1,0 +1,340 @@
+"""Packer: which one is here, and running it so that it always gets to clean up after itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kiln.base.errors import world_failed
+from kiln.base.paths import KNOWLEDGE
+from kiln.base.stopping import Stop
+from kiln.packer.output import Event, parse, read_manifest
+
+__all__ = [
+    "BUILD_1_6",
+    "BuildResult",
+    "Event",
+    "Packer",
+    "badly_formatted",
+    "command",
+    "facts",
+    "find",
+    "install_plugins",
+    "run_build",
+    "validate",
+]
+
+Version = tuple[int, int, int]
+WHOLE_FOLDER = "."
+BUILD_1_6 = "packer-1.6/build.pkr.hcl"
+
+# What `validate` fills in for the variables that have no default.
+EXAMPLE_VARIABLES: dict[str, Any] = {
+    "source_ami": "ami-00000000000000000",
+    "ssh_source_cidrs": ["192.0.2.1/32"],
+}
+
+
+@dataclass(frozen=True)
+class Packer:
+    """A usable Packer binary."""
+
+    path: Path
+    version: Version
+
+    @property
+    def has_plugins(self) -> bool:
+        """Does it load builders as plugins (1.7 and newer), and read the whole folder?"""
+        return self.version >= _version(facts()["plugins_from"])
+
+    @property
+    def template(self) -> str:
+        """What it is given to read, relative to `packer/<ami>/`."""
+        return WHOLE_FOLDER if self.has_plugins else BUILD_1_6
+
+    def __str__(self) -> str:
+        return f"Packer {'.'.join(map(str, self.version))} ({self.path})"
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """How a build ended. `amis` maps region to AMI id; `errors` are Packer's own error lines."""
+
+    exit_code: int
+    amis: dict[str, str]
+    errors: tuple[str, ...]
+    interrupted: bool
+
+
+@cache
+def facts() -> dict[str, Any]:
+    """`knowledge/packer.yaml`: versions and the plugin."""
+    data: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "packer.yaml").read_text())
+    return data
+
+
+def find() -> Packer:
+    """The first HashiCorp Packer on PATH, or the binary that `KILN_PACKER` names.
+
+    Raises KilnError (exit code 1) when there is none or it is too old.
+    """
+    named = os.environ.get("KILN_PACKER")
+    # Packer runs in the folder of its HCL.
+    candidates = [Path(named).absolute()] if named else _on_path("packer")
+    others = []
+    for path in candidates:
+        version = _version_of(path)
+        if version is None:
+            others.append(path)
+        elif version < _version(facts()["minimum"]):
+            raise world_failed(
+                f"Packer {'.'.join(map(str, version))} at {path} is too old",
+                hint=f"AMI Kiln needs {facts()['minimum']} or newer: {_how_to_install()}",
+            )
+        else:
+            return Packer(path, version)
+    if others:
+        raise world_failed(
+            f"{', '.join(map(str, others))} is not HashiCorp's Packer"
+            + (" (cracklib has a program of that name)" if not named else ""),
+            hint=f"{_how_to_install()}, or set KILN_PACKER to its path",
+        )
+    raise world_failed("there is no packer on PATH", hint=_how_to_install())
+
+
+def command(
+    packer: Packer,
+    verb: str,
+    *,
+    variables: Mapping[str, Any] | None = None,
+    var_files: Sequence[Path] = (),
+    flags: Sequence[str] = (),
+) -> list[str]:
+    """The command line of `packer build` or `packer validate`, to be run in `packer/<ami>/`.
+
+    Lists, maps and booleans among `variables` are written as Packer reads them.
+    """
+    argv = [str(packer.path), verb, *flags]
+    argv += [f"-var-file={path}" for path in var_files]
+    for name, value in (variables or {}).items():
+        argv += ["-var", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return [*argv, packer.template]
+
+
+def install_plugins(packer: Packer, folder: Path) -> None:
+    """Fetch what plugins.pkr.hcl asks for, unless it is there or the builders are compiled in."""
+    if packer.has_plugins:
+        done = _run([str(packer.path), "init", "."], folder)
+        if done.returncode:
+            raise world_failed(
+                f"{packer} could not install its amazon plugin: {_last_words(done)}",
+                hint="run `packer init .` there by hand; it downloads from github.com/hashicorp",
+            )
+
+
+def validate(packer: Packer, folder: Path) -> str:
+    """What `packer validate` has against the HCL in `folder`; empty when it is valid."""
+    # Packer starts a process per provisioner; for each to use all cores and to collect garbage in
+    # its half second costs a fifth of the time.
+    lean = {**os.environ, "GOMAXPROCS": "1", "GOGC": "off"}
+    done = _run(command(packer, "validate", variables=EXAMPLE_VARIABLES), folder, lean)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
+
+
+def badly_formatted(packer: Packer, files: Sequence[Path]) -> list[Path]:
+    """Those of the HCL files that `packer fmt` would change."""
+    # It takes one file or one folder, and not the folders below: so one folder of copies.
+    with tempfile.TemporaryDirectory(prefix="kiln-fmt-") as copies:
+        for number, file in enumerate(files):
+            shutil.copyfile(file, Path(copies, f"{number}.pkr.hcl"))
+        done = _run([str(packer.path), "fmt", "-check", "."], Path(copies))
+        numbers = re.findall(r"(\d+)\.pkr\.hcl$", done.stdout, re.MULTILINE)
+    return [files[int(number)] for number in sorted(set(numbers), key=int)]
+
+
+def run_build(
+    packer: Packer,
+    folder: Path,
+    *,
+    log: Path,
+    manifest: Path,
+    variables: Mapping[str, Any],
+    var_files: Sequence[Path] = (),
+    on_event: Callable[[Event], None] = lambda event: None,
+    stop: Stop | None = None,
+    environment: Mapping[str, str] | None = None,
+    grace: float = 900.0,
+) -> BuildResult:
+    """Run `packer build` in `folder`, call `on_event` for each line, keep all of it in `log`.
+
+    When `stop` is set, Packer gets one SIGTERM and `grace` seconds to remove what it made; the
+    result then says `interrupted`. `environment` replaces the process's own.
+    """
+    stop = stop or Stop()
+    manifest = manifest.resolve()
+    manifest.unlink(missing_ok=True)
+    argv = command(
+        packer,
+        "build",
+        variables={**variables, "manifest": str(manifest)},
+        var_files=[path.resolve() for path in var_files],
+        flags=["-machine-readable"],
+    )
+    errors: list[str] = []
+    ended: list[int] = []
+    log.parent.mkdir(parents=True, exist_ok=True)
+    events = _events(argv, folder, environment, stop, grace, ended)
+    with log.open("w", encoding="utf-8", buffering=1) as kept, closing(events):
+        for event in events:
+            if event.kind in {"say", "message", "error"}:
+                kept.write(
+                    f"{time.strftime('%H:%M:%S', time.gmtime(event.seconds))} {event.text}\n"
+                )
+            if event.kind == "error":
+                errors.append(event.text)
+            on_event(event)
+    return BuildResult(ended[0], read_manifest(manifest), tuple(errors), stop.is_set())
+
+
+def _events(
+    argv: list[str],
+    folder: Path,
+    environment: Mapping[str, str] | None,
+    stop: Stop,
+    grace: float,
+    ended: list[int],
+) -> Generator[Event, None, None]:
+    """Run Packer and yield its lines; its exit code is appended to `ended`."""
+    # A session of its own: the terminal's Ctrl-C must not reach Packer besides our signal, since
+    # the second one makes it leave without cleaning up. The signal is SIGTERM because the first
+    # Packer process is only a wrapper, which passes SIGTERM on but swallows SIGINT.
+    process = subprocess.Popen(
+        argv,
+        cwd=folder,
+        env=_environment(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
+    reader.start()
+    deadline = None
+    try:
+        while True:
+            if stop.is_set() and deadline is None:
+                process.send_signal(signal.SIGTERM)
+                deadline = time.monotonic() + grace
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            try:
+                line = lines.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if line is None:
+                break
+            yield parse(line) or Event(int(time.time()), "message", line.rstrip("\n"))
+    finally:
+        ended.append(_end(process, reader, patient=deadline is None))
+
+
+def _end(process: subprocess.Popen[str], reader: threading.Thread, *, patient: bool) -> int:
+    """Wait for Packer, or end it with its plugins when its time is up; its exit code."""
+    if process.poll() is None and patient and not reader.is_alive():
+        return process.wait()
+    if process.poll() is None:
+        # Leaving early (an error in `on_event`, or out of patience): it may still clean up.
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    for line in process.stdout:
+        lines.put(line)
+    lines.put(None)
+
+
+def _run(
+    argv: list[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv,
+        cwd=folder,
+        env=_environment(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _environment(given: Mapping[str, str] | None) -> dict[str, str]:
+    # No call to HashiCorp's version check, no colours in what is parsed.
+    return {**(os.environ if given is None else given), "CHECKPOINT_DISABLE": "1", "NO_COLOR": "1"}
+
+
+def _on_path(name: str) -> list[Path]:
+    found: dict[Path, Path] = {}
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        path = shutil.which(name, path=folder or os.curdir)
+        if path:
+            found.setdefault(Path(path).resolve(), Path(path))
+    return list(found.values())
+
+
+def _version_of(path: Path) -> Version | None:
+    """The version a binary gives as HashiCorp's Packer; None when it is something else."""
+    try:
+        done = subprocess.run(
+            [str(path), "version"],
+            env=_environment(None),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"^Packer v(\d+\.\d+\.\d+)", done.stdout, re.MULTILINE)
+    return _version(match[1]) if match else None
+
+
+def _version(text: str) -> Version:
+    major, minor, patch = (int(part) for part in text.split("."))
+    return major, minor, patch
+
+
+def _how_to_install() -> str:
+    return "apt-get install packer, or https://developer.hashicorp.com/packer/install"
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"exit code {done.returncode}"

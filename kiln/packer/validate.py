@@ -1,0 +1,101 @@
+"""Is the whole matrix buildable? Fresh HCL, the policy, `packer fmt` and `packer validate`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.base.findings import Finding
+from kiln.base.recipe import Recipe
+from kiln.packer import policy, render
+from kiln.packer import program as packer_
+from kiln.packer.hclfile import hcl_files
+from kiln.packer.program import Packer
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What was found about one recipe, and how long Packer took over it."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def valid(self) -> bool:
+        """Nothing was found."""
+        return not self.findings
+
+    def as_json(self) -> dict[str, Any]:
+        """The validation as plain data."""
+        findings = [finding.as_json() for finding in self.findings]
+        return {
+            "name": self.name,
+            "valid": self.valid,
+            "seconds": self.seconds,
+            "findings": findings,
+        }
+
+
+def validate(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
+    """Check every recipe's folder in `packer/`, which is brought up to date first.
+
+    Packer's processes run side by side; what Python does, it does meanwhile.
+    Raises KilnError when a recipe cannot be rendered or a plugin cannot be installed.
+    """
+    folders: dict[str, Path] = {}
+    answers: dict[str, Future[tuple[str, float]]] = {}
+    # One more than cores: Packer spends part of its time waiting for the processes it starts.
+    with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
+        for recipe in recipes:
+            folder = folders[recipe.name] = render.write(recipe)
+            if not answers:
+                packer_.install_plugins(packer, folder)
+            answers[recipe.name] = workers.submit(_ask, packer, folder)
+        files = [path for folder in folders.values() for path in hcl_files(folder)]
+        unformatted = workers.submit(packer_.badly_formatted, packer, files)
+        policies = {name: policy.check(folder) for name, folder in folders.items()}
+        return [
+            Validation(
+                name,
+                (
+                    *policies[name],
+                    *_invalid(name, answers[name].result()[0]),
+                    *_unformatted(folder, unformatted.result()),
+                ),
+                round(answers[name].result()[1], 3),
+            )
+            for name, folder in folders.items()
+        ]
+
+
+def _ask(packer: Packer, folder: Path) -> tuple[str, float]:
+    began = time.monotonic()
+    return packer_.validate(packer, folder), time.monotonic() - began
+
+
+def _invalid(name: str, complaint: str) -> list[Finding]:
+    if not complaint:
+        return []
+    return [Finding("error", "packer-validate", complaint, row=name, file=f"packer/{name}", line=1)]
+
+
+def _unformatted(folder: Path, files: Sequence[Path]) -> list[Finding]:
+    return [
+        Finding(
+            "error",
+            "packer-fmt",
+            "is not formatted as `packer fmt` would",
+            "mend the template in templates/packer/",
+            folder.name,
+            f"packer/{path.relative_to(folder.parent).as_posix()}",
+            1,
+        )
+        for path in files
+        if folder in path.parents
+    ]

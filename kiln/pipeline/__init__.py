@@ -1,0 +1,1 @@
+"""From a recipe to a verified AMI: plan, bake, verify, record."""

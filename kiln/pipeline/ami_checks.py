@@ -1,0 +1,188 @@
+"""Is an AMI what its recipe says? `tests/ami` asks a machine that was booted from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kiln.base import stopping
+from kiln.base.errors import KilnError, world_failed
+from kiln.base.paths import AMI_TESTS, ROOT
+from kiln.base.stopping import Stop
+from kiln.cloud.machine import Machine
+from kiln.cloud.target import Target
+from kiln.facts import instances
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+# pytest's exit codes 0 and 1 mean that the checks ran to their end.
+_RAN = (0, 1)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check and how it ended; `message` says why it failed or was skipped."""
+
+    name: str
+    file: str
+    outcome: Outcome
+    seconds: float
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All checks of one instance."""
+
+    checks: tuple[Check, ...]
+
+    def count(self, outcome: Outcome) -> int:
+        """How many ended that way."""
+        return sum(check.outcome == outcome for check in self.checks)
+
+    @property
+    def passed(self) -> bool:
+        """Nothing failed, and something passed: a run whose checks were all skipped has not."""
+        return self.count("failed") == 0 and self.count("passed") > 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts and checks as plain data."""
+        return {
+            "passed": self.count("passed"),
+            "failed": self.count("failed"),
+            "skipped": self.count("skipped"),
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+
+def expectations(
+    recipe: dict[str, Any], instance_type: str, target: Target, image: dict[str, Any]
+) -> dict[str, Any]:
+    """What the checks hold the machine against: the recipe and what the type has, no literals."""
+    kind = instances().get(instance_type)
+    gpu = None
+    if kind:
+        gpu = {
+            "count": kind.gpu_count,
+            "name": kind.product,
+            "nvswitch": kind.nvswitch,
+            "nvlsm": kind.nvlsm,
+            "prefers": kind.prefers,
+            "efa": kind.efa_interfaces,
+            "mig": kind.mig,
+            "clocks": kind.application_clocks,
+        }
+    return {
+        "recipe": recipe,
+        "instance_type": instance_type,
+        "gpu": gpu,
+        "target": target.kind,
+        "ami": image,
+    }
+
+
+def run_checks(
+    machine: Machine,
+    expected: dict[str, Any],
+    folder: Path,
+    *,
+    stop: Stop,
+    on_line: Callable[[str], None] = lambda line: None,
+    tests: Sequence[Path] = (AMI_TESTS,),
+) -> Verdict:
+    """Run the checks against a machine. JUnit and the checks' output are kept in `folder`.
+
+    Raises KilnError (exit code 1) when they did not run to their end, so nothing is known, and
+    StoppedError as soon as `stop` is set.
+    """
+    expect_file = folder / "expect.json"
+    expect_file.write_text(json.dumps(expected, indent=2) + "\n")
+    junit = folder / "checks.junit.xml"
+    junit.unlink(missing_ok=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-rs",
+        "-p",
+        "no:xdist",
+        f"--hosts=ssh://{machine.user}@{machine.address}",
+        f"--ssh-config={machine.ssh_config}",
+        f"--junitxml={junit}",
+        *map(str, tests),
+    ]
+    environment = {
+        **os.environ,
+        **stopping.environment(machine.run_id),
+        "KILN_EXPECT": str(expect_file),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    output = []
+    # A session of its own: the terminal's Ctrl-C is for us alone, who end it then.
+    with (
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        ) as process,
+        stopping.ending(process, stop),
+    ):
+        for line in process.stdout or ():
+            output.append(line)
+            on_line(line.rstrip("\n"))
+    (folder / "checks.log").write_text("".join(output), encoding="utf-8")
+    stop.check()
+    checks = read_junit(junit) if process.returncode in _RAN and junit.exists() else []
+    failed = any(check.outcome == "failed" for check in checks)
+    # pytest's word and its report have to agree: a crash in between must not look like a pass.
+    if not checks or failed != (process.returncode != 0):
+        said = [line.strip() for line in output if line.strip()]
+        raise world_failed(
+            f"the checks did not run to their end: {said[-1] if said else 'no output'}",
+            hint=f"see {folder / 'checks.log'}",
+        )
+    return Verdict(tuple(checks))
+
+
+def read_junit(path: Path) -> list[Check]:
+    """The checks in a JUnit file, in the order in which they ran."""
+    return [_check(case) for case in ET.parse(path).getroot().iter("testcase")]  # noqa: S314
+
+
+def _check(case: ET.Element) -> Check:
+    outcome: Outcome = "passed"
+    message = ""
+    for tag, meaning in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
+        found = case.find(tag)
+        if found is not None:
+            outcome = meaning  # type: ignore[assignment]
+            message = (found.get("message") or found.text or "").strip()
+    file = (case.get("classname") or "").split(".")[-1]
+    name = (case.get("name") or "").removesuffix("]").split("[ssh://")[0]
+    return Check(name, file, outcome, float(case.get("time") or 0), message)
+
+
+def recipe_on(image_tags: dict[str, str], recipes: Sequence[Any]) -> Any:
+    """The recipe an AMI was made from, by its tag. Raises KilnError when it has none."""
+    name = image_tags.get("kiln:recipe")
+    for recipe in recipes:
+        if recipe.name == name:
+            return recipe
+    raise KilnError(
+        f"this AMI's tag kiln:recipe is {name!r}: no row of the matrix has that name",
+        hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
+    )

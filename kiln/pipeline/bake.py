@@ -1,0 +1,117 @@
+"""Packer on one recipe's HCL: what it is told, what it says, the AMI it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import Any
+
+from kiln.base import stopping
+from kiln.base.errors import KilnError, world_failed
+from kiln.base.paths import packer_dir
+from kiln.base.progress import Stage
+from kiln.base.stopping import Stop, StoppedError
+from kiln.cloud import aws, resources, runs
+from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
+from kiln.packer import program, render
+from kiln.packer.program import Event, Packer
+from kiln.pipeline.plan import Plan
+
+# How provisioners/lib/kiln.sh ends a bake; Packer itself only says that a script failed.
+_PROVISIONER_ERROR = re.compile(r"kiln: [\w-]+: ERROR: ")
+
+
+def bake(
+    plan: Plan,
+    found: Packer,
+    run: Run,
+    access: resources.Access,
+    stage: Stage,
+    stop: Stop,
+) -> str:
+    """Run Packer on a plan's HCL; the id of the AMI in the plan's region.
+
+    Raises KilnError (exit code 1), with what a provisioner said last, when Packer fails, and
+    StoppedError, with the instance it had launched, when `stop` was set.
+    """
+    target = plan.target
+    variables: dict[str, Any] = {
+        **render.variables(
+            plan.recipe, run_id=run.id, git_commit=runs.git_commit(), target=target.kind
+        ),
+        "region": target.region,
+        "source_ami": plan.source.ami_id,
+        "instance_type": plan.instance_type,
+        "ami_name": f"{plan.recipe.name}-{run.id}",
+        "ssh_source_cidrs": [access.source_cidr],
+        "security_group_ids": [access.security_group],
+        "ssh_keypair_name": access.key_name,
+        "ssh_private_key_file": str(access.key_file.resolve()),
+    }
+    for name in ("subnet_id", "kms_key_id", "iam_instance_profile"):
+        if getattr(plan.options, name):
+            variables[name] = getattr(plan.options, name)
+    var_files, environment = [], {**os.environ}
+    if target.kind == "lab":
+        from lab import bridge
+
+        var_files = [bridge.write_variables(run.folder, plan.recipe)]
+        environment = bridge.packer_environment()
+    folder = packer_dir() / plan.recipe.name
+    program.install_plugins(found, folder)
+    log = run.folder / "packer.log"
+
+    blame = []
+    launched: dict[str, None] = {}
+
+    def on_event(event: Event) -> None:
+        if event.kind in ("say", "message", "error"):
+            stage.line(event.text)
+        if _PROVISIONER_ERROR.match(event.text):
+            blame.append(event.text)
+        if event.instance_id:
+            launched[f"instance {event.instance_id}"] = None
+        if event.instance_id and not found.has_plugins:
+            _require_imdsv2(target, event.instance_id)
+
+    result = program.run_build(
+        found,
+        folder,
+        log=log,
+        manifest=run.folder / "manifest.json",
+        variables=variables,
+        var_files=var_files,
+        on_event=on_event,
+        stop=stop,
+        environment={**environment, **stopping.environment(run.id)},
+    )
+    if result.interrupted:
+        raise StoppedError(*launched)
+    if result.exit_code or target.region not in result.amis:
+        said = blame or [line for line in result.errors if line.strip()]
+        last = said[-1] if said else "see its log"
+        if not blame:
+            with contextlib.suppress(KilnError):
+                last = "; ".join([last, *resources.ended_by_ec2(target, run.id)])
+        raise world_failed(
+            f"{plan.recipe.name}: packer build failed: {last}",
+            hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
+        )
+    return result.amis[target.region]
+
+
+def finish_image(plan: Plan, ami_id: str) -> None:
+    """What Packer 1.6 cannot set, so that the AMI is the same whichever Packer made it."""
+    with aws.explained(f"{ami_id} could not be set to IMDSv2 by default"):
+        # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-IMDS-new-instances.html
+        aws.ec2(plan.target).modify_image_attribute(ImageId=ami_id, ImdsSupport={"Value": "v2.0"})
+
+
+def _require_imdsv2(target: Target, instance_id: str) -> None:
+    """Packer 1.6 has no `metadata_options`: its build instance is told as soon as it is known."""
+    with aws.explained(f"{instance_id} could not be made to require IMDSv2"):
+        aws.ec2(target).modify_instance_metadata_options(
+            InstanceId=instance_id, HttpTokens="required", HttpEndpoint="enabled"
+        )

@@ -1,0 +1,221 @@
+"""From flags to finished builds: choose rows, choose a target, build one or several."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kiln.base import needs
+from kiln.base.errors import KilnError
+from kiln.base.findings import errors
+from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
+from kiln.base.stopping import Stop, on_signals
+from kiln.cloud import aws
+from kiln.cloud.target import Target, choose
+from kiln.compat import engine
+from kiln.matrix import flags
+from kiln.packer import program
+from kiln.pipeline import build_row
+from kiln.pipeline import plan as planning
+from kiln.pipeline.plan import Options, Plan
+
+_LAB_NEEDS_GIB = 4
+_AT_ONCE = 4
+
+
+def run(
+    recipes: list[Recipe],
+    options: Options,
+    *,
+    target_kind: str,
+    region: str | None,
+    install: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Build these recipes (or show the plan); the exit code."""
+    progress = Progress()
+    target = choose(target_kind, region)
+    progress.say(str(target))
+    _compatible(recipes, options)
+    if target.kind == "aws":
+        for recipe in recipes:
+            bakes = options.instance_type or recipe.instance_type
+            checks = options.verify_instance_type or recipe.verify_instance_type
+            kinds = " and ".join(dict.fromkeys([bakes, checks]))
+            progress.say(f"will launch: {kinds} in {target.region} for {recipe.name}")
+        target = replace(target, account=aws.account(target))
+        progress.say(f"account: {target.account}")
+    aws.make_clients_ahead(target)
+    if dry_run:
+        _print_plans([planning.plan(recipe, target, options) for recipe in recipes], as_json)
+        return 0
+    stop = Stop()
+    built = []
+    for turn, some in enumerate(_in_turn(recipes, target, progress)):
+        try:
+            plans, found = _set_up(some, options, target, progress, install=install)
+        except KilnError as error:
+            if turn == 0:
+                raise
+            print(f"error: {error}", file=sys.stderr)
+            break
+        with on_signals(stop):
+            if len(recipes) == 1:
+                built = [build_row.build(plans[0], found, progress, stop)]
+            else:
+                built += _several(plans, found, stop)
+        if stop.is_set():
+            break
+    if as_json:
+        print(json.dumps([one.record for one in built], indent=2))
+    else:
+        print("\n".join(summary(one.record) for one in built))
+    return 0 if len(built) == len(recipes) and all(one.good for one in built) else 1
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The end of a run for a person: the AMI, what is on it, its checks, where to read more."""
+    recipe = record["recipe"]
+    checks = record.get("checks") or {"passed": 0, "failed": 0, "skipped": 0, "checks": []}
+    emulated = f", {recipe['arch']} by {record['emulated']}" if record.get("emulated") else ""
+    lab = f" (an AMI of the lab on this machine{emulated})" if record["target"] == "lab" else ""
+    holds = [
+        f"{label} {recipe[name]}"
+        for name, label in (
+            ("driver", "driver"),
+            ("cuda", "CUDA"),
+            ("cudnn", "cuDNN"),
+            ("nccl", "NCCL"),
+            ("efa", "EFA"),
+        )
+        if recipe[name]
+    ]
+    failed = [
+        f"    failed: {check['file']}::{check['name']}: {_first_line(check['message'])}"
+        for check in checks["checks"]
+        if check["outcome"] == "failed"
+    ]
+    return "\n".join(
+        [
+            "",
+            f"{record['ami_id']}  {record['status']}{lab}",
+            f"  {recipe['name']} in {record['region']}",
+            f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
+            f"  checks   {checks['passed']} passed, {checks['failed']} failed, "
+            f"{checks['skipped']} skipped",
+            *failed,
+            *([f"  left     {', '.join(record['left'])}"] if record.get("left") else []),
+            f"  record   {_near(record['folder'])}/record.json",
+            f"  report   {_near(record['folder'])}/report.html",
+        ]
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "no message")
+
+
+def _ready(
+    recipes: list[Recipe], target: Target, progress: Progress, *, install: bool
+) -> program.Packer:
+    """Install what is missing here; for the lab, bring it up with what the recipes need."""
+    if target.kind == "lab":
+        needs.lab_can_run()
+    groups = ["packer", "ssh"]
+    if target.kind == "lab":
+        foreign = sorted({one.arch for one in recipes if target.emulates(one.arch)})
+        groups += ["lab", *(f"emulate_{arch}" for arch in foreign)]
+    needs.ensure(*groups, install=install, say=progress.say)
+    found = program.find()
+    if target.kind == "lab":
+        from lab import bridge, settings
+
+        needs.free_disk(settings.current().root, _LAB_NEEDS_GIB)
+        with progress.stage("lab") as stage:
+            for recipe in recipes:
+                bridge.prepare(recipe, say=stage.line)
+    return found
+
+
+def _near(folder: str) -> str:
+    """A path as it reads best from here."""
+    path = Path(folder)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
+    """Rows that run here as they are, then those whose processor the lab has to emulate."""
+    slow = [one for one in recipes if target.emulates(one.arch)]
+    others = [one for one in recipes if one not in slow]
+    for by in sorted({f"{one.arch} by {target.emulates(one.arch)}" for one in slow}):
+        progress.say(f"emulated: {by}, many times slower than the rest of the lab")
+    if slow and others:
+        progress.say(f"{len(slow)} rows, after the others; --arch {others[0].arch} leaves them out")
+    return [some for some in (others, slow) if some]
+
+
+def _set_up(
+    recipes: list[Recipe], options: Options, target: Target, progress: Progress, *, install: bool
+) -> tuple[list[Plan], program.Packer]:
+    """What these rows need on this machine, and their plans, rendered."""
+    found = _ready(recipes, target, progress, install=install)
+    plans = [planning.plan(recipe, target, options) for recipe in recipes]
+    with progress.stage("render and policy"):
+        for one in plans:
+            build_row.prepare(one)
+    build_row.clean_dead_runs(target, progress)
+    return plans, found
+
+
+def _compatible(recipes: list[Recipe], options: Options) -> None:
+    """Refuse, before anything is launched, what is known not to work, also on the machines that
+    are asked for."""
+    for flag in ("instance_type", "verify_instance_type"):
+        flags.instance_type(flag, getattr(options, flag))
+    flags.subnet(options.subnet_id)
+    chosen = [
+        replace(
+            recipe,
+            instance_type=options.instance_type or recipe.instance_type,
+            verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
+        )
+        for recipe in recipes
+    ]
+    found = errors(finding for recipe in chosen for finding in engine.check(recipe))
+    if found:
+        raise KilnError("\n".join(map(str, found)))
+
+
+def _several(plans: list[Plan], found: program.Packer, stop: Stop) -> list[build_row.Built]:
+    """Build side by side; a row that fails does not stop the others."""
+    with ThreadPoolExecutor(max_workers=min(len(plans), _AT_ONCE)) as pool:
+        pending = [
+            pool.submit(build_row.build, plan, found, Progress(label=plan.recipe.name), stop)
+            for plan in plans
+        ]
+        built = [_ended(plan, one) for plan, one in zip(plans, pending, strict=True)]
+    return [one for one in built if one]
+
+
+def _ended(plan: Plan, one: Future[build_row.Built]) -> build_row.Built | None:
+    """Wait for one of several builds; what ended it is said, and ends no other."""
+    try:
+        return one.result()
+    except KilnError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: {plan.recipe.name}: {error}", file=sys.stderr)
+    return None
+
+
+def _print_plans(plans: list[Plan], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([one.as_json() for one in plans], indent=2))
+    else:
+        print("\n\n".join(one.as_text() for one in plans))

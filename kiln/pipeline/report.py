@@ -1,0 +1,59 @@
+"""The checks as one HTML page that needs nothing else: to mail, to keep beside the record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
+
+from kiln.base.paths import TEMPLATES
+from kiln.pipeline.record import Record
+
+
+def write(path: Path, record: Record) -> None:
+    """Write the report of a run's record."""
+    path.write_text(render(record), encoding="utf-8")
+
+
+def render(record: Record) -> str:
+    """The page. Everything in it comes from the record and is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    components = _by_component((record.get("checks") or {"checks": []})["checks"])
+    failed = [
+        check
+        for component in components
+        for check in component["checks"]
+        if check["outcome"] == "failed"
+    ]
+    return environment.get_template("report.html.j2").render(
+        record=record, components=components, failed=failed
+    )
+
+
+def _by_component(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The checks of each component, with their counts, in the order in which they ran."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for check in checks:
+        name = check["file"].removeprefix("test_").replace("_", "-")
+        words = check["name"].removeprefix("test_").replace("_", " ")
+        found.setdefault(name, []).append({**check, "component": name, "words": words})
+    return [
+        {
+            "name": name,
+            "checks": those,
+            "reason": _one_reason(those),
+            **Counter(check["outcome"] for check in those),
+        }
+        for name, those in found.items()
+    ]
+
+
+def _one_reason(checks: list[dict[str, Any]]) -> str:
+    """Why all of them were skipped; empty when not all were, or not for the same reason."""
+    reasons = {(check["outcome"], check["message"]) for check in checks}
+    (first, *more) = reasons
+    return str(first[1]) if not more and first[0] == "skipped" else ""

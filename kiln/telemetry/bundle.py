@@ -1,0 +1,128 @@
+"""Telemetry for instances that run already: one self-contained installer script.
+
+`templates/telemetry/bundle.sh` does the work on the machine; this packs what it installs into it:
+the event monitor from `runtime/`, its variants for old systemd, and the agent's configuration for
+each range of agent versions that takes a different one.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS, TEMPLATES
+from kiln.telemetry import Telemetry, agent_files
+from kiln.telemetry.facts import facts, version
+
+_SKIPPED_PARTS = {"__pycache__"}
+_BASE64_WIDTH = 76
+
+
+@dataclass(frozen=True)
+class AgentPackage:
+    """The agent's package for one system: `distro` is `ID VERSION_ID` (`ubuntu 22.04`), `machine`
+    is `uname -m`."""
+
+    distro: str
+    machine: str
+    url: str
+    sha256: str
+
+
+def write(out: Path, settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
+    """Write the installer to `out`, executable; returns its SHA-256.
+
+    The same input gives the same bytes. Raises KilnError when `runtime/` lacks what the bundle is
+    for, or a package is for a system that the bundle refuses.
+    """
+    text = script(settings, packages)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="ascii")
+    out.chmod(0o755)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def script(settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
+    """The installer's text."""
+    payload = _tar(_members(settings, list(packages)))
+    encoded = base64.b64encode(payload).decode("ascii")
+    lines = [encoded[i : i + _BASE64_WIDTH] for i in range(0, len(encoded), _BASE64_WIDTH)]
+    template = (TEMPLATES / "telemetry" / "bundle.sh").read_text(encoding="ascii")
+    return template.replace("@PAYLOAD_SHA256@", hashlib.sha256(payload).hexdigest()).replace(
+        "@PAYLOAD@", "\n".join(lines)
+    )
+
+
+def runtime_files(root: Path = RUNTIME) -> dict[str, Path]:
+    """Path on the machine (no leading slash) → file, for all of `root` that the bundle takes."""
+    patterns = facts()["bundle"]["files"]
+    return {
+        str(path.relative_to(root)): path
+        for pattern in patterns
+        for path in sorted(root.glob(pattern))
+        if path.is_file() and not _SKIPPED_PARTS & set(path.parts)
+    }
+
+
+def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tuple[str, bytes, int]]:
+    files = runtime_files()
+    if "etc/systemd/system/aws-hw-monitor.service" not in files:
+        raise KilnError(
+            "runtime/ has no etc/systemd/system/aws-hw-monitor.service to bundle",
+            hint="is the checkout complete? `git status runtime` shows what is missing",
+        )
+    for target, path in files.items():
+        yield f"files/{target}", path.read_bytes(), _mode(path)
+    for variant in sorted(RUNTIME_VARIANTS.glob("systemd-before-*")):
+        for target, path in runtime_files(variant).items():
+            yield f"variants/{variant.name}/{target}", path.read_bytes(), _mode(path)
+    for oldest in _agent_steps():
+        # The driver is the machine's; the files that need one wait in kiln.d until there is.
+        for target, text in agent_files(settings, driver="any", agent_version=oldest).items():
+            yield f"agent/{oldest}/{target}", text.encode(), 0o644
+    distros = [
+        (entry["id"], entry["version"], entry["package"]) for entry in facts()["bundle"]["distros"]
+    ]
+    yield "distros.tsv", _table(distros), 0o644
+    known = {f"{distro} {number}" for distro, number, _ in distros}
+    for package in packages:
+        if package.distro not in known:
+            raise KilnError(
+                f"the bundle refuses {package.distro}, so it needs no agent package for it",
+                hint=f"known: {', '.join(sorted(known))}",
+            )
+    rows = [(p.distro, p.machine, p.url, p.sha256) for p in packages]
+    yield "packages.tsv", _table(sorted(rows)), 0o644
+
+
+def _agent_steps() -> list[str]:
+    """The agent versions at which its configuration changes, the oldest that serves first."""
+    since: dict[str, str] = facts()["agent"]["since"]
+    oldest = version(since["nvidia_gpu"])
+    return sorted({step for step in since.values() if version(step) >= oldest}, key=version)
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> bytes:
+    return "".join("\t".join(row) + "\n" for row in rows).encode("ascii")
+
+
+def _mode(path: Path) -> int:
+    return 0o755 if path.stat().st_mode & 0o100 else 0o644
+
+
+def _tar(members: Iterable[tuple[str, bytes, int]]) -> bytes:
+    """A tar.gz with nothing of this machine in it: no times, no names, sorted."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content, mode in sorted(members):
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), mode
+            tar.addfile(info, io.BytesIO(content))
+    return gzip.compress(plain.getvalue(), compresslevel=9, mtime=0)

@@ -1,0 +1,1 @@
+"""Xid and SXid events off the machine: the catalogue and the parser."""

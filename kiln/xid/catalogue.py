@@ -1,0 +1,227 @@
+"""kiln/facts/knowledge/xid.yaml → catalogue.json (ships on the AMI) and docs/xid.md (for people).
+
+`python -m kiln.xid.catalogue` writes both; `--check` only says whether they are current.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+
+KNOWLEDGE = ROOT / "kiln" / "facts" / "knowledge" / "xid.yaml"
+CATALOGUE = ROOT / "runtime" / "opt" / "kiln" / "lib" / "gpu_xid" / "catalogue.json"
+PAGE = ROOT / "docs" / "xid.md"
+
+_WARNING = "Made from kiln/facts/knowledge/xid.yaml by `python -m kiln.xid.catalogue`. Do not edit."
+
+
+def outputs(knowledge: Path = KNOWLEDGE) -> dict[Path, str]:
+    """Text of every generated file by path."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    data = yaml.load(knowledge.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506
+    return {CATALOGUE: catalogue_json(data), PAGE: page(data)}
+
+
+def catalogue_json(data: dict[str, Any]) -> str:
+    """JSON with one entry a line, so that the daemon finds a code without reading them all.
+
+    Raises KilnError when a field names a source that is not listed, or has none.
+    """
+    entries: dict[str, Any] = {
+        "about": {"schema": data["schema"], "as_of": data["as_of"], "note": _WARNING},
+        "sources": data["sources"],
+        "message starts": data["message_starts"],
+        "recovery": data["recovery"],
+        "sxid words": data["sxid_words"],
+        "resolutions": data["resolutions"],
+        "unknown xid": data["unknown"]["xid"],
+        "unknown sxid": data["unknown"]["sxid"],
+    }
+    for kind in ("xid", "sxid"):
+        for row in data[kind]:
+            check_sources(f"{kind} {row['code']}", row, data["sources"])
+            entries[f"{kind} {row['code']}"] = shipped(row)
+    for rule in data["nvlink"]:
+        fields = {key: value for key, value in rule.items() if key != "xid"}
+        entries.setdefault(f"nvlink {rule['xid']}", []).append(fields)
+    lines = [
+        f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}"
+        for key, value in entries.items()
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def shipped(row: dict[str, Any]) -> dict[str, Any]:
+    """A catalogue row as the machine sees it: where AWS says otherwise, AWS's action stands."""
+    entry = {key: value for key, value in row.items() if key not in ("code", "action_aws")}
+    if "action_aws" in row:
+        entry["action_nvidia"] = row["action"]
+        entry["action"] = row["action_aws"]
+    return entry
+
+
+def check_sources(label: str, row: dict[str, Any], sources: dict[str, str]) -> None:
+    """Every fact of a row has a source, and every source is one of the list."""
+    named = row.get("source", {})
+    for field in row:
+        if field in ("code", "source", "by_line", "texts", "switches"):
+            continue
+        if named.get(field) not in sources:
+            raise KilnError(
+                f"{KNOWLEDGE.name}: {label}: field {field!r} has source {named.get(field)!r}",
+                hint=f"name one of: {', '.join(sources)}",
+            )
+
+
+def page(data: dict[str, Any]) -> str:
+    """docs/xid.md."""
+    out = [
+        "# Xid and SXid codes",
+        "",
+        f"<!-- {_WARNING} -->",
+        "",
+        f"State: {data['as_of']}. On a machine: `gpu-xid explain 79`; anywhere: "
+        "`./invoke xid.explain 79`. How events are read and written: "
+        "[telemetry-xid.md](telemetry-xid.md).",
+        "",
+        "Severity: **fatal** needs a reset, a reboot or another host; **error** cost a process its "
+        "work, or nobody has published how bad it is; **warning** and **info** stop nothing. "
+        "*By line* means that the kernel line itself decides.",
+        "",
+        "## Xid",
+        "",
+    ]
+    out += _table(
+        ["Xid", "Name", "Meaning", "Causes", "Severity", "Action", "Source"],
+        [
+            [
+                str(row["code"]),
+                row["name"],
+                row["meaning"],
+                ", ".join(row.get("causes", [])),
+                _severity(row),
+                _action(row),
+                _source(row),
+            ]
+            for row in data["xid"]
+        ],
+    )
+    out += ["", "## What an Xid 154 says", ""]
+    out += _table(
+        ["Code", "Words", "Severity", "Action"],
+        [
+            [row["code"], " or ".join(row["labels"]), row["severity"], row["action"]]
+            for row in data["recovery"]
+        ],
+    )
+    out += ["", "## NVLink: the words of Xid 144 to 150", ""]
+    out += _table(
+        [
+            "Xid",
+            "Unit",
+            "Intrinfo before R575",
+            "From R575",
+            "Status",
+            "Severity",
+            "Resolution",
+            "Investigate",
+            "Effect",
+        ],
+        [
+            [
+                str(row["xid"]),
+                row["unit"],
+                f"`{row['v1']}`",
+                f"`{row['v2']}`",
+                row["status"],
+                row["severity"],
+                row["resolution"],
+                row["investigate"],
+                row["effect"],
+            ]
+            for row in data["nvlink"]
+        ],
+    )
+    out += [
+        "",
+        "## SXid (NVSwitch)",
+        "",
+        "The word in the line (Fatal, Non-fatal, Correctable) goes before the severity here.",
+        "",
+    ]
+    out += _table(
+        ["SXid", "Name", "Meaning", "Says", "Severity", "Action", "Source"],
+        [
+            [
+                str(row["code"]),
+                row["name"],
+                _recovery(row),
+                ", ".join(row.get("says", [])),
+                row["severity"],
+                row["action"],
+                _source(row),
+            ]
+            for row in data["sxid"]
+        ],
+    )
+    out += ["", "## Sources", ""]
+    out += [f"- **{name}**: {text}" for name, text in data["sources"].items()]
+    return "\n".join(out) + "\n"
+
+
+def _severity(row: dict[str, Any]) -> str:
+    return f"{row['severity']}, by line" if "by_line" in row else str(row["severity"])
+
+
+def _action(row: dict[str, Any]) -> str:
+    if "action_aws" in row:
+        return f"AWS: {row['action_aws']}. NVIDIA: {row['action']}"
+    return str(row["action"])
+
+
+def _recovery(row: dict[str, Any]) -> str:
+    text = f"To recover, {row['recovery']}." if "recovery" in row else ""
+    return f"{row['meaning']} {text}".strip()
+
+
+def _source(row: dict[str, Any]) -> str:
+    return ", ".join(dict.fromkeys(row["source"].values()))
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    def line(cells: list[str]) -> str:
+        shown = [cell.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ") for cell in cells]
+        return f"| {' | '.join(shown)} |"
+
+    return [line(head), f"|{'---|' * len(head)}", *(line(row) for row in rows)]
+
+
+def stale() -> list[Path]:
+    """Generated files that are missing or no longer what the knowledge says."""
+    return [
+        path
+        for path, text in outputs().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or with --check name the stale ones (exit status 1)."""
+    if arguments == ["--check"]:
+        for path in stale():
+            print(f"stale: {path.relative_to(ROOT)}")  # noqa: T201
+        return 1 if stale() else 0
+    for path, text in outputs().items():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""Xid and SXid off the machine: the same code that ships on the AMI, behind typed functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+from kiln.base import runtime_import
+from kiln.base.errors import KilnError
+
+
+def explain(code: str | int) -> dict[str, Any]:
+    """What the catalogue knows about a code: `79`, `xid79`, `sxid 12028`.
+
+    Keys: kind (`xid` or `sxid`), code, name, mnemonic, meaning, causes, severity, action, source,
+    and what else is known (action_nvidia, nvidia, since_driver, recovery, …). A number without a
+    kind is an Xid below 1000 and an SXid from there on.
+    Raises KilnError (exit code 2) for what is no code or not in the catalogue, with the nearest.
+    """
+    module = runtime_import.load("gpu_xid.explain")
+    try:
+        entry: dict[str, Any] = module.explain(code)
+    except module.UnknownCodeError as error:
+        near = ", ".join(error.nearest)
+        hint = f"nearest: {near}." if near else "for example: ./invoke xid.explain 79"
+        raise KilnError(str(error), hint=hint) from None
+    return entry
+
+
+def printable(text: str) -> str:
+    """A text from a kernel log without what would steer the terminal it is shown on."""
+    shown: str = runtime_import.load("gpu_xid.history").printable(text)
+    return shown
+
+
+def parse_stream(
+    lines: Iterable[str | bytes] | BinaryIO, *, notes: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Events in kernel log lines of any form (dmesg, syslog, journal, kmsg, bare), in order.
+
+    A binary file may be of any size: no more of it is held than a line.
+
+    One dict per event with at least xid, sxid, pci, pid, process, name, severity, action and raw;
+    None where the line does not say it. notes: see gpu_xid.stream.events.
+    """
+    found: Iterator[dict[str, Any]] = runtime_import.load("gpu_xid.stream").events(
+        lines, notes=notes
+    )
+    return found
