@@ -157,6 +157,7 @@ def build(
     json=False,
 ):
     """Build an AMI, boot it, check it, record it: --distro al2 --driver 510.47.03"""
+    from kiln.cli import targets
     from kiln.matrix import load, select
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
@@ -183,8 +184,7 @@ def build(
     return builds.run(
         recipes,
         options,
-        target_kind=target,
-        region=region,
+        target=targets.choose(target, region),
         install=not no_install,
         dry_run=dry_run,
         as_json=json,
@@ -201,10 +201,15 @@ def build(
 )
 def verify(c, ami, instance_type=None, target="auto", region=None, no_install=False, json=False):
     """Boot an existing AMI, run its checks, and tag it with the verdict."""
+    from kiln.cli import targets
     from kiln.pipeline import verify as verifies
 
     return verifies.run(
-        ami, instance_type, target_kind=target, region=region, install=not no_install, as_json=json
+        ami,
+        instance_type,
+        target=targets.choose(target, region),
+        install=not no_install,
+        as_json=json,
     )
 
 

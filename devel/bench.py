@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import needs
-from kiln.base.errors import KilnError, did_you_mean, world_failed
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT, packer_dir
 from kiln.cli.front import show
 from kiln.matrix import load, select
 from kiln.packer import program
+from lab import host, settings
+from lab.target import LabTarget
 
 KINDS = ("pipeline", "xid", "mig")
 INVOKE = str(ROOT / "invoke")
@@ -168,15 +170,13 @@ def validate_figure(whole: float, one: float, rows: int, cores: int) -> Figure:
 
 def build_figures() -> list[Figure]:
     """A warm lab build by `./invoke build`, split by its record and Packer's log."""
-    needs.lab_can_run()
+    host.can_run()
     lacking = [need.package for need in needs.missing("packer", "ssh", "lab")]
     if lacking:
-        raise world_failed(f"not installed: {', '.join(lacking)}")
-    from lab import bridge
-
+        raise operation_failed(f"not installed: {', '.join(lacking)}")
     (recipe,) = select.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
     # Warm: the lab is up and has the row's root filesystem and downloads.
-    bridge.prepare(recipe)
+    LabTarget("a bench", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
     argv = [INVOKE, "build", "--name", recipe.name, "--target", "lab", "--no-install", "--json"]
     total, done = timed(argv)
     require(done.returncode == 0, done)
@@ -222,7 +222,7 @@ def phases(log: str) -> tuple[int, int]:
     for mark in _MARKS:
         match = re.search(rf"^(\d\d):(\d\d):(\d\d) .*{re.escape(mark)}", log, re.MULTILINE)
         if not match:
-            raise world_failed(f"packer.log does not say {mark!r}")
+            raise operation_failed(f"packer.log does not say {mark!r}")
         hours, minutes, rest = map(int, match.groups())
         moments.append(hours * 3600 + minutes * 60 + rest)
     launched, connected, stopping = moments
@@ -277,7 +277,7 @@ def require(fine: bool, done: subprocess.CompletedProcess[str]) -> None:
         said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         blamed = [line for line in said if line.startswith("error:")] or said[-1:]
         why = blamed[0] if blamed else "it said nothing"
-        raise world_failed(f"{Path(done.args[0]).name} {done.args[1]} failed: {why}")
+        raise operation_failed(f"{Path(done.args[0]).name} {done.args[1]} failed: {why}")
 
 
 def _print_table(figures: list[Figure], about: Mapping[str, Any]) -> None:

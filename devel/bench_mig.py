@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from kiln.base.paths import RUNTIME
 from kiln.mig import plan
 
@@ -40,7 +40,7 @@ def bench(repeat: int = 7) -> dict[str, Any]:
     nobody else change MIG.
     """
     if os.geteuid() != 0:
-        raise world_failed("bench mig needs root: only root may change MIG")
+        raise operation_failed("bench mig needs root: only root may change MIG")
     measured: dict[str, Any] = {"plan_8_gpus_ms": _plan_ms(repeat)}
     with tempfile.TemporaryDirectory(prefix="kiln-bench-mig-") as folder:
         p4d = _machine(Path(folder) / "p4d", "p4d.24xlarge")
@@ -153,5 +153,5 @@ def _run(machine: Path, *arguments: str) -> str:
         check=False,
     )
     if done.returncode:
-        raise world_failed(f"gpu-mig {' '.join(arguments)} failed", hint=done.stderr.strip())
+        raise operation_failed(f"gpu-mig {' '.join(arguments)} failed", hint=done.stderr.strip())
     return done.stdout

@@ -18,6 +18,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.matrix import load
 from kiln.packer import render
+from lab import host
 
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 # Lab tests have a lab of their own, so that they leave the user's alone.
@@ -62,7 +63,7 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
     if not lab:
         return code | _pytest(["tests/unit", "-n", str(os.cpu_count()), *chosen])
     try:
-        needs.lab_can_run()
+        host.can_run()
     except KilnError as error:
         code |= _pytest(["tests/unit", "-n", str(os.cpu_count()), *chosen])
         print(f"NOT RUN: tests/lab: {error}", flush=True)

@@ -6,7 +6,7 @@ import contextlib
 import platform
 from dataclasses import dataclass
 
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from lab.settings import current
 from lab.shell import CommandError, run
 
@@ -35,11 +35,11 @@ class Archive:
 
 
 def host() -> Archive:
-    """Read the host's archive with apt's own tool; world_failed when there is none."""
+    """Read the host's archive with apt's own tool; operation_failed when there is none."""
     release = platform.freedesktop_os_release()
     origin, codename = release.get("ID", ""), release.get("VERSION_CODENAME", "")
     if origin not in _WIDE:
-        raise world_failed(
+        raise operation_failed(
             f"the lab builds its guests from Debian or Ubuntu packages; this machine is {origin!r}",
             hint="use a Debian 12 or Ubuntu machine, or bring a root filesystem with lab.import",
         )
@@ -53,7 +53,7 @@ def host() -> Archive:
             *("indextargets", "--format", _FIELDS),
         )
     except (CommandError, FileNotFoundError) as failure:
-        raise world_failed(f"cannot read this machine's apt sources: {failure}") from None
+        raise operation_failed(f"cannot read this machine's apt sources: {failure}") from None
     suite = _DEBIAN_SUITE if origin == "debian" else codename
     return Archive(origin, suite, parse(listing, codename, suite))
 
@@ -72,7 +72,7 @@ def parse(listing: str, codename: str, suite: str) -> tuple[tuple[str, str], ...
         if created_by == "Packages" and component == "main" and release in wanted:
             found[uri, wanted[release]] = None
     if not any(release == suite for _, release in found):
-        raise world_failed(
+        raise operation_failed(
             f"this machine's apt sources have no {codename} main archive",
             hint="see `apt-get indextargets`; the lab takes its packages from where apt does",
         )

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from lab import aptsources, distros, emulation, prune, settings, tree
 from lab.mirror import ca, debian, keys
 from lab.shell import CommandError, run
@@ -36,7 +36,7 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     """The root filesystem of a distribution, made when it is not there yet; for reading only.
 
     `progress` gets one line per step. Raises KilnError for an unknown distribution, and
-    world_failed where mmdebstrap, root or the package mirror fail.
+    operation_failed where mmdebstrap, root or the package mirror fail.
     """
     say = progress or (lambda _: None)
     spec = distros.spec(distro_id)
@@ -44,7 +44,7 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     if imported.is_dir():
         return imported.resolve()
     if os.geteuid() != 0:
-        raise world_failed("making a root filesystem takes root", hint="run with sudo")
+        raise operation_failed("making a root filesystem takes root", hint="run with sudo")
     emulation.ensure(arch)
     home = bases_dir()
     home.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, bas
         making.rename(base)
     except (CommandError, OSError) as failure:
         shutil.rmtree(making, ignore_errors=True)
-        raise world_failed(f"cannot make the {distro_id} base: {failure}") from None
+        raise operation_failed(f"cannot make the {distro_id} base: {failure}") from None
 
 
 def _common(root: Path, spec: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: st
 
     archive = aptsources.host()
     if not spec["stand_in"] and archive.origin != "debian":
-        raise world_failed(
+        raise operation_failed(
             f"{spec['name']} is real in the lab, and this machine's mirror is {archive.origin}'s",
             hint="bring it with ./invoke lab.import --distro debian12 --mirror URL",
         )

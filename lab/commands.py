@@ -8,12 +8,12 @@ from pathlib import Path
 
 from kiln.base import needs
 from kiln.base.errors import KilnError
-from lab import control, settings
+from lab import control, host, settings
 
 
 def up(*, install: bool, as_json: bool) -> int:
     """Start the lab; print what an AWS client needs, ready for `eval` or a copy."""
-    needs.lab_can_run()
+    host.can_run()
     needs.ensure("packer", "ssh", "lab", install=install, say=_note)
     control.up()
     variables = control.environment(settings.current())
@@ -76,7 +76,7 @@ def import_(distro: str, rootfs: str | None, mirror: str | None) -> int:
     """Put a real root filesystem in place of a stand-in."""
     from lab import importer
 
-    needs.lab_can_run()
+    host.can_run()
     found = importer.import_rootfs(distro, Path(rootfs) if rootfs else None, mirror)
     print(f"{distro} guests now boot from {found}")
     return 0

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from lab import sweep
 from lab.settings import Lab, current
@@ -137,7 +137,7 @@ def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
     lab = lab or current()
     others = [pid.parent.name for pid in lab.root.glob("lab*/lab.pid") if pid.parent != lab.state]
     if bases and others:
-        raise world_failed(
+        raise operation_failed(
             f"{', '.join(others)} stand on the same root filesystems",
             hint="take them down first: KILN_LAB_INDEX=n ./invoke lab.clean",
         )
@@ -166,7 +166,7 @@ def _nobody_makes_a_base(lab: Lab) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise world_failed(
+            raise operation_failed(
                 "a root filesystem is being made just now",
                 hint="wait for the build that makes it, or stop it",
             ) from None
@@ -255,4 +255,4 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
             f"something else listens on 127.0.0.1:{lab.port}: stop it, or choose another port "
             f"with KILN_LAB_PORT"
         )
-    return world_failed(f"the lab did not start: {reason}", hint=hint)
+    return operation_failed(f"the lab did not start: {reason}", hint=hint)

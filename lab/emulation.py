@@ -12,7 +12,7 @@ import platform
 import shutil
 from pathlib import Path
 
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from lab.shell import CommandError, run
 
 # What EC2 and the kernel call a processor, and its number in an ELF header (e_machine).
@@ -60,8 +60,8 @@ def of(program: Path) -> str:
 def ensure(arch: str) -> None:
     """Tell the kernel to run `arch`'s programs with qemu-user; nothing on a machine of that kind.
 
-    The setting is the host's, and is gone when the host starts anew. Raises world_failed where the
-    kernel or its container does not let us, or qemu-user is missing.
+    The setting is the host's, and is gone when the host starts anew. Raises KilnError (exit
+    status 1) where the kernel or its container does not allow it, or qemu-user is missing.
     """
     if not needed(arch) or _is_set(arch):
         return
@@ -74,7 +74,7 @@ def ensure(arch: str) -> None:
     except (CommandError, OSError) as failure:
         if _is_set(arch):  # by another build, in this moment
             return
-        raise world_failed(
+        raise operation_failed(
             f"the lab cannot run {arch} guests on this {here()} machine: its kernel takes no "
             f"binfmt_misc setting ({failure})",
             hint=f"build the {arch} rows on such a machine, or in AWS: ./invoke build --target aws",
@@ -132,7 +132,7 @@ def _interpreter(arch: str) -> Path:
     found = shutil.which(f"qemu-{machine(arch)}-static")
     if found:
         return Path(os.path.realpath(found))
-    raise world_failed(
+    raise operation_failed(
         f"the lab cannot run {arch} guests on this {here()} machine without qemu-user",
         hint="apt-get install qemu-user-static arch-test",
     )

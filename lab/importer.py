@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from lab import bases, distros, emulation
 from lab.mirror import ca
 from lab.shell import CommandError, run
@@ -44,8 +44,8 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
 
     It is the base for the processor that its own programs are for. Returns the folder that is the
     base from now on. Guests and AMIs that stand on the old base keep it. Raises KilnError when the
-    files are another distribution than was said or lack what a guest needs; world_failed when they
-    cannot be unpacked or fetched, or their programs cannot be run here.
+    files are another distribution than was said or lack what a guest needs (exit status 2), and
+    when they cannot be unpacked or fetched, or their programs cannot run here (exit status 1).
     """
     if (rootfs is None) == (mirror is None):
         raise KilnError(
@@ -54,7 +54,7 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
         )
     spec = distros.spec(distro)
     if os.geteuid() != 0:
-        raise world_failed("importing a root filesystem takes root", hint="run with sudo")
+        raise operation_failed("importing a root filesystem takes root", hint="run with sudo")
     home = bases.bases_dir()
     home.mkdir(parents=True, exist_ok=True)
     making = home / f".importing-{distro}-{os.getpid()}"
@@ -135,7 +135,7 @@ def _unpack(rootfs: Path, target: Path) -> None:
             run("tar", "--extract", f"--file={rootfs}", f"--directory={target}",
                 "--numeric-owner", "--preserve-permissions", "--xattrs", "--acls")  # fmt: skip
     except CommandError as failure:
-        raise world_failed(
+        raise operation_failed(
             f"{rootfs} cannot be unpacked: {failure}",
             hint="it has to be a folder or a tar archive (plain, gzip, xz, zstd)",
         ) from None
@@ -157,12 +157,12 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
                 suite, str(target), f"deb {mirror} {suite} {components}")  # fmt: skip
     except CommandError as failure:
         last = [line for line in str(failure).splitlines() if line.strip()][-3:]
-        raise world_failed(
+        raise operation_failed(
             f"{mirror} did not give a {distro} system: {' / '.join(last)}",
             hint="is it a mirror of that distribution, reachable from here?",
         ) from None
     except FileNotFoundError as failure:
-        raise world_failed(f"{failure.filename} is not installed") from None
+        raise operation_failed(f"{failure.filename} is not installed") from None
 
 
 def _dnf(release: str, mirror: str, target: Path) -> None:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from lab import aptsources, disks, distros, emulation, prune
 from lab.packages import deb
 from lab.shell import CommandError, run
@@ -61,13 +61,13 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
         with log.open("w") as output:
             done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
     except FileNotFoundError:
-        raise world_failed(
+        raise operation_failed(
             "mmdebstrap is not installed", hint="apt-get install mmdebstrap"
         ) from None
     if done.returncode != 0:
         delete(making)
         said = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
-        raise world_failed(
+        raise operation_failed(
             f"mmdebstrap could not make the common tree: {' / '.join(said[-3:]) or 'no reason'}",
             hint=f"its whole output is in {log}",
         )
@@ -87,7 +87,7 @@ def _of_family(tree: Path, family: str) -> Path:
             _apt(making, "purge", "--autoremove", *distros.tree()["al_only"])
         except CommandError as failure:
             shutil.rmtree(making, ignore_errors=True)
-            raise world_failed(f"cannot make the tree for {family}: {failure}") from None
+            raise operation_failed(f"cannot make the tree for {family}: {failure}") from None
         making.rename(without)
     return without
 
@@ -100,7 +100,7 @@ def delete(tree: Path) -> None:
     for point in disks.mounts(tree):
         run("umount", "--lazy", str(point), check=False)
     if left := disks.mounts(tree):
-        raise world_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
+        raise operation_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
     if tree.exists():
         shutil.rmtree(tree)
 

@@ -30,7 +30,7 @@ from typing import Any
 from devel.bench_xid import alone, contenders, together
 from devel.bench_xid.load import cpu_s, machine
 from devel.bench_xid.report import table
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 
 __all__ = ["run", "table"]
 
@@ -48,7 +48,7 @@ def run(
     the others counts. Raises KilnError (exit code 1) without root or without /dev/kmsg.
     """
     if os.geteuid() != 0 or not os.access("/dev/kmsg", os.R_OK | os.W_OK):
-        raise world_failed(
+        raise operation_failed(
             "the bench writes to /dev/kmsg", hint="run it as root on a Linux machine"
         )
     before, load_before, start = cpu_s(), os.getloadavg()[0], time.monotonic()

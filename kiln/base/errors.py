@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Iterable
 
 BAD_INPUT = 2
-WORLD_FAILED = 1
+OPERATION_FAILED = 1
 
 
 class KilnError(Exception):
     """A failure with a message for a person: what is wrong, where, and what to do.
 
-    `exit_code` is 2 when the user can mend the input, 1 when the outside world failed.
+    `exit_code` is 2 for invalid input, and 1 for an operation that failed.
     """
 
     def __init__(self, message: str, *, hint: str = "", exit_code: int = BAD_INPUT) -> None:
@@ -25,9 +25,9 @@ class KilnError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
 
-def world_failed(message: str, *, hint: str = "") -> KilnError:
-    """A failure of something outside the program: AWS, the network, a disk, a guest."""
-    return KilnError(message, hint=hint, exit_code=WORLD_FAILED)
+def operation_failed(message: str, *, hint: str = "") -> KilnError:
+    """An operation that failed: a request to AWS, a download, a disk, a guest. Exit status 1."""
+    return KilnError(message, hint=hint, exit_code=OPERATION_FAILED)
 
 
 # What other tools call the same thing: no letters in common, so no likeness finds it.

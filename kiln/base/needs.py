@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 
 # Where a system's own tools are that a user's PATH may leave out.
@@ -50,12 +49,12 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     line = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"
     if not install or not shutil.which("apt-get"):
         refused = "--no-install was given" if not install else "there is no apt-get here to use"
-        raise world_failed(
+        raise operation_failed(
             f"missing on this machine, and {refused}:\n{reasons}", hint=f"run: sudo sh -c '{line}'"
         )
     sudo = [] if os.geteuid() == 0 else ["sudo"]
     if sudo and not shutil.which("sudo"):
-        raise world_failed(f"missing on this machine:\n{reasons}", hint=f"run as root: {line}")
+        raise operation_failed(f"missing on this machine:\n{reasons}", hint=f"run as root: {line}")
     say(f"installing with apt-get:\n{reasons}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in (
@@ -72,32 +71,10 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
         )
         if done.returncode:
             said = [part for part in (done.stderr + done.stdout).splitlines() if part.strip()]
-            raise world_failed(
+            raise operation_failed(
                 f"{' '.join(step)} failed: {said[-1] if said else done.returncode}",
                 hint=f"mend apt, or install by hand: {line}",
             )
-
-
-def lab_can_run() -> None:
-    """Can this machine run guests at all?
-
-    Raises KilnError (exit code 1) naming the need that is missing and what works without it.
-    """
-    lacking = None
-    if not sys.platform.startswith("linux"):
-        lacking = f"Linux (this is {sys.platform})"
-    elif os.geteuid() != 0:
-        lacking = "root (namespaces, mounts and a bridge are made): run it with sudo"
-    elif not Path("/proc/self/ns/net").exists() or not Path("/proc/self/ns/pid").exists():
-        lacking = "network and process namespaces in the kernel"
-    elif "overlay" not in Path("/proc/filesystems").read_text() and not _loads("overlay"):
-        lacking = "the overlay filesystem in the kernel"
-    if lacking:
-        raise world_failed(
-            f"the lab cannot run here: it needs {lacking}",
-            hint="without it work: list, check, render, validate, and building in AWS "
-            "(--target aws)",
-        )
 
 
 def free_disk(folder: Path, gib: float) -> None:
@@ -106,7 +83,7 @@ def free_disk(folder: Path, gib: float) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30
     if free < gib:
-        raise world_failed(
+        raise operation_failed(
             f"the disk is full: {free:.1f} GiB are free at {folder}, a lab build needs {gib:g}",
             hint="make room, `./invoke lab.clean` deletes the lab's AMIs, or point "
             "KILN_LAB_STATE at another disk",
@@ -120,7 +97,3 @@ def _found(command: str) -> bool:
 def _with_sbin() -> None:
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join([*path, *(p for p in _SBIN if p not in path)])
-
-
-def _loads(module: str) -> bool:
-    return subprocess.run(["modprobe", module], capture_output=True, check=False).returncode == 0

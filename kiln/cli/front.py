@@ -18,7 +18,7 @@ from typing import Any
 from invoke import Context, Exit, Program, Task
 from invoke.exceptions import ParseError
 
-from kiln.base.errors import BAD_INPUT, WORLD_FAILED, KilnError
+from kiln.base.errors import BAD_INPUT, OPERATION_FAILED, KilnError
 
 # The tasks whose one word may be left out, and the flag it stands for.
 _LEFT_OUT = {"lab.shell": "--instance", "lab.logs": "--instance", "bench": "--what"}
@@ -104,19 +104,19 @@ def guarded(body: Callable[[], int | None]) -> int:
     except KilnError as error:
         return _refuse(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _refuse("interrupted", WORLD_FAILED)
+        return _refuse("interrupted", OPERATION_FAILED)
     except BrokenPipeError:
         # `| head` has seen enough; Python would complain again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return WORLD_FAILED
+        return OPERATION_FAILED
     except OSError as error:
         if error.errno == errno.ENOSPC:
             return _refuse(
                 f"the disk is full: {error.filename or 'while writing'}\n  make room and try again",
-                WORLD_FAILED,
+                OPERATION_FAILED,
             )
         if error.filename is not None:
-            return _refuse(f"{error.filename}: {error.strerror}", WORLD_FAILED)
+            return _refuse(f"{error.filename}: {error.strerror}", OPERATION_FAILED)
         raise
 
 

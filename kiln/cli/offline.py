@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import yaml
 
 from kiln import mig
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.xid import explain
 
@@ -51,7 +51,7 @@ def _read(events: Iterator[dict[str, Any]], file: str) -> Iterator[dict[str, Any
     try:
         yield from events
     except OSError as error:
-        raise world_failed(f"{file}: {error.strerror}") from None
+        raise operation_failed(f"{file}: {error.strerror}") from None
 
 
 def _event_line(event: dict[str, Any]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud.target import Target
 
 if TYPE_CHECKING:
@@ -53,20 +52,6 @@ def ssm(target: Target) -> SSMClient:
     return client
 
 
-def make_clients_ahead(target: Target) -> None:
-    """Make the clients that every build needs in the background: it takes a fifth of a second.
-
-    What goes wrong there goes wrong again, and is told, where the client is first used.
-    """
-
-    def make() -> None:
-        with suppress(Exception):
-            ssm(target)
-            ec2(target)
-
-    Thread(target=make, daemon=True).start()
-
-
 def account(target: Target) -> str:
     """The account id that the credentials belong to.
 
@@ -88,15 +73,15 @@ def explained(what: str) -> Iterator[None]:
     except ClientError as error:
         code = error.response["Error"].get("Code", "")
         message = error.response["Error"].get("Message", str(error))
-        raise world_failed(
+        raise operation_failed(
             f"{what}: {error.operation_name} answered {code}: {message}", hint=_HINTS.get(code, "")
         ) from None
     except (BotoCoreError, ResponseParserError) as error:
-        raise world_failed(f"{what}: {error}") from None
+        raise operation_failed(f"{what}: {error}") from None
 
 
 def find_credentials() -> str | None:
-    """How boto3 would sign (env, shared-credentials-file, sso, iam-role, …); None: not at all."""
+    """How boto3 would sign (env, shared-credentials-file, sso, iam-role, …); None if it cannot."""
     import boto3
     from botocore.exceptions import BotoCoreError
 
@@ -106,34 +91,44 @@ def find_credentials() -> str | None:
     try:
         found = boto3.Session().get_credentials()
     except BotoCoreError as error:
-        raise bad_configuration(error) from None
+        raise _bad_configuration(error) from None
     return found.method if found else None
 
 
-def bad_configuration(error: Exception) -> KilnError:
-    """What to say of a configuration file or profile that botocore does not take."""
+def profile_region() -> str | None:
+    """The region of the user's profile; None if it has none.
+
+    Raises KilnError (exit status 2) for a configuration that botocore does not accept.
+    """
+    import botocore.session
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        region = botocore.session.Session().get_config_variable("region")
+    except BotoCoreError as error:
+        raise _bad_configuration(error) from None
+    return str(region) if region else None
+
+
+def _bad_configuration(error: Exception) -> KilnError:
+    """The error for a configuration file or profile that botocore does not accept."""
     return KilnError(
         f"the AWS configuration cannot be used: {error}",
-        hint="mend it, or build in the lab with --target lab",
+        hint="correct it, or build in the lab with --target lab",
     )
 
 
 @cache
 def _client(service: str, target: Target) -> Any:
-    """One a service and target: it costs more than most calls, and threads may share it."""
+    """One client per service and target: making one costs more than most calls."""
     import boto3
     from botocore.config import Config
 
-    given: dict[str, Any] = {}
-    if target.endpoint:
-        given = {
-            "endpoint_url": target.endpoint,
-            "aws_access_key_id": "kiln-lab",
-            "aws_secret_access_key": "kiln-lab",
-        }
     config = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10)
     session: Any = boto3.Session()
-    return session.client(service, region_name=target.region, config=config, **given)
+    return session.client(
+        service, region_name=target.region, config=config, **target.client_settings()
+    )
 
 
 def _on_ec2() -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import stopping
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
 from kiln.cloud import aws, resources
 from kiln.cloud.resources import Access
@@ -140,9 +140,9 @@ def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Sto
                 return str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"])
             if state != "pending":
                 reason = instance.get("StateReason", {}).get("Message", "no reason given")
-                raise world_failed(f"{instance_id} went to {state} while booting: {reason}")
-            stop.sleep(resources.pause(target))
-    raise world_failed(f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s")
+                raise operation_failed(f"{instance_id} went to {state} while booting: {reason}")
+            stop.sleep(target.poll_seconds)
+    raise operation_failed(f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s")
 
 
 def _wait_for_ssh(machine: Machine, stop: Stop) -> None:
@@ -156,7 +156,7 @@ def _wait_for_ssh(machine: Machine, stop: Stop) -> None:
                 return
             said = (error.strip().splitlines() or ["ssh failed"])[-1]
         stop.sleep(0.1)
-    raise world_failed(
+    raise operation_failed(
         f"{machine.instance_id} at {machine.address} does not answer over SSH after "
         f"{timeout:.0f} s: {said}",
         hint="is the security group reachable from here, and did cloud-init take the key?",

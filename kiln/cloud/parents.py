@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
-from kiln.cloud.target import Target
+from kiln.cloud.target import ParentAmi, Target
 
 
-@dataclass(frozen=True)
-class Source:
-    """The parent AMI as it is today, and how it was found."""
-
-    ami_id: str
-    name: str
-    created: str
-    found_by: str
-
-
-def resolve(recipe: Recipe, target: Target) -> Source:
+def resolve(recipe: Recipe, target: Target) -> ParentAmi:
     """Look the parent AMI up.
 
     Raises KilnError (exit code 1) when there is none, with the look-up that failed.
     """
     source = recipe.source_ami
-    if target.kind == "lab":
-        from lab import bridge
-
-        stand_in = bridge.source_of_a_lab_to_come(recipe)
-        if stand_in:
-            return stand_in
+    known = target.parent_without_request(recipe)
+    if known:
+        return known
     if source.ssm_parameter:
         ami_id = _from_parameter(recipe, target)
         images = _describe(recipe, target, ImageIds=[ami_id])
@@ -49,7 +34,7 @@ def resolve(recipe: Recipe, target: Target) -> Source:
     if not images:
         raise _not_found(recipe, target, "no image fits")
     newest = max(images, key=lambda image: str(image["CreationDate"]))
-    return Source(
+    return ParentAmi(
         ami_id=str(newest["ImageId"]),
         name=str(newest.get("Name", "")),
         created=str(newest["CreationDate"]),
@@ -85,9 +70,9 @@ def _describe(recipe: Recipe, target: Target, **query: object) -> list[dict[str,
 
 def _not_found(recipe: Recipe, target: Target, why: str) -> Exception:
     hint = f"see `source` of distro {recipe.distro.id} in {recipe.row.file}"
-    if target.kind == "lab":
-        hint += "; a lab that runs since before the matrix changed does not know it: lab.down"
-    return world_failed(
+    if target.missing_parent_hint:
+        hint += f"; {target.missing_parent_hint}"
+    return operation_failed(
         f"source AMI not found for {recipe.name} in {target.region}: {recipe.source_ami}: {why}",
         hint=hint,
     )

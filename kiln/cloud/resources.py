@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import shutil
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud import aws
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 RUN_TAG = "kiln:run-id"
 # Seconds; EC2 says nothing of how long a termination may take, minutes are usual.
 _TERMINATE_TIMEOUT = 600
-# AWS's own "what is my address": https://checkip.amazonaws.com
-_CHECK_IP = "https://checkip.amazonaws.com"
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ def make_access(run: Run, target: Target, subnet_id: str | None = None) -> Acces
     Raises KilnError (exit code 1) when AWS refuses, or this machine's address is unknown.
     """
     client = aws.ec2(target)
-    cidr = _own_address(target)
+    cidr = target.own_cidr()
     with aws.explained("the key pair could not be made"):
         key = client.create_key_pair(
             KeyName=f"kiln-{run.id}",
@@ -132,11 +128,6 @@ def left(run_id: str, target: Target, *, amis: bool) -> list[str]:
     return found
 
 
-def pause(target: Target) -> float:
-    """Seconds between two questions whether EC2 is done: the lab may be asked often."""
-    return 2.0 if target.kind == "aws" else 0.1
-
-
 def forget_key(run: Run) -> None:
     """Delete the private key of a run from this machine."""
     shutil.rmtree(run.folder / "ssh", ignore_errors=True)
@@ -211,8 +202,10 @@ def _terminate(client: EC2Client, run_id: str, target: Target) -> list[str]:
         deadline = time.monotonic() + _TERMINATE_TIMEOUT
         while any(one["InstanceId"] in ids for one in _alive(client, run_id)):
             if time.monotonic() > deadline:
-                raise world_failed(f"{', '.join(ids)} is still there {_TERMINATE_TIMEOUT} s after")
-            time.sleep(pause(target))
+                raise operation_failed(
+                    f"{', '.join(ids)} is still there {_TERMINATE_TIMEOUT} s after"
+                )
+            time.sleep(target.poll_seconds)
     return [f"instance {one}" for one in ids]
 
 
@@ -311,23 +304,7 @@ def _vpc(client: EC2Client, subnet_id: str | None) -> str:
         return client.describe_subnets(SubnetIds=[subnet_id])["Subnets"][0]["VpcId"]
     found = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     if not found:
-        raise world_failed(
+        raise operation_failed(
             "this region has no default VPC", hint="name a subnet with --subnet-id subnet-…"
         )
     return found[0]["VpcId"]
-
-
-def _own_address(target: Target) -> str:
-    """The address that EC2 sees this machine under, as a /32."""
-    if target.kind == "lab":
-        from lab import settings
-
-        return f"{settings.current().gateway}/32"
-    try:
-        with urllib.request.urlopen(_CHECK_IP, timeout=10) as answer:
-            return f"{ipaddress.ip_address(answer.read().decode().strip())}/32"
-    except (OSError, ValueError) as error:
-        raise world_failed(
-            f"this machine's public address is unknown ({_CHECK_IP}: {error})",
-            hint="SSH is opened to this one address only, never to 0.0.0.0/0",
-        ) from None

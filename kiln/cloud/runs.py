@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from kiln.base.paths import ROOT, build_dir
 from kiln.cloud.target import Target
 
@@ -60,7 +60,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
     with (parent / ".lock").open("a+") as lock:
         if not _locked(lock):
             lock.seek(0)
-            raise world_failed(
+            raise operation_failed(
                 f"{recipe} is being built already: {lock.read().strip()}",
                 hint="wait for it, or stop it with Ctrl-C: it cleans up after itself",
             ) from None
@@ -76,6 +76,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
             "run_id": run.id,
             "target": target.kind,
             "place": target.place,
+            "where": target.where,
             "region": target.region,
             "amis": True,
         }
@@ -107,13 +108,7 @@ class DeadRun:
     region: str
     amis: bool
     state: Path
-
-    @property
-    def where(self) -> str:
-        """The account and region, or the lab, in words."""
-        if self.target == "lab":
-            return f"the lab at {self.place}"
-        return f"AWS, account {self.place}, region {self.region}"
+    where: str = "another place"
 
 
 def dead() -> list[DeadRun]:

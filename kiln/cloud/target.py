@@ -1,92 +1,119 @@
-"""Where a build happens: in AWS, or in the lab on this machine."""
+"""Where a build happens: the protocol that AWS and the lab both implement.
+
+`kiln/cloud/aws_target.py` is AWS, `lab/target.py` is the lab on this machine, and
+`kiln/cli/targets.py` chooses between them. Nothing else in `kiln/` knows which of the two it has.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
-from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.recipe import Recipe
 
 DEFAULT_REGION = "us-east-1"
-KINDS = ("auto", "aws", "lab")
 
 
 @dataclass(frozen=True)
-class Target:
-    """AWS or the lab, and why it was chosen.
+class ParentAmi:
+    """The parent AMI of a recipe as it is today, and how it was looked up."""
 
-    `endpoint` is set for the lab alone, `account` for AWS alone, once it was asked for.
-    """
+    ami_id: str
+    name: str
+    created: str
+    found_by: str
 
-    kind: str
-    why: str
-    region: str
-    endpoint: str | None = None
-    account: str | None = None
+
+@dataclass(frozen=True)
+class PackerInputs:
+    """What Packer gets besides a recipe's HCL: variable files, and the whole environment."""
+
+    var_files: tuple[Path, ...]
+    environment: Mapping[str, str]
+
+
+class Target(Protocol):
+    """A place with an EC2 API in which AMIs are built and checked. Hashable and immutable."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def kind(self) -> str:
+        """`aws` or `lab`: what records, tags and expectations call this target."""
+
+    @property
+    def why(self) -> str:
+        """Why this target was chosen, in a few words."""
+
+    @property
+    def region(self) -> str:
+        """The AWS region, also of the lab."""
 
     @property
     def place(self) -> str | None:
-        """The account or the lab: what was made there is found nowhere else."""
-        return self.endpoint or self.account
+        """The account id or the lab's endpoint: resources made in one place are in no other.
+
+        None until `identified` has asked AWS for the account.
+        """
+
+    @property
+    def where(self) -> str:
+        """The place and region in words, for messages."""
+
+    @property
+    def image_note(self) -> str:
+        """What a reader of a result must know about AMIs of this target; empty for AWS."""
+
+    @property
+    def bills(self) -> bool:
+        """Whether a launch costs money, so that a build must announce it."""
+
+    @property
+    def poll_seconds(self) -> float:
+        """Seconds between two requests that ask whether EC2 has finished something."""
+
+    @property
+    def missing_parent_hint(self) -> str:
+        """What else can be the reason that a parent AMI is not found; may be empty."""
+
+    def client_settings(self) -> Mapping[str, str]:
+        """Keyword arguments of `boto3.Session.client` besides the region: endpoint, keys."""
+
+    def in_region(self, region: str) -> Target:
+        """The same target in another region."""
+
+    def identified(self) -> Target:
+        """The target with `place` known. Raises KilnError (exit status 1) if AWS refuses."""
 
     def emulates(self, arch: str) -> str | None:
-        """What stands in for a processor of `arch`, in a few words; None in AWS.
+        """What emulates a processor of `arch` here, in a few words; None if it is native."""
 
-        In the lab it is None too on a machine of that kind.
+    def check_host(self) -> None:
+        """Raises KilnError (exit status 1) if this machine cannot run the target at all."""
+
+    def host_packages(self, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+        """Groups of host-packages.yaml that builds of `recipes` need besides Packer and SSH."""
+
+    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+        """Start the target and make ahead what builds of `recipes` will use.
+
+        Raises KilnError (exit status 1) if that fails, or if the disk is too full for it.
         """
-        from lab import emulation
 
-        return emulation.by(arch) if self.kind == "lab" else None
+    @property
+    def preparation(self) -> str | None:
+        """The name of the stage in which `prepare` runs; None if there is nothing to prepare."""
 
-    def __str__(self) -> str:
-        if self.kind == "lab":
-            return f"target: lab on this machine ({self.why}); nothing of this is in AWS"
-        return f"target: AWS, region {self.region} ({self.why})"
+    def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
+        """The parent AMI if it can be named without asking EC2; None means: ask EC2."""
 
+    def own_cidr(self) -> str:
+        """The address, as a /32, that EC2 sees this machine under: SSH is opened to it alone.
 
-def choose(wanted: str = "auto", region: str | None = None) -> Target:
-    """The target for `--target`; `auto` is AWS when boto3 finds credentials, else the lab.
+        Raises KilnError (exit status 1) if it cannot be determined.
+        """
 
-    Raises KilnError for an unknown target, and for `aws` without credentials.
-    """
-    from kiln.cloud import aws
-    from kiln.matrix import flags
-    from lab import settings
-
-    if wanted not in KINDS:
-        raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
-    flags.region(region)
-    endpoint = settings.current().endpoint
-    if wanted == "lab":
-        with contextlib.suppress(KilnError):  # the user's AWS configuration is no concern of it
-            region = region or _configured_region()
-        return Target("lab", "--target lab", region or DEFAULT_REGION, endpoint)
-    where = region or _configured_region()
-    if os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/") == endpoint:
-        return Target("lab", "AWS_ENDPOINT_URL is the lab's", where, endpoint)
-    method = aws.find_credentials()
-    if method:
-        return Target("aws", f"AWS credentials found: {method}", where)
-    if wanted == "aws":
-        raise KilnError(
-            "--target aws, but boto3 finds no AWS credentials",
-            hint="configure them (aws configure, aws sso login, AWS_PROFILE), or use --target lab",
-        )
-    return Target("lab", "no AWS credentials found", where, endpoint)
-
-
-def _configured_region() -> str:
-    """AWS_REGION and AWS_DEFAULT_REGION first, then the profile's region, then us-east-1."""
-    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if named:
-        return named
-    import botocore.session
-    from botocore.exceptions import BotoCoreError
-
-    from kiln.cloud import aws
-
-    try:
-        return botocore.session.Session().get_config_variable("region") or DEFAULT_REGION
-    except BotoCoreError as error:
-        raise aws.bad_configuration(error) from None
+    def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
+        """What Packer needs to build `recipe` here; variable files are written to `folder`."""

@@ -21,7 +21,7 @@ import yaml
 
 from kiln import components, facts
 from kiln.base import located
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Download
@@ -219,7 +219,7 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
     for entry in current["artifacts"]:
         got = seen.get(entry["url"])
         if got and entry.get("sha256") and got != entry["sha256"]:
-            raise world_failed(
+            raise operation_failed(
                 f"{entry['url']} does not have the locked sha256: expected {entry['sha256']}, "
                 f"the bake got {got}",
                 hint="look at why the vendor published it anew before you take its entry out of "

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 from kiln.base.stopping import Stop
 from kiln.packer.output import Event, parse, read_manifest
@@ -103,19 +103,19 @@ def find() -> Packer:
         if version is None:
             others.append(path)
         elif version < _version(facts()["minimum"]):
-            raise world_failed(
+            raise operation_failed(
                 f"Packer {'.'.join(map(str, version))} at {path} is too old",
                 hint=f"AMI Kiln needs {facts()['minimum']} or newer: {_how_to_install()}",
             )
         else:
             return Packer(path, version)
     if others:
-        raise world_failed(
+        raise operation_failed(
             f"{', '.join(map(str, others))} is not HashiCorp's Packer"
             + (" (cracklib has a program of that name)" if not named else ""),
             hint=f"{_how_to_install()}, or set KILN_PACKER to its path",
         )
-    raise world_failed("there is no packer on PATH", hint=_how_to_install())
+    raise operation_failed("there is no packer on PATH", hint=_how_to_install())
 
 
 def command(
@@ -142,7 +142,7 @@ def install_plugins(packer: Packer, folder: Path) -> None:
     if packer.has_plugins:
         done = _run([str(packer.path), "init", "."], folder)
         if done.returncode:
-            raise world_failed(
+            raise operation_failed(
                 f"{packer} could not install its amazon plugin: {_last_words(done)}",
                 hint="run `packer init .` there by hand; it downloads from github.com/hashicorp",
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kiln.base import stopping
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import AMI_TESTS, ROOT
 from kiln.base.stopping import Stop
 from kiln.cloud.machine import Machine
@@ -151,7 +151,7 @@ def run_checks(
     # pytest's word and its report have to agree: a crash in between must not look like a pass.
     if not checks or failed != (process.returncode != 0):
         said = [line.strip() for line in output if line.strip()]
-        raise world_failed(
+        raise operation_failed(
             f"the checks did not run to their end: {said[-1] if said else 'no output'}",
             hint=f"see {folder / 'checks.log'}",
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from typing import Any
 
 from kiln.base import stopping
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import packer_dir
 from kiln.base.progress import Stage
 from kiln.base.stopping import Stop, StoppedError
@@ -53,12 +52,7 @@ def bake(
     for name in ("subnet_id", "kms_key_id", "iam_instance_profile"):
         if getattr(plan.options, name):
             variables[name] = getattr(plan.options, name)
-    var_files, environment = [], {**os.environ}
-    if target.kind == "lab":
-        from lab import bridge
-
-        var_files = [bridge.write_variables(run.folder, plan.recipe)]
-        environment = bridge.packer_environment()
+    inputs = target.packer_inputs(run.folder, plan.recipe)
     folder = packer_dir() / plan.recipe.name
     program.install_plugins(found, folder)
     log = run.folder / "packer.log"
@@ -82,10 +76,10 @@ def bake(
         log=log,
         manifest=run.folder / "manifest.json",
         variables=variables,
-        var_files=var_files,
+        var_files=list(inputs.var_files),
         on_event=on_event,
         stop=stop,
-        environment={**environment, **stopping.environment(run.id)},
+        environment={**inputs.environment, **stopping.environment(run.id)},
     )
     if result.interrupted:
         raise StoppedError(*launched)
@@ -95,7 +89,7 @@ def bake(
         if not blame:
             with contextlib.suppress(KilnError):
                 last = "; ".join([last, *resources.ended_by_ec2(target, run.id)])
-        raise world_failed(
+        raise operation_failed(
             f"{plan.recipe.name}: packer build failed: {last}",
             hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
         )

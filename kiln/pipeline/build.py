@@ -15,8 +15,7 @@ from kiln.base.findings import errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
-from kiln.cloud import aws
-from kiln.cloud.target import Target, choose
+from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
 from kiln.packer import program
@@ -24,7 +23,6 @@ from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.plan import Options, Plan
 
-_LAB_NEEDS_GIB = 4
 _AT_ONCE = 4
 
 
@@ -32,26 +30,23 @@ def run(
     recipes: list[Recipe],
     options: Options,
     *,
-    target_kind: str,
-    region: str | None,
+    target: Target,
     install: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
     """Build these recipes (or show the plan); the exit code."""
     progress = Progress()
-    target = choose(target_kind, region)
     progress.say(str(target))
     _compatible(recipes, options)
-    if target.kind == "aws":
+    if target.bills:
         for recipe in recipes:
             bakes = options.instance_type or recipe.instance_type
             checks = options.verify_instance_type or recipe.verify_instance_type
             kinds = " and ".join(dict.fromkeys([bakes, checks]))
             progress.say(f"will launch: {kinds} in {target.region} for {recipe.name}")
-        target = replace(target, account=aws.account(target))
-        progress.say(f"account: {target.account}")
-    aws.make_clients_ahead(target)
+        target = target.identified()
+        progress.say(f"account: {target.place}")
     if dry_run:
         _print_plans([planning.plan(recipe, target, options) for recipe in recipes], as_json)
         return 0
@@ -124,22 +119,14 @@ def _first_line(text: str) -> str:
 def _ready(
     recipes: list[Recipe], target: Target, progress: Progress, *, install: bool
 ) -> program.Packer:
-    """Install what is missing here; for the lab, bring it up with what the recipes need."""
-    if target.kind == "lab":
-        needs.lab_can_run()
-    groups = ["packer", "ssh"]
-    if target.kind == "lab":
-        foreign = sorted({one.arch for one in recipes if target.emulates(one.arch)})
-        groups += ["lab", *(f"emulate_{arch}" for arch in foreign)]
+    """Install what is missing here, and let the target prepare what the recipes need."""
+    target.check_host()
+    groups = ("packer", "ssh", *target.host_packages(recipes))
     needs.ensure(*groups, install=install, say=progress.say)
     found = program.find()
-    if target.kind == "lab":
-        from lab import bridge, settings
-
-        needs.free_disk(settings.current().root, _LAB_NEEDS_GIB)
-        with progress.stage("lab") as stage:
-            for recipe in recipes:
-                bridge.prepare(recipe, say=stage.line)
+    if target.preparation:
+        with progress.stage(target.preparation) as stage:
+            target.prepare(recipes, stage.line)
     return found
 
 

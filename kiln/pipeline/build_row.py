@@ -10,12 +10,12 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from kiln.base import stopping
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.findings import errors
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
@@ -62,7 +62,7 @@ def build(plan: Plan, found: Packer, progress: Progress, stop: Stop | None = Non
     stop = stop or Stop()
     recipe, target = plan.recipe, plan.target
     if stop.is_set():
-        raise world_failed(f"{recipe.name}: interrupted", hint="it had not begun")
+        raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     with runs.started(recipe.name, target) as run:
         data = _first_facts(plan, found, run)
         # An AMI that nobody checked is half-made; one whose checks failed is kept to be looked at.
@@ -208,7 +208,7 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
             )
             continue
         stopping.end_processes(dead.run_id)
-        done = resources.remove(dead.run_id, replace(target, region=dead.region), amis=dead.amis)
+        done = resources.remove(dead.run_id, target.in_region(dead.region), amis=dead.amis)
         shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
         if done.removed:
             progress.say(f"run {dead.run_id} had not cleaned up; removed {', '.join(done.removed)}")
@@ -267,7 +267,7 @@ def _cleaned_up(
         if interrupted:
             said = [*error.args, *(one for one in done.removed if one not in error.args)]
             hint = f"cleaned up: {', '.join(said) or 'nothing had been made'}"
-            raise world_failed(
+            raise operation_failed(
                 f"{data['recipe']['name']}: interrupted",
                 hint="not everything is removed: see above" if done.failures else hint,
             ) from None

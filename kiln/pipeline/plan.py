@@ -9,8 +9,7 @@ from kiln import components
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud import parents
-from kiln.cloud.parents import Source
-from kiln.cloud.target import Target
+from kiln.cloud.target import ParentAmi, Target
 from kiln.packer import render
 
 
@@ -32,7 +31,7 @@ class Plan:
 
     recipe: Recipe
     target: Target
-    source: Source
+    source: ParentAmi
     instance_type: str
     verify_instance_type: str
     digest: str

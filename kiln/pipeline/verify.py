@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from kiln.base import needs
-from kiln.base.errors import world_failed
+from kiln.base.errors import operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
 from kiln.cloud import aws
-from kiln.cloud.target import choose
+from kiln.cloud.target import Target
 from kiln.matrix import flags, load
 from kiln.pipeline import ami_checks, build_row
 from kiln.pipeline import build as builds
@@ -20,8 +19,7 @@ def run(
     ami_id: str,
     instance_type: str | None,
     *,
-    target_kind: str,
-    region: str | None,
+    target: Target,
     install: bool,
     as_json: bool,
 ) -> int:
@@ -29,27 +27,21 @@ def run(
     flags.ami(ami_id)
     flags.instance_type("instance-type", instance_type)
     progress = Progress()
-    target = choose(target_kind, region)
     progress.say(str(target))
-    needs.ensure("ssh", install=install, say=progress.say)
-    if target.kind == "lab":
-        from lab import control
-
-        needs.lab_can_run()
-        needs.ensure("lab", install=install, say=progress.say)
-        control.up()
+    target.check_host()
+    needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
+    target.prepare([], progress.say)
     with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
         images = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"]
     if not images:
-        raise world_failed(f"there is no AMI {ami_id} in {target.region}")
+        raise operation_failed(f"there is no AMI {ami_id} in {target.region}")
     tags = {tag["Key"]: tag["Value"] for tag in images[0].get("Tags", [])}
     recipe = ami_checks.recipe_on(tags, load.load_recipes())
-    if target.emulates(recipe.arch):
-        needs.ensure(f"emulate_{recipe.arch}", install=install, say=progress.say)
-    if target.kind == "aws":
+    needs.ensure(*target.host_packages([recipe]), install=install, say=progress.say)
+    if target.bills:
         kind = instance_type or recipe.verify_instance_type
         progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
-        target = replace(target, account=aws.account(target))
+        target = target.identified()
     build_row.clean_dead_runs(target, progress)
     stop = Stop()
     with on_signals(stop):

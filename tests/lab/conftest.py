@@ -18,10 +18,9 @@ import pytest
 import yaml
 from xdist.scheduler import LoadFileScheduling
 
-from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE
-from lab import control, settings
+from lab import control, host, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
@@ -80,7 +79,7 @@ class Guest:
 def lab_of_the_tests() -> settings.Lab:
     """The lab of these tests, up or not; skips where there can be none."""
     try:
-        needs.lab_can_run()
+        host.can_run()
     except KilnError as error:
         pytest.skip(str(error))
     return settings.current()

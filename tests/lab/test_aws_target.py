@@ -19,8 +19,9 @@ import yaml
 from conftest import inventory, slim_checkout, users_environment
 
 from kiln.matrix import load
-from lab import bridge, mirror
+from lab import mirror, settings
 from lab.settings import Lab
+from lab.target import LabTarget
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 Built = tuple[subprocess.CompletedProcess[str], dict[str, set[str]]]
@@ -44,7 +45,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a user with credentials, on a machine that reaches AWS."""
     (recipe,) = (one for one in load.load_recipes() if one.name == AL2)
-    bridge.prepare(recipe)
+    LabTarget("a test", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
     home = tmp_path_factory.mktemp("home")
     with aws_front.serve(lab) as way:
         yield (

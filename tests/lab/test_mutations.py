@@ -22,7 +22,8 @@ from mutations import Mutation, Plan, Round
 
 from kiln.base.paths import AMI_TESTS
 from kiln.base.stopping import Stop
-from kiln.cloud import machine, resources, target
+from kiln.cli import targets
+from kiln.cloud import machine, resources
 from kiln.matrix import load
 from kiln.pipeline import ami_checks
 
@@ -59,7 +60,7 @@ def broken(
     def guest(name: str, made: tuple[Mutation, ...]) -> Round:
         folder = home / name
         (folder / "ssh").mkdir(parents=True)
-        where = target.choose("lab")
+        where = targets.choose("lab")
         stop = Stop()
         with machine.booted(
             ami,

@@ -10,7 +10,7 @@ import pytest
 
 from devel import bench
 from devel.bench import Figure
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 
 LOG = """\
 {0} Launching a source AWS instance...
@@ -87,7 +87,7 @@ def test_validate_is_held_against_packers_own_time_on_all_cores() -> None:
 
 def fake_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_lab() -> list[Figure]:
-        raise world_failed("the lab cannot run here: it needs root", hint="use sudo")
+        raise operation_failed("the lab cannot run here: it needs root", hint="use sudo")
 
     monkeypatch.setattr(bench, "list_figures", lambda: [bench.list_figure(0.1, 0.1)])
     monkeypatch.setattr(bench, "validate_figures", lambda: [bench.validate_figure(6, 0.6, 20, 2)])

@@ -10,13 +10,15 @@ import pytest
 
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
+from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.pipeline import build
 from lab import emulation
+from lab.target import LabTarget
 
-LAB = Target("lab", "--target lab", "us-east-1", "http://127.0.0.1:4602")
-AWS = Target("aws", "--target aws", "us-east-1")
+LAB = LabTarget("--target lab", "us-east-1", "http://127.0.0.1:4602")
+AWS = AwsTarget("--target aws", "us-east-1")
 ROWS = load_recipes(ROOT / "amis.yaml")
 MIXED = [row for row in ROWS if row.name.startswith("al2023-580")]
 

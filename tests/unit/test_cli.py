@@ -401,10 +401,10 @@ def test_the_lab_without_root_says_what_still_works() -> None:
         [str(ROOT / ".venv/bin/python"), "-c",
          # All is imported as root: root's own Python may lie where nobody else can read.
          "import os\n"
-         "from kiln.base import needs\n"
+         "from lab import host\n"
         "from kiln.cli import front\n"
          "os.seteuid(65534)\n"
-         "raise SystemExit(front.guarded(needs.lab_can_run))"],
+         "raise SystemExit(front.guarded(host.can_run))"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1

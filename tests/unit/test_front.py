@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from invoke import Context, Exit
 
-from kiln.base.errors import KilnError, world_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cli import front, offline
 
@@ -27,7 +27,7 @@ def raising(error: BaseException) -> Callable[[], int]:
     ("error", "code", "says"),
     [
         (KilnError("wrong", hint="mend it"), 2, "error: wrong\n  mend it\n"),
-        (world_failed("down"), 1, "error: down\n"),
+        (operation_failed("down"), 1, "error: down\n"),
         (KeyboardInterrupt(), 1, "error: interrupted\n"),
         (OSError(errno.ENOSPC, "No space left", "/b"), 1, "error: the disk is full: /b\n"),
         (OSError(errno.EROFS, "Read-only file system", "/c"), 1, "error: /c: Read-only file sys"),

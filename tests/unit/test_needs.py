@@ -9,6 +9,7 @@ import pytest
 
 from kiln.base import needs
 from kiln.base.errors import KilnError
+from lab import host
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_room_on_a_disk_is_asked_of_the_folder_that_is_there(tmp_path: Path) -> 
 
 
 def test_a_machine_that_is_no_linux_has_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs.sys, "platform", "darwin")
+    monkeypatch.setattr(host.sys, "platform", "darwin")
     with pytest.raises(KilnError, match=r"it needs Linux \(this is darwin\)") as caught:
-        needs.lab_can_run()
+        host.can_run()
     assert "list, check, render, validate, and building in AWS" in caught.value.hint

@@ -11,10 +11,10 @@ import pytest
 from kiln.base import paths
 from kiln.base.errors import KilnError
 from kiln.cloud import runs
-from kiln.cloud.target import Target
 from kiln.pipeline import record
+from lab.target import LabTarget
 
-LAB = Target("lab", "a test", "us-east-1", endpoint="http://127.0.0.1:4599")
+LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 ROW = "al2-510.47.03-cuda11.6-base-x86_64"
 
 

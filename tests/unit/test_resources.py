@@ -13,10 +13,10 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from kiln.cloud import resources
+from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
-from kiln.cloud.target import Target
 
-AWS = Target("aws", "a test", "eu-central-1", account="123456789012")
+AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
 MINE = "20261121T000000Z-aaaa"
 OTHERS = "20261121T000000Z-bbbb"
 
@@ -28,7 +28,7 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     # moto's thousand public AMIs take most of a second a test.
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-    monkeypatch.setattr(resources, "_own_address", lambda target: "192.0.2.7/32")
+    monkeypatch.setattr(AwsTarget, "own_cidr", lambda target: "192.0.2.7/32")
     with mock_aws():
         yield boto3.client("ec2", "eu-central-1")
 

@@ -13,10 +13,11 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.cloud import runs
-from kiln.cloud.target import Target
+from kiln.cloud.aws_target import AwsTarget
+from lab.target import LabTarget
 
-LAB = Target("lab", "a test", "us-east-1", endpoint="http://127.0.0.1:4599")
-AWS = Target("aws", "a test", "eu-west-1", account="123456789012")
+LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
+AWS = AwsTarget("a test", "eu-west-1", account="123456789012")
 ROW = "al2-510.47.03-cuda11.6-base-x86_64"
 
 
@@ -140,5 +141,5 @@ def test_the_commit_says_when_tracked_files_differ(
 def test_what_a_run_notes_is_no_secret(build_dir: Path) -> None:
     with runs.started(ROW, AWS) as run:
         assert set(json.loads(run.state.read_text())) == {
-            "run_id", "target", "place", "region", "amis"
+            "run_id", "target", "place", "where", "region", "amis"
         }  # fmt: skip

@@ -11,11 +11,11 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud.machine import Machine
-from kiln.cloud.target import Target
 from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import Check, Verdict
+from lab.target import LabTarget
 
-LAB = Target("lab", "a test", "us-east-1", endpoint="http://127.0.0.1:4599")
+LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 
 
 def verdict(*outcomes: str) -> Verdict:

@@ -1,0 +1,49 @@
+"""Chooses between AWS and the lab. This is the only module of `kiln/` that imports the lab."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.cloud import aws
+from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import DEFAULT_REGION, Target
+from kiln.matrix import flags
+from lab import settings
+from lab.target import LabTarget
+
+KINDS = ("auto", "aws", "lab")
+
+
+def choose(wanted: str = "auto", region: str | None = None) -> Target:
+    """The target for `--target`; `auto` is AWS if boto3 finds credentials, else the lab.
+
+    Raises KilnError (exit status 2) for an unknown target, and for `aws` without credentials.
+    """
+    if wanted not in KINDS:
+        raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
+    flags.region(region)
+    endpoint = settings.current().endpoint
+    if wanted == "lab":
+        with contextlib.suppress(KilnError):  # the lab does not use the user's AWS configuration
+            region = region or _configured_region()
+        return LabTarget("--target lab", region or DEFAULT_REGION, endpoint)
+    where = region or _configured_region()
+    if os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/") == endpoint:
+        return LabTarget("AWS_ENDPOINT_URL is the lab's", where, endpoint)
+    method = aws.find_credentials()
+    if method:
+        return AwsTarget(f"AWS credentials found: {method}", where)
+    if wanted == "aws":
+        raise KilnError(
+            "--target aws, but boto3 finds no AWS credentials",
+            hint="configure them (aws configure, aws sso login, AWS_PROFILE), or use --target lab",
+        )
+    return LabTarget("no AWS credentials found", where, endpoint)
+
+
+def _configured_region() -> str:
+    """AWS_REGION and AWS_DEFAULT_REGION first, then the profile's region, then us-east-1."""
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return named or aws.profile_region() or DEFAULT_REGION

@@ -1,0 +1,92 @@
+"""AWS as a target of builds."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kiln.base.errors import operation_failed
+from kiln.base.recipe import Recipe
+from kiln.cloud import aws
+from kiln.cloud.target import PackerInputs, ParentAmi
+
+# AWS's own "what is my address": https://checkip.amazonaws.com
+_CHECK_IP = "https://checkip.amazonaws.com"
+
+
+@dataclass(frozen=True)
+class AwsTarget:
+    """A region of AWS, reached with the credentials that boto3 finds. See `Target`."""
+
+    why: str
+    region: str
+    account: str | None = None
+
+    kind = "aws"
+    image_note = ""
+    bills = True
+    poll_seconds = 2.0
+    missing_parent_hint = ""
+    preparation = None
+
+    def __str__(self) -> str:
+        return f"target: AWS, region {self.region} ({self.why})"
+
+    @property
+    def place(self) -> str | None:
+        """See `Target`."""
+        return self.account
+
+    @property
+    def where(self) -> str:
+        """See `Target`."""
+        return f"AWS, account {self.account}, region {self.region}"
+
+    def client_settings(self) -> Mapping[str, str]:
+        """See `Target`: boto3's own configuration decides."""
+        return {}
+
+    def in_region(self, region: str) -> AwsTarget:
+        """See `Target`."""
+        return replace(self, region=region)
+
+    def identified(self) -> AwsTarget:
+        """See `Target`."""
+        return replace(self, account=aws.account(self))
+
+    def emulates(self, arch: str) -> str | None:
+        """See `Target`: AWS has machines of each processor."""
+        return None
+
+    def check_host(self) -> None:
+        """See `Target`: AWS asks nothing of this machine."""
+
+    def host_packages(self, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+        """See `Target`."""
+        return ()
+
+    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+        """See `Target`: AWS is up."""
+
+    def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
+        """See `Target`."""
+        return None
+
+    def own_cidr(self) -> str:
+        """See `Target`."""
+        try:
+            with urllib.request.urlopen(_CHECK_IP, timeout=10) as answer:
+                return f"{ipaddress.ip_address(answer.read().decode().strip())}/32"
+        except (OSError, ValueError) as error:
+            raise operation_failed(
+                f"this machine's public address is unknown ({_CHECK_IP}: {error})",
+                hint="SSH is opened to this one address only, never to 0.0.0.0/0",
+            ) from None
+
+    def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
+        """See `Target`: nothing but the user's own environment."""
+        return PackerInputs((), dict(os.environ))

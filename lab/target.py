@@ -1,0 +1,131 @@
+"""The lab as a target of builds: what AMI Kiln's pipeline needs to aim Packer and boto3 at it.
+
+One variable file and one environment are the only things that differ from a build in AWS; the HCL
+and the provisioners are the same. The protocol is `kiln/cloud/target.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kiln import components
+from kiln.base import needs
+from kiln.base.recipe import Recipe
+from kiln.cloud.target import DEFAULT_REGION, PackerInputs, ParentAmi
+from lab import bases, control, emulation, host, images, mirror
+from lab.settings import current
+
+_NEEDS_GIB = 4
+
+
+@dataclass(frozen=True)
+class LabTarget:
+    """The lab on this machine. See `kiln.cloud.target.Target`."""
+
+    why: str
+    region: str = DEFAULT_REGION
+    endpoint: str = ""
+
+    kind = "lab"
+    image_note = "an AMI of the lab on this machine"
+    bills = False
+    # The lab answers at once and may be asked often.
+    poll_seconds = 0.1
+    missing_parent_hint = (
+        "a lab that was started before the matrix changed does not know it: ./invoke lab.down"
+    )
+    preparation = "lab"
+
+    def __str__(self) -> str:
+        return f"target: lab on this machine ({self.why}); nothing of this is in AWS"
+
+    @property
+    def place(self) -> str:
+        """See `Target`."""
+        return self.endpoint
+
+    @property
+    def where(self) -> str:
+        """See `Target`."""
+        return f"the lab at {self.endpoint}"
+
+    def client_settings(self) -> Mapping[str, str]:
+        """See `Target`."""
+        return {
+            "endpoint_url": self.endpoint,
+            "aws_access_key_id": "kiln-lab",
+            "aws_secret_access_key": "kiln-lab",
+        }
+
+    def in_region(self, region: str) -> LabTarget:
+        """See `Target`."""
+        return replace(self, region=region)
+
+    def identified(self) -> LabTarget:
+        """See `Target`: the endpoint identifies a lab."""
+        return self
+
+    def emulates(self, arch: str) -> str | None:
+        """See `Target`."""
+        return emulation.by(arch)
+
+    def check_host(self) -> None:
+        """See `Target`."""
+        host.can_run()
+
+    def host_packages(self, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+        """See `Target`."""
+        emulated = sorted({recipe.arch for recipe in recipes if self.emulates(recipe.arch)})
+        return ("lab", *(f"emulate_{arch}" for arch in emulated))
+
+    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+        """See `Target`: starts the lab, makes root filesystems and the vendors' files."""
+        needs.free_disk(current().root, _NEEDS_GIB)
+        control.up()
+        for recipe in recipes:
+            bases.ensure(recipe.distro.id, recipe.arch, progress=say)
+            _hashes(recipe)
+
+    def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
+        """See `Target`: the stand-in of a lab that is down, so that a plan starts nothing."""
+        if control.status():
+            return None
+        (image,) = images.public_images([recipe])
+        return ParentAmi(image.id, image.name, images.PUBLIC_SINCE, str(recipe.source_ami))
+
+    def own_cidr(self) -> str:
+        """See `Target`: guests see this machine under the bridge's address."""
+        return f"{current().gateway}/32"
+
+    def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
+        """See `Target`: lab.pkrvars.json, and the lab's keys instead of any of the user's."""
+        path = folder / "lab.pkrvars.json"
+        path.write_text(json.dumps(self._variables(recipe), indent=2) + "\n")
+        own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        return PackerInputs((path,), {**own, **control.environment(current())})
+
+    def _variables(self, recipe: Recipe) -> dict[str, object]:
+        return {
+            "custom_endpoint_ec2": self.endpoint,
+            "skip_metadata_api_check": True,
+            "skip_region_validation": True,
+            "skip_credential_validation": True,
+            "poll_seconds": 1,
+            # A guest is up again by then; Packer retries one that is down after two seconds.
+            "reboot_pause": "2s",
+            "sha256": _hashes(recipe),
+            "signing_keys": mirror.key_fingerprints(),
+        }
+
+
+def _hashes(recipe: Recipe) -> dict[str, str]:
+    """SHA-256 of each file the bake downloads, as the lab's mirror serves it, by URL."""
+    return {
+        download.url: mirror.sha256(download.url)
+        for name in recipe.components
+        for download in components.get(name).for_recipe(recipe).downloads
+    }
