@@ -77,9 +77,9 @@ class LabTarget:
         """See `Target`."""
         host.can_run()
 
-    def host_packages(self, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+    def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
         """See `Target`."""
-        emulated = sorted({recipe.arch for recipe in recipes if self.emulates(recipe.arch)})
+        emulated = sorted({arch for arch in arches if self.emulates(arch)})
         return ("lab", *(f"emulate_{arch}" for arch in emulated))
 
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:

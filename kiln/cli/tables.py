@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.recipe import Recipe
+from kiln.pipeline.record import Record
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Record = Mapping[str, Any]
 NOT_BUILT = "not built"
 _STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
 
@@ -18,10 +18,9 @@ _STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
 def rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> list[dict[str, Any]]:
     """One mapping per recipe, as `list --json` prints it.
 
-    `records` maps a recipe's name to the record of its last build, which has `status`
-    (verified, failed or unverified), `finished` (ISO 8601) and `ami_id`.
+    `records` maps a recipe's name to the record of its last build.
     """
-    return [_row(recipe, records.get(recipe.name) or {}) for recipe in recipes]
+    return [_row(recipe, records.get(recipe.name)) for recipe in recipes]
 
 
 def table(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> Table:
@@ -55,7 +54,7 @@ def table(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> Ta
     return found
 
 
-def _row(recipe: Recipe, record: Record) -> dict[str, Any]:
+def _row(recipe: Recipe, record: Record | None) -> dict[str, Any]:
     return {
         "name": recipe.name,
         "distro": recipe.distro.id,
@@ -67,8 +66,8 @@ def _row(recipe: Recipe, record: Record) -> dict[str, Any]:
         "flavor": recipe.flavor,
         "arch": recipe.arch,
         "last_build": {
-            "status": record.get("status", NOT_BUILT),
-            "finished": record.get("finished"),
-            "ami_id": record.get("ami_id"),
+            "status": record.status if record else NOT_BUILT,
+            "finished": record.finished if record else None,
+            "ami_id": record.ami_id if record else None,
         },
     }

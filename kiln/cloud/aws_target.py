@@ -65,7 +65,7 @@ class AwsTarget:
     def check_host(self) -> None:
         """See `Target`: AWS asks nothing of this machine."""
 
-    def host_packages(self, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+    def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
         """See `Target`."""
         return ()
 

@@ -93,8 +93,8 @@ class Target(Protocol):
     def check_host(self) -> None:
         """Raises KilnError (exit status 1) if this machine cannot run the target at all."""
 
-    def host_packages(self, recipes: Sequence[Recipe]) -> tuple[str, ...]:
-        """Groups of host-packages.yaml that builds of `recipes` need besides Packer and SSH."""
+    def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
+        """Groups of host-packages.yaml that guests of `arches` need besides Packer and SSH."""
 
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """Start the target and make ahead what builds of `recipes` will use.

@@ -43,10 +43,8 @@ def of_names(a: str, b: str) -> dict[str, Any]:
 
     Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number}}`.
     """
-    from kiln.pipeline import record
-
-    before = version_info.of(record.find(a), a)
-    after = version_info.of(record.find(b), b)
+    before, _ = version_info.load(a)
+    after, _ = version_info.load(b)
     with version_info.reading(f"{a} or {b}"):
         changes = diff(before, after)
     counts = Counter[str](change.severity for change in changes)

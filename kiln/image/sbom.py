@@ -27,7 +27,6 @@ from packageurl import PackageURL
 
 from kiln.base.recipe import Recipe
 from kiln.image import version_info
-from kiln.pipeline.record import find as record_of
 
 SCHEMA = SchemaVersion.V1_6
 _PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
@@ -40,11 +39,9 @@ def of_name(name: str) -> str:
 
     Raises KilnError (exit code 2) when there is none, or when it holds no version-info.
     """
-    found = record_of(name)
-    info = version_info.of(found, name)
-    recipe = found.get("recipe")
+    info, recipe = version_info.load(name)
     with version_info.reading(name):
-        return sbom(info, recipe if isinstance(recipe, dict) else None)
+        return sbom(info, recipe)
 
 
 def sbom(

@@ -6,9 +6,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError
+from kiln.pipeline import record
+
+
+def load(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The version-info and, if it is known, the recipe of an image.
+
+    `name` is a build's, as `record.find` takes it, or a copy of /etc/kiln/version-info.json.
+    Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
+    """
+    path = Path(name)
+    if path.is_file():
+        data = record.document(path)
+        if isinstance(data.get("packages"), list):
+            return of(data, name), None
+    build = record.find(name)
+    return of({"versions": build.versions}, name), build.recipe
 
 
 @dataclass(frozen=True)
@@ -21,12 +38,12 @@ class Package:
     arch: str
 
 
-def of(record: dict[str, Any], called: str = "the record") -> dict[str, Any]:
+def of(data: dict[str, Any], called: str = "the record") -> dict[str, Any]:
     """The version-info in a build record, or the record itself when it is one.
 
     Raises KilnError (exit code 2) when there is none, or when it is not what a bake writes.
     """
-    for candidate in (record.get("versions"), record):
+    for candidate in (data.get("versions"), data):
         if isinstance(candidate, dict) and isinstance(candidate.get("packages"), list):
             for wrong in _wrong(candidate):
                 raise KilnError(f"{called}: {wrong}", hint=_NOT_OURS)

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from kiln.base import stopping
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import operation_failed
 from kiln.base.paths import AMI_TESTS, ROOT
 from kiln.base.stopping import Stop
 from kiln.cloud.machine import Machine
@@ -51,15 +51,6 @@ class Verdict:
     def passed(self) -> bool:
         """Nothing failed, and something passed: a run whose checks were all skipped has not."""
         return self.count("failed") == 0 and self.count("passed") > 0
-
-    def as_json(self) -> dict[str, Any]:
-        """Counts and checks as plain data."""
-        return {
-            "passed": self.count("passed"),
-            "failed": self.count("failed"),
-            "skipped": self.count("skipped"),
-            "checks": [asdict(check) for check in self.checks],
-        }
 
 
 def expectations(
@@ -174,15 +165,3 @@ def _check(case: ET.Element) -> Check:
     file = (case.get("classname") or "").split(".")[-1]
     name = (case.get("name") or "").removesuffix("]").split("[ssh://")[0]
     return Check(name, file, outcome, float(case.get("time") or 0), message)
-
-
-def recipe_on(image_tags: dict[str, str], recipes: Sequence[Any]) -> Any:
-    """The recipe an AMI was made from, by its tag. Raises KilnError when it has none."""
-    name = image_tags.get("kiln:recipe")
-    for recipe in recipes:
-        if recipe.name == name:
-            return recipe
-    raise KilnError(
-        f"this AMI's tag kiln:recipe is {name!r}: no row of the matrix has that name",
-        hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
-    )

@@ -7,7 +7,6 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kiln.base import needs
 from kiln.base.errors import KilnError
@@ -21,7 +20,9 @@ from kiln.matrix import flags
 from kiln.packer import program
 from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
+from kiln.pipeline.draft import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan
+from kiln.pipeline.record import Checks, Record
 
 _AT_ONCE = 4
 
@@ -68,18 +69,18 @@ def run(
         if stop.is_set():
             break
     if as_json:
-        print(json.dumps([one.record for one in built], indent=2))
+        print(json.dumps([one.record.as_json() for one in built], indent=2))
     else:
         print("\n".join(summary(one.record) for one in built))
     return 0 if len(built) == len(recipes) and all(one.good for one in built) else 1
 
 
-def summary(record: dict[str, Any]) -> str:
+def summary(record: Record) -> str:
     """The end of a run for a person: the AMI, what is on it, its checks, where to read more."""
-    recipe = record["recipe"]
-    checks = record.get("checks") or {"passed": 0, "failed": 0, "skipped": 0, "checks": []}
-    emulated = f", {recipe['arch']} by {record['emulated']}" if record.get("emulated") else ""
-    lab = f" (an AMI of the lab on this machine{emulated})" if record["target"] == "lab" else ""
+    recipe = record.recipe
+    checks = record.checks or Checks(0, 0, 0, ())
+    emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""
+    note = f" ({record.image_note}{emulated})" if record.image_note else ""
     holds = [
         f"{label} {recipe[name]}"
         for name, label in (
@@ -89,25 +90,24 @@ def summary(record: dict[str, Any]) -> str:
             ("nccl", "NCCL"),
             ("efa", "EFA"),
         )
-        if recipe[name]
+        if recipe.get(name)
     ]
     failed = [
-        f"    failed: {check['file']}::{check['name']}: {_first_line(check['message'])}"
-        for check in checks["checks"]
-        if check["outcome"] == "failed"
+        f"    failed: {check.file}::{check.name}: {_first_line(check.message)}"
+        for check in checks.checks
+        if check.outcome == "failed"
     ]
     return "\n".join(
         [
             "",
-            f"{record['ami_id']}  {record['status']}{lab}",
-            f"  {recipe['name']} in {record['region']}",
+            f"{record.ami_id}  {record.status}{note}",
+            f"  {recipe['name']} in {record.region}",
             f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
-            f"  checks   {checks['passed']} passed, {checks['failed']} failed, "
-            f"{checks['skipped']} skipped",
+            f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
             *failed,
-            *([f"  left     {', '.join(record['left'])}"] if record.get("left") else []),
-            f"  record   {_near(record['folder'])}/record.json",
-            f"  report   {_near(record['folder'])}/report.html",
+            *([f"  left     {', '.join(record.left)}"] if record.left else []),
+            f"  record   {_near(record.folder)}/record.json",
+            f"  report   {_near(record.folder)}/report.html",
         ]
     )
 
@@ -121,7 +121,7 @@ def _ready(
 ) -> program.Packer:
     """Install what is missing here, and let the target prepare what the recipes need."""
     target.check_host()
-    groups = ("packer", "ssh", *target.host_packages(recipes))
+    groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     needs.ensure(*groups, install=install, say=progress.say)
     found = program.find()
     if target.preparation:
@@ -156,7 +156,7 @@ def _set_up(
     with progress.stage("render and policy"):
         for one in plans:
             build_row.prepare(one)
-    build_row.clean_dead_runs(target, progress)
+    clean_dead_runs(target, progress)
     return plans, found
 
 

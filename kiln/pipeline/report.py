@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
 from kiln.base.paths import TEMPLATES
+from kiln.pipeline.ami_checks import Check
 from kiln.pipeline.record import Record
 
 
@@ -22,7 +25,7 @@ def render(record: Record) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    components = _by_component((record.get("checks") or {"checks": []})["checks"])
+    components = _by_component(record.checks.checks if record.checks else ())
     failed = [
         check
         for component in components
@@ -34,13 +37,13 @@ def render(record: Record) -> str:
     )
 
 
-def _by_component(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_component(checks: Sequence[Check]) -> list[dict[str, Any]]:
     """The checks of each component, with their counts, in the order in which they ran."""
     found: dict[str, list[dict[str, Any]]] = {}
     for check in checks:
-        name = check["file"].removeprefix("test_").replace("_", "-")
-        words = check["name"].removeprefix("test_").replace("_", " ")
-        found.setdefault(name, []).append({**check, "component": name, "words": words})
+        name = check.file.removeprefix("test_").replace("_", "-")
+        words = check.name.removeprefix("test_").replace("_", " ")
+        found.setdefault(name, []).append({**asdict(check), "component": name, "words": words})
     return [
         {
             "name": name,

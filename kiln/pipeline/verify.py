@@ -1,18 +1,22 @@
-"""`verify`: an AMI that exists already."""
+"""`verify`: boots and checks an AMI that exists already, against the recipe it was baked from."""
 
 from __future__ import annotations
 
 import json
 
 from kiln.base import needs
-from kiln.base.errors import operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
-from kiln.cloud import aws
-from kiln.cloud.target import Target
+from kiln.cloud import resources, runs
+from kiln.cloud.runs import Run
+from kiln.cloud.target import ParentAmi, Target
 from kiln.matrix import flags, load
-from kiln.pipeline import ami_checks, build_row
 from kiln.pipeline import build as builds
+from kiln.pipeline import verdict
+from kiln.pipeline.baked import Baked, baked
+from kiln.pipeline.build_row import Built
+from kiln.pipeline.draft import Draft, clean_dead_runs, cleaned_up, now
+from kiln.pipeline.record import Record
 
 
 def run(
@@ -23,7 +27,7 @@ def run(
     install: bool,
     as_json: bool,
 ) -> int:
-    """Boot the AMI, run its checks, tag it; the exit code."""
+    """Boot the AMI, run its checks, tag it; the exit status."""
     flags.ami(ami_id)
     flags.instance_type("instance-type", instance_type)
     progress = Progress()
@@ -31,20 +35,66 @@ def run(
     target.check_host()
     needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
     target.prepare([], progress.say)
-    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
-        images = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"]
-    if not images:
-        raise operation_failed(f"there is no AMI {ami_id} in {target.region}")
-    tags = {tag["Key"]: tag["Value"] for tag in images[0].get("Tags", [])}
-    recipe = ami_checks.recipe_on(tags, load.load_recipes())
-    needs.ensure(*target.host_packages([recipe]), install=install, say=progress.say)
+    image = verdict.describe(target, ami_id)
+    known = baked(ami_id, image["tags"], load.load_recipes())
+    progress.say(f"checked against: {known.recipe_from}")
+    needs.ensure(*target.host_packages([known.arch]), install=install, say=progress.say)
+    kind = instance_type or known.verify_instance_type
     if target.bills:
-        kind = instance_type or recipe.verify_instance_type
         progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
         target = target.identified()
-    build_row.clean_dead_runs(target, progress)
+    clean_dead_runs(target, progress)
     stop = Stop()
     with on_signals(stop):
-        built = build_row.verify_ami(ami_id, recipe, target, instance_type, progress, stop)
-    print(json.dumps(built.record, indent=2) if as_json else builds.summary(built.record))
+        built = verify_ami(image, known, kind, target, progress, stop)
+    print(json.dumps(built.record.as_json(), indent=2) if as_json else builds.summary(built.record))
     return 0 if built.good else 1
+
+
+def verify_ami(
+    image: dict[str, object],
+    known: Baked,
+    instance_type: str,
+    target: Target,
+    progress: Progress,
+    stop: Stop | None = None,
+) -> Built:
+    """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
+
+    `image` is what `verdict.describe` returned.
+    Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.
+    """
+    stop = stop or Stop()
+    with runs.started(known.name, target) as run:
+        draft = Draft(_first_facts(image, known, instance_type, target, run), run, target, progress)
+        with cleaned_up(draft, half_made=False):
+            with progress.stage("key pair, security group"):
+                access = resources.make_access(run, target)
+            verdict.judge(draft, access, image, user=known.ssh_user, stop=stop)
+        draft.write()
+    return Built(draft.record)
+
+
+def _first_facts(
+    image: dict[str, object], known: Baked, instance_type: str, target: Target, run: Run
+) -> Record:
+    tags: dict[str, str] = image["tags"]  # type: ignore[assignment]
+    parent = tags.get("kiln:source-ami")
+    return Record(
+        run_id=run.id,
+        kind="verify",
+        status="unverified",
+        recipe=known.recipe or {"name": known.name, "arch": known.arch},
+        recipe_from=known.recipe_from,
+        recipe_digest=tags.get("kiln:recipe-digest"),
+        target=target.kind,
+        image_note=target.image_note,
+        emulated=target.emulates(known.arch),
+        region=target.region,
+        ami_id=str(image["id"]),
+        source_ami=ParentAmi(parent, "", "", "tag kiln:source-ami") if parent else None,
+        verify_instance_type=instance_type,
+        git_commit=runs.git_commit(),
+        started=now(),
+        folder=str(run.folder),
+    )

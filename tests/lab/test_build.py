@@ -74,7 +74,7 @@ def test_the_ami_carries_what_it_is_as_tags(built: Finished, image: dict[str, An
         "kiln:kernel-module": "proprietary",
         "kiln:nccl": "2.12.7",
         "kiln:recipe": AL2,
-        "kiln:recipe-digest": record["digest"],
+        "kiln:recipe-digest": record["recipe_digest"],
         "kiln:run-id": record["run_id"],
         "kiln:source-ami": record["source_ami"]["ami_id"],
         "kiln:target": "lab",
@@ -88,10 +88,10 @@ def test_its_instances_will_require_imdsv2_and_its_disk_is_encrypted(image: dict
 
 def test_its_record_is_complete(built: Finished, source_ami: str) -> None:
     record = built.record
-    assert record["schema"] == 1
+    assert record["schema"] == 2
     assert (record["kind"], record["status"], record["target"]) == ("build", "verified", "lab")
     assert record["recipe"]["name"] == AL2
-    assert re.fullmatch("[0-9a-f]{64}", record["digest"])
+    assert re.fullmatch("[0-9a-f]{64}", record["recipe_digest"])
     assert record["source_ami"]["ami_id"] == source_ami
     assert record["source_ami"]["found_by"].startswith("ssm:/aws/service/ami-amazon-linux-latest/")
     assert record["amis"] == {"us-east-1": record["ami_id"]}

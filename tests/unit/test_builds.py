@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from kiln.matrix.load import load_recipes
 from kiln.pipeline import build
 from lab import emulation
 from lab.target import LabTarget
+from tests.unit.records import a_record
 
 LAB = LabTarget("--target lab", "us-east-1", "http://127.0.0.1:4602")
 AWS = AwsTarget("--target aws", "us-east-1")
@@ -56,15 +57,11 @@ def test_aws_has_machines_of_both_processors_and_nothing_is_emulated() -> None:
 
 def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
     row = next(row for row in MIXED if row.arch == "arm64")
-    record: dict[str, Any] = {
-        "recipe": json.loads(json.dumps(row.as_json())),
-        "target": "lab",
-        "emulated": "qemu-user on x86_64",
-        "region": "us-east-1",
-        "ami_id": "ami-1",
-        "status": "verified",
-        "folder": "/build/1",
-    }
+    record = a_record(
+        recipe=row.as_json(),
+        target="lab",
+        image_note="an AMI of the lab on this machine",
+        emulated="qemu-user on x86_64",
+    )
     assert "lab on this machine, arm64 by qemu-user on x86_64)" in build.summary(record)
-    record["emulated"] = None
-    assert "lab on this machine)" in build.summary(record)
+    assert "lab on this machine)" in build.summary(replace(record, emulated=None))

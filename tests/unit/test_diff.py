@@ -8,6 +8,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.image import sbom
 from kiln.image.diff import as_text, diff, of_names
+from tests.unit.records import a_record
 
 PACKAGES = [
     ("glibc", "2.34", "52.amzn2023", "x86_64"),
@@ -151,8 +152,10 @@ def records(tmp_path, monkeypatch):
     def write(row, run_id, ami_id, info):
         folder = tmp_path / row / run_id
         folder.mkdir(parents=True)
-        record = {"run_id": run_id, "ami_id": ami_id, "amis": {"eu-west-1": ami_id}}
-        (folder / "record.json").write_text(json.dumps({**record, "versions": info}))
+        record = a_record(
+            run_id=run_id, ami_id=ami_id, amis={"eu-west-1": ami_id}, versions=info
+        ).as_json()
+        (folder / "record.json").write_text(json.dumps(record))
         return folder / "record.json"
 
     return write

@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from kiln.base import paths
 from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
 from kiln.cloud import runs
 from kiln.pipeline import record
 from lab.target import LabTarget
+from tests.unit.records import a_record
 
 LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 ROW = "al2-510.47.03-cuda11.6-base-x86_64"
@@ -28,31 +31,31 @@ def built(row: str = ROW, run_id: str | None = None, **more: Any) -> Path:
     """A run of that row with a record; its file."""
     if run_id is None:
         with runs.started(row, LAB) as run:
-            record.write(run, {"run_id": run.id, **more})
+            record.write(run, a_record(run_id=run.id, **more))
         return run.record
     named = runs.Run(run_id, row, paths.build_dir() / row / run_id)
     named.folder.mkdir(parents=True)
-    record.write(named, {"run_id": run_id, **more})
+    record.write(named, a_record(run_id=run_id, **more))
     return named.record
 
 
 def test_a_record_names_its_schema_first() -> None:
     path = built(status="verified")
-    assert list(json.loads(path.read_text())) == ["schema", "run_id", "status"]
+    assert list(json.loads(path.read_text()))[:2] == ["schema", "run_id"]
 
 
 def test_a_record_that_cannot_be_written_leaves_the_old_one_whole() -> None:
     path = built(status="verified")
     run = runs.Run(path.parent.name, ROW, path.parent)
     with pytest.raises(TypeError):
-        record.write(run, {"status": object()})
+        record.write(run, a_record(versions={"schema": object()}))
     assert json.loads(path.read_text())["status"] == "verified"
 
 
 def test_a_reader_sees_the_old_record_or_the_new_one_and_never_half_of_one() -> None:
     path = built(status="verified")
     with path.open() as reader:
-        record.write(runs.Run(path.parent.name, ROW, path.parent), {"status": "failed"})
+        record.write(runs.Run(path.parent.name, ROW, path.parent), a_record(status="failed"))
         assert json.load(reader)["status"] == "verified"
     assert json.loads(path.read_text())["status"] == "failed"
 
@@ -65,8 +68,8 @@ def test_the_newest_run_is_the_last_one() -> None:
     built(run_id="20261121T000001Z-ffff", status="failed")
     built(run_id="20261121T000002Z-0000", status="verified")
     last = record.last(ROW)
-    assert last and last["status"] == "verified"
-    assert [one["status"] for one in record.all_of(ROW)] == ["verified", "failed"]
+    assert last and last.status == "verified"
+    assert [one.status for one in record.all_of(ROW)] == ["verified", "failed"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "\xff", '{"amis": 3}'])
@@ -75,7 +78,7 @@ def test_a_torn_record_is_passed_over(text: str) -> None:
     torn = built(run_id="20261121T000002Z-bbbb", status="failed")
     torn.write_bytes(text.encode("latin-1"))
     last = record.last(ROW)
-    assert last and last["status"] == "verified"
+    assert last and last.status == "verified"
 
 
 def test_a_build_is_found_by_its_file_ami_run_and_name() -> None:
@@ -86,13 +89,13 @@ def test_a_build_is_found_by_its_file_ami_run_and_name() -> None:
         versions={"schema": 1},
     )
     for name in (str(path), "ami-1", "ami-2", "20261121T000001Z-aaaa", ROW):
-        assert record.find(name)["run_id"] == "20261121T000001Z-aaaa", name
+        assert record.find(name).run_id == "20261121T000001Z-aaaa", name
 
 
 def test_the_name_alone_means_the_newest_build_that_has_an_image() -> None:
     built(run_id="20261121T000001Z-aaaa", versions={"schema": 1})
     built(run_id="20261121T000002Z-bbbb", versions=None)
-    assert record.find(ROW)["run_id"] == "20261121T000001Z-aaaa"
+    assert record.find(ROW).run_id == "20261121T000001Z-aaaa"
 
 
 def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
@@ -107,8 +110,8 @@ def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
     ("text", "says"),
     [
         ("{", "not a JSON record"),
-        ("[]", "it is no mapping"),
-        ('{"amis": 3}', "its `amis` is no mapping"),
+        ("[]", "it is not a mapping"),
+        ('{"amis": 3}', "not a record of a run: `run_id`"),
         (None, "no such file"),
     ],
 )
@@ -119,3 +122,52 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str | None, say
     with pytest.raises(KilnError, match=says) as caught:
         record.find(str(path))
     assert str(path) in str(caught.value)
+
+
+def test_a_record_of_another_shape_is_named_by_its_first_wrong_key(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**a_record().as_json(), "status": 5}))
+    with pytest.raises(KilnError, match="not a record of a run: `status`") as caught:
+        record.find(str(path))
+    assert caught.value.exit_code == 2
+
+
+def test_what_is_written_is_read_back_the_same() -> None:
+    path = built(status="verified", left=("instance i-1",))
+    assert record.read(path).left == ("instance i-1",)
+    assert record.read(path).checks == a_record().checks
+
+
+def test_a_record_of_schema_1_still_reads(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(
+        json.dumps(
+            {
+                "schema": 1,
+                "run_id": "20260101T000000Z-aaaa",
+                "kind": "build",
+                "status": "verified",
+                "recipe": {"name": ROW},
+                "digest": "d" * 64,
+                "target": "lab",
+                "region": "us-east-1",
+                "source_ami": {"ami_id": None, "name": ""},
+                "ami_id": "ami-1",
+                "started": "2026-01-01T00:00:00Z",
+                "checks": {"passed": 1, "failed": 0, "skipped": 0, "checks": []},
+                "folder": "/build/1",
+            }
+        )
+    )
+    old = record.read(path)
+    assert (old.recipe_digest, old.source_ami) == ("d" * 64, None)
+    assert old.image_note == "an AMI of the lab on this machine"
+    assert old.checks and old.checks.passed == 1
+
+
+def test_the_published_schema_describes_what_is_written() -> None:
+    schema = json.loads(record.json_schema())
+    assert (ROOT / "docs" / "record.schema.json").read_text() == record.json_schema()
+    jsonschema.validate(json.loads(built().read_text()), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**json.loads(built().read_text()), "status": "good"}, schema)

@@ -7,39 +7,8 @@ from typing import Any
 
 import pytest
 
-from kiln.matrix import load
 from kiln.pipeline import report
-
-
-def a_record(**more: Any) -> dict[str, Any]:
-    return {
-        "run_id": "20261121T000000Z-aaaa",
-        "status": "verified",
-        "recipe": load.load_recipes()[0].as_json(),
-        "digest": "d" * 64,
-        "target": "aws",
-        "region": "eu-central-1",
-        "source_ami": {"ami_id": "ami-0parent", "name": "amzn2"},
-        "ami_id": "ami-0made",
-        "verify_instance_type": "g4dn.xlarge",
-        "packer": "Packer 1.6.6 (/usr/bin/packer)",
-        "git_commit": "c0ffee",
-        "finished": "2026-11-21T00:10:00Z",
-        "seconds": {"packer build": 59.26, "checks": 9.0},
-        "checks": checks(("test_cuda", "test_the_packages_are_held", "passed", "")),
-        **more,
-    }
-
-
-def checks(*those: tuple[str, str, str, str]) -> dict[str, Any]:
-    found = [dict(zip(("file", "name", "outcome", "message"), one, strict=True)) for one in those]
-    return {
-        **{
-            outcome: sum(one["outcome"] == outcome for one in found)
-            for outcome in ("passed", "failed", "skipped")
-        },
-        "checks": found,
-    }
+from tests.unit.records import a_record, checks
 
 
 def text_of(page: str) -> str:
@@ -97,7 +66,7 @@ def test_a_run_that_broke_off_says_why_and_what_is_left() -> None:
             ami_id=None,
             checks=None,
             error="packer build failed: InsufficientInstanceCapacity",
-            left=["instance i-1", "key pair kiln-x"],
+            left=("instance i-1", "key pair kiln-x"),
         )
     )
     text = text_of(page)
@@ -121,5 +90,6 @@ def test_what_a_machine_said_cannot_become_part_of_the_page(where: str) -> None:
 
 
 def test_only_an_ami_of_the_lab_is_called_one() -> None:
-    assert "exists in the lab alone" in text_of(report.render(a_record(target="lab")))
+    lab = a_record(target="lab", image_note="an AMI of the lab on this machine")
+    assert "This is an AMI of the lab on this machine" in text_of(report.render(lab))
     assert "lab" not in text_of(report.render(a_record()))

@@ -12,8 +12,10 @@ from rich.console import Console
 from kiln.base.recipe import Recipe
 from kiln.cli import tables
 from kiln.matrix import load
+from kiln.pipeline.record import Record
+from tests.unit.records import a_record
 
-RECORD = {"status": "verified", "finished": "2026-11-21T01:02:03Z", "ami_id": "ami-0abc"}
+RECORD = a_record(status="verified", finished="2026-11-21T01:02:03Z", ami_id="ami-0abc")
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def recipes() -> list[Recipe]:
     return load.load_recipes()
 
 
-def printed(recipes: list[Recipe], records: dict[str, dict[str, str] | None], width: int) -> str:
+def printed(recipes: list[Recipe], records: dict[str, Record | None], width: int) -> str:
     out = io.StringIO()
     Console(file=out, width=width).print(tables.table(recipes, records), soft_wrap=True)
     return out.getvalue()
@@ -50,6 +52,10 @@ def test_what_is_not_on_an_image_is_a_dash(recipes: list[Recipe]) -> None:
 
 def test_the_same_as_data(recipes: list[Recipe]) -> None:
     (first, *others) = json.loads(json.dumps(tables.rows(recipes, {recipes[0].name: RECORD})))
-    assert first["last_build"] == RECORD
+    assert first["last_build"] == {
+        "status": "verified",
+        "finished": "2026-11-21T01:02:03Z",
+        "ami_id": "ami-0abc",
+    }
     assert first["driver"] == recipes[0].driver
     assert {row["last_build"]["status"] for row in others} == {"not built"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,14 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud.machine import Machine
+from kiln.matrix import load
+from kiln.packer import render
 from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import Check, Verdict
+from kiln.pipeline.baked import ON_THE_IMAGE, baked
+from kiln.pipeline.record import Checks
 from lab.target import LabTarget
+from tests.unit.records import a_record
 
 LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 
@@ -39,7 +46,7 @@ def test_an_ami_has_passed_when_something_passed_and_nothing_failed(
 
 
 def test_a_verdict_counts_each_outcome_and_keeps_each_check() -> None:
-    found = verdict("passed", "skipped", "passed", "failed").as_json()
+    found = asdict(Checks.of(verdict("passed", "skipped", "passed", "failed")))
     assert (found["passed"], found["failed"], found["skipped"]) == (2, 1, 1)
     assert [one["name"] for one in found["checks"]] == ["c0", "c1", "c2", "c3"]
 
@@ -133,13 +140,60 @@ def test_checks_are_told_what_the_instance_type_has() -> None:
     assert ami_checks.expectations({}, "m5.large", LAB, {})["gpu"] is None
 
 
-def test_only_an_ami_that_a_row_of_the_matrix_made_can_be_verified() -> None:
-    from kiln.matrix import load
+ROW = load.load_recipes()[1]
+OLD = {**ROW.as_json(), "nccl": "2.0.1"}
 
-    recipes = load.load_recipes()
-    tags = {"kiln:recipe": recipes[1].name}
-    assert ami_checks.recipe_on(tags, recipes) is recipes[1]
-    for foreign in ({}, {"kiln:recipe": "somebody-elses"}):
-        with pytest.raises(KilnError, match="kiln:recipe") as caught:
-            ami_checks.recipe_on(foreign, recipes)
-        assert caught.value.exit_code == 2
+
+def tags(**more: str) -> dict[str, str]:
+    return {
+        "kiln:recipe": ROW.name,
+        "kiln:recipe-digest": "0" * 64,
+        "kiln:distro": ROW.distro.id,
+        "kiln:arch": ROW.arch,
+        **more,
+    }
+
+
+@pytest.fixture(autouse=True)
+def build_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    return tmp_path / "build"
+
+
+def test_an_ami_that_was_built_here_is_checked_against_its_own_record(build_dir: Path) -> None:
+    folder = build_dir / ROW.name / "20261121T000001Z-aaaa"
+    folder.mkdir(parents=True)
+    built = a_record(recipe=OLD, ami_id="ami-1", amis={"us-east-1": "ami-1"})
+    (folder / "record.json").write_text(json.dumps(built.as_json()))
+    known = baked("ami-1", tags(), [ROW])
+    assert (known.recipe or {})["nccl"] == "2.0.1"
+    assert known.recipe_from == f"the record of run {built.run_id}"
+
+
+def test_a_row_counts_only_if_it_has_the_digest_that_the_ami_is_tagged_with() -> None:
+    same = tags(**{"kiln:recipe-digest": render.digest(ROW)})
+    assert baked("ami-1", same, [ROW]).recipe == ROW.as_json()
+
+
+def test_an_ami_of_a_row_that_was_changed_since_is_checked_against_what_is_on_it() -> None:
+    known = baked("ami-1", tags(), [ROW])
+    assert (known.recipe, known.recipe_from) == (None, ON_THE_IMAGE)
+    assert known.ssh_user == ROW.distro.ssh_user
+
+
+def test_an_ami_whose_row_is_gone_is_booted_as_one_of_its_distribution() -> None:
+    known = baked("ami-1", tags(**{"kiln:recipe": "al2-499"}), [ROW])
+    assert (known.name, known.recipe_from) == ("al2-499", ON_THE_IMAGE)
+
+
+def test_an_ami_of_a_distribution_that_the_matrix_does_not_have_is_refused() -> None:
+    gone = tags(**{"kiln:recipe": "slackware", "kiln:distro": "slackware"})
+    with pytest.raises(KilnError, match="the matrix has no row of that distribution") as caught:
+        baked("ami-1", gone, [ROW])
+    assert caught.value.exit_code == 2
+
+
+def test_an_ami_that_ami_kiln_did_not_build_is_refused() -> None:
+    with pytest.raises(KilnError, match="has no tag kiln:recipe") as caught:
+        baked("ami-1", {}, [ROW])
+    assert caught.value.exit_code == 2

@@ -1,0 +1,79 @@
+"""The recipe that an existing AMI was baked from: verification judges an AMI by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.packer import render
+from kiln.pipeline import record
+
+ON_THE_IMAGE = "/etc/kiln/recipe.json on the image"
+
+
+@dataclass(frozen=True)
+class Baked:
+    """How an AMI is booted and what it is checked against.
+
+    `recipe` is the recipe as JSON; None means that it is to be read from the image
+    (`ON_THE_IMAGE`), because neither a record nor a row of the matrix has it.
+    """
+
+    name: str
+    arch: str
+    ssh_user: str
+    verify_instance_type: str
+    recipe: dict[str, Any] | None
+    recipe_from: str
+
+
+def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Baked:
+    """What is known of an AMI before it is booted, by its tags, the records and the matrix.
+
+    A row of the same name counts only if it still has the digest that the AMI is tagged with:
+    a row that was changed since describes another AMI.
+    Raises KilnError (exit status 2) for an AMI that AMI Kiln did not build, or of a distribution
+    that the matrix no longer has.
+    """
+    name = tags.get("kiln:recipe")
+    if not name:
+        raise KilnError(
+            f"{ami_id} has no tag kiln:recipe",
+            hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
+        )
+    built = record.of_ami(ami_id)
+    if built:
+        recipe = built.recipe
+        return Baked(
+            name,
+            recipe["arch"],
+            recipe["distro"]["ssh_user"],
+            recipe["verify_instance_type"],
+            recipe,
+            f"the record of run {built.run_id}",
+        )
+    same_name = next((recipe for recipe in recipes if recipe.name == name), None)
+    if same_name and render.digest(same_name) == tags.get("kiln:recipe-digest"):
+        return _of_row(name, same_name, same_name.as_json(), "amis.yaml, by the tagged digest")
+    like = same_name or _same_kind(ami_id, tags, recipes)
+    return _of_row(name, like, None, ON_THE_IMAGE)
+
+
+def _of_row(name: str, row: Recipe, recipe: dict[str, Any] | None, source: str) -> Baked:
+    return Baked(name, row.arch, row.distro.ssh_user, row.verify_instance_type, recipe, source)
+
+
+def _same_kind(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Recipe:
+    """A row of the AMI's distribution and arch: it says how the AMI is booted and entered."""
+    distro, arch = tags.get("kiln:distro"), tags.get("kiln:arch")
+    for recipe in recipes:
+        if (recipe.distro.id, recipe.arch) == (distro, arch):
+            return recipe
+    raise KilnError(
+        f"{ami_id} is tagged kiln:distro={distro}, kiln:arch={arch}: the matrix has no row of that "
+        "distribution and arch, so it is not known how to boot it",
+        hint="add a row, or verify it in the checkout that built it",
+    )

@@ -1,0 +1,144 @@
+"""The record of a run while it runs: facts are added, and whatever ends the run, it is written.
+
+Everything a run makes carries its id; when it ends, what it made is removed, except a finished AMI.
+(`kill -9` leaves resources behind: the next run in this checkout removes them.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from kiln.base import stopping
+from kiln.base.errors import KilnError, operation_failed
+from kiln.base.progress import Progress
+from kiln.base.stopping import StoppedError
+from kiln.cloud import resources, runs
+from kiln.cloud.resources import Removal
+from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
+from kiln.pipeline import record, report
+from kiln.pipeline.record import Record
+
+
+class Draft:
+    """A run's record as far as it is known. `record` is replaced, never changed."""
+
+    def __init__(self, first: Record, run: Run, target: Target, progress: Progress) -> None:
+        self.record = first
+        self.run = run
+        self.target = target
+        self.progress = progress
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to the record, by the names of its fields."""
+        self.record = replace(self.record, **facts)
+
+    def write(self) -> None:
+        """Write the record and its report. Raises OSError if the disk refuses."""
+        self.note(finished=now(), seconds=dict(self.progress.seconds))
+        record.write(self.run, self.record)
+        report.write(self.run.folder / "report.html", self.record)
+
+
+def now() -> str:
+    """The time in UTC, as records and tags have it."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextlib.contextmanager
+def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
+    """Whatever ends the block: remove what the run made, and keep the record of a failure.
+
+    `half_made`: if the block does not get to its end, the run's own AMI is removed as well.
+    Raises KilnError (exit status 1) if the run was interrupted, saying what was removed.
+    """
+    try:
+        yield
+    except BaseException as error:
+        interrupted = isinstance(error, StoppedError | KeyboardInterrupt)
+        draft.note(error="interrupted" if interrupted else str(error))
+        removal = _remove(draft, amis=half_made)
+        _note_ami_after_failure(draft, half_made)
+        try:
+            draft.write()
+        except OSError as unwritten:
+            draft.progress.say(
+                f"the record of run {draft.run.id} could not be written: {unwritten}"
+            )
+        if interrupted:
+            raise _interrupted(draft, error, removal) from None
+        raise
+    else:
+        _remove(draft, amis=False)
+
+
+def clean_dead_runs(target: Target, progress: Progress) -> None:
+    """Remove what crashed runs of this checkout left where `target` is, in any region.
+
+    Those that ran elsewhere (another account, another lab) are named and left to a build there.
+    """
+    for dead in runs.dead():
+        if (dead.target, dead.place) != (target.kind, target.place):
+            progress.say(
+                f"run {dead.run_id} has not cleaned up in {dead.where}: a build there does"
+            )
+            continue
+        stopping.end_processes(dead.run_id)
+        removal = resources.remove(dead.run_id, target.in_region(dead.region), amis=dead.amis)
+        shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
+        if removal.removed:
+            what = ", ".join(removal.removed)
+            progress.say(f"run {dead.run_id} had not cleaned up; removed {what}")
+        if removal.failures:
+            progress.say("\n".join(removal.failures))
+        else:
+            dead.state.unlink(missing_ok=True)
+
+
+def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:
+    """An AMI that nobody judged is gone, or kept and called unverified."""
+    draft.note(status="failed")
+    if half_made:
+        draft.note(ami_id=None, amis={})
+    elif draft.record.ami_id:
+        draft.note(status="unverified")
+        if draft.record.kind == "build":
+            draft.progress.say(f"kept {draft.record.ami_id}, which is not verified (--keep)")
+
+
+def _interrupted(draft: Draft, error: BaseException, removal: Removal) -> KilnError:
+    removed = [*error.args, *(item for item in removal.removed if item not in error.args)]
+    hint = f"cleaned up: {', '.join(removed) or 'nothing had been made'}"
+    return operation_failed(
+        f"{draft.record.recipe['name']}: interrupted",
+        hint="not everything is removed: see above" if removal.failures else hint,
+    )
+
+
+def _remove(draft: Draft, *, amis: bool) -> Removal:
+    """Remove what the run made; what could not be removed goes into `left` of its record."""
+    run, target, progress = draft.run, draft.target, draft.progress
+    if not amis:
+        with contextlib.suppress(OSError):  # a full disk must not keep anything running
+            run.keeps_its_ami()
+    with progress.stage("clean-up") as stage:
+        removal = resources.remove(run.id, target, amis=amis)
+        stage.note = ", ".join(removal.removed)
+    resources.forget_key(run)
+    if removal.failures:
+        try:
+            left = tuple(resources.left(run.id, target, amis=amis))
+        except KilnError as error:
+            left = (f"unknown: {error.message}",)
+        draft.note(left=left)
+        progress.say("\n".join(removal.failures))
+        progress.say(f"left: {', '.join(left) or 'nothing'}")
+        progress.say("the next build in this checkout tries again to remove it")
+    else:
+        run.settled()
+    return removal

@@ -1,0 +1,106 @@
+"""Says whether an AMI is verified: boots a fresh instance of it, runs its checks, tags the AMI."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from kiln.base.errors import operation_failed
+from kiln.base.stopping import Stop
+from kiln.cloud import aws, resources
+from kiln.cloud.machine import booted
+from kiln.cloud.target import Target
+from kiln.pipeline import ami_checks
+from kiln.pipeline.ami_checks import Verdict
+from kiln.pipeline.baked import ON_THE_IMAGE
+from kiln.pipeline.draft import Draft, now
+from kiln.pipeline.record import Checks
+
+VERIFIED_TAG = "kiln:verified"
+
+
+def judge(
+    draft: Draft,
+    access: resources.Access,
+    image: dict[str, Any],
+    *,
+    user: str,
+    stop: Stop,
+    **network: str | None,
+) -> None:
+    """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
+
+    `image` is what `describe` returned; `network` goes to `booted`. If the draft's recipe is to
+    come from the image (`recipe_from`), it is read first.
+    Raises KilnError (exit status 1) if the instance does not boot, the checks do not run to their
+    end, or the AMI cannot be tagged; StoppedError as soon as `stop` is set.
+    """
+    instance_type = str(draft.record.verify_instance_type)
+    progress, target = draft.progress, draft.target
+    with ExitStack() as until_checked:
+        with progress.stage("boot the AMI") as stage:
+            machine = until_checked.enter_context(
+                booted(
+                    image["id"],
+                    instance_type,
+                    user=user,
+                    run_id=draft.run.id,
+                    folder=draft.run.folder,
+                    access=access,
+                    target=target,
+                    stop=stop,
+                    **network,
+                )
+            )
+            stage.note = f"{machine.instance_id} ({instance_type})"
+        if draft.record.recipe_from == ON_THE_IMAGE:
+            recipe = machine.read_json("/etc/kiln/recipe.json")
+            if not isinstance(recipe, dict):
+                raise operation_failed(
+                    f"{image['id']} has no readable /etc/kiln/recipe.json, and no record of its "
+                    "build is here: it is not known what to check it against"
+                )
+            draft.note(recipe=recipe)
+        with progress.stage("checks") as stage:
+            expected = ami_checks.expectations(draft.record.recipe, instance_type, target, image)
+            verdict = ami_checks.run_checks(
+                machine, expected, draft.run.folder, stop=stop, on_line=stage.line
+            )
+            stage.note = _counts(verdict)
+        draft.note(
+            checks=Checks.of(verdict), versions=machine.read_json("/etc/kiln/version-info.json")
+        )
+    stop.check()
+    mark(target, image["id"], passed=verdict.passed, commit=draft.record.git_commit)
+    # The record says so only after the AMI itself does.
+    draft.note(status="verified" if verdict.passed else "failed")
+
+
+def mark(target: Target, ami_id: str, *, passed: bool, commit: str) -> None:
+    """Tag an AMI with the verdict of its checks: pass or fail, when, by which commit."""
+    verdict = f"{'pass' if passed else 'fail'} {now()} {commit}"
+    with aws.explained(f"{ami_id} could not be tagged {VERIFIED_TAG}"):
+        aws.ec2(target).create_tags(
+            Resources=[ami_id], Tags=[{"Key": VERIFIED_TAG, "Value": verdict}]
+        )
+
+
+def describe(target: Target, ami_id: str) -> dict[str, Any]:
+    """Id, name, creation date and tags of an AMI. Raises KilnError (exit status 1) without one."""
+    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
+        images = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"]
+    if not images:
+        raise operation_failed(f"there is no AMI {ami_id} in {target.region}")
+    image = images[0]
+    return {
+        "id": ami_id,
+        "name": image.get("Name"),
+        "created": str(image["CreationDate"]),
+        "tags": {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])},
+    }
+
+
+def _counts(verdict: Verdict) -> str:
+    return ", ".join(
+        f"{verdict.count(outcome)} {outcome}" for outcome in ("passed", "failed", "skipped")
+    )
