@@ -178,3 +178,20 @@ def version_info_keys() -> set[str]:
     )
     answer = next(node for node in ast.walk(collect) if isinstance(node, ast.Return))
     return {ast.literal_eval(key) for key in answer.value.keys}
+
+
+def test_the_design_page_answers_where_it_is_decided_by_files_that_exist():
+    section = PAGES["docs/design.md"].split("## Where is it decided?")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 12
+    for row in rows:
+        files = re.findall(r"`((?:kiln|lab|tests|runtime|provisioners)/[^`]+)`", row)
+        assert files, row
+        missing = [name for name in files if not (ROOT / name).exists()]
+        assert not missing, row
+
+
+def test_the_design_page_names_every_folder_of_the_product():
+    page = PAGES["docs/design.md"]
+    folders = [path.name for path in (ROOT / "kiln").iterdir() if (path / "__init__.py").exists()]
+    assert [name for name in folders if f"`kiln/{name}/`" not in page] == []
