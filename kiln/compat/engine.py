@@ -13,6 +13,7 @@ from kiln.base import versions
 from kiln.base.errors import KilnError, did_you_mean, nearest
 from kiln.base.findings import Finding, Level
 from kiln.base.recipe import Recipe
+from kiln.compat import trust
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, of_recipe
@@ -50,7 +51,7 @@ def check(
             return replace(combination, packages=(), downloads=(), **change)
         return of_recipe(replace(recipe, **change), day, **more)
 
-    findings = [*_findings(combination, strict, changed), *_telemetry(recipe)]
+    findings = [*_findings(combination, strict, changed), *_telemetry(recipe), *trust.findings(recipe)]
     row = recipe.row
     return [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
 

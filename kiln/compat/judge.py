@@ -28,7 +28,7 @@ class Clash:
     @property
     def certain(self) -> bool:
         """Do confirmed facts stand behind it?"""
-        return not self.verdict.unsure and self.rule.confidence != "memory"
+        return not self.verdict.unsure and self.rule.confirmed
 
 
 def clashes(combination: Combination) -> list[Clash]:

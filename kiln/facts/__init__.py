@@ -1,12 +1,14 @@
 """What is known about GPUs, drivers, toolkits, distributions: `knowledge/*.yaml`, typed.
 
-Every fact keeps its `source`, and `memory` when no public material confirmed it: what rests on
-such a fact may warn, never refuse.
+Every fact keeps its `source`, which a stranger can open, and `confirmed: false` where there is none:
+what rests on such a fact may warn, never refuse. `unsure` names single fields of a confirmed entry
+that nobody confirmed.
 """
 
 from __future__ import annotations
 
 from calendar import monthrange
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -35,6 +37,16 @@ def table(name: str) -> dict[str, Any]:
     text = (KNOWLEDGE / f"{name}.yaml").read_text(encoding="utf-8")
     data: dict[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506 (a safe loader)
     return data
+
+
+def confirmed(entry: Mapping[str, Any]) -> bool:
+    """Can somebody else look this entry of `knowledge/` up? Only `confirmed: false` says no."""
+    return bool(entry.get("confirmed", True))
+
+
+def full_source(source: str, names: Mapping[str, str]) -> str:
+    """A `source` with the short names of its file's `sources` written out."""
+    return "; ".join(names.get(part, part) for part in source.split("; "))
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class InstanceType:
     grid_driver: bool
     fractional: bool
     offered: bool
-    confidence: str
+    confirmed: bool
     unsure: tuple[str, ...]
     source: str
 
@@ -131,7 +143,7 @@ def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> I
         grid_driver=entry.get("grid_driver", False),
         fractional=entry.get("fractional", False),
         offered=entry.get("offered", True),
-        confidence=entry.get("confidence", "seen"),
+        confirmed=confirmed(entry),
         unsure=tuple(entry.get("unsure", ())),
         source=entry.get("source", source),
     )
@@ -286,10 +298,48 @@ def nvlsm_versions() -> list[str]:
     return sorted(table("drivers")["nvlsm"]["versions"], key=versions.key)
 
 
-def known_sha256(url: str) -> tuple[str, str] | tuple[None, None]:
-    """(sha256, source) of a vendor's file by its URL, when somebody has published it."""
+@dataclass(frozen=True)
+class Checksum:
+    """A vendor's file as somebody published it. `confirmed` is false where `source` does not show
+    the hash to whoever opens it."""
+
+    sha256: str
+    source: str
+    confirmed: bool
+
+
+def known_sha256(url: str) -> Checksum | None:
+    """What is published about a vendor's file, by its URL; None when nothing is."""
     for files in table("checksums")["files"]:
         for version, sha256 in files["sha256"].items():
             if url == files["url"].format(version=version):
-                return sha256, files["source"]
-    return None, None
+                source = files["source"].replace("{version}", version)
+                return Checksum(sha256, source, confirmed(files))
+    return None
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A key of keys.yaml by its primary fingerprint; `confirmed` is false where fewer than two
+    independent sources show it."""
+
+    name: str
+    fingerprint: str
+    signs: str
+    sources: tuple[str, ...]
+    confirmed: bool
+
+
+@cache
+def signing_keys() -> dict[str, SigningKey]:
+    """The keys that provisioners trust, by name."""
+    return {
+        name: SigningKey(
+            name=name,
+            fingerprint=str(entry["fingerprint"]),
+            signs=entry["signs"],
+            sources=tuple(entry["sources"]),
+            confirmed=confirmed(entry),
+        )
+        for name, entry in table("keys")["keys"].items()
+    }

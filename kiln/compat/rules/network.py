@@ -25,7 +25,7 @@ def accepts_distro(c: Combination) -> Iterator[Verdict]:
             unsure=True,
         )
         return
-    unsure = window.get("confidence") == "memory"
+    unsure = not facts.confirmed(window)
     if "first" in window and versions.below(c.efa, window["first"]):
         yield Verdict(
             f"EFA installer {c.efa} does not know {c.about['name']} yet; the first that does is "

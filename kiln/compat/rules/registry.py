@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from kiln import facts
 from kiln.compat.rules.combination import Combination
 from kiln.facts import InstanceType, table
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule as rules.yaml describes it. `limits` holds the thresholds that are its own, `moves`
+    """A rule as rules.yaml describes it. `confirmed` is false where nobody confirmed the fact that
+    the rule itself states; `source` has its short names written out. `limits` holds the thresholds that are its own, `moves`
     the fields of a combination that can mend it; `spare` says that it is about what an image has
     to no use, `ended` that it is about what gets no fixes any more."""
 
@@ -21,7 +23,7 @@ class Rule:
     level: str
     what: str
     example: str
-    confidence: str
+    confirmed: bool
     source: str
     limits: dict[str, Any]
     moves: tuple[str, ...]
@@ -52,14 +54,15 @@ BY_TARGET: set[str] = set()
 @cache
 def rules() -> dict[str, Rule]:
     """All rules by id, in the order of rules.yaml."""
+    names = table("rules")["sources"]
     return {
         entry["id"]: Rule(
             id=entry["id"],
             level=entry["level"],
             what=entry["what"],
             example=str(entry["example"]),
-            confidence=entry.get("confidence", "seen"),
-            source=entry["source"],
+            confirmed=facts.confirmed(entry),
+            source=facts.full_source(entry["source"], names),
             limits=entry.get("limits", {}),
             moves=tuple(entry.get("moves", ())),
             spare=entry.get("spare", False),
