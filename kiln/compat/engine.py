@@ -51,7 +51,11 @@ def check(
             return replace(combination, packages=(), downloads=(), **change)
         return of_recipe(replace(recipe, **change), day, **more)
 
-    findings = [*_findings(combination, strict, changed), *_telemetry(recipe), *trust.findings(recipe)]
+    findings = [
+        *_findings(combination, strict, changed),
+        *_telemetry(recipe),
+        *trust.findings(recipe),
+    ]
     row = recipe.row
     return [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
 

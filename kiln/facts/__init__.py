@@ -1,8 +1,8 @@
 """What is known about GPUs, drivers, toolkits, distributions: `knowledge/*.yaml`, typed.
 
-Every fact keeps its `source`, which a stranger can open, and `confirmed: false` where there is none:
-what rests on such a fact may warn, never refuse. `unsure` names single fields of a confirmed entry
-that nobody confirmed.
+Every fact keeps its `source`, which a stranger can open, and `confirmed: false` where there is
+none: what rests on such a fact may warn, never refuse. `unsure` names single fields of a confirmed
+entry that nobody confirmed.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def test_only_the_key_of_the_rows_own_package_format_counts(keys, key, distro, e
     keys("fsx-lustre", confirmed=True)
     keys(key, confirmed=False)
     told = any(
-        facts.signing_keys()[key].fingerprint in one.message for one in trust.findings(a_row(distro))
+        facts.signing_keys()[key].fingerprint in one.message
+        for one in trust.findings(a_row(distro))
     )
     assert told is expected
 
@@ -78,9 +79,7 @@ def test_only_a_row_that_downloads_the_key_of_fsx_is_warned_about_it(keys, distr
 def locked(monkeypatch):
     """What the lock file says about the driver's runfile of a row."""
     row = next(recipe for recipe in RECIPES.values() if recipe.driver_source == "runfile")
-    url = next(
-        url for url in trust._locked() if f"/tesla/{row.driver}/NVIDIA-Linux-x86_64" in url
-    )
+    url = next(url for url in trust._locked() if f"/tesla/{row.driver}/NVIDIA-Linux-x86_64" in url)
 
     def say(**entry):
         known = {**trust._locked(), url: {"url": url, "sha256": "0" * 64, **entry}}

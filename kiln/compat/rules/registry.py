@@ -15,9 +15,9 @@ from kiln.facts import InstanceType, table
 @dataclass(frozen=True)
 class Rule:
     """A rule as rules.yaml describes it. `confirmed` is false where nobody confirmed the fact that
-    the rule itself states; `source` has its short names written out. `limits` holds the thresholds that are its own, `moves`
-    the fields of a combination that can mend it; `spare` says that it is about what an image has
-    to no use, `ended` that it is about what gets no fixes any more."""
+    the rule itself states; `source` has its short names written out. `limits` holds the rule's own
+    thresholds, `moves` the fields of a combination whose change can resolve a clash; `spare` marks
+    a rule about what an image has but does not need, `ended` one about what gets no more fixes."""
 
     id: str
     level: str
