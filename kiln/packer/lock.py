@@ -234,7 +234,7 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
         entries.append(entry)
     new = {**current, "artifacts": entries}
     changes = diff(current, new)
-    if changes:
+    if new != current:
         save(new, path)
     return changes
 

@@ -196,6 +196,25 @@ def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
 
 
+def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
+    url = next(e["url"] for e in lock.load(locked)["artifacts"] if e.get("confirmed") is False)
+    sha256 = artifact(locked, url)["sha256"]
+    lock.record(downloads(url, sha256), target="aws", when="build 7", path=locked)
+    for again in range(2):
+        entry = artifact(locked, url)
+        assert "confirmed" not in entry, f"after update {again}"
+        assert (entry["sha256"], entry["source"]) == (sha256, "seen by build 7")
+        lock.update([CLASSIC], locked)
+
+
+def test_an_update_tells_a_better_source_of_the_same_hash(locked):
+    before = locked.read_text()
+    source = artifact(locked, EFA)["source"]
+    locked.write_text(before.replace(source, "an older source"))
+    assert not lock.update([CLASSIC], locked)
+    assert artifact(locked, EFA)["source"] == source
+
+
 def test_a_checksum_that_differs_stops_with_both(locked):
     with pytest.raises(KilnError) as error:
         lock.record(downloads(EFA, "b" * 64), target="aws", when="build 8", path=locked)
