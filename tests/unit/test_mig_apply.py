@@ -186,7 +186,7 @@ def test_an_answer_that_cannot_be_written_is_one_message_and_no_traceback(p4d):
     with Path("/dev/full").open("w") as full:
         done = p4d.run("list-profiles", "--labels", "--json", stdout=full)
     assert done.returncode == 1
-    assert done.stderr == "gpu-mig: cannot write the answer: No space left on device\n"
+    assert done.stderr == "gpu-mig: cannot write the output: No space left on device\n"
 
 
 def test_a_reader_that_has_gone_has_read_enough(p4d):

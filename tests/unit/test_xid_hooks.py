@@ -169,7 +169,7 @@ def test_what_is_no_event_is_put_out_of_systemds_sight(
     (tmp_path / "spool" / "folder").mkdir()
     assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [".folder"]
-    assert "folder: no event: Is a directory" in capfd.readouterr().err
+    assert "folder: cannot be read: Is a directory" in capfd.readouterr().err
 
 
 def test_half_an_event_is_handed_to_no_hook(tmp_path: Path) -> None:
