@@ -6,7 +6,7 @@ The JSON has:
     schema       1
     os           {id, version_id, name}
     arch         as in `uname -m`
-    kernel       {boots, running}: the kernel that the image boots, the kernel that ran during the bake
+    kernel       {boots, running}: of the image at boot, and during the bake
     packages     [{manager: rpm|dpkg, name, epoch, version, release, arch}], duplicates kept
     modules      [{name, kernel, version, srcversion, vermagic, license, path}] for GPU and network;
                  if both kinds of the driver were baked, also those below /opt/kiln/modules

@@ -15,7 +15,7 @@ USERS = ("gdrdrv", "efa_nv_peermem", "nvidia-peermem", "nvidia-uvm", "nvidia-drm
 
 
 def write_flags(decision: dict[str, Any], folder: str = FLAGS) -> None:
-    """An empty file for each part that applies (for ConditionPathExists in units), and the reasons."""
+    """An empty file per part that applies (for ConditionPathExists of units), and the reasons."""
     os.makedirs(folder, exist_ok=True)
     for name, applies in decision["apply"].items():
         path = os.path.join(folder, name)

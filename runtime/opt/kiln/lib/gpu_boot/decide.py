@@ -87,7 +87,7 @@ def _module(entries: list[dict[str, Any]], unknown: list[str]) -> tuple[str | No
 
 
 def _preference(entries: list[dict[str, Any]], module: str | None) -> tuple[str | None, list[str]]:
-    """(kind, its parameters) that AWS uses where both support the GPU: open unless all GPUs differ."""
+    """(kind, its parameters) that AWS uses if both support the GPU: open unless all GPUs differ."""
     if module in (OPEN, PROPRIETARY):
         return module, []
     if entries and all(entry["prefers"] == PROPRIETARY for entry in entries):

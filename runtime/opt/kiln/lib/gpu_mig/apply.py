@@ -160,8 +160,8 @@ def _create_all(
 ) -> None:
     """Creates the missing instances.
 
-    If the driver refuses, starts again from empty GPUs: first with positions that the driver chooses,
-    then with ours.
+    If the driver refuses, starts again from empty GPUs: first with positions chosen by the
+    driver, then with ours.
     """
     for placed in (False, True):
         try:

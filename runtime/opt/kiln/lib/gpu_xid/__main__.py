@@ -1,4 +1,4 @@
-"""`gpu-xid COMMAND`. The options of the daemon are parsed here, because argparse and the commands for
+"""`gpu-xid COMMAND`. The options of the daemon are parsed here: argparse and the commands for
 people would stay in its memory for as long as the machine runs."""
 
 from __future__ import annotations

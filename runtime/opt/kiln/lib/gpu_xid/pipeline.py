@@ -210,7 +210,7 @@ class Pipeline:
         self.templates[fields["head"], fields["injected"]] = template, sync
 
     def meta(self, name: str, seq: int | None, usec: int | None, **more: Any) -> None:
-        """Write a line about the monitor itself: `start`, `stop`, `overrun`, `driver`. Not if raw."""
+        """Write a line about the monitor itself, such as `start` or `overrun`. Not if raw."""
         if not self.raw:
             self.write(self.meta_line(name, seq, usec, **more))
 
