@@ -28,7 +28,10 @@ def save(path: str, data: Any) -> None:
 
 
 def download(path: str, url: str, sha256: str, how: str, component: str) -> None:
-    """Record a download, one entry per URL: {"url", "sha256", "sha256_was": "locked"|"first-seen", "component"}."""
+    """Record a download; a URL has one entry.
+
+    {"url", "sha256", "sha256_was": "locked"|"first-seen", "component"}
+    """
     entries = [entry for entry in load(path, []) if entry["url"] != url]
     entries.append({"url": url, "sha256": sha256, "sha256_was": how, "component": component})
     save(path, sorted(entries, key=lambda entry: entry["url"]))

@@ -145,8 +145,8 @@ def nvlink_rule(
     """The decoding rule for a parsed NVLink line, or None.
 
     rules: dicts with `unit` (names joined by `/`), `v1` and `v2` (32 bits, `-` matches both; v2
-    since R575), `status` (hex). Without a driver version v1 is tried first, because the older layout
-    uses more bits. An equal error status beats a status that shares a bit.
+    since R575), `status` (hex). Without a driver version v1 is tried first: the older layout uses
+    more bits. An equal error status beats a status that shares a bit.
     """
     intrinfo, status = fields.get("intrinfo"), fields.get("error_status")
     if intrinfo is None or status is None:

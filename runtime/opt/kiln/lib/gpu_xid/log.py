@@ -166,8 +166,8 @@ class EventLog:
         return self.size >= max(self.max_bytes, self.grown) and not self.queue
 
     def rotate(self) -> None:
-        """path -> path.1 -> … -> path.keep, by renaming: no reader loses a line, and there is always
-        a file at `path`.
+        """path -> path.1 -> … -> path.keep, by renaming: no reader loses a line, and `path` is
+        always a file.
 
         Raises OSError. The log then keeps growing, and rotation is tried again a tenth later.
         """
