@@ -1178,6 +1178,20 @@ class Machine(unittest.TestCase):
 
 
 class Small(unittest.TestCase):
+    def test_json_nested_too_deeply_is_invalid_and_no_crash(self):
+        deep = "[" * 100000
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(deep)
+            file.flush()
+            with self.assertRaisesRegex(config.BadConfigError, "not valid JSON"):
+                config.load(file.name)
+        self.assertEqual(checkpoint._load(deep.encode()), {})
+        self.assertEqual(list(events(['{"log": ' + deep, XID_79])), list(events([XID_79])))
+
+    def test_a_json_line_with_a_tab_in_it_is_read(self):
+        line = '{"log": "NVRM: Xid (PCI:0000:3b:00): 79,\tfallen"}'
+        self.assertEqual([row["xid"] for row in events([line])], [79])
+
     def test_a_line_with_holes_filled_is_the_line(self):
         fields = messages("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=100 %s, Ch 1")[0]
         fields.update(seq=1, usec=2, injected=False, action="sell 50 % of it, %s, %%")
