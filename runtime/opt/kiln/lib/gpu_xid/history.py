@@ -62,7 +62,7 @@ def rows(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         elif any(word in line for word in _KERNEL):
             for row in stream.events([line], catalogue):
                 usec = row["monotonic_us"]
-                row["time"] = "unknown time" if usec is None else "[%12.6f]"
+                row["time"] = "unknown time" if usec is None else f"[{usec / 1000000:12.6f}]"
                 yield row
 
 
