@@ -1,5 +1,6 @@
 # shellcheck shell=bash
 # The kernel that will boot, and modules for it. Part of kiln.sh.
+set -euo pipefail
 
 # kiln_find_kernel: prints the kernel that the boot loader takes, whichever runs now: the one that kernel.sh
 # pinned, or the newest installed. Prints nothing when none is installed.

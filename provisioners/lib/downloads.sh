@@ -1,5 +1,6 @@
 # shellcheck shell=bash
 # Downloads by hash, keys by fingerprint. Part of kiln.sh.
+set -euo pipefail
 
 # kiln_download X: fetch X_URL into the download folder; prints the file's path. X_SHA256 is enforced when
 # it is known. The hash that was seen goes into downloads.json either way, and from there to the lock file.
@@ -110,22 +111,30 @@ _kiln_check_signature() ( # FILE SIGNATURE KEYFILE FINGERPRINT
     kiln_say "signature of ${1##*/} is good ($want)"
 )
 
+# Writes an armoured or binary key as the binary that apt takes.
+_kiln_write_keyring() { # FILE TARGET
+    local armoured
+    # 1: no such line, the key is binary.
+    armoured=$(grep -c 'BEGIN PGP' "$1") || (($? == 1)) || return 1
+    if ((armoured)); then
+        gpg --batch --yes --output "$2.new" --dearmor "$1" || return 1
+    else
+        cp "$1" "$2.new" || return 1
+    fi
+    chmod 0644 "$2.new" || return 1
+    mv "$2.new" "$2"
+}
+
 # kiln_repo_key FILE FINGERPRINT NAME: check the key, then hand it to the package manager; prints what the
 # repository's definition must name. A key that is refused, or only half installed, is not left behind.
 kiln_repo_key() {
-    local root=${KILN_ROOT:-} target armoured
+    local root=${KILN_ROOT:-} target
     kiln_check_key "$1" "$2"
     if [[ $KILN_FAMILY == debian ]]; then
         target=/usr/share/keyrings/$3.gpg
         mkdir -p "$root${target%/*}" || kiln_die "the folder ${target%/*} cannot be made"
-        # 1: no such line, the key is binary.
-        armoured=$(grep -c 'BEGIN PGP' "$1") || (($? == 1)) || kiln_die "$1 cannot be read"
-        if ((armoured)); then
-            gpg --batch --yes --output "$root$target.new" --dearmor "$1"
-        else
-            install -m 0644 "$1" "$root$target.new"
-        fi && chmod 0644 "$root$target.new" && mv "$root$target.new" "$root$target" || {
-            rm -f "$root$target.new" || true
+        _kiln_write_keyring "$1" "$root$target" || {
+            rm -f "$root$target" "$root$target.new" || true
             kiln_die "$target cannot be written"
         }
         printf '%s\n' "$target"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
 # Files and units of the image. Part of kiln.sh.
+set -euo pipefail
 
 # kiln_systemd_version: prints the major version, 219 on Amazon Linux 2.
 kiln_systemd_version() {

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
 # Packages at exact versions, and holds. Part of kiln.sh.
+set -euo pipefail
 
 # kiln_pm ARGUMENT…: one run of the package tool, repeated when a mirror fails for a moment or another
 # process holds the lock. Returns 1 when it failed three times: the caller says what failed.
