@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from datetime import date
 from typing import Any
 
-from kiln import facts
+from kiln import components, facts
 from kiln.base import versions
 from kiln.base.errors import KilnError, did_you_mean, nearest
 from kiln.base.findings import Finding, Level
@@ -18,6 +18,7 @@ from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, of_recipe
 from kiln.compat.rules.driver import meant as meant_driver
+from kiln.components import environment
 
 LATEST = "latest"
 _CHOICES = {
@@ -57,7 +58,20 @@ def check(
         *trust.findings(recipe),
     ]
     row = recipe.row
-    return [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
+    placed = [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
+    return [*placed, *_environment(recipe)]
+
+
+def _environment(recipe: Recipe) -> list[Finding]:
+    """Variables that a component gives its provisioner and the script does not declare, or the
+    other way round; the place is the script's."""
+    return [
+        replace(finding, row=recipe.name)
+        for name in recipe.components
+        for finding in environment.problems(
+            name, environment.given(components.get(name).for_recipe(recipe))
+        )
+    ]
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:

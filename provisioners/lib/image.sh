@@ -11,10 +11,11 @@ kiln_systemd_version() {
     printf '%s\n' "${BASH_REMATCH[1]}"
 }
 
-# kiln_unit_exists UNIT
+# kiln_unit_exists UNIT: is there such a unit file?
 kiln_unit_exists() {
     local listed
-    listed=$(systemctl list-unit-files --no-legend "$1") || kiln_die "systemctl cannot list units"
+    # 1: newer versions of systemd have no unit of that name; older ones end with 0.
+    listed=$(systemctl list-unit-files --no-legend "$1") || (($? == 1)) || kiln_die "systemctl cannot list units"
     [[ -n $listed ]]
 }
 

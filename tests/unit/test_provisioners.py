@@ -19,8 +19,6 @@ from kiln.matrix.load import load_recipes
 COMPONENTS = yaml.safe_load((KNOWLEDGE / "components.yaml").read_text())["components"]
 KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
-ALWAYS = {"KILN_DIR", "KILN_DISTRO", "KILN_FAMILY", "KILN_PACKAGE_MANAGER", "KILN_ARCH"}
-ALWAYS |= {"KILN_FLAVOR", "KILN_COMPONENT", "KILN_ETC", "KILN_ROOT"}
 
 
 def rendered(component: dict, recipe: object) -> dict[str, str]:
@@ -43,21 +41,6 @@ def rendered(component: dict, recipe: object) -> dict[str, str]:
 
 def test_every_component_has_its_script_and_every_script_its_component():
     assert {entry["name"] for entry in COMPONENTS} == {path.stem for path in SCRIPTS}
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_uses_no_variable_that_nobody_gives_it(path: Path):
-    component = next(entry for entry in COMPONENTS if entry["name"] == path.stem)
-    given = ALWAYS | set(component.get("env", {})) | set(component.get("keys", {}))
-    for entry in component.get("downloads", []):
-        given |= {entry["env"] + "_URL", entry["env"] + "_SHA256"}
-        given |= {entry["env"] + "_VERSION"} if "version" in entry else set()
-    text = re.sub(r"^\s*#.*$", "", path.read_text(), flags=re.MULTILINE)
-    used = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]{2,})", text))
-    used -= set(re.findall(r"^\s*(?:export )?([A-Z][A-Z0-9_]+)=", text, flags=re.MULTILINE))
-    # Part of a line the script writes for a user's shell.
-    used -= {"PATH"}
-    assert used - given == set()
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -111,6 +94,8 @@ class Machine:
     def __init__(self, root: Path, family: str = "debian") -> None:
         self.root, self.bin, self.etc = root, root / "bin", root / "etc-kiln"
         self.kiln = root / "kiln"
+        # Another bash than the system's, such as the 4.2 of Amazon Linux 2.
+        self.interpreter = os.environ.get("KILN_TEST_BASH", "bash")
         (self.kiln / "lib").mkdir(parents=True)
         for path in (PROVISIONERS / "lib").iterdir():
             (self.kiln / "lib" / path.name).symlink_to(path)
@@ -123,7 +108,6 @@ class Machine:
             "KILN_DISTRO": "ubuntu2204" if family == "debian" else "al2023",
             "KILN_FAMILY": family,
             "KILN_PACKAGE_MANAGER": "apt" if family == "debian" else "dnf",
-            "KILN_ARCH": "x86_64",
             "KILN_COMPONENT": "sample",
         }
 
@@ -134,7 +118,7 @@ class Machine:
 
     def bash(self, code: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-c", f'source "$KILN_DIR/lib/kiln.sh"\n{code}'],
+            [self.interpreter, "-c", f'source "$KILN_DIR/lib/kiln.sh"\n{code}'],
             env={**self.environment, **more},
             capture_output=True,
             text=True,
@@ -183,7 +167,7 @@ def test_apt_gets_the_newest_revision_of_exactly_that_version(machine: Machine):
         " libnccl2 | 2.28.9-1+cuda12.9 | x\\n'",
     )
     machine.command(
-        "dpkg-query", "grep -q installed $0.state 2>/dev/null && echo 'ii 2.28.9-1+cuda13.0'"
+        "dpkg-query", "[[ -e $0.state ]] || exit 1; echo 'ii 2.28.9-1+cuda13.0'"
     )
     machine.command("apt-get", 'echo "$@" >> $0.log; echo installed > ${0%apt-get}dpkg-query.state')
     done = machine.bash("kiln_install libnccl2=2.28.9@cuda13.0")

@@ -16,17 +16,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kiln.errors import KilnError, nearest
-from kiln.findings import Finding
-from kiln.paths import PROVISIONERS, ROOT
+from kiln.base.errors import KilnError, nearest
+from kiln.base.findings import Finding
+from kiln.base.paths import PROVISIONERS, ROOT
+
+if TYPE_CHECKING:
+    from kiln.components import Component
 
 LIBRARY = PROVISIONERS / "lib" / "kiln.sh"
 RULE = "environment"
 _FORM = "#@ env|download NAME required|optional description"
 _LINE = re.compile(
-    r"#@ +(?P<kind>env|download) +(?P<name>[A-Z][A-Z0-9_]*) +(?P<need>required|optional) +(?P<text>\S.*)"
+    r"#@ +(?P<kind>env|download) +(?P<name>[A-Z][A-Z0-9_]*)"
+    r" +(?P<need>required|optional) +(?P<text>\S.*)"
 )
 
 
@@ -40,6 +46,7 @@ class Variable:
     line: int
 
 
+@cache
 def declared(script: Path) -> tuple[Variable, ...]:
     """The variables in a script's header, in its order.
 
@@ -75,6 +82,21 @@ def declared(script: Path) -> tuple[Variable, ...]:
 def common() -> tuple[Variable, ...]:
     """The variables that every script gets; the header of provisioners/lib/kiln.sh."""
     return declared(LIBRARY)
+
+
+def given(component: Component) -> dict[str, str]:
+    """The variables that a component gives its script, apart from the common ones: name → value.
+
+    `component` is filled in for a recipe. A hash is empty here: it comes from the lock file. A
+    fingerprint is the name of its key, which stands for it.
+    """
+    variables = dict(component.env)
+    for download in component.downloads:
+        variables[f"{download.env}_URL"] = download.url
+        variables[f"{download.env}_SHA256"] = ""
+        if download.version:
+            variables[f"{download.env}_VERSION"] = download.version
+    return {**variables, **component.keys}
 
 
 def problems(component: str, given: Mapping[str, str]) -> list[Finding]:
