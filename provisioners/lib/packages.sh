@@ -137,6 +137,7 @@ kiln_hold() {
     else
         for name in "$@"; do
             version=$(kiln_package_version "$name") || exit 1
+            [[ -n $version ]] || kiln_die "$name cannot be held: it is not installed"
             printf '%s %s\n' "$name" "$version" >>"$KILN_DIR/to-lock" || kiln_die "$KILN_DIR/to-lock cannot be written"
         done
     fi
