@@ -249,7 +249,7 @@ class Failing:
 BUILTINS = {"printf", "read", "test", "true", "false", "exit", "command", "local", "pwd", "sh", "bash"}
 # sha256 of "the file"
 HASH = "994659de87f727ddcde75df44314f31d7f367b3bff347e852f390530f29720c7"
-COMMANDS = set(re.findall(r"[a-z][a-z0-9_]+", "".join(path.read_text() for path in LIBRARY)))
+COMMANDS = set(re.findall(r"[a-z][a-z0-9_-]+", "".join(path.read_text() for path in LIBRARY)))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -264,6 +264,7 @@ def test_a_function_of_the_library_stops_the_script_when_a_command_in_it_fails(
         assert call.prints in done.stdout.splitlines()[0]
     assert done.stdout.splitlines()[-1] == "went on"
     ran = {path.name: int(path.read_text()) for path in failing.counts.iterdir()}
+    assert ran or name in ("kiln_refresh rpm", "kiln_env")
     swallowed = []
     for command, times in ran.items():
         for nth in range(1, times + 1):
