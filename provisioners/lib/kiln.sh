@@ -70,7 +70,7 @@ kiln_env() {
         done <"$file" || kiln_die "$file cannot be read"
     done
     ((${#missing[@]} == 0)) || kiln_die "missing or empty in the environment: ${missing[*]}" \
-        "the script's header requires it; the component's entry in kiln/ must give it"
+        "the script's header requires it; the component must give it"
 }
 
 # Adds to `missing` of kiln_env.

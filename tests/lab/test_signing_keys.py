@@ -110,7 +110,9 @@ def test_a_key_that_the_facts_do_not_name_is_refused_and_leaves_nothing(
     real = {name: entry["fingerprint"] for name, entry in KEYS.items()}
     done = provision(guest, component, recipe, real)
     assert done.returncode == 1, done.stderr
-    message = f"holds the wrong key: expected {real[vendor]}, got {mirror.key_fingerprints()[vendor]}"
+    message = (
+        f"holds the wrong key: expected {real[vendor]}, got {mirror.key_fingerprints()[vendor]}"
+    )
     assert message in done.stderr
     assert f"kiln: {component}: ERROR: " in done.stderr
     assert guest.run(TRUST).stdout == before

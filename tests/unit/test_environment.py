@@ -206,7 +206,7 @@ def test_a_script_stops_with_one_message_when_required_variables_are_missing(mac
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
         "kiln: cuda: ERROR: missing or empty in the environment: CUDA_SERIES CUDA_PACKAGES",
-        "kiln: cuda:   the script's header requires it; the component's entry in kiln/ must give it",
+        "kiln: cuda:   the script's header requires it; the component must give it",
     ]
 
 

@@ -8,7 +8,6 @@ is read: a status that nobody looks at is an error here.
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import shutil
 import subprocess
@@ -70,7 +69,9 @@ def apt(machine: Machine) -> None:
     machine.command("apt-get", 'touch "${0%/*}/installed"')
     machine.command("apt-cache", "echo ' libnccl2 | 2.28.9-1+cuda13.0 | x'")
     machine.command("apt-mark", "[[ $1 != showhold ]] || echo libnccl2")
-    machine.command("dpkg-query", '[[ -e "${0%/*}/installed" ]] || exit 1; echo "ii 2.28.9-1+cuda13.0"')
+    machine.command(
+        "dpkg-query", '[[ -e "${0%/*}/installed" ]] || exit 1; echo "ii 2.28.9-1+cuda13.0"'
+    )
     machine.command("sleep", "")
 
 
@@ -133,7 +134,9 @@ CALLS = {
     "kiln_pm": Call("kiln_pm update || exit 1", ready=apt),
     "kiln_refresh": Call("kiln_refresh", ready=apt),
     "kiln_package_version deb": Call(
-        "kiln_package_version x", ready=lambda m: m.command("dpkg-query", f"echo ii {NCCL}"), prints=NCCL
+        "kiln_package_version x",
+        ready=lambda m: m.command("dpkg-query", f"echo ii {NCCL}"),
+        prints=NCCL,
     ),
     "kiln_package_version rpm": Call(
         "kiln_package_version x", "al", lambda m: m.command("rpm", "echo 1-1; echo 2-1"), "2-1"
@@ -162,7 +165,9 @@ CALLS = {
         prints="y.run",
         given={"X_URL": "https://vendor/y.run", "X_SHA256": "HASH"},
     ),
-    "kiln_unpack": Call('kiln_unpack "$ROOT/a.tar" --strip-components=1', ready=archive, prints="sample."),
+    "kiln_unpack": Call(
+        'kiln_unpack "$ROOT/a.tar" --strip-components=1', ready=archive, prints="sample."
+    ),
     "kiln_check_key": Call('kiln_check_key "$KEY" "$FPR"', harmless=CLEANING),
     "kiln_check_signature": Call(
         'kiln_check_signature "$FILE" "$SIGNATURE" "$KEY" "$FPR"', harmless=CLEANING
@@ -222,9 +227,10 @@ class Failing:
         for name in COMMANDS - BUILTINS:
             if real := shutil.which(name, path=path):
                 shim = self.shims / name
+                count = f"{self.counts}/{name}"
                 shim.write_text(
-                    f"#!/bin/sh\nn=0\n[ ! -e {self.counts}/{name} ] || read n <{self.counts}/{name}\n"
-                    f"n=$((n + 1))\necho $n >{self.counts}/{name}\n"
+                    f"#!/bin/sh\nn=0\n[ ! -e {count} ] || read n <{count}\n"
+                    f"n=$((n + 1))\necho $n >{count}\n"
                     f'[ "$FAIL" != {name} ] || [ $n -lt "$FROM" ] || exit 97\nexec {real} "$@"\n'
                 )
                 shim.chmod(0o755)
@@ -246,7 +252,19 @@ class Failing:
 
 
 # Programs by these names are never run: bash has them built in.
-BUILTINS = {"printf", "read", "test", "true", "false", "exit", "command", "local", "pwd", "sh", "bash"}
+BUILTINS = {
+    "printf",
+    "read",
+    "test",
+    "true",
+    "false",
+    "exit",
+    "command",
+    "local",
+    "pwd",
+    "sh",
+    "bash",
+}
 # sha256 of "the file"
 HASH = "994659de87f727ddcde75df44314f31d7f367b3bff347e852f390530f29720c7"
 COMMANDS = set(re.findall(r"[a-z][a-z0-9_-]+", "".join(path.read_text() for path in LIBRARY)))
@@ -285,7 +303,10 @@ def test_every_function_of_the_library_is_called_with_a_failing_step():
 def test_a_script_that_went_on_after_an_error_fails_all_the_same(tmp_path: Path):
     done = Machine(tmp_path).bash('x=$(kiln_die "it broke") || true; echo "went on $x"')
     assert (done.returncode, done.stdout) == (1, "went on \n")
-    assert done.stderr.splitlines()[-1] == "kiln: sample: ERROR: the script went on after the error above"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "kiln: sample: ERROR: the script went on after the error above"
+    )
 
 
 def test_a_command_that_fails_without_a_message_is_named(tmp_path: Path):
@@ -332,7 +353,9 @@ def test_a_keyring_that_cannot_be_written_whole_is_not_left_in_part(
 def logical_lines(text: str) -> list[tuple[int, str]]:
     """Line number and text: heredocs, comments and single-quoted text taken out, lines that go
     on in the next joined."""
-    text = re.sub(r"<<'?(\w+)'?\n.*?\n\1\n", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
+    text = re.sub(
+        r"<<'?(\w+)'?\n.*?\n\1\n", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL
+    )
     text = re.sub(r"(^|\s)#[^\n]*", r"\1", text)
     # Not across an escaped or double-quoted apostrophe.
     text = re.sub(r"(?<![\w\\\"])'[^']*'", lambda m: "''" + "\n" * m[0].count("\n"), text)
@@ -362,19 +385,21 @@ def unchecked(text: str) -> list[tuple[int, str]]:
         inside = re.sub(r"^\w+\(\) [{(] ?", "", line)
         if re.search(r"[<>]\((?!printf )", inside):
             wrong.append((number, "process substitution hides the command's status"))
-        for name in re.findall(rf"\$\((?:cd [^&]*&& )?({_CALL})\b", inside):
-            if not re.match(rf"(if )?\w+=\$\({name}\b[^)]*\)( \|\| |; then)", inside):
-                wrong.append((number, f"$({name}): its status is not looked at"))
+        wrong += [
+            (number, f"$({name}): its status is not looked at")
+            for name in re.findall(rf"\$\((?:cd [^&]*&& )?({_CALL})\b", inside)
+            if not re.match(rf"(if )?\w+=\$\({name}\b[^)]*\)( \|\| |; then)", inside)
+        ]
         for found in re.finditer(rf"{_HEAD}({_CALL})(?=[\s;)]|$)(?!\(\))", inside):
-            name, after, before = found[1], inside[found.end() :], inside[: found.end(0)]
-            if before.rstrip().endswith(f"$({name}"):
+            name, before, after = found[1], inside[: found.start(1)], inside[found.end() :]
+            if before.endswith("$("):
                 continue
             condition = re.match(r"(if|elif|while|until) ", inside) and "; then" not in before
-            asked = bool(condition or re.search(r"\|\||&&", after))
-            asked = asked or bool(re.search(rf"!\s*{name}$", before))
+            asked = condition or before.rstrip().endswith("!") or re.search(r"\|\||&&", after)
+            last = re.search(r"(\|\||&&)\s*$", before)
             if name in ANSWERS and not asked and not _is_result(lines, index, function):
                 wrong.append((number, f"{name}: its status is not looked at"))
-            if name not in ANSWERS and asked and not re.search(r"(\|\||&&)\s*$", before[: -len(name)]):
+            if name not in ANSWERS and asked and not last:
                 wrong.append((number, f"{name} stops the script itself: nothing to ask"))
     return wrong
 
@@ -407,7 +432,7 @@ def test_every_call_of_a_function_is_one_whose_failure_is_noticed(path: Path):
     "code",
     [
         "key=$(kiln_download X)",
-        'local key=$(kiln_download X) || exit 1',
+        "local key=$(kiln_download X) || exit 1",
         '[[ $(kiln_package_version x) == 1 ]] || kiln_die "no"',
         'kiln_record "kernel=$(kiln_boot_kernel)"',
         "while read -r name; do :; done < <(kiln_held)",

@@ -166,9 +166,7 @@ def test_apt_gets_the_newest_revision_of_exactly_that_version(machine: Machine):
         "printf ' libnccl2 | 2.29.0-1+cuda13.0 | x\\n libnccl2 | 2.28.9-1+cuda13.0 | x\\n"
         " libnccl2 | 2.28.9-1+cuda12.9 | x\\n'",
     )
-    machine.command(
-        "dpkg-query", "[[ -e $0.state ]] || exit 1; echo 'ii 2.28.9-1+cuda13.0'"
-    )
+    machine.command("dpkg-query", "[[ -e $0.state ]] || exit 1; echo 'ii 2.28.9-1+cuda13.0'")
     machine.command("apt-get", 'echo "$@" >> $0.log; echo installed > ${0%apt-get}dpkg-query.state')
     done = machine.bash("kiln_install libnccl2=2.28.9@cuda13.0")
     assert done.returncode == 0, done.stderr
