@@ -11,7 +11,7 @@ from typing import Any
 from kiln import components, facts
 from kiln.base import versions
 from kiln.base.errors import KilnError, did_you_mean, nearest
-from kiln.base.findings import Finding, Level
+from kiln.base.findings import Finding, Level, errors
 from kiln.base.recipe import Recipe
 from kiln.compat import trust
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
@@ -59,7 +59,8 @@ def check(
     ]
     row = recipe.row
     placed = [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
-    return [*placed, *_environment(recipe)]
+    # Components can be filled in only for a combination that the rules accept.
+    return placed if errors(placed) else [*placed, *_environment(recipe)]
 
 
 def _environment(recipe: Recipe) -> list[Finding]:

@@ -82,7 +82,7 @@ def test_every_key_a_script_checks_is_known_by_its_full_fingerprint():
     for component in COMPONENTS:
         for name in component.get("keys", {}).values():
             assert re.fullmatch("[0-9A-F]{40}", KEYS[name]["fingerprint"]), name
-            assert KEYS[name]["source"]
+            assert KEYS[name]["sources"]
 
 
 # ------------------------------------------------------------------- lib/kiln.sh
