@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from test_provisioners import Machine, plant, serve
+from test_provisioners import Machine, plant, serve, signed_files
 
 from kiln.base.paths import PROVISIONERS
 
@@ -268,6 +268,11 @@ BUILTINS = {
 # sha256 of "the file"
 HASH = "994659de87f727ddcde75df44314f31d7f367b3bff347e852f390530f29720c7"
 COMMANDS = set(re.findall(r"[a-z][a-z0-9_-]+", "".join(path.read_text() for path in LIBRARY)))
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return signed_files(tmp_path_factory.mktemp("gnupg"))
 
 
 @pytest.mark.parametrize("name", CALLS)
