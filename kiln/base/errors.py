@@ -70,16 +70,16 @@ def operation_failed(message: str, *, hint: str = "") -> KilnError:
     return KilnError(message, hint=hint, exit_code=OPERATION_FAILED)
 
 
-# What other tools call the same thing: no letters in common, so no likeness finds it.
+# Other tools' names for the same processors, which difflib cannot match: they share no letters.
 _ALSO = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}
 
 
 def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
-    """The known value a person most likely meant, or None when nothing is close.
+    """The known value that a person most likely meant, or None when none is close.
 
-    Capitals and spaces around it do not count; `likeness` is difflib's, 1 for the same.
+    Case and surrounding spaces are ignored; `likeness` is difflib's ratio, 1 for equal texts.
     """
-    options = {str(one).casefold(): str(one) for one in known}
+    options = {str(value).casefold(): str(value) for value in known}
     word = str(wrong).strip().casefold()
     if _ALSO.get(word) in options:
         return _ALSO[word]
@@ -88,8 +88,8 @@ def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.5) -> str |
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """A hint: the nearest right value, or the whole list when nothing is close."""
-    options = sorted({str(k) for k in known})
+    """A hint: the nearest known value and the list of all; only the list when none is close."""
+    options = sorted({str(value) for value in known})
     best = nearest(wrong, options)
     if best:
         return f"did you mean {best!r}? Known: {', '.join(options)}."
