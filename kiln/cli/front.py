@@ -40,11 +40,16 @@ def main() -> None:
 def run(argv: Sequence[str]) -> int:
     """Parse `argv` (the first word is the program) and run its tasks; the exit status."""
     program = Program(name="AMI Kiln", binary="./invoke", version=version())
-    try:
-        # What Invoke refuses has no parsed flags yet: a program that asked for JSON gets JSON.
-        return guarded(lambda: _steps(program, argv), as_json="--json" in argv)
-    except Exit as end:  # a task with its own status, --help, --list
-        return end.code
+
+    def steps() -> int:
+        try:
+            _steps(program, argv)
+        except Exit as end:  # --help, --list, and each task with a status of its own
+            return end.code
+        return 0
+
+    # Arguments that Invoke refuses are not parsed: a program that asked for JSON still gets it.
+    return guarded(steps, as_json="--json" in argv)
 
 
 def _steps(program: Program, argv: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from kiln.base.errors import KilnError, Place, operation_failed
 from kiln.base.findings import Finding
 from kiln.base.paths import ROOT
 from kiln.cli import front, xid
+from tests.unit.records import a_record
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -301,7 +302,8 @@ def test_a_closed_standard_input_is_one_message(
 def test_a_folder_in_the_environment_means_where_the_caller_is(tmp_path: Path) -> None:
     run = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
     run.mkdir(parents=True)
-    (run / "record.json").write_text('{"status": "verified", "ami_id": "ami-0mine"}')
+    record = a_record(status="verified", ami_id="ami-0mine")
+    (run / "record.json").write_text(json.dumps(record.as_json()))
     assert b"verified ami-0mine" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine").stdout
 
 
@@ -316,23 +318,38 @@ def test_a_locale_without_a_letter_ends_no_task(tmp_path: Path, locale: dict[str
         assert done.stderr == b""
 
 
-def test_a_reader_that_has_seen_enough_sees_no_traceback(tmp_path: Path) -> None:
+@pytest.fixture
+def buffered() -> dict[str, str]:
+    """An environment in which Python buffers what it prints, as it does by default."""
+    return {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.mark.parametrize(
+    ("pipe", "output"), [("list --json | head -c 1", b"["), ("xid.explain 79 | true", b"")]
+)
+def test_a_reader_that_ends_early_sees_no_traceback(
+    tmp_path: Path, buffered: dict[str, str], pipe: str, output: bytes
+) -> None:
     done = subprocess.run(
-        f"'{ROOT}/invoke' list --json | head -c 1",
+        f"'{ROOT}/invoke' {pipe}",
         shell=True,
         cwd=tmp_path,
+        env=buffered,
         capture_output=True,
         check=False,
     )
-    assert (done.stdout, done.stderr) == (b"[", b"")
+    assert (done.stdout, done.stderr) == (output, b"")
 
 
 @pytest.mark.parametrize("task", [["list"], ["--list"], ["xid.explain", "79", "--json"]])
-def test_output_that_cannot_be_written_is_one_message(tmp_path: Path, task: list[str]) -> None:
+def test_output_that_cannot_be_written_is_one_message(
+    tmp_path: Path, buffered: dict[str, str], task: list[str]
+) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [str(ROOT / "invoke"), *task],
             cwd=tmp_path,
+            env=buffered,
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,
