@@ -27,9 +27,29 @@ _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 _LAB_FOR_TESTS = "9"
 _TWO_LABS = ("-n", "2")
 _OF_THE_KERNELS_LOG = "tests/lab/test_xid_*.py"
-# Files of tests/unit that take seconds: they start ./invoke, Packer, shells or other Pythons many
-# times, or search long for a counterexample. `./invoke test --quick` leaves them out.
-SLOW = ()
+# Files of tests/unit that take long: they start ./invoke, Packer, shells, other Pythons or pytest many
+# times, or search for a counterexample. `./invoke test --quick` leaves them out.
+SLOW = (
+    "test_cli.py",
+    "test_front.py",
+    "test_mig_apply.py",
+    "test_mig_glance.py",
+    "test_mig_miniyaml.py",
+    "test_mig_placement.py",
+    "test_mig_properties.py",
+    "test_packer.py",
+    "test_provisioners.py",
+    "test_standin_nvidia_smi_commands.py",
+    "test_standin_nvidia_smi_mig.py",
+    "test_stopping.py",
+    "test_telemetry_bundle.py",
+    "test_validate.py",
+    "test_verify.py",
+    "test_xid_cli.py",
+    "test_xid_fuzz.py",
+    "test_xid_hooks.py",
+    "test_xid_pythons.py",
+)
 
 
 @dataclass(frozen=True)
