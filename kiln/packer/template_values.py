@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,13 @@ def _require_environment(recipe: Recipe, chosen: list[Component]) -> None:
 def locked() -> dict[str, str]:
     """URL → SHA-256 of every download that `amis.lock.yaml` knows the hash of."""
     path = ROOT / "amis.lock.yaml"
-    artifacts = located.load(path).data.get("artifacts", []) if path.is_file() else []
+    return _hashes_in(path, path.stat().st_mtime_ns) if path.is_file() else {}
+
+
+@lru_cache(maxsize=1)
+def _hashes_in(path: Path, changed: int) -> dict[str, str]:
+    """The hashes of a lock file; `changed` is its time, so that a new file is read again."""
+    artifacts = located.load(path).data.get("artifacts", [])
     return {item["url"]: item["sha256"] for item in artifacts if item.get("sha256")}
 
 
