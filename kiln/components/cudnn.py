@@ -1,0 +1,24 @@
+"""cuDNN for the recipe's CUDA."""
+
+from __future__ import annotations
+
+from kiln.base.recipe import Recipe
+from kiln.components.component import Component, needed, packages
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """cuDNN's packages; their names (cuDNN 9) or revisions (cuDNN 8) carry CUDA's major."""
+    cudnn = needed(recipe.cudnn, "cudnn", recipe)
+    return {
+        "CUDNN_VERSION": cudnn,
+        "CUDA_VERSION": needed(recipe.cuda, "cuda", recipe),
+        "CUDNN_PACKAGES": packages(recipe, "cudnn", cudnn),
+    }
+
+
+COMPONENT = Component(
+    name="cudnn",
+    what="cuDNN for that CUDA",
+    needs="cudnn",
+    environment=environment,
+)

@@ -1,0 +1,24 @@
+"""NCCL for the recipe's CUDA."""
+
+from __future__ import annotations
+
+from kiln.base.recipe import Recipe
+from kiln.components.component import Component, needed, packages
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """NCCL's packages; their revision carries CUDA's series."""
+    nccl = needed(recipe.nccl, "nccl", recipe)
+    return {
+        "NCCL_VERSION": nccl,
+        "CUDA_VERSION": needed(recipe.cuda, "cuda", recipe),
+        "NCCL_PACKAGES": packages(recipe, "nccl", nccl),
+    }
+
+
+COMPONENT = Component(
+    name="nccl",
+    what="NCCL packages for that CUDA",
+    needs="nccl",
+    environment=environment,
+)
