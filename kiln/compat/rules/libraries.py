@@ -186,7 +186,7 @@ def _who_needs(c: Combination, need: dict[str, str]) -> str | None:
 def dcgm_fits(c: Combination) -> Iterator[Verdict]:
     """DCGM 4 comes per CUDA major of the driver; DCGM 3 stops before new drivers and GPUs."""
     known = table("services")["dcgm"]
-    native = versions.major(c.branch.native_cuda) if c.branch else None
+    native = facts.driver_cuda(c.driver) if c.driver and c.branch else None
     for package in c.packages:
         match = re.match(r"datacenter-gpu-manager-4-(?:proprietary-)?cuda(\d+)", package)
         if match and native and match[1] != native:
