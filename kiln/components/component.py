@@ -120,6 +120,20 @@ def needed(version: str | None, field_name: str, recipe: Recipe) -> str:
     return version
 
 
+def of_cuda(recipe: Recipe) -> dict[str, str]:
+    """What names in packages.yaml that depend on the recipe's CUDA refer to.
+
+    Raises KilnError (exit code 2) when the recipe names none.
+    """
+    cuda = needed(recipe.cuda, "cuda", recipe)
+    series = versions.series(cuda)
+    return {
+        "cuda_major": versions.major(cuda),
+        "cuda_series": series,
+        "cuda_package": series.replace(".", "-"),
+    }
+
+
 def operating_system(recipe: Recipe) -> str:
     """amazon, ubuntu or debian: whose packages the image is made of."""
     if recipe.distro.family == "al":
@@ -181,7 +195,6 @@ def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple
 
 def _fields(recipe: Recipe) -> dict[str, str]:
     """What conditions and placeholders of packages.yaml and downloads.yaml refer to."""
-    cuda = recipe.cuda or ""
     return {
         "distro": recipe.distro.id,
         "family": recipe.distro.family,
@@ -189,8 +202,5 @@ def _fields(recipe: Recipe) -> dict[str, str]:
         "archive": archive(recipe),
         "arch": recipe.arch,
         "repo": recipe.distro.cuda_repo,
-        "cuda_major": versions.major(cuda),
-        "cuda_series": versions.series(cuda),
-        "cuda_package": versions.series(cuda).replace(".", "-"),
         **facts.table("downloads")["processors"][recipe.arch],
     }

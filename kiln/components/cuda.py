@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kiln.base import versions
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, needed, packages
+from kiln.components.component import Component, needed, of_cuda, packages
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
@@ -13,7 +13,7 @@ def environment(recipe: Recipe) -> dict[str, str]:
     return {
         "CUDA_VERSION": cuda,
         "CUDA_SERIES": versions.series(cuda),
-        "CUDA_PACKAGES": packages(recipe, "cuda", cuda),
+        "CUDA_PACKAGES": packages(recipe, "cuda", cuda, **of_cuda(recipe)),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, needed, packages
+from kiln.components.component import Component, needed, of_cuda, packages
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
@@ -12,7 +12,7 @@ def environment(recipe: Recipe) -> dict[str, str]:
     return {
         "CUDNN_VERSION": cudnn,
         "CUDA_VERSION": needed(recipe.cuda, "cuda", recipe),
-        "CUDNN_PACKAGES": packages(recipe, "cudnn", cudnn),
+        "CUDNN_PACKAGES": packages(recipe, "cudnn", cudnn, **of_cuda(recipe)),
     }
 
 
