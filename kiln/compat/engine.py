@@ -8,16 +8,17 @@ from dataclasses import fields, replace
 from datetime import date
 from typing import Any
 
-from kiln import facts
+from kiln import components, facts
 from kiln.base import versions
 from kiln.base.errors import KilnError, did_you_mean, nearest
-from kiln.base.findings import Finding, Level
+from kiln.base.findings import Finding, Level, errors
 from kiln.base.recipe import Recipe
 from kiln.compat import trust
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, of_recipe
 from kiln.compat.rules.driver import meant as meant_driver
+from kiln.components import environment
 
 LATEST = "latest"
 _CHOICES = {
@@ -57,7 +58,25 @@ def check(
         *trust.findings(recipe),
     ]
     row = recipe.row
-    return [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
+    placed = [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
+    # Components can be filled in only for a combination that the rules accept.
+    return placed if errors(placed) else [*placed, *_environment(recipe)]
+
+
+def _environment(recipe: Recipe) -> list[Finding]:
+    """Variables that a component gives its provisioner and the script does not declare, or the
+    other way round; the place is the script's. A component that a recipe cannot have is an error
+    at the row."""
+    findings: list[Finding] = []
+    for name in recipe.components:
+        try:
+            step = components.get(name).for_recipe(recipe)
+        except KilnError as error:
+            finding = Finding("error", environment.RULE, error.message, error.hint)
+            findings.append(replace(finding, file=recipe.row.file, line=recipe.row.line))
+            continue
+        findings += environment.problems(name, environment.given(step))
+    return [replace(finding, row=recipe.name) for finding in findings]
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:

@@ -11,7 +11,6 @@ def environment(recipe: Recipe) -> dict[str, str]:
     cudnn = needed(recipe.cudnn, "cudnn", recipe)
     return {
         "CUDNN_VERSION": cudnn,
-        "CUDA_VERSION": needed(recipe.cuda, "cuda", recipe),
         "CUDNN_PACKAGES": packages(recipe, "cudnn", cudnn, **of_cuda(recipe)),
     }
 

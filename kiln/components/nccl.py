@@ -11,7 +11,6 @@ def environment(recipe: Recipe) -> dict[str, str]:
     nccl = needed(recipe.nccl, "nccl", recipe)
     return {
         "NCCL_VERSION": nccl,
-        "CUDA_VERSION": needed(recipe.cuda, "cuda", recipe),
         "NCCL_PACKAGES": packages(recipe, "nccl", nccl, **of_cuda(recipe)),
     }
 

@@ -14,18 +14,19 @@ from kiln.base import located
 from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS, ROOT, RUNTIME, RUNTIME_VARIANTS
 from kiln.base.recipe import Recipe
-from kiln.components import Step
+from kiln.components import Step, environment
 from kiln.packer import hcl, program
 
 
 def values(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """What the templates in templates/packer/ are filled with; they are rendered into `folder`.
 
-    Raises KilnError when a component has no provisioner, or names a key or a field that does not
-    exist.
+    Raises KilnError when a component has no provisioner, gives its script other variables than
+    the script declares, or names a key or a field that does not exist.
     """
     chosen = [components.get(name).for_recipe(recipe) for name in recipe.components]
     _require_provisioners(recipe, chosen)
+    _require_environment(recipe, chosen)
     checkout = os.path.relpath(ROOT, folder.resolve())
     keys = {key for component in chosen for key in component.keys.values()}
     return {
@@ -127,6 +128,17 @@ def _require_provisioners(recipe: Recipe, chosen: list[Step]) -> None:
                 f"{path.relative_to(ROOT)} does not exist",
                 hint=f"write it, or leave the component out: `without: [{component.name}]`",
             )
+
+
+def _require_environment(recipe: Recipe, chosen: list[Step]) -> None:
+    findings = [
+        finding
+        for component in chosen
+        for finding in environment.problems(component.name, environment.given(component))
+    ]
+    if findings:
+        lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]
+        raise KilnError(f"{recipe.name}: " + "\n".join(lines), hint=findings[0].hint)
 
 
 def locked() -> dict[str, str]:

@@ -21,8 +21,6 @@ from kiln.matrix.load import load_recipes
 KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
 RECIPES = load_recipes()
-ALWAYS = {"KILN_DIR", "KILN_DISTRO", "KILN_FAMILY", "KILN_PACKAGE_MANAGER", "KILN_ARCH"}
-ALWAYS |= {"KILN_FLAVOR", "KILN_COMPONENT", "KILN_ETC", "KILN_ROOT"}
 # Every version that a recipe may name, so that every component has something to say.
 FULL = {
     "cuda": "13.0.2", "cudnn": "9.24.1.1", "nccl": "2.28.9", "efa": "1.34.0", "ofi_nccl": "1.9.2",
@@ -56,19 +54,6 @@ def given(step: Step) -> dict[str, str]:
 
 def test_every_component_has_its_script_and_every_script_its_component():
     assert set(components.names()) == {path.stem for path in SCRIPTS}
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_uses_no_variable_that_nobody_gives_it(path: Path):
-    known = ALWAYS | set(components.get(path.stem).keys)
-    for step in steps(path.stem):
-        known |= set(given(step)) | {f"{download.env}_SHA256" for download in step.downloads}
-    text = re.sub(r"^\s*#.*$", "", path.read_text(), flags=re.MULTILINE)
-    used = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]{2,})", text))
-    used -= set(re.findall(r"^\s*(?:export )?([A-Z][A-Z0-9_]+)=", text, flags=re.MULTILINE))
-    # Part of a line the script writes for a user's shell.
-    used -= {"PATH"}
-    assert used - known == set()
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -119,9 +104,11 @@ class Machine:
     def __init__(self, root: Path, family: str = "debian") -> None:
         self.root, self.bin, self.etc = root, root / "bin", root / "etc-kiln"
         self.kiln = root / "kiln"
+        # Another bash than the system's, such as the 4.2 of Amazon Linux 2.
+        self.interpreter = os.environ.get("KILN_TEST_BASH", "bash")
         (self.kiln / "lib").mkdir(parents=True)
-        for name in ("kiln.sh", "record.py"):
-            (self.kiln / "lib" / name).symlink_to(PROVISIONERS / "lib" / name)
+        for path in (PROVISIONERS / "lib").iterdir():
+            (self.kiln / "lib" / path.name).symlink_to(path)
         self.bin.mkdir()
         self.environment = {
             "PATH": f"{self.bin}:{os.environ['PATH']}",
@@ -131,7 +118,6 @@ class Machine:
             "KILN_DISTRO": "ubuntu2204" if family == "debian" else "al2023",
             "KILN_FAMILY": family,
             "KILN_PACKAGE_MANAGER": "apt" if family == "debian" else "dnf",
-            "KILN_ARCH": "x86_64",
             "KILN_COMPONENT": "sample",
         }
 
@@ -142,7 +128,7 @@ class Machine:
 
     def bash(self, code: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-c", f'source "$KILN_DIR/lib/kiln.sh"\n{code}'],
+            [self.interpreter, "-c", f'source "$KILN_DIR/lib/kiln.sh"\n{code}'],
             env={**self.environment, **more},
             capture_output=True,
             text=True,
@@ -180,7 +166,7 @@ def test_versions_are_compared_as_numbers(machine: Machine, older: str, newer: s
 def test_a_revision_is_only_taken_for_exactly_the_version(
     machine: Machine, installed: str, version: str, build: str, fits: bool
 ):
-    done = machine.bash(f"_kiln_matches '{installed}' '{version}' '{build}'")
+    done = machine.bash(f"kiln_matches '{installed}' '{version}' '{build}'")
     assert (done.returncode == 0) is fits
 
 
@@ -190,9 +176,7 @@ def test_apt_gets_the_newest_revision_of_exactly_that_version(machine: Machine):
         "printf ' libnccl2 | 2.29.0-1+cuda13.0 | x\\n libnccl2 | 2.28.9-1+cuda13.0 | x\\n"
         " libnccl2 | 2.28.9-1+cuda12.9 | x\\n'",
     )
-    machine.command(
-        "dpkg-query", "grep -q installed $0.state 2>/dev/null && echo 'ii 2.28.9-1+cuda13.0'"
-    )
+    machine.command("dpkg-query", "[[ -e $0.state ]] || exit 1; echo 'ii 2.28.9-1+cuda13.0'")
     machine.command("apt-get", 'echo "$@" >> $0.log; echo installed > ${0%apt-get}dpkg-query.state')
     done = machine.bash("kiln_install libnccl2=2.28.9@cuda13.0")
     assert done.returncode == 0, done.stderr
@@ -391,12 +375,8 @@ def test_a_missing_fingerprint_is_no_licence_to_trust(machine: Machine, signed: 
     ],
 )
 def test_the_kernels_configuration_names_its_compiler(machine: Machine, text: str, compiler: str):
-    code = (PROVISIONERS / "lib/kiln.sh").read_text().replace('"/boot/config-$1"', '"$1"')
-    (machine.kiln / "lib/kiln.sh").unlink()
-    (machine.kiln / "lib/kiln.sh").write_text(code)
-    config = machine.root / "config"
-    config.write_text(f'CONFIG_CC_VERSION_TEXT="{text}"\n')
-    assert machine.bash(f"kiln_compiler {config}").stdout.strip() == compiler
+    plant(machine.root / "image", {"boot/config-5.10": f'CONFIG_CC_VERSION_TEXT="{text}"\n'})
+    assert machine.bash("kiln_compiler 5.10").stdout.strip() == compiler
 
 
 def dkms_conf(machine: Machine, compiler: str) -> Path:

@@ -15,7 +15,7 @@ from kiln import components
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
-from kiln.components import Component, Download
+from kiln.components import Component, Download, environment
 from kiln.matrix import load
 from kiln.packer import hcl, program, render, template_values
 
@@ -47,6 +47,8 @@ def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
         keys={"NCCL_KEY_FINGERPRINT": "efa"},
     )
     monkeypatch.setattr(components, "get", lambda name: made)
+    # The real script declares other variables.
+    monkeypatch.setattr(environment, "problems", lambda component, given: [])
     return made
 
 
