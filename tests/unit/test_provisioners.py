@@ -301,28 +301,6 @@ def test_a_host_that_does_not_answer_is_one_message(machine: Machine):
     assert "cannot download https://vendor/x.run" in done.stderr
 
 
-@pytest.fixture(scope="module")
-def signed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A file, its detached signature, the key's file, its fingerprint, and another key's file."""
-    home = tmp_path_factory.mktemp("gnupg")
-    gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--passphrase", ""]
-    paths = {name: str(home / name) for name in ("file", "signature", "key", "other")}
-    Path(paths["file"]).write_text("the installer")
-    for name in ("vendor", "other"):
-        subprocess.run([*gpg, "--quick-generate-key", name, "ed25519", "sign"], check=True)
-    for name, target in (("vendor", "key"), ("other", "other")):
-        subprocess.run([*gpg, "--armor", "--output", paths[target], "--export", name], check=True)
-    sign = [*gpg, "--local-user", "vendor", "--output", paths["signature"], "--detach-sign"]
-    subprocess.run([*sign, paths["file"]], check=True)
-    listed = subprocess.run(
-        [*gpg, "--with-colons", "--list-keys", "vendor"], capture_output=True, text=True, check=True
-    )
-    fingerprint = re.search(r"^fpr:+([0-9A-F]{40}):", listed.stdout, re.MULTILINE)
-    assert fingerprint
-    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
-    return {**paths, "fingerprint": fingerprint.group(1)}
-
-
 def verify(machine: Machine, signed: dict[str, str], **change: str) -> subprocess.CompletedProcess:
     values = {**signed, **change}
     words = " ".join(f"'{values[n]}'" for n in ("file", "signature", "key", "fingerprint"))
