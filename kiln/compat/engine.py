@@ -65,14 +65,18 @@ def check(
 
 def _environment(recipe: Recipe) -> list[Finding]:
     """Variables that a component gives its provisioner and the script does not declare, or the
-    other way round; the place is the script's."""
-    return [
-        replace(finding, row=recipe.name)
-        for name in recipe.components
-        for finding in environment.problems(
-            name, environment.given(components.get(name).for_recipe(recipe))
-        )
-    ]
+    other way round; the place is the script's. A component that a recipe cannot have is an error
+    at the row."""
+    findings: list[Finding] = []
+    for name in recipe.components:
+        try:
+            step = components.get(name).for_recipe(recipe)
+        except KilnError as error:
+            finding = Finding("error", environment.RULE, error.message, error.hint)
+            findings.append(replace(finding, file=recipe.row.file, line=recipe.row.line))
+            continue
+        findings += environment.problems(name, environment.given(step))
+    return [replace(finding, row=recipe.name) for finding in findings]
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:

@@ -18,14 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError, nearest
 from kiln.base.findings import Finding
 from kiln.base.paths import PROVISIONERS, ROOT
-
-if TYPE_CHECKING:
-    from kiln.components import Component
+from kiln.components.component import Step
 
 LIBRARY = PROVISIONERS / "lib" / "kiln.sh"
 RULE = "environment"
@@ -84,19 +81,18 @@ def common() -> tuple[Variable, ...]:
     return declared(LIBRARY)
 
 
-def given(component: Component) -> dict[str, str]:
-    """The variables that a component gives its script, apart from the common ones: name → value.
-
-    `component` is filled in for a recipe. A hash is empty here: it comes from the lock file. A
-    fingerprint is the name of its key, which stands for it.
+def given(step: Step) -> dict[str, str]:
+    """The variables that a component gives its script for a recipe, apart from the common ones:
+    name → value. A hash is empty here: it comes from the lock file. A fingerprint is the name of
+    its key, which stands for it.
     """
-    variables = dict(component.env)
-    for download in component.downloads:
+    variables = dict(step.env)
+    for download in step.downloads:
         variables[f"{download.env}_URL"] = download.url
         variables[f"{download.env}_SHA256"] = ""
         if download.version:
             variables[f"{download.env}_VERSION"] = download.version
-    return {**variables, **component.keys}
+    return {**variables, **step.keys}
 
 
 def problems(component: str, given: Mapping[str, str]) -> list[Finding]:

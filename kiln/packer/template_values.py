@@ -15,7 +15,7 @@ from kiln.base import located
 from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS, ROOT, RUNTIME, RUNTIME_VARIANTS
 from kiln.base.recipe import Recipe
-from kiln.components import Component, environment
+from kiln.components import Step, environment
 from kiln.packer import hcl, program
 
 
@@ -93,7 +93,7 @@ def _uploads(checkout: str) -> list[str]:
     return [*(f"{checkout}/{path}" for path in found), "files"]
 
 
-def _steps(chosen: list[Component]) -> list[dict[str, Any]]:
+def _steps(chosen: list[Step]) -> list[dict[str, Any]]:
     steps = []
     rebooted = False
     for component in chosen:
@@ -120,7 +120,7 @@ def _steps(chosen: list[Component]) -> list[dict[str, Any]]:
     return steps
 
 
-def _require_provisioners(recipe: Recipe, chosen: list[Component]) -> None:
+def _require_provisioners(recipe: Recipe, chosen: list[Step]) -> None:
     for component in chosen:
         path = PROVISIONERS / f"{component.name}.sh"
         if not path.is_file():
@@ -131,7 +131,7 @@ def _require_provisioners(recipe: Recipe, chosen: list[Component]) -> None:
             )
 
 
-def _require_environment(recipe: Recipe, chosen: list[Component]) -> None:
+def _require_environment(recipe: Recipe, chosen: list[Step]) -> None:
     findings = [
         finding
         for component in chosen
@@ -155,7 +155,7 @@ def _hashes_in(path: Path, changed: int) -> dict[str, str]:
     return {item["url"]: item["sha256"] for item in artifacts if item.get("sha256")}
 
 
-def _hashes(chosen: list[Component]) -> dict[str, str]:
+def _hashes(chosen: list[Step]) -> dict[str, str]:
     """URL → SHA-256, of the recipe's downloads whose hash is locked."""
     known = locked()
     urls = [download.url for component in chosen for download in component.downloads]

@@ -26,7 +26,7 @@ import testinfra
 import yaml
 
 HERE = Path(__file__).resolve().parent
-COMPONENTS = HERE.parent.parent / "kiln/facts/knowledge/components.yaml"
+PACKAGES = HERE.parent.parent / "kiln/facts/knowledge/packages.yaml"
 VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
 # sshd answers before the boot is over: services may still be starting. What does not end is for
 # test_boot.py to say. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`.
@@ -50,9 +50,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = set(recipe["components"])
     distro = recipe.get("distro", {}).get("id")
     lacking = {
-        entry["name"]: f": {entry['lacks'][distro]}"
-        for entry in yaml.safe_load(COMPONENTS.read_text())["components"]
-        if distro in entry.get("lacks", {})
+        name: f": {distros[distro]['why']}"
+        for name, distros in yaml.safe_load(PACKAGES.read_text())["lacks"].items()
+        if distro in distros
     }
     known = {
         path.stem.replace("_", "-") for path in (HERE.parent.parent / "provisioners").glob("*.sh")

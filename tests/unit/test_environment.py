@@ -125,10 +125,16 @@ def test_a_component_may_not_give_a_common_variable(cuda):
 def misspelt(monkeypatch):
     """The component cuda gives CUDA_PAKAGES."""
     good = components.get("cuda")
-    env = {name.replace("PACKAGES", "PAKAGES"): text for name, text in good.env.items()}
+
+    def misspell(recipe):
+        variables = good.environment(recipe)
+        return {name.replace("PACKAGES", "PAKAGES"): text for name, text in variables.items()}
+
     real = components.get
     monkeypatch.setattr(
-        components, "get", lambda name: replace(good, env=env) if name == "cuda" else real(name)
+        components,
+        "get",
+        lambda name: replace(good, environment=misspell) if name == "cuda" else real(name),
     )
 
 
@@ -232,3 +238,11 @@ def test_bash_reads_the_same_header_as_the_pipeline(machine, path):
     for name in required:
         done = run(machine, path, **{**given, name: ""})
         assert f"missing or empty in the environment: {name}\n" in done.stderr
+
+
+def test_check_finds_a_component_that_the_recipes_archive_does_not_have():
+    row = next(recipe for recipe in load_recipes() if recipe.driver_source == "distro")
+    recipe = replace(row, components=(*row.components, "nvidia-imex"))
+    (finding,) = [found for found in engine.check(recipe) if found.level == "error"]
+    assert "no package of nvidia-imex" in finding.message
+    assert (finding.file, finding.line) == (recipe.row.file, recipe.row.line)

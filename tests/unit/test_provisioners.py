@@ -7,32 +7,45 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import jinja2
 import pytest
 import yaml
 
+from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
+from kiln.components import Step
 from kiln.matrix.load import load_recipes
 
-COMPONENTS = yaml.safe_load((KNOWLEDGE / "components.yaml").read_text())["components"]
 KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
+RECIPES = load_recipes()
+# Every version that a recipe may name, so that every component has something to say.
+FULL = {
+    "cuda": "13.0.2", "cudnn": "9.24.1.1", "nccl": "2.28.9", "efa": "1.34.0", "ofi_nccl": "1.9.2",
+    "gdrcopy": "2.6", "dcgm": "4.6.0", "dcgm_exporter": "4.8.3", "container_toolkit": "1.20.0",
+    "cloudwatch_agent": "1.300071.0", "mig_parted": "0.14.3", "nvlsm": "2025.10.14", "imex": True,
+}  # fmt: skip
 
 
-def rendered(component: dict, recipe: object) -> dict[str, str]:
+def steps(name: str) -> list[Step]:
+    """What a component does on each distribution, with the driver from anywhere."""
+    recipes = {recipe.distro.id: replace(recipe, **FULL) for recipe in RECIPES}.values()
+    return [
+        components.get(name).for_recipe(replace(recipe, driver_source=source))
+        for recipe in recipes
+        for source in ("repo", "runfile")
+    ]
+
+
+def given(step: Step) -> dict[str, str]:
     """What the pipeline puts into a script's environment for a recipe, hashes left out."""
-    engine = jinja2.Environment(undefined=jinja2.StrictUndefined)
-
-    def filled(text: str, **known: str) -> str:
-        return engine.from_string(text).render(recipe=recipe, **known)
-
-    values = {name: filled(text) for name, text in component.get("env", {}).items()}
-    for entry in component.get("downloads", []):
-        version = filled(entry.get("version", ""))
-        values[entry["env"] + "_VERSION"] = version
-        values[entry["env"] + "_URL"] = filled(entry["url"], version=version)
+    values = dict(step.env)
+    for entry in step.downloads:
+        values[entry.env + "_URL"] = entry.url
+        if entry.version:
+            values[entry.env + "_VERSION"] = entry.version
     return values
 
 
@@ -40,13 +53,12 @@ def rendered(component: dict, recipe: object) -> dict[str, str]:
 
 
 def test_every_component_has_its_script_and_every_script_its_component():
-    assert {entry["name"] for entry in COMPONENTS} == {path.stem for path in SCRIPTS}
+    assert set(components.names()) == {path.stem for path in SCRIPTS}
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_download_is_one_the_pipeline_knows(path: Path):
-    component = next(entry for entry in COMPONENTS if entry["name"] == path.stem)
-    known = {entry["env"] for entry in component.get("downloads", [])}
+    known = {download.env for step in steps(path.stem) for download in step.downloads}
     assert set(re.findall(r"kiln_download ([A-Z_]+)", path.read_text())) == known
 
 
@@ -56,31 +68,29 @@ def test_no_script_asks_for_whatever_is_newest():
         assert "latest" not in code.replace("kmod-nvidia-latest-dkms", ""), path.name
 
 
-@pytest.mark.parametrize("recipe", load_recipes(), ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_everything_a_recipe_downloads_is_pinned_and_encrypted(recipe):
-    for component in COMPONENTS:
-        if component["name"] in recipe.components:
-            for name, value in rendered(component, recipe).items():
-                if name.endswith("_URL") and value:
-                    assert value.startswith("https://"), name
-                    assert "latest" not in value, name
+    for component in recipe.components:
+        for name, value in given(components.get(component).for_recipe(recipe)).items():
+            if name.endswith("_URL") and value:
+                assert value.startswith("https://"), name
+                assert "latest" not in value, name
 
 
-@pytest.mark.parametrize("recipe", load_recipes(), ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_packages_are_named_with_exact_versions(recipe):
     # Debian's persistenced has a version of its own.
     unpinned = {"nvidia-persistenced"}
-    for component in COMPONENTS:
-        if component["name"] in recipe.components:
-            for name, value in rendered(component, recipe).items():
-                if name.endswith("_PACKAGES") and not name.endswith("_OS_PACKAGES"):
-                    names = [word for word in value.split() if "=" not in word]
-                    assert set(names) <= unpinned, name
+    for component in recipe.components:
+        for name, value in components.get(component).for_recipe(recipe).env.items():
+            if name.endswith("_PACKAGES") and not name.endswith("_OS_PACKAGES"):
+                names = [word for word in value.split() if "=" not in word]
+                assert set(names) <= unpinned, name
 
 
 def test_every_key_a_script_checks_is_known_by_its_full_fingerprint():
-    for component in COMPONENTS:
-        for name in component.get("keys", {}).values():
+    for component in components.everything():
+        for name in component.keys.values():
             assert re.fullmatch("[0-9A-F]{40}", KEYS[name]["fingerprint"]), name
             assert KEYS[name]["sources"]
 
