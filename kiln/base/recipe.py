@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from kiln.base.findings import Place
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,26 @@ class Volume:
 
 @dataclass(frozen=True)
 class Row:
-    """Where in the matrix a recipe comes from, for messages."""
+    """Where in the matrix a recipe comes from, for messages.
+
+    `origins` maps a field of the recipe to the place of its value: in the row, in its stack, in
+    `defaults`, or in `distros`. A field that stands nowhere is not in it.
+    """
 
     file: str
     line: int
     index: int
+    column: int | None = None
+    origins: Mapping[str, Place] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> Place:
+        """The row itself."""
+        return Place(self.file, self.line, self.column, f"amis.{self.index}")
+
+    def has(self, name: str) -> bool:
+        """Does the row itself, and no stack or default, say this field?"""
+        return name in self.origins and self.origins[name].path.startswith(f"amis.{self.index}.")
 
 
 @dataclass(frozen=True)
@@ -107,8 +125,9 @@ class Recipe:
         return self.driver.split(".", 1)[0]
 
     def as_json(self) -> dict[str, Any]:
-        """The recipe as plain data."""
-        return asdict(self)
+        """The recipe as plain data; of its row only where that stands."""
+        row = {"file": self.row.file, "line": self.row.line, "index": self.row.index}
+        return {**asdict(replace(self, row=Row("", 0, 0))), "row": row}
 
     def digest(self, files: dict[str, bytes] | None = None) -> str:
         """SHA-256 over the recipe and the files it bakes in, as hex.

@@ -8,21 +8,26 @@ from functools import cache
 from typing import Any
 
 from kiln.compat.rules.combination import Combination
-from kiln.facts import InstanceType, table
+from kiln.facts import InstanceType, confirmed, table
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule as rules.yaml describes it. `limits` holds the thresholds that are its own, `moves`
-    the fields of a combination that can mend it; `spare` says that it is about what an image has
-    to no use, `ended` that it is about what gets no fixes any more."""
+    """A rule as rules.yaml describes it.
+
+    `about` names the fields of a recipe that it judges, the likeliest culprit first; `moves` the
+    fields whose change can resolve it; `limits` holds the thresholds that are its own. `spare`:
+    it is about what an image has and this instance type does not use. `ended`: it is about what
+    gets no fixes any more. `confirmed`: public material stands behind it; otherwise it warns.
+    """
 
     id: str
     level: str
     what: str
     example: str
-    confidence: str
+    confirmed: bool
     source: str
+    about: tuple[str, ...]
     limits: dict[str, Any]
     moves: tuple[str, ...]
     spare: bool
@@ -31,11 +36,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One clash. `unsure`: the fact behind it is unconfirmed, so it may only warn; `advice`:
-    it works, but a person should know, so it warns too and blocks nothing."""
+    """One clash: what clashes in few words, what to do about it, and why it matters.
+
+    `unsure`: the fact behind it is unconfirmed, so it may only warn; `advice`: it works, but a
+    person should know, so it warns too and blocks nothing.
+    """
 
     message: str
     hint: str = ""
+    why: str = ""
     unsure: bool = False
     advice: bool = False
     level: str | None = None
@@ -58,8 +67,9 @@ def rules() -> dict[str, Rule]:
             level=entry["level"],
             what=entry["what"],
             example=str(entry["example"]),
-            confidence=entry.get("confidence", "seen"),
+            confirmed=confirmed(entry),
             source=entry["source"],
+            about=tuple(entry["about"]),
             limits=entry.get("limits", {}),
             moves=tuple(entry.get("moves", ())),
             spare=entry.get("spare", False),

@@ -1,0 +1,39 @@
+"""Releases of the libraries on top of the driver: CUDA and the EFA installer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.base import versions
+from kiln.facts.tables import table
+
+
+def cuda_release(version: str) -> str | None:
+    """The known toolkit release a version or series names (12.2 → 12.2.2), or None."""
+    known: dict[str, Any] = table("cuda")["releases"]
+    if version in known:
+        return version
+    return versions.newest(
+        release for release in known if versions.same(versions.series(release), version)
+    )
+
+
+def efa_plugin(installer: str) -> str | None:
+    """The aws-ofi-nccl version in an EFA installer: its own entry's, or the last one before it."""
+    releases: dict[str, dict[str, str]] = table("efa")["releases"]
+    earlier = [v for v, entry in releases.items() if "ofi_nccl" in entry]
+    last = versions.newest(v for v in earlier if versions.at_least(installer, v))
+    return releases[last]["ofi_nccl"] if last else None
+
+
+def first_with_plugin(arch: str, distro: str) -> str | None:
+    """The first EFA installer that brings aws-ofi-nccl along on that processor and distribution;
+    None when none does."""
+    entry: dict[str, Any] = table("efa")["bundled_plugin"][arch]
+    return str(entry["from"]) if distro in entry.get("distros", [distro]) else None
+
+
+def bundles_plugin(installer: str, arch: str, distro: str) -> bool:
+    """Does this EFA installer bring aws-ofi-nccl along on that processor and distribution?"""
+    first = first_with_plugin(arch, distro)
+    return first is not None and versions.at_least(installer, first)
