@@ -65,7 +65,8 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """The finding as plain data, in the order of its fields."""
-        return asdict(self)
+        plain = asdict(self)
+        return {**plain, "rows": list(self.rows), "also_at": list(plain["also_at"])}
 
     def text(self, width: int = _UNWRAPPED) -> str:
         """For a person: place and message first, then why, what to do, source, rows and places.

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from kiln.base.errors import KilnError, nearest
-from kiln.facts.tables import table
+from kiln.facts.tables import confirmed, table
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class InstanceType:
     grid_driver: bool
     fractional: bool
     offered: bool
-    confidence: str
+    confirmed: bool
     unsure: tuple[str, ...]
     source: str
 
@@ -104,7 +104,7 @@ def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> I
         grid_driver=entry.get("grid_driver", False),
         fractional=entry.get("fractional", False),
         offered=entry.get("offered", True),
-        confidence=entry.get("confidence", "seen"),
+        confirmed=confirmed(entry),
         unsure=tuple(entry.get("unsure", ())),
         source=entry.get("source", source),
     )

@@ -194,10 +194,9 @@ def _recipe(
 
 def _distro(name: str, override: DistroModel) -> Distro:
     """A known distribution with what the matrix replaces."""
-    known = facts.distro(name)
-    replaced = override.model_dump(exclude={"parents"}, exclude_none=True)
-    fields = {key: replaced.get(key, known[key]) for key in _OF_DISTRO}
-    return Distro(id=name, **fields)
+    replaced = override.model_dump(exclude={"parents"}, exclude_unset=True)
+    known = {key: facts.distro(name)[key] for key in _OF_DISTRO}
+    return Distro(id=name, **{**known, **replaced})
 
 
 _OF_DISTRO = ("name", "family", "package_manager", "ssh_user", "root_device", "cuda_repo")

@@ -69,12 +69,12 @@ class DistroModel(Strict):
     """What a matrix says differently of a distribution; what it leaves out is as in
     kiln/facts/knowledge/distros.yaml."""
 
-    name: str | None = None
-    family: Family | None = None
-    package_manager: PackageManager | None = None
-    ssh_user: User | None = None
-    root_device: Device | None = None
-    cuda_repo: str | None = Field(
+    name: str = Field(None)
+    family: Family = Field(None)
+    package_manager: PackageManager = Field(None)
+    ssh_user: User = Field(None)
+    root_device: Device = Field(None)
+    cuda_repo: str = Field(
         None, description="NVIDIA's name of the distribution in its CUDA repository"
     )
     parents: dict[Flavor, SourceAmiModel] = Field(
@@ -238,7 +238,7 @@ def _short(wrong: Any) -> str:
 _SHOWN = 80
 _WORDS = {
     "string_type": "{wrong} is not text: put it in quotes, if it is meant so",
-    "int_parsing_size": "is not a number that a computer can hold: {wrong}",
+    "int_parsing_size": "is too large for a number: {wrong}",
     "int_type": "must be a whole number, not {wrong}",
     "int_parsing": "must be a whole number, not {wrong}",
     "int_from_float": "must be a whole number, not {wrong}",

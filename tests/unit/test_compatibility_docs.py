@@ -10,6 +10,7 @@ from kiln import facts
 from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.compat.engine import check_combination
 from kiln.compat.rules.registry import rules
+from kiln.facts import tables
 
 DOC = (ROOT / "docs" / "compatibility.md").read_text()
 NEW = "580.190.01"
@@ -20,7 +21,7 @@ def knowledge(tmp_path, monkeypatch):
     """A copy of the facts to change; the caches are emptied before and after."""
     copy = tmp_path / "knowledge"
     shutil.copytree(KNOWLEDGE, copy)
-    monkeypatch.setattr(facts, "KNOWLEDGE", copy)
+    monkeypatch.setattr(tables, "KNOWLEDGE", copy)
     caches = (facts.table, facts.branches)
     for cached in caches:
         cached.cache_clear()

@@ -575,7 +575,7 @@ def test_the_rule_speaks_up_and_holds_its_peace(rule):
 
 @pytest.mark.parametrize("rule", CASES)
 def test_the_level_is_the_rules_unless_its_facts_are_unconfirmed(rule):
-    expected = rules()[rule].level if rules()[rule].confidence == "seen" else "warning"
+    expected = rules()[rule].level if rules()[rule].confirmed else "warning"
     levels = {finding["level"] for finding in findings(CASES[rule][0], rule)}
     if rule == "EFA-LATEST":  # on AL2, which the newest installer refuses
         expected = "error"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from kiln import facts
 from kiln.base import versions
 from kiln.compat.rules.combination import Combination
 from kiln.compat.rules.registry import Verdict, instance_rule, rule, rules
@@ -94,7 +95,7 @@ def _too_new(c: Combination, target: InstanceType) -> Iterator[Verdict]:
         yield Verdict(
             f"{target.type} has {target.ec2_name}, first known to driver branch {first}; "
             f"{c.driver} does not know it",
-            unsure=known.get("confidence") == "memory" and not _surely_unknown(c, known),
+            unsure=not facts.confirmed(known) and not _surely_unknown(c, known),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import nearest
 from kiln.compat.rules.combination import Combination
@@ -124,11 +125,11 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
     if not asked:
         return
     for entry in table("cuda")["cudnn_missing"]:
-        if entry["repo"] == c.about["cuda_repo"] and versions.at_least(asked, entry["from"]):
+        if entry["repo"] == c.repository and versions.at_least(asked, entry["from"]):
             yield Verdict(
                 f"NVIDIA's {entry['repo']} repository ({c.distro}) has no cuDNN from "
                 f"{entry['from']} on; {asked} is not there",
-                unsure=entry.get("confidence") == "memory",
+                unsure=not facts.confirmed(entry),
             )
     known = table("cuda")["cudnn"]
     reached = [
@@ -144,7 +145,7 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
             f"cuDNN {asked} has builds for CUDA {' and '.join(built['majors'])}, none for "
             f"{c.cuda_major}",
             hint=_cudnn_for(c.cuda_major),
-            unsure=built.get("confidence") == "memory",
+            unsure=not facts.confirmed(built),
         )
 
 
@@ -201,7 +202,7 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
     if not old_package and not (c.dcgm and versions.major(c.dcgm) == "3"):
         return
     limit = known["last_of_3"]
-    unsure = limit.get("confidence") == "memory"
+    unsure = not facts.confirmed(limit)
     if c.branch_name and versions.at_least(c.branch_name, limit["below_branch"]):
         yield Verdict(f"DCGM 3 does not know driver {c.driver}", "take DCGM 4", unsure=unsure)
     for target in c.targets:

@@ -25,7 +25,7 @@ def accepts_distro(c: Combination) -> Iterator[Verdict]:
             unsure=True,
         )
         return
-    unsure = window.get("confidence") == "memory"
+    unsure = not facts.confirmed(window)
     if "first" in window and versions.below(c.efa, window["first"]):
         yield Verdict(
             f"EFA installer {c.efa} does not know {c.about['name']} yet; the first that does is "
@@ -116,8 +116,8 @@ def useless_flag(c: Combination) -> Iterator[Verdict]:
 @rule("EFA-OFI-DOUBLE")
 def plugin_twice(c: Combination) -> Iterator[Verdict]:
     """Two plugins on one image: which one NCCL loads is a matter of paths."""
-    first = table("efa")["bundles_plugin_from"][c.arch]
-    if c.efa and c.ofi_nccl and versions.at_least(c.efa, first):
+    first = facts.first_with_plugin(c.arch, c.distro)
+    if c.efa and c.ofi_nccl and facts.bundles_plugin(c.efa, c.arch, c.distro):
         yield Verdict(
             f"EFA installer {c.efa} brings aws-ofi-nccl along (since {first}); {c.ofi_nccl} from "
             "source is a second one",

@@ -49,6 +49,11 @@ class Verdict:
     advice: bool = False
     level: str | None = None
 
+    @property
+    def whole(self) -> str:
+        """Message and reason in one line."""
+        return f"{self.message}: {self.why}" if self.why else self.message
+
 
 Check = Callable[[Combination], Iterable[Verdict]]
 InstanceCheck = Callable[[Combination, InstanceType], Iterable[Verdict]]
