@@ -29,8 +29,9 @@ def efa_plugin(installer: str) -> str | None:
 def first_with_plugin(arch: str, distro: str) -> str | None:
     """The first EFA installer that brings aws-ofi-nccl along on that processor and distribution;
     None when none does."""
-    entry: dict[str, Any] = table("efa")["bundled_plugin"][arch]
-    return str(entry["from"]) if distro in entry.get("distros", [distro]) else None
+    known = table("efa")
+    alone = known["bundles_plugin_on"].get(arch)
+    return None if alone and distro not in alone else str(known["bundles_plugin_from"][arch])
 
 
 def bundles_plugin(installer: str, arch: str, distro: str) -> bool:

@@ -6,6 +6,7 @@ from calendar import monthrange
 from collections.abc import Mapping
 from datetime import date
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,8 +27,12 @@ _Loader.yaml_implicit_resolvers = {
 @cache
 def table(name: str) -> dict[str, Any]:
     """The plain data of `knowledge/<name>.yaml`. Versions are text, never numbers."""
-    text = (KNOWLEDGE / f"{name}.yaml").read_text(encoding="utf-8")
-    data: dict[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506 (a safe loader)
+    return read(KNOWLEDGE / f"{name}.yaml")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The plain data of such a file anywhere."""
+    data: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
     return data
 
 
