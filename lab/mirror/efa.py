@@ -44,18 +44,18 @@ def installer(version: str, target: Path) -> bool:
         f"{top}/supported": File(supported.encode()),
     }
     for machine in _MACHINES:
-        with_plugin = "".join(f"{distro}\n" for distro in with_plugin(version, machine))
-        files[f"{top}/plugin.{machine}"] = File(with_plugin.encode())
+        names = "".join(f"{distro}\n" for distro in with_plugin(version, machine))
+        files[f"{top}/plugin.{machine}"] = File(names.encode())
     folder = Path(tempfile.mkdtemp(prefix="kiln-efa-"))
     try:
         for format_, build in (("rpm", rpm.build), ("deb", deb.build)):
-            names = set()
+            installed = set()
             for machine in _MACHINES:
-                packages = packages(version, known, format_, machine)
-                names |= {package.name for package in packages}
-                for package in build(packages, folder / format_ / machine):
-                    files[f"{top}/packages/{machine}/{package.name}"] = File(package.read_bytes())
-            listing = "".join(f"{name}\n" for name in sorted(names))
+                brought = packages(version, known, format_, machine)
+                installed |= {package.name for package in brought}
+                for file in build(brought, folder / format_ / machine):
+                    files[f"{top}/packages/{machine}/{file.name}"] = File(file.read_bytes())
+            listing = "".join(f"{name}\n" for name in sorted(installed))
             files[f"{top}/{format_}.names"] = File(listing.encode())
     finally:
         shutil.rmtree(folder)
