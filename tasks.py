@@ -249,6 +249,14 @@ def test(c, k=None, no_lab=False):
     return testing.test(only=k, lab=not no_lab)
 
 
+@task(name="generate", help={"check": "write nothing; fail when what is committed is stale"})
+def generate_(c, check=False):
+    """Write everything generated that is committed: schema, policy, tables, catalogues, packer/."""
+    from devel import generate
+
+    return generate.generate(check_only=check)
+
+
 @task(help={"no-install": _TARGET["no-install"]})
 def lint(c, no_install=False):
     """ruff, mypy --strict, shellcheck, the README's links, stale generated files."""
@@ -443,7 +451,20 @@ def telemetry_bundle(c, out="build/install-telemetry.sh", profile="compute"):
 
 
 ns = Collection(
-    list_, check, which, render, validate, build, verify, lock, diff_, sbom, test, lint, bench
+    list_,
+    check,
+    which,
+    render,
+    validate,
+    build,
+    verify,
+    lock,
+    diff_,
+    sbom,
+    test,
+    lint,
+    bench,
+    generate_,
 )
 for _name, _tasks in {
     "lab": {

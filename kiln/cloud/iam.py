@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -120,7 +119,3 @@ def _waiters(session: Any, service: str) -> dict[str, Any]:
     except UnknownServiceError:
         return {}
     return dict(loaded["waiters"])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(text())

@@ -1,7 +1,7 @@
 """What each MIG-capable GPU can be cut into, from profiles.json beside this file.
 
 profiles.json is made from AMI Kiln's `kiln/facts/knowledge/mig.yaml`
-(`python -m kiln.mig.export`); its sources are named there.
+(`./invoke generate`); its sources are named there.
 A GPU that is not in it is read from its own driver (`smi.read_gpu_type`).
 """
 
