@@ -11,8 +11,9 @@ from typing import Literal, get_args
 
 Arch = Literal["x86_64", "arm64"]
 Flavor = Literal["base", "eks", "ecs", "parallelcluster"]
-KernelModule = Literal["proprietary", "open", "both"]
-DriverSource = Literal["runfile", "repo", "distro"]
+# In the order in which `check` proposes them.
+KernelModule = Literal["open", "proprietary", "both"]
+DriverSource = Literal["distro", "runfile", "repo"]
 Family = Literal["al", "debian"]
 PackageManager = Literal["yum", "dnf", "apt"]
 

@@ -168,8 +168,8 @@ _CANDIDATES: dict[str, Callable[[Combination], list[Any]]] = {
     "driver": _drivers,
     "cuda": lambda _: list(table("cuda")["releases"]),
     "kernel": _kernels,
-    "kernel_module": lambda _: ["open", "proprietary", "both"],
-    "driver_source": lambda _: ["distro", "runfile", "repo"],
+    "kernel_module": lambda _: list(vocabulary.KERNEL_MODULES),
+    "driver_source": lambda _: list(vocabulary.DRIVER_SOURCES),
     # Those of which it is known what CUDA they are for.
     "nccl": lambda _: [one for one, entry in table("nccl")["versions"].items() if entry["cuda"]],
     "efa": lambda _: list(table("efa")["releases"]),

@@ -11,6 +11,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -69,17 +70,25 @@ class DistroModel(Strict):
     """What a matrix says differently of a distribution; what it leaves out is as in
     kiln/facts/knowledge/distros.yaml."""
 
-    name: str = Field(None)
-    family: Family = Field(None)
-    package_manager: PackageManager = Field(None)
-    ssh_user: User = Field(None)
-    root_device: Device = Field(None)
-    cuda_repo: str = Field(
+    name: str | None = None
+    family: Family | None = None
+    package_manager: PackageManager | None = None
+    ssh_user: User | None = None
+    root_device: Device | None = None
+    cuda_repo: str | None = Field(
         None, description="NVIDIA's name of the distribution in its CUDA repository"
     )
     parents: dict[Flavor, SourceAmiModel] = Field(
         default_factory=dict, description="parent AMI per flavour"
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _said(cls, value: Any) -> Any:
+        """A key without a value is a slip: the setting would silently stay as it is known."""
+        if value is None:
+            raise ValueError("empty")
+        return value
 
 
 class StackFields(Strict):
