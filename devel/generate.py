@@ -16,6 +16,7 @@ from kiln.facts import gpu_devices
 from kiln.matrix import load
 from kiln.mig import export, picture
 from kiln.packer import render
+from kiln.pipeline import record
 from kiln.xid import catalogue
 from lab import pci
 
@@ -38,6 +39,7 @@ def _rules() -> str:
 # File → its text, and what that is made from.
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/amis.schema.json": (load.json_schema, "kiln/matrix/schema.py"),
+    ROOT / "docs/record.schema.json": (record.json_schema, "kiln/pipeline/record.py"),
     iam.POLICY_FILE: (iam.text, "kiln/facts/knowledge/iam.yaml"),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),

@@ -67,6 +67,11 @@ class Row:
         """The row itself."""
         return Place(self.file, self.line, self.column, f"amis.{self.index}")
 
+    def without(self, *names: str) -> Row:
+        """The same row when these fields are said elsewhere, such as on the command line."""
+        origins = {name: place for name, place in self.origins.items() if name not in names}
+        return replace(self, origins=origins)
+
     def has(self, name: str) -> bool:
         """Does the row itself, and no stack or default, say this field?"""
         return name in self.origins and self.origins[name].path.startswith(f"amis.{self.index}.")
