@@ -76,6 +76,13 @@ class Row:
         """Does the row itself, and no stack or default, say this field?"""
         return name in self.origins and self.origins[name].path.startswith(f"amis.{self.index}.")
 
+    def place_of(self, *names: str) -> Place:
+        """Where a finding on these fields belongs: at what the row itself says, since stack and
+        defaults serve other rows too; else at the first that stands anywhere; else at the row."""
+        known = [name for name in names if name in self.origins]
+        own = [name for name in known if self.has(name)]
+        return self.origins[(own or known)[0]] if known else self.place
+
 
 @dataclass(frozen=True)
 class Recipe:

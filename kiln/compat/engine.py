@@ -11,8 +11,9 @@ from typing import Any
 from kiln import facts
 from kiln.base import versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
-from kiln.base.findings import Finding, Level, Place, by_cause
+from kiln.base.findings import Finding, Level, by_cause
 from kiln.base.recipe import Recipe
+from kiln.compat import trust
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, of_recipe
@@ -42,11 +43,15 @@ def check(
     try:
         facts.distro(recipe.distro.id)
     except KilnError as error:
-        raise KilnError(f"{_place(recipe, _DISTRO)}: {error.message}", hint=error.hint) from None
+        raise KilnError(
+            f"{recipe.row.place_of('distro')}: {error.message}", hint=error.hint
+        ) from None
     try:
         combination = of_recipe(recipe, day, **more)
     except KilnError as error:
-        raise KilnError(f"{_place(recipe, _TARGETS)}: {error.message}", hint=error.hint) from None
+        raise KilnError(
+            f"{recipe.row.place_of('target_instance_types')}: {error.message}", hint=error.hint
+        ) from None
 
     def changed(change: dict[str, Any]) -> Combination:
         if "distro" in change:  # packages and repository are those of the row's distribution
@@ -54,24 +59,12 @@ def check(
         return of_recipe(replace(recipe, **change), day, **more)
 
     findings = [
-        finding.at(_place(recipe, rule.about))
+        finding.at(recipe.row.place_of(*rule.about))
         for rule, finding in _findings(combination, strict, changed)
     ]
-    findings += [finding.at(_place(recipe, ("telemetry",))) for finding in _telemetry(recipe)]
+    findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
+    findings += trust.findings(recipe)
     return [replace(finding, rows=(recipe.name,)) for finding in dict.fromkeys(findings)]
-
-
-_DISTRO = ("distro",)
-_TARGETS = ("target_instance_types",)
-
-
-def _place(recipe: Recipe, fields_: tuple[str, ...]) -> Place:
-    """Where a finding on these fields belongs: at what the row itself says, since stack and
-    defaults serve other rows too; else at the first that stands anywhere; else at the row."""
-    row = recipe.row
-    known = [name for name in fields_ if name in row.origins]
-    own = [name for name in known if row.has(name)]
-    return row.origins[(own or known)[0]] if known else row.place
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:

@@ -23,7 +23,8 @@ class Download:
     """A file the provisioner fetches: `<env>_URL` and `<env>_SHA256` in its environment.
 
     `version` where the recipe has no field for it; the script then gets `<env>_VERSION` too.
-    `sha256` where somebody has published it, with that `source`.
+    `sha256` where somebody has published it, with that `source`; `confirmed` is false where that
+    source does not show it to whoever opens it.
     """
 
     env: str
@@ -31,6 +32,7 @@ class Download:
     version: str = ""
     sha256: str = ""
     source: str = ""
+    confirmed: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
 """What is known about GPUs, drivers, toolkits and distributions: `knowledge/*.yaml`, typed.
 
-Every fact keeps its `source`, and `memory` when no public material confirmed it: a finding that
-rests on such a fact warns and never refuses. One module per subject; the names are imported here.
+Every fact keeps its `source`, which a stranger can open, and `confirmed: false` where there is
+none: what rests on such a fact warns and never refuses. `unsure` names single fields of a confirmed
+entry that nobody confirmed. One module per subject; the names are imported here.
 """
 
+from kiln.facts.checksums import Checksum as Checksum
+from kiln.facts.checksums import SigningKey as SigningKey
 from kiln.facts.checksums import known_sha256 as known_sha256
+from kiln.facts.checksums import signing_keys as signing_keys
 from kiln.facts.distributions import distro as distro
 from kiln.facts.distributions import distro_names as distro_names
 from kiln.facts.distributions import relatives as relatives
@@ -23,5 +27,6 @@ from kiln.facts.libraries import cuda_release as cuda_release
 from kiln.facts.libraries import efa_plugin as efa_plugin
 from kiln.facts.libraries import first_with_plugin as first_with_plugin
 from kiln.facts.tables import confirmed as confirmed
+from kiln.facts.tables import full_source as full_source
 from kiln.facts.tables import last_day as last_day
 from kiln.facts.tables import table as table

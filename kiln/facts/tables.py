@@ -37,8 +37,13 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def confirmed(entry: Mapping[str, Any]) -> bool:
-    """Does public material stand behind this entry of a table?"""
-    return entry.get("confidence") != "memory" and entry.get("confirmed", True) is True
+    """Can somebody else look this entry of `knowledge/` up? Only `confirmed: false` says no."""
+    return bool(entry.get("confirmed", True))
+
+
+def full_source(source: str, names: Mapping[str, str]) -> str:
+    """A `source` with the short names of its file's `sources` written out."""
+    return "; ".join(names.get(part, part) for part in source.split("; "))
 
 
 def last_day(text: str | None) -> date | None:

@@ -76,7 +76,7 @@ def warnings(kind: Any, names: Iterable[str]) -> list[str]:
     """What the answer for these profiles rests on without a public listing behind it."""
     doubtful = {n for n in names if {"starts", "memory"} & set(kind.profiles[n].unsure)}
     return [
-        f"the placements of {n} on {kind.name} are from memory; try them on the GPU"
+        f"the placements of {n} on {kind.name} are unconfirmed; try them on the GPU"
         for n in sorted(doubtful)
     ]
 

@@ -39,6 +39,7 @@ _HEAD = """\
 
 # What an artefact is known by: its bytes, a key's fingerprint, or a signature's file and key.
 _BYTES, _KEY, _SIGNATURE = {"version", "sha256"}, {"fingerprint"}, {"signs", "signed_by"}
+_SEEN = "seen by "  # begins the source of a hash that a bake recorded
 _AGAIN = "take it out of version control again: git checkout amis.lock.yaml"
 
 
@@ -169,8 +170,8 @@ def update(recipes: Iterable[Recipe], path: Path = FILE) -> LockDiff:
     current = load(path)
     new = wanted(recipes, current)
     changes = diff(current, new)
-    if changes or not path.is_file():
-        save(new, path)
+    if new != current or not path.is_file():
+        save(new, path)  # also where only a source was told anew
     return changes
 
 
@@ -226,11 +227,14 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
                 "amis.lock.yaml",
             )
         if got and entry.keys() >= _BYTES and not entry["sha256"]:
-            entry = {**entry, "sha256": got, "source": f"seen by {when}"}  # noqa: PLW2901
+            entry = {**entry, "sha256": got, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
+        elif got and entry.get("confirmed") is False:  # the vendor's own server has just shown it
+            known = {key: value for key, value in entry.items() if key != "confirmed"}
+            entry = {**known, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
         entries.append(entry)
     new = {**current, "artifacts": entries}
     changes = diff(current, new)
-    if changes:
+    if new != current:
         save(new, path)
     return changes
 
@@ -254,25 +258,33 @@ def _artifacts(
             continue
         before = known.get(download.url, {})
         sha256, source = before.get("sha256"), before.get("source")
-        published: str | None = download.sha256
-        publisher: str | None = download.source
-        if not published:
-            published, publisher = facts.known_sha256(download.url)
-        if sha256 and published and sha256 != published:
+        published = _published(download)
+        if sha256 and published and sha256 != published.sha256:
             raise KilnError(
                 f"{FILE.name}: {download.url} is locked with sha256 {sha256}, but published with "
-                f"{published} ({publisher})",
+                f"{published.sha256} ({published.source})",
                 hint="one of them was changed by hand: put amis.lock.yaml back (git checkout), or "
                 "take the entry out and run ./invoke lock --update",
             )
-        if sha256 is None:
-            sha256, source = published, publisher
+        unconfirmed = before.get("confirmed") is False
+        if published and not str(source or "").startswith(_SEEN):
+            # What others publish is told anew each time: its source may have become a better one.
+            sha256, source = published.sha256, published.source
+            unconfirmed = not published.confirmed
         yield {
             "url": download.url,
             "version": download.version or getattr(recipe, component.needs or "driver"),
             "sha256": sha256,
             "source": source,
+            **({"confirmed": False} if unconfirmed else {}),
         }
+
+
+def _published(download: Download) -> facts.Checksum | None:
+    """The hash that the component or checksums.yaml names for a download."""
+    if download.sha256:
+        return facts.Checksum(download.sha256, download.source, download.confirmed)
+    return facts.known_sha256(download.url)
 
 
 def _fingerprint(component: Component, download: Download) -> str | None:

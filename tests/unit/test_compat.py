@@ -232,7 +232,7 @@ def test_a_branch_ends_on_its_day():
 
 
 def test_a_fact_nobody_confirmed_only_warns():
-    # L40S's first driver branch is from memory; p6-b300's is in AWS's device lists.
+    # L40S's first driver branch is unconfirmed; p6-b300's is in AWS's device lists.
     ada = check_combination("ubuntu2204", "530.30.02", instance_type="g6e.xlarge", today=TODAY)
     assert levels(ada)["GPU-MIN"] == "warning"
     b300 = check_combination("al2023", "570.211.01", instance_type="p6-b300.48xlarge", today=TODAY)

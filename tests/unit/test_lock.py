@@ -82,7 +82,9 @@ def test_a_published_checksum_is_of_a_file_that_a_component_downloads(files, ver
     }
     assert url in downloaded
     assert re.fullmatch("[0-9a-f]{64}", files["sha256"][version])
-    assert known_sha256(url) == (files["sha256"][version], files["source"])
+    known = known_sha256(url)
+    assert known is not None
+    assert known.sha256 == files["sha256"][version]
 
 
 def test_no_file_has_two_published_checksums_and_no_two_files_the_same():
@@ -103,7 +105,7 @@ def test_a_checksum_that_a_component_names_is_in_the_lock_with_its_source(locked
     entry = artifact(locked, url)
     assert entry["version"] == "2.13.6"
     assert entry["sha256"].startswith("52b472a58a49")
-    assert "Spack" in entry["source"]
+    assert "spack" in entry["source"]
 
 
 def test_an_artifact_nobody_downloaded_yet_has_no_checksum(locked):
@@ -192,6 +194,25 @@ def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
     assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
     assert not lock.update([CLASSIC], locked)
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
+
+
+def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
+    url = next(e["url"] for e in lock.load(locked)["artifacts"] if e.get("confirmed") is False)
+    sha256 = artifact(locked, url)["sha256"]
+    lock.record(downloads(url, sha256), target="aws", when="build 7", path=locked)
+    for again in range(2):
+        entry = artifact(locked, url)
+        assert "confirmed" not in entry, f"after update {again}"
+        assert (entry["sha256"], entry["source"]) == (sha256, "seen by build 7")
+        lock.update([CLASSIC], locked)
+
+
+def test_an_update_tells_a_better_source_of_the_same_hash(locked):
+    before = locked.read_text()
+    source = artifact(locked, EFA)["source"]
+    locked.write_text(before.replace(source, "an older source"))
+    assert not lock.update([CLASSIC], locked)
+    assert artifact(locked, EFA)["source"] == source
 
 
 def test_a_checksum_that_differs_stops_with_both(locked):

@@ -117,7 +117,7 @@ def test_a_profile_of_another_card_is_translated():
 def test_placements_from_memory_warn_and_do_not_refuse():
     answer = check(instance_type="g7e.2xlarge", devices="2g.48gb=2")
     assert answer["valid"] is True
-    assert "from memory" in answer["warnings"][0]
+    assert "are unconfirmed" in answer["warnings"][0]
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from kiln import facts
 from kiln.compat.rules.combination import Combination
-from kiln.facts import InstanceType, confirmed, table
+from kiln.facts import InstanceType, table
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule as rules.yaml describes it.
+    """A rule as rules.yaml describes it; `source` has its short names written out.
 
     `about` names the fields of a recipe that it judges, the likeliest culprit first; `moves` the
-    fields whose change can resolve it; `limits` holds the thresholds that are its own. `spare`:
-    it is about what an image has and this instance type does not use. `ended`: it is about what
-    gets no fixes any more. `confirmed`: public material stands behind it; otherwise it warns.
+    fields whose change can resolve it; `limits` holds the rule's own thresholds. `confirmed` is
+    false where nobody confirmed the fact that the rule itself states. `spare` marks a rule about
+    what an image has but does not need, `ended` one about what gets no more fixes.
     """
 
     id: str
@@ -66,14 +67,15 @@ BY_TARGET: set[str] = set()
 @cache
 def rules() -> dict[str, Rule]:
     """All rules by id, in the order of rules.yaml."""
+    names = table("rules")["sources"]
     return {
         entry["id"]: Rule(
             id=entry["id"],
             level=entry["level"],
             what=entry["what"],
             example=str(entry["example"]),
-            confirmed=confirmed(entry),
-            source=entry["source"],
+            confirmed=facts.confirmed(entry),
+            source=facts.full_source(entry["source"], names),
             about=tuple(entry["about"]),
             limits=entry.get("limits", {}),
             moves=tuple(entry.get("moves", ())),

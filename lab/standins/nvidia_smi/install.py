@@ -90,6 +90,7 @@ def compose() -> dict[str, Any]:
     for model in models.values():
         model.pop("source", None)
         model.pop("unsure", None)
+        model.pop("confirmed", None)
         if "mig" in model:
             model["mig_facts"] = by_name[model.pop("mig")]
     for one in _yaml(HERE / "data" / "addresses.yaml")["elsewhere"].values():

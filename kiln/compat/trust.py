@@ -1,0 +1,92 @@
+"""Keys and hashes that a row trusts although nobody confirmed them: each is a warning.
+
+A key needs two independent sources, a hash one that shows it (`confirmed: false` in keys.yaml and
+checksums.yaml otherwise). The bake enforces both all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from kiln import components, facts
+from kiln.base import located
+from kiln.base.errors import KilnError
+from kiln.base.findings import Finding
+from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
+
+LOCK = ROOT / "amis.lock.yaml"
+
+
+def findings(recipe: Recipe) -> list[Finding]:
+    """A warning for each unconfirmed key and hash of the recipe's components, in bake order."""
+    return [finding.at(recipe.row.place_of(*_fields(name))) for name, finding in _findings(recipe)]
+
+
+def _fields(component: str) -> tuple[str, ...]:
+    """The field of a recipe that asks for the component; none for what is on every image."""
+    needs = components.get(component).needs
+    return (needs or "driver",) if needs or component.startswith("nvidia-") else ()
+
+
+def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
+    for name in recipe.components:
+        try:
+            component = components.get(name).for_recipe(recipe)
+        except KilnError:  # something it needs is not in the row, which a rule says better
+            continue
+        for key in _used_keys(component, recipe):
+            if not key.confirmed:
+                finding = Finding(
+                    "warning",
+                    "KEY-UNCONFIRMED",
+                    f"{name} trusts a signing key that is not confirmed: {key.fingerprint}",
+                    why=f"fewer than two independent sources show it; it signs {key.signs}",
+                    hint=f"compare it with the vendor's own statement, then name two sources under "
+                    f"{key.name} in kiln/facts/knowledge/keys.yaml; or leave {name} out",
+                    source="; ".join(key.sources),
+                )
+                yield name, finding
+        for download in component.downloads:
+            source = _unconfirmed_hash(download.url)
+            if source is not None:
+                finding = Finding(
+                    "warning",
+                    "HASH-UNCONFIRMED",
+                    f"{name} downloads {download.url.split('/')[-1]}, whose locked hash is not "
+                    "confirmed",
+                    why=f"nobody compared the hash of {download.url} with the vendor's file",
+                    hint="compare amis.lock.yaml with the source; a bake on AWS that downloads it "
+                    "confirms it too",
+                    source=source,
+                )
+                yield name, finding
+
+
+def _unconfirmed_hash(url: str) -> str | None:
+    """The source of the hash that the bake will enforce where nobody confirmed it, else None. What
+    the lock says counts: a bake may have confirmed what checksums.yaml only repeats."""
+    entry = _locked().get(url)
+    if entry:
+        return str(entry["source"]) if not facts.confirmed(entry) else None
+    published = facts.known_sha256(url)
+    return published.source if published and not published.confirmed else None
+
+
+@cache
+def _locked() -> dict[str, dict[str, Any]]:
+    data = located.load(LOCK).data if LOCK.is_file() else {}
+    return {entry["url"]: entry for entry in data.get("artifacts", ()) if entry.get("sha256")}
+
+
+def _used_keys(component: components.Component, recipe: Recipe) -> Iterator[facts.SigningKey]:
+    """The keys of the component's key files; NVIDIA's repository has one per package format, and a
+    recipe that downloads no key file trusts none."""
+    if not any(download.env.endswith("_KEY") for download in component.downloads):
+        return
+    family = {"al": "rpm", "debian": "deb"}[recipe.distro.family]
+    for name in component.keys.values():
+        if not name.startswith("nvidia-cuda-") or name == f"nvidia-cuda-{family}":
+            yield facts.signing_keys()[name]

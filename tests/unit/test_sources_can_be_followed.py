@@ -1,0 +1,227 @@
+"""Each fact names a source that a stranger can open, or says that nobody confirmed it.
+
+A source is one or more references, separated by "; ". A reference begins with
+  https://…                           a page or a file
+  github:owner/name path @commit      a file at a commit (12 to 40 hexadecimal digits)
+  this repository: path               a file here, which names its own sources
+  measured: …                         our own measurement, described so that it can be repeated
+  ours: …                             our own decision, not a fact about the world
+  seen by …                           a bake of ours on AWS, which recorded it
+and may go on with words. A word alone is a name in the `sources` of the same file. An entry whose
+source is none of these says `confirmed: false`; `check` then warns where a row rests on it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kiln.base.paths import KNOWLEDGE, ROOT
+
+_COMMIT = r"[0-9a-f]{12,40}\b"
+_REFERENCE = re.compile(
+    rf"https?://[\w.-]+\.\w+/\S+"
+    rf"|github:[\w.-]+/[\w.-]+ \S+ @{_COMMIT}"
+    rf"|this repository: (?P<path>[^\s;]+)"
+    rf"|(measured|ours): \S|seen by \S"
+)
+_VAGUE = re.compile(
+    r"find_string|stored (index|copy|GitHub)|public (script|consumer|note|inventory|record)s?"
+    r"|from memory|source: memory|source\b.*(?<![\w.-])\d{9,12}(?![\w.])"
+)
+
+# What is called `source` and is none: Packer's plugin, and fields of a recipe.
+_OTHER = {"/plugin/source"}
+_FIELDS = {"cuda", "driver"}
+
+# What holds facts: kiln's knowledge, the lab's tables, the lock, and what ships on an AMI.
+DATA = [
+    *sorted(
+        path
+        for pattern in ("*.yaml", "*.json")
+        for folder in (KNOWLEDGE, ROOT / "lab", ROOT / "runtime", ROOT / "runtime-variants")
+        for path in folder.rglob(pattern)
+        # Templates of packages and payloads of stand-ins hold no facts and are not plain YAML.
+        if not {"recipes", "payloads"} & set(path.parts)
+    ),
+    ROOT / "amis.lock.yaml",
+]
+
+
+class _Text(yaml.SafeLoader):
+    """Scalars stay text, so that 2.10 is not 2.1."""
+
+
+_Text.yaml_implicit_resolvers = {
+    letter: [pair for pair in pairs if not pair[0].endswith((":float", ":timestamp"))]
+    for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def followable(text: str, named: Any = ()) -> bool:
+    """Is each part of a source a reference that a stranger can open, or a name in `named`?"""
+    parts = text.split("; ")
+    for part in (part.strip() for part in parts):
+        match = _REFERENCE.match(part)
+        if match is None and part not in named:
+            return False
+        if match and match["path"] and not (ROOT / match["path"]).exists():
+            return False
+    return True
+
+
+def sources(data: Any, at: str = "") -> Iterator[tuple[str, Any, bool]]:
+    """Each source in a document: where it stands, what it says, and whether its entry says
+    `confirmed: false`. `x_source` belongs to `x`, whose mark is `x_confirmed`."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            what, _, kind = str(key).rpartition("_")
+            if (
+                kind in {"source", "sources"}
+                and f"{at}/{key}" not in _OTHER
+                and what not in _FIELDS
+            ):
+                marks = {"confirmed", f"{what}_confirmed"} if what else {"confirmed"}
+                yield f"{at}/{key}", value, any(data.get(mark) is False for mark in marks)
+            else:
+                yield from sources(value, f"{at}/{key}")
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from sources(value, f"{at}/{index}")
+
+
+def wrong(document: Any) -> list[str]:
+    """The sources of a document that cannot be followed and are not marked, one line each."""
+    named = document.get("sources", {}) if isinstance(document, dict) else {}
+    lines = []
+    for at, value, unconfirmed in sources(document):
+        if unconfirmed or value is None:
+            continue  # null: nothing was published, which the lock says with `sha256: null`
+        if isinstance(value, dict):  # the file's own names, or one source per field
+            bad = [
+                f"{key}: {text}"
+                for key, text in value.items()
+                if not followable(str(text), () if at == "/sources" else named)
+            ]
+        else:
+            texts = value if isinstance(value, list) else [value]
+            bad = [str(text) for text in texts if not followable(str(text), named)]
+        lines += [f"{at}: {text}" for text in bad]
+    return lines
+
+
+def load(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    return json.loads(text) if path.suffix == ".json" else yaml.load(text, _Text)
+
+
+@pytest.mark.parametrize("path", DATA, ids=name)
+def test_every_source_can_be_followed_or_is_marked_unconfirmed(path):
+    assert wrong(load(path)) == []
+
+
+@pytest.mark.parametrize("path", sorted(KNOWLEDGE.glob("*.yaml")), ids=name)
+def test_every_file_of_knowledge_names_a_source(path):
+    assert any(True for _ in sources(load(path)))
+
+
+@pytest.mark.parametrize("key", load(KNOWLEDGE / "keys.yaml")["keys"])
+def test_a_signing_key_has_two_independent_sources_or_is_marked_unconfirmed(key):
+    entry = load(KNOWLEDGE / "keys.yaml")["keys"][key]
+    assert trusted(entry) or entry.get("confirmed") is False
+
+
+def trusted(entry: dict[str, Any]) -> bool:
+    """Do two sources of different origin (host or repository) name the key's fingerprint?"""
+    texts = entry.get("sources", [])
+    if not isinstance(texts, list) or not all(followable(text) for text in texts):
+        return False
+    return len({_origin(text) for text in texts}) >= 2
+
+
+def _origin(text: str) -> str:
+    return re.match(r"https?://[^/]+|github:\S+|\S+", text)[0]
+
+
+def test_no_text_cites_what_nobody_can_open():
+    kinds = [f"*.{kind}" for kind in ("yaml", "json", "jsonl", "py", "sh", "md", "j2", "conf")]
+    listed = subprocess.run(
+        ["git", "ls-files", *kinds],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    vague = [
+        f"{path}:{number}: {line.strip()[:120]}"
+        for path in listed
+        if path != name(Path(__file__)) and (ROOT / path).is_file()
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1)
+        if _VAGUE.search(line)
+    ]
+    assert vague == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://docs.nvidia.com/deploy/xid-errors/index.html",
+        "github:aws/amazon-ecs-ami scripts/enable-services.sh @a2532d3503f2",
+        "https://example.com/a (the table); github:a/b c/d.py @0123456789abcdef0123456789abcdef",
+        "measured: compiled on 2026-11-20",
+        "ours: a wording",
+        "this repository: docs/design.md",
+    ],
+)
+def test_a_source_that_can_be_followed_is_accepted(text):
+    assert followable(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a public script",
+        "find_string 70180730188",
+        "70180730188",
+        "github:aws/amazon-ecs-ami scripts/enable-services.sh",
+        "github:aws/amazon-ecs-ami @a2532d3503f2",
+        "github:aws/amazon-ecs-ami scripts/enable-services.sh @a2532d3",
+        "aws/amazon-ecs-ami",
+        "https://example.com/a; and a public script",
+        "this repository: docs/nowhere.md",
+        "memory",
+        "",
+    ],
+)
+def test_a_source_that_nobody_can_open_is_refused(text):
+    assert not followable(text)
+
+
+def test_an_entry_without_a_followable_source_passes_only_when_it_is_marked():
+    assert wrong({"facts": [{"value": 1, "source": "a public script"}]}) == [
+        "/facts/0/source: a public script"
+    ]
+    assert wrong({"facts": [{"value": 1, "source": "hearsay", "confirmed": False}]}) == []
+    assert wrong({"sources": {"notes": "https://example.com/n"}, "a": {"source": "notes"}}) == []
+    assert wrong({"sources": {"notes": "somebody"}}) == ["/sources: notes: somebody"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"sources": ["https://example.com/key"]},
+        {"sources": ["https://example.com/key", "https://example.com/other"]},
+        {"sources": ["https://example.com/key", "two public scripts"]},
+        {"source": "https://example.com/key"},
+    ],
+)
+def test_a_key_with_fewer_than_two_independent_sources_is_not_trusted(entry):
+    assert not trusted(entry)

@@ -1,0 +1,102 @@
+"""Rows that trust a key or a hash which nobody confirmed: `check` says so and refuses nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kiln import facts
+from kiln.compat import trust
+from kiln.compat.engine import check
+from kiln.matrix.load import load_recipes
+
+RECIPES = {recipe.name: recipe for recipe in load_recipes()}
+
+
+def warned(recipe):
+    return {(one.rule, one.level) for one in trust.findings(recipe)}
+
+
+def a_row(distro: str):
+    return next(recipe for recipe in RECIPES.values() if recipe.distro.id == distro)
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """Set whether a key is confirmed."""
+
+    def mark(name: str, *, confirmed: bool) -> None:
+        known = facts.signing_keys()
+        changed = {**known, name: replace(known[name], confirmed=confirmed)}
+        monkeypatch.setattr(facts, "signing_keys", lambda: changed)
+
+    return mark
+
+
+def test_a_row_that_trusts_an_unconfirmed_key_is_warned_and_told_which(keys):
+    keys("efa", confirmed=False)
+    row = a_row("al2023")
+    finding = next(one for one in check(row) if one.rule == "KEY-UNCONFIRMED")
+    assert finding.level == "warning"
+    assert facts.signing_keys()["efa"].fingerprint in finding.message
+    assert "efa" in finding.hint
+    assert finding.rows == (row.name,)
+    assert finding.place == row.row.origins["efa"]
+
+
+def test_a_row_whose_keys_are_confirmed_is_not_warned(keys):
+    keys("fsx-lustre", confirmed=True)
+    assert ("KEY-UNCONFIRMED", "warning") not in warned(a_row("ubuntu2204"))
+
+
+@pytest.mark.parametrize(
+    ("key", "distro", "expected"),
+    [
+        ("nvidia-cuda-rpm", "al2023", True),
+        ("nvidia-cuda-rpm", "ubuntu2204", False),
+        ("nvidia-cuda-deb", "ubuntu2204", True),
+        ("nvidia-cuda-deb", "al2023", False),
+    ],
+)
+def test_only_the_key_of_the_rows_own_package_format_counts(keys, key, distro, expected):
+    keys("fsx-lustre", confirmed=True)
+    keys(key, confirmed=False)
+    told = any(
+        facts.signing_keys()[key].fingerprint in one.message
+        for one in trust.findings(a_row(distro))
+    )
+    assert told is expected
+
+
+@pytest.mark.parametrize(("distro", "expected"), [("al2023", False), ("ubuntu2204", True)])
+def test_only_a_row_that_downloads_the_key_of_fsx_is_warned_about_it(keys, distro, expected):
+    keys("fsx-lustre", confirmed=False)
+    row = replace(a_row(distro), components=("lustre-client",))
+    assert (("KEY-UNCONFIRMED", "warning") in warned(row)) is expected
+
+
+@pytest.fixture
+def locked(monkeypatch):
+    """What the lock file says about the driver's runfile of a row."""
+    row = next(recipe for recipe in RECIPES.values() if recipe.driver_source == "runfile")
+    url = next(url for url in trust._locked() if f"/tesla/{row.driver}/NVIDIA-Linux-x86_64" in url)
+
+    def say(**entry):
+        known = {**trust._locked(), url: {"url": url, "sha256": "0" * 64, **entry}}
+        monkeypatch.setattr(trust, "_locked", lambda: known)
+        return row, url
+
+    return say
+
+
+def test_a_row_that_downloads_a_file_with_an_unconfirmed_hash_is_warned(locked):
+    row, url = locked(source="https://example.com/sums", confirmed=False)
+    finding = next(one for one in check(row) if url in one.why)
+    assert (finding.rule, finding.level) == ("HASH-UNCONFIRMED", "warning")
+    assert finding.source == "https://example.com/sums"
+
+
+def test_a_hash_that_a_bake_has_seen_is_confirmed(locked):
+    row, url = locked(source="seen by build 7")
+    assert not any(url in one.message for one in trust.findings(row))
