@@ -204,13 +204,12 @@ def _parent_kernel(combination: Combination) -> str | None:
     """The kernel of an EKS, ECS or ParallelCluster parent, as a key of the distro's kernels."""
     if combination.flavor == "base":
         return None
-    kernels = table("distros")["flavors"][combination.flavor].get("kernels", {})
-    if isinstance(kernels, dict):
-        name: str | None = kernels.get(combination.distro)
-        return name
-    if combination.distro != "al2023" or not combination.kubernetes:
-        return None
-    reached = [one for one in kernels if versions.at_least(combination.kubernetes, one["from"])]
+    flavor = table("distros")["flavors"][combination.flavor]
+    known: str | list[dict[str, str]] | None = flavor.get("kernels", {}).get(combination.distro)
+    if known is None or isinstance(known, str):
+        return known
+    kubernetes = combination.kubernetes or ""
+    reached = [entry for entry in known if versions.at_least(kubernetes, entry["from"])]
     return reached[-1]["kernel"] if reached else None
 
 
