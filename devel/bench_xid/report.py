@@ -14,7 +14,7 @@ ROWS: dict[str, tuple[str, float | None]] = {
     "latency_over_floor_p50_ms": ("later than the floor, p50, ms", None),
     "latency_over_floor_p99_ms": ("later than the floor, p99, ms", None),
     "processes": ("processes", 1),
-    "pss_kib": ("memory (PSS), KiB", 8192),
+    "pss_kib": ("memory (PSS), KiB", 10240),
     "rss_kib": ("memory if nothing is shared, KiB", None),
     "pss_kib_after_burst": ("memory after the burst, KiB", None),
     "cpu_us_other_line": ("CPU per other line, µs", 6),

@@ -1,22 +1,25 @@
-"""What is on this machine, as JSON on standard output: the image's own bill of materials.
+"""Prints what is on this machine as JSON: the bill of materials of the image.
 
-Runs on the build instance right before the clean-up: Python 3.7, stdlib only. Shape:
+Runs on the build instance right before the clean-up. Python 3.7 and later, standard library only.
+The JSON has:
 
     schema       1
     os           {id, version_id, name}
     arch         as in `uname -m`
-    kernel       {boots, running}: the kernel the image boots, the one that ran while baking
+    kernel       {boots, running}: of the image at boot, and during the bake
     packages     [{manager: rpm|dpkg, name, epoch, version, release, arch}], duplicates kept
-    modules      [{name, kernel, version, srcversion, vermagic, license, path}] of GPU and network;
-                 where both flavours of the driver were baked also those below /opt/kiln/modules
+    modules      [{name, kernel, version, srcversion, vermagic, license, path}] for GPU and network;
+                 if both kinds of the driver were baked, also those below /opt/kiln/modules
     runfiles     [{name, version}]: NVIDIA .run installs
     efa          {installer, packages: […]} or null
-    components   what each provisioner recorded, by its name
+    components   the record of each provisioner, by its name
     downloads    [{url, sha256, sha256_was, component}]
-    paths        {name: path or [path]} of what users link against
+    paths        {name: path or [path]} of libraries and programs for users
     units        [{name, state}]: unit files that are not static
     held         package names (Debian), name-version-release locks (Amazon Linux)
 """
+
+from __future__ import annotations
 
 import argparse
 import glob
@@ -25,6 +28,7 @@ import os
 import platform
 import re
 import subprocess
+from typing import Any
 
 MODULES = (
     "nvidia",
@@ -32,7 +36,7 @@ MODULES = (
     "nvidia-modeset",
     "nvidia-drm",
     "nvidia-peermem",
-    # Debian's names of the same.
+    # Names of the same modules in Debian.
     "nvidia-current",
     "nvidia-current-uvm",
     "nvidia-current-modeset",
@@ -62,24 +66,24 @@ TOOLS = {
     "nv-fabricmanager": "/usr/bin/nv-fabricmanager",
 }
 
-# Both flavours of the driver's modules, ARCHIVE/<kernel>/<flavour>/; kiln-gpu-boot takes one.
+# Both kinds of driver modules, ARCHIVE/<kernel>/<kind>/; kiln-gpu-boot installs one of them.
 ARCHIVE = "/opt/kiln/modules"
 LOCKS = ("/etc/yum/pluginconf.d/versionlock.list", "/etc/dnf/plugins/versionlock.list")
 
 
-def run(*command):
-    """Standard output of a command; empty when it does not exist or fails."""
+def run(*command: str) -> str:
+    """Standard output of a command; empty when the command does not exist."""
     environment = dict(os.environ, LC_ALL="C")
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
     except OSError:
         return ""
     return done.stdout.decode("utf-8", "replace")
 
 
-def os_release(path="/etc/os-release"):
+def os_release(path: str = "/etc/os-release") -> dict[str, str]:
     fields = {}
     with open(path) as stream:
         for line in stream:
@@ -92,22 +96,24 @@ def os_release(path="/etc/os-release"):
     }
 
 
-def packages():
-    """Every installed package; of several with one name each is listed."""
-    found = []
+def packages() -> list[dict[str, str]]:
+    """Every installed package, including several versions of one name."""
+    entries = []
     query = "%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n"
     for line in run("rpm", "-qa", "--qf", query).splitlines():
         name, epoch, version, release, arch = line.split("\t")
-        found.append(entry("rpm", name, epoch, version, release, arch))
+        entries.append(entry("rpm", name, epoch, version, release, arch))
     query = "${db:Status-Status}\t${Package}\t${Version}\t${Architecture}\n"
     for line in run("dpkg-query", "-W", "-f", query).splitlines():
         status, name, full, arch = line.split("\t")
         if status == "installed":
-            found.append(entry("dpkg", name, *split_deb(full), arch=arch))
-    return sorted(found, key=lambda p: (p["manager"], p["name"], p["version"], p["release"]))
+            entries.append(entry("dpkg", name, *split_deb(full), arch=arch))
+    return sorted(entries, key=lambda p: (p["manager"], p["name"], p["version"], p["release"]))
 
 
-def entry(manager, name, epoch, version, release, arch):
+def entry(
+    manager: str, name: str, epoch: str, version: str, release: str, arch: str
+) -> dict[str, str]:
     return {
         "manager": manager,
         "name": name,
@@ -118,7 +124,7 @@ def entry(manager, name, epoch, version, release, arch):
     }
 
 
-def split_deb(full):
+def split_deb(full: str) -> tuple[str, str, str]:
     """'1:2.34-5+b1' → ('1', '2.34', '5+b1'); a native package has no release."""
     epoch, colon, rest = full.partition(":")
     if not colon:
@@ -127,18 +133,18 @@ def split_deb(full):
     return (epoch, version, release) if version else (epoch, release, "")
 
 
-def kernels():
+def kernels() -> list[str]:
     return sorted(name for name in os.listdir("/lib/modules") if name[0].isdigit())
 
 
-def modules():
-    found = []
+def modules() -> list[dict[str, str]]:
+    entries = []
     for kernel in kernels():
         pattern = os.path.join(glob.escape(os.path.join(ARCHIVE, kernel)), "**", "*.ko*")
         kept = sorted(glob.glob(pattern, recursive=True))
         text = run("modinfo", "-k", kernel, *MODULES, *kept)
         for block in re.split(r"^(?=filename: )", text, flags=re.MULTILINE):
-            fields = {}
+            fields: dict[str, str] = {}
             for line in block.splitlines():
                 key, _, value = line.partition(":")
                 fields.setdefault(key.strip(), value.strip())
@@ -147,45 +153,47 @@ def modules():
                 name = re.sub(r"\.ko(\.\w+)?$", "", os.path.basename(path))
                 keys = ("version", "srcversion", "vermagic", "license")
                 values = {key: fields.get(key, "") for key in keys}
-                found.append(dict(values, name=name, kernel=kernel, path=path))
-    return found
+                entries.append(dict(values, name=name, kernel=kernel, path=path))
+    return entries
 
 
-def efa():
+def efa() -> dict[str, Any] | None:
     try:
         with open("/opt/amazon/efa_installed_packages") as stream:
             lines = stream.read().splitlines()
     except OSError:
         return None
     versions = [line.split(":")[1].strip() for line in lines if "installer version" in line]
-    # The installer writes them on one line.
+    # The installer writes the packages on one line.
     packages = [name for line in lines if not line.startswith("#") for name in line.split()]
     return {"installer": versions[0] if versions else "", "packages": packages}
 
 
-def paths():
-    found = {name: os.path.realpath(path) for name, path in TOOLS.items() if os.path.exists(path)}
+def paths() -> dict[str, str | list[str]]:
+    present: dict[str, str | list[str]] = {
+        name: os.path.realpath(path) for name, path in TOOLS.items() if os.path.exists(path)
+    }
     cache = [line.split(" => ")[-1].strip() for line in run("ldconfig", "-p").splitlines()[1:]]
     for name, pattern in LIBRARIES.items():
         wanted = re.compile(re.escape(pattern).replace(r"\*", ".*") + "$")
         hits = {os.path.realpath(path) for path in cache if wanted.match(os.path.basename(path))}
         if hits:
-            found[name] = sorted(hits)
-    return found
+            present[name] = sorted(hits)
+    return present
 
 
-def units():
-    found = []
+def units() -> list[dict[str, str]]:
+    entries = []
     listing = run("systemctl", "list-unit-files", "--no-legend", "--no-pager", "--full")
     for line in listing.splitlines():
         fields = line.split()
         if len(fields) >= 2 and fields[1] not in ("static", "alias", "generated", "transient"):
-            found.append({"name": fields[0], "state": fields[1]})
-    return found
+            entries.append({"name": fields[0], "state": fields[1]})
+    return entries
 
 
-def held():
-    """apt's holds by name; the versionlocks of yum 3 and dnf 4 as name-version-release."""
+def held() -> list[str]:
+    """Holds of apt by name; version locks of yum 3 and dnf 4 as name-version-release."""
     names = set(run("apt-mark", "showhold").split())
     for path in LOCKS:
         try:
@@ -199,7 +207,7 @@ def held():
     return sorted(names)
 
 
-def load(path, default):
+def load(path: str, default: Any) -> Any:
     try:
         with open(path) as stream:
             return json.load(stream)
@@ -207,7 +215,7 @@ def load(path, default):
         return default
 
 
-def collect(kernel, etc):
+def collect(kernel: str, etc: str) -> dict[str, Any]:
     files = sorted(glob.glob(os.path.join(etc, "components", "*.json")))
     components = {record["component"]: record for record in (load(path, {}) for path in files)}
     runfile = components.get("nvidia-driver", {}).get("runfile")

@@ -141,10 +141,10 @@ def test_an_image_moves_between_instance_types_and_back(image: Image):
 
 def test_the_second_boot_on_a_machine_copies_nothing(image: Image):
     decision = decision_for("p3dn.24xlarge", image.sysfs)
-    assert image.select(decision) == ["the proprietary module takes the place of the open one"]
+    assert image.select(decision) == ["the proprietary module replaces the open module"]
     assert ["depmod", KERNEL] in image.ran
     image.ran.clear()
-    assert image.select(decision) == ["the proprietary module is in place"]
+    assert image.select(decision) == ["the proprietary module is installed"]
     assert ["depmod", KERNEL] not in image.ran
 
 
@@ -173,7 +173,7 @@ def test_power_lost_while_copying_is_made_good_at_the_next_boot(
 
 def test_an_archive_without_the_driver_is_an_error_not_a_claim(image: Image):
     (image.archive / KERNEL / "proprietary/extra/nvidia.ko.xz").unlink()
-    with pytest.raises(OSError, match="brought no proprietary driver"):
+    with pytest.raises(OSError, match="contains no proprietary driver"):
         image.select(decision_for("p3dn.24xlarge", image.sysfs))
 
 
@@ -228,7 +228,7 @@ def test_a_flavour_that_fits_but_was_not_baked_is_warned_about(tmp_path: Path):
     run = one_flavour("open")
     loads, warning = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run)
     assert loads[0] == ["modprobe", "nvidia"]
-    assert "wants the proprietary module" in warning
+    assert "needs the proprietary module" in warning
 
 
 def test_a_kernel_that_came_later_has_the_module_dkms_built_for_it_and_a_warning(image: Image):
@@ -238,7 +238,7 @@ def test_a_kernel_that_came_later_has_the_module_dkms_built_for_it_and_a_warning
     _, warning = act.commands(
         decision, "6.1.99", archive=str(image.archive), sysfs=str(image.sysfs), run=image.run
     )
-    assert "the image has only the open one" in warning
+    assert "the image has only the open module" in warning
 
 
 def test_an_image_without_a_module_says_so(tmp_path: Path):

@@ -76,21 +76,21 @@ def test_a_driver_that_shows_no_application_clocks_is_left_alone(
     smi = Smi(("NVIDIA H200", "2335", shown, shown))
     assert clocks.main([], smi) == 0
     assert smi.changes == []
-    assert f"shows no application clocks ({shown}), left as they are" in capsys.readouterr().out
+    assert f"reports no application clocks ({shown}); not changed" in capsys.readouterr().out
 
 
 def test_a_refusal_is_a_warning_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     text = "Setting applications clocks is not supported for GPU 00000000:00:1E.0.\nAll done.\n"
     assert clocks.main([], Smi(T4, answer=text)) == 0
     said = capsys.readouterr().out
-    assert said.startswith("<4>GPU 0 (Tesla T4): 5001,1590 MHz refused, left as they are: Setting")
+    assert said.startswith("<4>GPU 0 (Tesla T4): 5001,1590 MHz refused, not changed: Setting")
 
 
 def test_a_gpu_that_nobody_documents_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     smi = Smi(("NVIDIA X1000", "ffff", "1000", "1000"))
     assert clocks.main([], smi) == 0
     assert smi.changes == []
-    assert "nobody documents its application clocks" in capsys.readouterr().out
+    assert "no application clocks are documented" in capsys.readouterr().out
 
 
 def test_an_nvidia_smi_that_fails_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,7 +163,7 @@ def test_a_broken_file_is_named_with_its_line(p4d):
     p4d.write("/etc/kiln/mig-config.d/x.yaml", "version: v1\nmig-configs:\n  a: yes\n")
     done = p4d.run("validate")
     assert done.returncode == 2
-    assert "mig-config.d/x.yaml:3: yes is read differently" in done.stderr
+    assert "mig-config.d/x.yaml:3: yes means different things to different" in done.stderr
 
 
 def test_an_unknown_setting_is_named_with_its_line(p4d):
@@ -179,14 +179,14 @@ def test_validate_warns_of_slices_that_no_known_gpu_has(p4d):
         "odd": [{"devices": "all", "mig-enabled": True,
                  "mig-devices": {"1g.15gb": 3}}]}}))  # fmt: skip
     warnings = p4d.json("validate")["warnings"]
-    assert [w for w in warnings if "label 'odd': no GPU known here can hold 1g.15gb=3" in w]
+    assert [w for w in warnings if "label 'odd': no known GPU can hold 1g.15gb=3" in w]
 
 
 def test_an_answer_that_cannot_be_written_is_one_message_and_no_traceback(p4d):
     with Path("/dev/full").open("w") as full:
         done = p4d.run("list-profiles", "--labels", "--json", stdout=full)
     assert done.returncode == 1
-    assert done.stderr == "gpu-mig: cannot write the answer: No space left on device\n"
+    assert done.stderr == "gpu-mig: cannot write the output: No space left on device\n"
 
 
 def test_a_reader_that_has_gone_has_read_enough(p4d):
@@ -202,8 +202,8 @@ def test_a_reader_that_has_gone_has_read_enough(p4d):
 @pytest.mark.parametrize(
     ("partition", "says"),
     [
-        ("7", "MIG_PARTITION: 7 is a profile of no GPU known here"),
-        ("2g.5gb", "MIG_PARTITION: 2g.5gb is a profile of no GPU known here"),
+        ("7", "MIG_PARTITION: 7 is not a profile of any known GPU"),
+        ("2g.5gb", "MIG_PARTITION: 2g.5gb is not a profile of any known GPU"),
         ("19,,19", "MIG_PARTITION=19,,19: '' is not a MIG profile name"),
         ("seven", "MIG_PARTITION=seven: 'seven' is not a MIG profile name"),
     ],
@@ -232,7 +232,7 @@ def test_gpus_without_mig_are_a_clean_no_op_at_boot(tmp_path, instance_type):
     machine = Machine(tmp_path, instance_type)
     machine.settings(MIG_CONFIG="all-balanced")
     answer = machine.json("apply", "--boot")
-    assert "no GPU of this machine can do MIG" in answer["nothing"]
+    assert "no GPU of this machine supports MIG" in answer["nothing"]
     machine.json("gate")
 
 
@@ -260,7 +260,7 @@ def test_no_driver_at_boot_is_no_failure(p4d):
 def test_it_steps_aside_for_the_operators_mig_manager(p4d, settings):
     p4d.settings(MIG_CONFIG="all-balanced", **settings)
     p4d.active("nvidia-mig-manager.service")
-    assert "mig-manager is in charge" in p4d.json("apply", "--boot")["nothing"]
+    assert "mig-manager of the GPU operator is in charge" in p4d.json("apply", "--boot")["nothing"]
     assert p4d.journal() == []
 
 
@@ -270,7 +270,7 @@ def test_a_failed_apply_fails_and_keeps_the_node_out_only_when_told_to(p4d):
         assert p4d.run("apply", "--boot").returncode == 2
         done = p4d.run("gate")
         assert done.returncode == gate
-    assert "the MIG slices are not as configured (failed)" in done.stderr
+    assert "the MIG layout is not as configured (failed)" in done.stderr
     p4d.json("apply", "all-balanced")  # mended by hand
     assert p4d.run("gate").returncode == 0
 
@@ -444,7 +444,7 @@ exit $status
     )
     done = p4d.run("apply", "all-3g.20gb")
     assert done.returncode == 1
-    assert "stopped by a signal; the former layout is back" in done.stderr
+    assert "stopped by a signal; the former layout was restored" in done.stderr
     assert p4d.slices()[0] == ["2g.10gb"] * 3
 
 
@@ -471,7 +471,7 @@ def test_a_reboot_that_did_not_help_ends_in_a_failure_not_a_loop(p4d):
     p4d.reboot()
     done = p4d.run("apply", "--boot")
     assert done.returncode == 1
-    assert "rebooted for this once already" in done.stderr
+    assert "already been rebooted for this" in done.stderr
     assert p4d.systemctl_log().count("reboot --no-block") == 1
 
 
@@ -491,7 +491,7 @@ def test_a_creation_that_keeps_failing_brings_the_former_layout_back(p4d):
                        "stdout": "Unable to create a GPU instance: Unknown Error\n"}])  # fmt: skip
     done = p4d.run("apply", "all-3g.20gb")
     assert done.returncode == 1
-    assert "the former layout is back" in done.stderr
+    assert "the former layout was restored" in done.stderr
     assert p4d.slices()[0] == ["2g.10gb"] * 3
 
 
@@ -500,7 +500,7 @@ def test_when_the_former_layout_cannot_come_back_the_gpus_are_left_clean(p4d):
     p4d.faults(rules=[{"match": ["-cgi"], "times": 0, "exit": 19, "stdout": "Unknown Error\n"}])
     done = p4d.run("apply", "all-3g.20gb")
     assert done.returncode == 1
-    assert "left clean: no instances" in done.stderr
+    assert "all instances were removed" in done.stderr
     assert p4d.slices() == {n: [] for n in range(8)}
 
 
@@ -685,7 +685,7 @@ def test_a_failure_of_mig_parted_rolls_back_too(p5):
     p5.program("nvidia-mig-parted", "#!/bin/sh\necho broken >&2\nexit 1\n")
     done = p5.run("apply", "all-3g.40gb")
     assert done.returncode == 1
-    assert "mig-parted failed: broken; the former layout is back" in done.stderr
+    assert "mig-parted failed: broken; the former layout was restored" in done.stderr
     assert p5.slices()[0] == ["2g.20gb"] * 3
 
 

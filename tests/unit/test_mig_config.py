@@ -96,7 +96,7 @@ def test_an_entry_that_names_a_gpu_fits_that_gpu(gpu):
         (HEAD + "  a:\n  - devices: [-1]\n    mig-enabled: false\n", "-1 is not a GPU index"),
         (HEAD + "  a:\n  - device: all\n    mig-enabled: false\n", "did you mean 'devices'"),
         (HEAD + '  a:\n  - device-filter: "20B0"\n    devices: all\n    mig-enabled: false\n',
-         "my.yaml:4: device-filter '20B0' is no PCI device id"),
+         "my.yaml:4: device-filter '20B0' is not a PCI device id"),
         (HEAD + '  a:\n  - {devices: all, mig-enabled: false, mig-devices: {"1g.5gb": 1}}\n',
          "mig-enabled is false"),
         (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb": 0}}\n',
@@ -195,7 +195,7 @@ def test_legacy_partition_ids_become_profiles():
 def test_the_originals_partition_7_is_no_profile_id():
     with pytest.raises(MigError) as refused:
         target.from_partition("7", gpus("0x20B010DE", 1), gpu_types())
-    assert "7 is no profile id" in refused.value.message
+    assert "7 is not a profile id" in refused.value.message
     assert "19 (1g.5gb)" in refused.value.hint
 
 
@@ -209,9 +209,9 @@ def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
 @pytest.mark.parametrize(
     ("wish", "says"),
     [
-        ("", "no instance asked for"),
-        (" , ", "no instance asked for"),
-        ("1g.5gb=0", "no instance asked for"),
+        ("", "no instance is requested"),
+        (" , ", "no instance is requested"),
+        ("1g.5gb=0", "no instance is requested"),
         ("1g.5gb=-1", "'-1' is not a count"),
         ("1g.5gb=1.5", "'1.5' is not a count"),
         ("1g.5gb=\u0663", "is not a count"),  # an Arabic three

@@ -133,7 +133,7 @@ def test_an_answer_that_is_no_such_document_proves_nothing():
 
 
 def test_a_gpu_that_does_not_answer_is_a_failure_not_a_gpu_without_mig():
-    with pytest.raises(MigError, match="GPU 0 does not tell its MIG mode: GPU is lost"):
+    with pytest.raises(MigError, match="GPU 0 does not report its MIG mode: GPU is lost"):
         glance.look(Answers(document({**A100_80, "mode": "GPU is lost"})))
 
 
@@ -239,7 +239,7 @@ def test_a_lost_gpu_fails_apply_and_verify_with_its_number(p5):
     for command in ("apply", "verify"):
         done = p5.run(command, "all-balanced")
         assert done.returncode == 1
-        assert "GPU 0 does not tell its MIG mode" in done.stderr
+        assert "GPU 0 does not report its MIG mode" in done.stderr
 
 
 @as_root

@@ -125,8 +125,8 @@ def test_placements_from_memory_warn_and_do_not_refuse():
     [
         ({"gpu": "H100-80GB", "devices": "2g20gb=1"}, "not a MIG profile name"),
         ({"gpu": "H100-80GB", "devices": "2g.20gb=x"}, "is not a count"),
-        ({"gpu": "H100-80GB", "devices": ""}, "no instance asked for"),
-        ({"gpu": "H100-80GB", "devices": "1g.10gb=0"}, "no instance asked for"),
+        ({"gpu": "H100-80GB", "devices": ""}, "no instance is requested"),
+        ({"gpu": "H100-80GB", "devices": "1g.10gb=0"}, "no instance is requested"),
         ({"devices": "1g.10gb=1"}, "either a GPU or an instance type"),
         ({"gpu": "A30", "instance_type": "p5.48xlarge", "devices": "1g.6gb"}, "either a GPU or"),
         ({"instance_type": "p5.48xlrge", "devices": "1g.10gb=1"}, "not a GPU instance type"),

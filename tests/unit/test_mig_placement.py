@@ -121,7 +121,7 @@ def test_new_instances_fit_around_those_that_stay():
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["1g.5gb"] * 8, "8 × 1g.5gb asked for, A100-40GB holds at most 7"),
+        (["1g.5gb"] * 8, "8 × 1g.5gb requested, A100-40GB holds at most 7"),
         (["3g.20gb", "3g.20gb", "1g.5gb"], "need 9 of 8 memory slices"),
         (["4g.20gb", "2g.10gb", "2g.10gb"], "need 8 of 7 compute slices"),
     ],

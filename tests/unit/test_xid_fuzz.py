@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from kiln.base import runtime_import
 
 kmsg = runtime_import.load("gpu_xid.kmsg")
-lean = runtime_import.load("gpu_xid.lean")
 parse = runtime_import.load("gpu_xid.parse")
 pipeline = runtime_import.load("gpu_xid.pipeline")
 config = runtime_import.load("gpu_xid.config")
@@ -167,18 +166,6 @@ def test_a_hostile_process_name_changes_neither_code_nor_address(name: str, pid:
     text = f"NVRM: Xid (PCI:0000:3b:00): 31, pid={pid}, name={name}, Ch 00000008"
     fields = parse.parse_message(text)
     assert (fields["xid"], fields["pci"], fields["pid"]) == (31, "0000:3b:00", pid)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_the_lean_json_reads_what_json_writes_and_the_other_way_round(value: object) -> None:
-    assert lean.loads(json.dumps(value)) == value
-    assert json.loads(lean.dumps(value)) == value
 
 
 def main() -> None:

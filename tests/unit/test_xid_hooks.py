@@ -124,7 +124,7 @@ def test_a_hook_that_does_not_read_its_input_or_fails_is_only_reported(
     said = capfd.readouterr().err
     assert "10-fail: exit status 3" in said
     assert "20-broken: cannot be run: Exec format error" in said
-    assert "23-crlf: cannot be run: its first line names a program that is not there" in said
+    assert "23-crlf: cannot be run: its first line names a program that does not exist" in said
     assert "26-crash: ended by signal 11" in said
     assert (tmp_path / "next").exists()
 
@@ -169,7 +169,7 @@ def test_what_is_no_event_is_put_out_of_systemds_sight(
     (tmp_path / "spool" / "folder").mkdir()
     assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [".folder"]
-    assert "folder: no event: Is a directory" in capfd.readouterr().err
+    assert "folder: cannot be read: Is a directory" in capfd.readouterr().err
 
 
 def test_half_an_event_is_handed_to_no_hook(tmp_path: Path) -> None:

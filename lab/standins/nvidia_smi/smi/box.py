@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-
-from . import fastjson
 
 TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def read_json(path: str) -> Any:
     """What the JSON file holds, or None where there is none (or half of one)."""
     try:
         with open(path, encoding="utf-8") as file:
-            return fastjson.loads(file.read())
+            return json.loads(file.read())
     except (OSError, ValueError):
         return None
 
@@ -37,14 +36,14 @@ def write_json(path: str, value: Any) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     partial = f"{path}.{os.getpid()}"
     with open(partial, "w", encoding="utf-8") as file:
-        file.write(fastjson.dumps(value))
+        file.write(json.dumps(value))
     os.replace(partial, path)
 
 
 def data(name: str) -> Any:
     """One of the data files laid down beside the program."""
     with open(os.path.join(DATA, name + ".json"), encoding="utf-8") as file:
-        return fastjson.loads(file.read())
+        return json.loads(file.read())
 
 
 def driver() -> dict[str, Any] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 
-from . import box, fastjson, gpus
+from . import box, gpus
 from .gpus import Gpu, Lab, Locked
 
 TYPE_CHECKING = False  # typing itself costs start-up time
@@ -287,7 +288,7 @@ def journal(words: list[str], code: int, changes: bool, began: float) -> None:
     try:
         os.makedirs(os.path.dirname(box.JOURNAL), exist_ok=True)
         with open(box.JOURNAL, "a", encoding="utf-8") as file:
-            file.write(fastjson.dumps(line) + "\n")  # one write, at the end of the file
+            file.write(json.dumps(line) + "\n")  # one write, at the end of the file
             os.fchmod(file.fileno(), 0o666)  # other users' calls count too
     except OSError:
         pass  # no file yet, or not its owner: the file stays as it is

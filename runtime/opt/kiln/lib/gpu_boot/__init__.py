@@ -1,6 +1,6 @@
-"""What this machine's PCI devices say about the units and the kernel module it needs.
+"""Which units and which kernel module this machine needs, from its PCI devices.
 
-One image serves many instance types. Everything is decided from sysfs, without network: PCI ids in,
-decision out (`decide`), then flags in /run/kiln/gpu-boot that units look for (`act`).
-Runs on Python 3.7, stdlib only.
+One image serves many instance types. Everything is decided from sysfs, without network: PCI ids to
+a decision (`decide`), then flags in /run/kiln/gpu-boot on which units depend (`act`).
+Python 3.7 and later, standard library only.
 """

@@ -1,23 +1,26 @@
-"""kiln-gpu-boot: decide by PCI ids what this machine needs, at every boot.
+"""kiln-gpu-boot: decide from PCI ids what this machine needs, at every boot.
 
   kiln-gpu-boot           decide, write /run/kiln/gpu-boot, load the kernel module
-  kiln-gpu-boot --select  where both flavours of the module were baked: put the right one in place
+  kiln-gpu-boot --select  if both kinds of the kernel module were baked: install the right one
   kiln-gpu-boot --show    print the decision as JSON and change nothing
 
-KILN_SYSFS names another sysfs tree than /sys.
+KILN_SYSFS names a sysfs tree to read instead of /sys.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 from gpu_boot import act, decide, pci
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--select"], ["--show"]):
-        print(__doc__.strip(), file=sys.stderr)
+        print((__doc__ or "").strip(), file=sys.stderr)
         return 0 if arguments in (["--help"], ["-h"]) else 2
     sysfs = os.environ.get("KILN_SYSFS", "/sys")
     decision = decide.decide(pci.devices(sysfs), decide.known())
@@ -35,24 +38,24 @@ def main(arguments):
     return load(decision)
 
 
-def select(decision):
+def select(decision: dict[str, Any]) -> int:
     try:
         for sentence in act.select(decision):
             print(sentence)
     except OSError as error:
-        print("<3>the kernel module cannot be put in place: %s" % error)
+        print(f"<3>the kernel module cannot be installed: {error}")
         return 1
     return 0
 
 
-def load(decision):
+def load(decision: dict[str, Any]) -> int:
     loads, warning = act.commands(decision, os.uname().release)
     if warning:
         print("<4>" + warning)
-    # Without what comes beside the driver the GPU still computes.
+    # Without the other modules the GPU still computes.
     for command in loads:
         if subprocess.call(command) != 0 and command[:2] == ["modprobe", "nvidia"]:
-            print("<3>%s failed: see the kernel log" % " ".join(command))
+            print("<3>{} failed: see the kernel log".format(" ".join(command)))
             return 1
     return 0
 

@@ -1,17 +1,21 @@
-"""Make a decision true: flags for units, the kernel module of the right flavour."""
+"""Carries out a decision: flags for units, the right kind of the kernel module."""
+
+from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from typing import Any
 
 from gpu_boot import flavours
 
 FLAGS = "/run/kiln/gpu-boot"
-# What uses the driver's module, before the module itself.
+# The modules that use the driver's module.
 USERS = ("gdrdrv", "efa_nv_peermem", "nvidia-peermem", "nvidia-uvm", "nvidia-drm", "nvidia-modeset")
 
 
-def write_flags(decision, folder=FLAGS):
-    """One empty file per thing that applies (units have ConditionPathExists on them), and why."""
+def write_flags(decision: dict[str, Any], folder: str = FLAGS) -> None:
+    """An empty file per part that applies (for ConditionPathExists of units), and the reasons."""
     os.makedirs(folder, exist_ok=True)
     for name, applies in decision["apply"].items():
         path = os.path.join(folder, name)
@@ -24,10 +28,12 @@ def write_flags(decision, folder=FLAGS):
         stream.write("\n")
 
 
-def flavour(decision, installed, archived):
-    """The flavour to load out of those on the image, and a warning or None.
+def flavour(
+    decision: dict[str, Any], installed: str | None, archived: list[str]
+) -> tuple[str | None, str | None]:
+    """The kind of module to load, of those on the image, and a warning or None.
 
-    Where both modules serve the GPU and both were baked, AWS's own choice is taken.
+    If both kinds support the GPU and both were baked, the choice of AWS is used.
     """
     wanted = decision["module"]
     if wanted is None or installed is None:
@@ -36,40 +42,51 @@ def flavour(decision, installed, archived):
         return (decision["prefers"] if decision["prefers"] in archived else installed), None
     if wanted == installed or wanted in archived:
         return wanted, None
-    return installed, "this GPU wants the %s module, but the image has only the %s one" % (
-        wanted,
+    return (
         installed,
+        f"this GPU needs the {wanted} module, but the image has only the {installed} module",
     )
 
 
-def select(decision, archive=flavours.ARCHIVE, modules=flavours.MODULES, run=None):
-    """Put the right flavour in place for every kernel that both were baked for.
+def select(
+    decision: dict[str, Any],
+    archive: str = flavours.ARCHIVE,
+    modules: str = flavours.MODULES,
+    run: Callable[[list[str]], str] | None = None,
+) -> list[str]:
+    """Install the right kind for every kernel for which both were baked.
 
-    Returns sentences for the journal. Nothing is done without a GPU.
+    Returns sentences for the journal. Without a GPU nothing is done.
     """
-    said = []
+    sentences = []
     for kernel in flavours.kernels(archive):
-        there = flavours.installed(kernel, run)
-        wanted, _ = flavour(decision, there, flavours.archived(kernel, archive))
+        present = flavours.installed(kernel, run)
+        wanted, _ = flavour(decision, present, flavours.archived(kernel, archive))
         if wanted is None:
             continue
         if flavours.place(kernel, wanted, archive, modules, run):
-            said.append("the %s module takes the place of the %s one" % (wanted, there))
+            sentences.append(f"the {wanted} module replaces the {present} module")
         else:
-            said.append("the %s module is in place" % wanted)
-    return said
+            sentences.append(f"the {wanted} module is installed")
+    return sentences
 
 
-def commands(decision, kernel, archive=flavours.ARCHIVE, sysfs="/sys", run=None):
+def commands(
+    decision: dict[str, Any],
+    kernel: str,
+    archive: str = flavours.ARCHIVE,
+    sysfs: str = "/sys",
+    run: Callable[[list[str]], str] | None = None,
+) -> tuple[list[list[str]], str | None]:
     """The commands that load the module, as argument lists; and a warning or None.
 
-    A module that something has loaded before is left alone, unless it is not the one in place.
+    A module that is already loaded is left alone, unless it is not the installed one.
     """
     if decision["module"] is None:
         return [], None
     installed, archived = flavours.installed(kernel, run), flavours.archived(kernel, archive)
     if installed is None:
-        return [], "no nvidia module is installed for kernel %s" % kernel
+        return [], f"no nvidia module is installed for kernel {kernel}"
     chosen, warning = flavour(decision, installed, archived)
     unload = []
     loaded = _loaded(sysfs)
@@ -86,8 +103,8 @@ def commands(decision, kernel, archive=flavours.ARCHIVE, sysfs="/sys", run=None)
     return [*unload, driver, ["modprobe", "nvidia-uvm"], *extra], warning
 
 
-def _loaded(sysfs):
-    """srcversion of the loaded driver, None when none is."""
+def _loaded(sysfs: str) -> str | None:
+    """srcversion of the loaded driver, None when no driver is loaded."""
     folder = os.path.join(sysfs, "module", "nvidia")
     if not os.path.isdir(folder):
         return None

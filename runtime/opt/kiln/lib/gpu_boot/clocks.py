@@ -1,65 +1,71 @@
-"""kiln-gpu-clocks: set each GPU's highest application clocks, as devices.json has them.
+"""kiln-gpu-clocks: set the highest application clocks of each GPU, from devices.json.
 
-  kiln-gpu-clocks          set them; exit status 1 when nvidia-smi does not answer
-  kiln-gpu-clocks --show   print what would be set and change nothing
+  kiln-gpu-clocks          set the clocks; exit status 1 when nvidia-smi fails
+  kiln-gpu-clocks --show   print the clocks that would be set and change nothing
 
-A GPU that devices.json does not know, and a driver that does not set application clocks, are left
-as they are: the driver then chooses the clocks, which costs at most some performance.
+GPUs that are not in devices.json keep their clocks, as do all GPUs if the driver cannot set them:
+the driver then chooses the clocks, which costs at most some performance.
 """
+
+from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from gpu_boot import decide
 
 QUERY = "index,name,pci.device_id,clocks.applications.memory,clocks.applications.graphics"
 
 
-def main(arguments, run=None):
+def main(arguments: list[str], run: Callable[..., tuple[int, str]] | None = None) -> int:
     run = run or nvidia_smi
     if arguments not in ([], ["--show"]):
-        print(__doc__.strip(), file=sys.stderr)
+        print((__doc__ or "").strip(), file=sys.stderr)
         return 0 if arguments in (["--help"], ["-h"]) else 2
     code, text = run("--query-gpu=" + QUERY, "--format=csv,noheader,nounits")
     if code != 0:
-        print("<3>nvidia-smi failed with %d: %s" % (code, text.strip()))
+        print(f"<3>nvidia-smi failed with {code}: {text.strip()}")
         return 1
     known = decide.known()["gpus"]
     for line in text.strip().splitlines():
         index, name, device, memory, graphics = [word.strip() for word in line.split(",")]
         facts = known.get(device_id(device), {})
-        who = "GPU %s (%s): " % (index, name)
+        who = f"GPU {index} ({name}): "
         if not facts.get("clocks"):
-            print(who + "nobody documents its application clocks, left as they are")
+            print(who + "no application clocks are documented; not changed")
         elif not memory.isdigit() or not graphics.isdigit():
-            print(who + "this driver shows no application clocks (%s), left as they are" % memory)
+            print(who + f"this driver reports no application clocks ({memory}); not changed")
         elif arguments:
-            print(who + "%s,%s MHz now, %s to be set" % (memory, graphics, facts["clocks"]))
+            print(who + "{},{} MHz now, {} to be set".format(memory, graphics, facts["clocks"]))
         else:
             refused = set_clocks(index, facts, run)
-            how = "set" if refused is None else "refused, left as they are: " + refused
-            print("%s%s%s MHz %s" % ("<4>" if refused else "", who, facts["clocks"], how))
+            how = "set" if refused is None else "refused, not changed: " + refused
+            print("{}{}{} MHz {}".format("<4>" if refused else "", who, facts["clocks"], how))
     return 0
 
 
-def set_clocks(index, facts, run):
-    """Set one GPU's; None, or what nvidia-smi said instead of setting them."""
+def set_clocks(
+    index: str, facts: dict[str, Any], run: Callable[..., tuple[int, str]]
+) -> str | None:
+    """Set the clocks of a GPU; returns None, or the message of nvidia-smi if it refuses."""
     if facts["auto_boost"]:
         run("-i", index, "--auto-boost-default=0")
     code, text = run("-i", index, "-ac", facts["clocks"])
     if code == 0 and "clocks set to" in text.lower():
         return None
-    return " ".join(text.split()) or "exit status %d" % code
+    return " ".join(text.split()) or f"exit status {code}"
 
 
-def device_id(text):
-    """nvidia-smi writes device and vendor in one number: 0x1EB810DE → 1eb8."""
+def device_id(text: str) -> str:
+    """The device id in a number of nvidia-smi, which ends in the vendor: 0x1EB810DE → 1eb8."""
     digits = text.lower().replace("0x", "", 1)
     return digits[:-4].rjust(4, "0")
 
 
-def nvidia_smi(*arguments):
-    """Exit status and output; 127 when it is not there."""
+def nvidia_smi(*arguments: str) -> tuple[int, str]:
+    """Exit status and output of nvidia-smi; 127 if it is missing, 124 after 5 minutes."""
     try:
         done = subprocess.run(
             ["nvidia-smi", *arguments],

@@ -1,14 +1,17 @@
-"""PCI devices → what applies on this machine."""
+"""PCI devices → what this machine needs."""
+
+from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from gpu_boot import pci
 
 OPEN, PROPRIETARY, EITHER = "open", "proprietary", "either"
 
 
-def known(path=None):
+def known(path: str | None = None) -> Any:
     """devices.json: {"gpus": {device id: {name, open_modules, prefers, options, needs, clocks,
     auto_boost}},
     "nvswitch": [device id]}."""
@@ -17,17 +20,17 @@ def known(path=None):
         return json.load(stream)
 
 
-def decide(devices, facts):
-    """What applies, as plain data.
+def decide(devices: list[pci.Device], facts: dict[str, Any]) -> dict[str, Any]:
+    """What this machine needs, as plain data.
 
     {"gpus": [{address, device, name}], "nvswitches": n,
      "module": "open"|"proprietary"|"either"|None,
-     "prefers": "open"|"proprietary", which one where both are on the image,
+     "prefers": "open"|"proprietary", which kind where both are on the image,
      "options": [parameters of that module],
      "apply": {"gpu", "nvswitch", "nvlsm", "imex", "clocks": bool}, "why": [sentences]}
 
-    A GPU that is not in `facts` is newer than this image: it gets the open module, the only one
-    that new GPUs have.
+    A GPU that is not in `facts` is newer than this image. It gets the open module, the only kind
+    that supports new GPUs.
     """
     gpus = pci.nvidia_gpus(devices)
     entries = [facts["gpus"][gpu.device] for gpu in gpus if gpu.device in facts["gpus"]]
@@ -37,14 +40,14 @@ def decide(devices, facts):
     module, why = _module(entries, unknown)
     prefers, options = _preference(entries, module)
     if switches:
-        why.append("%d NVSwitches: fabric manager applies" % len(switches))
+        why.append(f"{len(switches)} NVSwitches: fabric manager applies")
     if "nvlsm" in needs:
         why.append("fourth-generation NVSwitch: fabric manager and NVLSM apply")
     if "imex" in needs:
         why.append("NVLink reaches beyond this host: IMEX applies")
     clocks = any(entry["clocks"] for entry in entries)
     if gpus and not clocks:
-        why.append("nobody documents application clocks of this GPU: they stay as they are")
+        why.append("no application clocks are documented for this GPU: they are not changed")
     return {
         "gpus": [
             {
@@ -60,7 +63,7 @@ def decide(devices, facts):
         "options": options,
         "apply": {
             "gpu": bool(gpus),
-            # The newest NVSwitch is managed over InfiniBand and is no NVIDIA PCI device.
+            # The newest NVSwitch is managed over InfiniBand and is not an NVIDIA PCI device.
             "nvswitch": bool(switches) or "nvlsm" in needs,
             "nvlsm": "nvlsm" in needs,
             "imex": "imex" in needs,
@@ -70,23 +73,23 @@ def decide(devices, facts):
     }
 
 
-def _module(entries, unknown):
+def _module(entries: list[dict[str, Any]], unknown: list[str]) -> tuple[str | None, list[str]]:
     if not entries and not unknown:
         return None, ["no NVIDIA GPU on the PCI bus: nothing is loaded or started"]
     support = {entry["open_modules"] for entry in entries}
     if "required" in support:
-        return OPEN, ["this GPU has open kernel modules only"]
+        return OPEN, ["only the open kernel modules support this GPU"]
     if unknown:
         return OPEN, ["unknown to this image, so the open module: GPU " + ", ".join(unknown)]
     if "unsupported" in support:
         return PROPRIETARY, ["this GPU is older than the open kernel modules"]
-    return EITHER, ["both kernel modules serve this GPU"]
+    return EITHER, ["both kinds of kernel module support this GPU"]
 
 
-def _preference(entries, module):
-    """(flavour, its parameters) that AWS takes where both serve; open unless all GPUs say else."""
+def _preference(entries: list[dict[str, Any]], module: str | None) -> tuple[str | None, list[str]]:
+    """(kind, its parameters) that AWS uses if both support the GPU: open unless all GPUs differ."""
     if module in (OPEN, PROPRIETARY):
         return module, []
     if entries and all(entry["prefers"] == PROPRIETARY for entry in entries):
-        return PROPRIETARY, sorted({one for entry in entries for one in entry["options"]})
+        return PROPRIETARY, sorted({option for entry in entries for option in entry["options"]})
     return OPEN, []

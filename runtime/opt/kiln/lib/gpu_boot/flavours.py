@@ -1,50 +1,59 @@
-"""Kernel modules of both flavours: which are on the image, and the wanted one in its place.
+"""Both kinds of kernel module (open, proprietary): which are on the image, and installing one.
 
-Where both were baked, ARCHIVE/<kernel>/<flavour>/ holds each as it lies in /lib/modules/<kernel>/.
-Put in place means copied there: modprobe, modinfo and nvidia-modprobe all find one flavour.
+If both were baked, ARCHIVE/<kernel>/<kind>/ holds the files of each below /lib/modules/<kernel>/.
+Installing means copying them there: modprobe, modinfo and nvidia-modprobe all find the same kind.
 """
+
+from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 
 ARCHIVE = "/opt/kiln/modules"
 MODULES = "/lib/modules"
-# Debian calls the file nvidia-current.ko and makes nvidia an alias.
+# Debian names the file nvidia-current.ko and makes nvidia an alias.
 DRIVER = ("nvidia", "nvidia-current")
 
 
-def kernels(archive=ARCHIVE):
-    """The kernels that both flavours were baked for."""
+def kernels(archive: str = ARCHIVE) -> list[str]:
+    """The kernels for which both kinds were baked."""
     return sorted(_listing(archive))
 
 
-def archived(kernel, archive=ARCHIVE):
-    """The flavours in the archive for a kernel; [] where only one was baked."""
+def archived(kernel: str, archive: str = ARCHIVE) -> list[str]:
+    """The kinds in the archive for a kernel; [] if only one was baked."""
     return sorted(_listing(os.path.join(archive, kernel)))
 
 
-def installed(kernel, run=None):
-    """The flavour `modprobe nvidia` would load on that kernel: "open", "proprietary" or None."""
+def installed(kernel: str, run: Callable[[list[str]], str] | None = None) -> str | None:
+    """The kind that `modprobe nvidia` loads on that kernel: "open", "proprietary" or None."""
     licence = field(kernel, "license", run)
     if not licence:
         return None
     return "proprietary" if licence == "NVIDIA" else "open"
 
 
-def field(kernel, name, run=None):
-    """What modinfo says of the driver's module on that kernel, "" without one."""
+def field(kernel: str, name: str, run: Callable[[list[str]], str] | None = None) -> str:
+    """A field of modinfo for the driver's module on that kernel, "" without a module."""
     run = run or output
-    found = [run(["modinfo", "-k", kernel, "-F", name, module]).strip() for module in DRIVER]
-    return found[0] or found[1]
+    values = [run(["modinfo", "-k", kernel, "-F", name, module]).strip() for module in DRIVER]
+    return values[0] or values[1]
 
 
-def place(kernel, flavour, archive=ARCHIVE, modules=MODULES, run=None):
-    """Put an archived flavour in place for a kernel; True when it was not there yet.
+def place(
+    kernel: str,
+    flavour: str,
+    archive: str = ARCHIVE,
+    modules: str = MODULES,
+    run: Callable[[list[str]], str] | None = None,
+) -> bool:
+    """Install an archived kind for a kernel; True when it was not installed before.
 
-    A copy, not a link: DKMS writes through links. The driver itself comes last, so that a machine
-    which loses power on the way finds the old flavour named, and starts over.
-    Raises OSError when the disk refuses, or when the archive does not hold that driver.
+    Files are copied, because DKMS writes through links. The driver itself comes last: after a power
+    failure modinfo still shows the old kind, and the copy starts again.
+    Raises OSError when the disk refuses, or when the archive lacks that driver.
     """
     run = run or output
     if installed(kernel, run) == flavour:
@@ -59,11 +68,11 @@ def place(kernel, flavour, archive=ARCHIVE, modules=MODULES, run=None):
         _replace(os.path.join(home, path), os.path.join(modules, kernel, path))
     run(["depmod", kernel])
     if installed(kernel, run) != flavour:
-        raise OSError("%s brought no %s driver" % (home, flavour))
+        raise OSError(f"{home} contains no {flavour} driver")
     return True
 
 
-def output(command):
+def output(command: list[str]) -> str:
     """Standard output of a command, "" when it fails or is missing."""
     try:
         done = subprocess.run(
@@ -74,13 +83,13 @@ def output(command):
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
-def _module(path):
-    """updates/dkms/nvidia-uvm.ko.xz is the module nvidia-uvm."""
+def _module(path: str) -> str:
+    """The module name of a path: updates/dkms/nvidia-uvm.ko.xz is nvidia-uvm."""
     return os.path.basename(path).partition(".ko")[0]
 
 
-def _replace(source, target):
-    new = target + ".kiln-new"  # depmod looks for .ko at a name's end
+def _replace(source: str, target: str) -> None:
+    new = target + ".kiln-new"  # depmod ignores names that do not end in .ko
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(source, "rb") as content, open(new, "wb") as stream:
         shutil.copyfileobj(content, stream, 1 << 20)
@@ -90,7 +99,7 @@ def _replace(source, target):
     os.replace(new, target)
 
 
-def _listing(folder):
+def _listing(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError:

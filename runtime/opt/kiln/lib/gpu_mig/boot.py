@@ -1,55 +1,57 @@
-"""The run at boot: cheap when there is nothing to do, and a record for those who must not join."""
+"""The run at boot: cheap when there is nothing to do, and its result for the cluster gate."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from . import clients, paths
-from .errors import world_failed
+from .errors import operation_failed
+from .settings import Settings
 
 RESULT = paths.RUN_DIR + "/result.json"
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")  # VGA and 3D controller
 
 
-def record(state, message, block_join):
-    """Leaves `state` (started, ok, nothing, failed, reboot) for `gate`."""
+def record(state: str, message: str, block_join: bool) -> None:
+    """Records `state` (started, ok, nothing, failed, reboot) for `gate`."""
     paths.write_json(RESULT, {"state": state, "message": message, "block_join": block_join})
 
 
 def gate() -> None:
-    """Raises MigError when this node must not join its cluster: run before kubelet, ecs, slurmd."""
+    """Raises MigError if this node must not join its cluster; runs before kubelet, ecs, slurmd."""
     result = paths.read_json(RESULT)
     state = result.get("state", "")
     if state == "reboot" or (result.get("block_join") and state in ("started", "failed")):
-        raise world_failed(
-            "the MIG slices are not as configured ({}): {}".format(state, result.get("message")),
-            "see `systemctl status aws-gpu-mig`; MIG_BLOCK_JOIN in {}.".format(paths.DEFAULTS),
+        raise operation_failed(
+            "the MIG layout is not as configured ({}): {}".format(state, result.get("message")),
+            f"see `systemctl status aws-gpu-mig`; MIG_BLOCK_JOIN in {paths.DEFAULTS}.",
         )
 
 
-def no_mig_here(cannot) -> str:
-    """Why no GPU of this machine can do MIG, from the PCI bus alone; "" when one may.
+def no_mig_here(without_mig: Iterable[str]) -> str:
+    """The reason why no GPU of this machine supports MIG, from the PCI bus; "" if a GPU may.
 
-    Saves the second nvidia-smi needs on a machine whose GPUs cannot be sliced. `cannot`: PCI device
-    ids known for that. An id not among them, or a bus that shows no NVIDIA GPU (a container), is
-    left to nvidia-smi.
+    Saves the second that nvidia-smi takes on a machine whose GPUs do not support MIG.
+    `without_mig`: PCI device ids of such GPUs. If an id is not among them, or the bus shows no
+    NVIDIA GPU (in a container), nvidia-smi must be asked.
     """
     base = "/sys/bus/pci/devices"
     names = os.listdir(paths.at(base)) if os.path.isdir(paths.at(base)) else []
-    seen = set()
-    for where in ("{}/{}/".format(base, name) for name in names):
+    ids = set()
+    for where in (f"{base}/{name}/" for name in names):
         if paths.read(where + "vendor").strip() != _NVIDIA:
             continue
         if paths.read(where + "class").strip()[:6] in _DISPLAY:
-            seen.add(paths.read(where + "device").strip()[2:].lower())
-    if not seen or not seen <= set(cannot):
+            ids.add(paths.read(where + "device").strip()[2:].lower())
+    if not ids or not ids <= set(without_mig):
         return ""
-    return "no GPU of this machine can do MIG (PCI device {})".format(", ".join(sorted(seen)))
+    return "no GPU of this machine supports MIG (PCI device {})".format(", ".join(sorted(ids)))
 
 
-def stand_aside(settings) -> str:
-    """Why this run leaves the layout to the GPU operator; "" when it is ours."""
+def stand_aside(settings: Settings) -> str:
+    """The reason to leave the layout to the GPU operator; "" when gpu-mig is in charge."""
     if settings.owner == "kiln":
         return ""
     if settings.owner == "operator":

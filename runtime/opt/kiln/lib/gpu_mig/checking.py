@@ -1,35 +1,38 @@
-"""What `gpu-mig validate` finds wrong in a configuration before any GPU is asked."""
+"""The checks of `gpu-mig validate`, which query no GPU."""
 
 from __future__ import annotations
 
+from .config import Entry, Label
 from .errors import MigError
+from .facts import GpuType
 from .target import Wanted, counted, misfit, shape_all
 
 
-def problems(labels, types):
+def problems(labels: dict[str, Label], types: dict[str, GpuType]) -> tuple[list[str], list[str]]:
     """(problems, warnings), one sentence each with file:line.
 
-    An entry that names GPUs by device id has to fit each of them. One that names none has to fit
-    some GPU we know; if it does not, that is a warning: a newer GPU or firmware may have it.
+    An entry with a device filter must fit each GPU that the filter names. An entry without a filter
+    should fit a known GPU; if it does not, that is a warning: a newer GPU or firmware may hold it.
     """
-    wrong, doubtful = [], []
+    errors: list[str] = []
+    warnings: list[str] = []
     for name, label in sorted(labels.items()):
         for entry in label.entries:
             try:
                 aim = Wanted(0, entry.enabled, shape_all(entry.mig_devices))
             except MigError as e:
-                wrong.append("{}: label {!r}: {}".format(entry.where, name, e.message))
+                errors.append(f"{entry.where}: label {name!r}: {e.message}")
                 continue
             named = [t for t in types.values() if _names(entry, t)]
             refusals = [r for r in (misfit(aim, t) for t in named or types.values()) if r]
-            where = "{}: label {!r}: ".format(entry.where, name)
+            where = f"{entry.where}: label {name!r}: "
             if named:
-                wrong += [where + r for r in refusals]
+                errors += [where + r for r in refusals]
             elif len(refusals) == len(types):
                 wish = counted([profile for profile, _ in aim.shapes])
-                doubtful.append(where + "no GPU known here can hold {}".format(wish))
-    return wrong, doubtful
+                warnings.append(where + f"no known GPU can hold {wish}")
+    return errors, warnings
 
 
-def _names(entry, kind):
+def _names(entry: Entry, kind: GpuType) -> bool:
     return bool(entry.filters) and any(entry.addresses(i) for i in kind.pci_device_ids)

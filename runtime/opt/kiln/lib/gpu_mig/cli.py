@@ -6,122 +6,140 @@ import json
 import os
 import signal
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from typing import Any, Dict, Tuple
 
 from . import apply as applying
-from . import boot, checking, clients, config, facts, glance, rebooting, report, selection, settings
-from .errors import REBOOT_NEEDED, MigError, StoppedError, world_failed
-from .smi import Smi
-from .target import check_partition, describe, from_partition, resolve
+from . import (
+    boot,
+    checking,
+    clients,
+    config,
+    facts,
+    glance,
+    paths,
+    rebooting,
+    report,
+    selection,
+    settings,
+)
+from .config import Label
+from .errors import REBOOT_NEEDED, MigError, StoppedError, operation_failed
+from .facts import GpuType
+from .selection import Selection
+from .smi import Gpu, Smi
+from .target import Wanted, check_partition, describe, from_partition, resolve
 
-AT_BOOT = ["apply", "--boot"]
+# (answer for --json, text for people, exit status)
+Answer = Tuple[Dict[str, Any], str, int]
 
 
-def main(argv=None):
-    """Runs one command; returns the exit status: 0 done, 1 failed, 2 bad input, 3 reboot needed."""
-    argv = sys.argv[1:] if argv is None else argv
-    args = _AtBoot if argv == AT_BOOT else _parser().parse_args(argv)
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command. Exit status: 0 done, 1 operation failed, 2 invalid input, 3 reboot needed."""
+    args = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _terminated)
     try:
         answer, text, status = args.run(args)
     except (MigError, OSError) as e:
-        error = e if isinstance(e, MigError) else world_failed(str(e))
+        error = e if isinstance(e, MigError) else operation_failed(str(e))
         answer, text, status = {"error": error.message, "hint": error.hint}, "", error.exit_code
-        print("gpu-mig: {}".format(error), file=sys.stderr)
-    said = json.dumps(answer, indent=2, sort_keys=True) if args.json else text
-    return _print(said) or status if said else status
+        print(f"gpu-mig: {error}", file=sys.stderr)
+    output = json.dumps(answer, indent=2, sort_keys=True) if args.json else text
+    return (_print(output) if output else 0) or status
 
 
-def _print(said):
-    """1 when it cannot be written; a reader that has gone (`| head`) has read enough."""
+def _print(output: str) -> int:
+    """Returns 1 when writing fails, except for a closed pipe: `| head` has read enough."""
     try:
-        print(said)
+        print(output)
         sys.stdout.flush()
     except OSError as e:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or it is tried again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again at exit
         if not isinstance(e, BrokenPipeError):
-            print("gpu-mig: cannot write the answer: {}".format(e.strerror), file=sys.stderr)
+            print(f"gpu-mig: cannot write the output: {e.strerror}", file=sys.stderr)
             return 1
     return 0
 
 
-def _terminated(signum, frame):
-    raise StoppedError()
+def _terminated(signum: int, frame: object) -> None:
+    raise StoppedError
 
 
-def _parser():
-    import argparse
-
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="gpu-mig",
-        description="Lay NVIDIA MIG slices out as /etc/kiln/mig-config.yaml declares.",
+        description="Create the NVIDIA MIG layout that /etc/kiln/mig-config.yaml declares.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True
 
-    def command(name, run, about, label=True):
+    def command(
+        name: str, run: Callable[[Namespace], Answer], about: str, label: bool = True
+    ) -> ArgumentParser:
         sub = commands.add_parser(name, help=about, description=about)
         sub.set_defaults(run=run)
-        sub.add_argument("--json", action="store_true", help="print the answer as JSON")
-        sub.add_argument(
-            "-f", "--config-file", default="", help="configuration instead of the installed"
-        )
+        sub.add_argument("--json", action="store_true", help="print the output as JSON")
+        sub.add_argument("-f", "--config-file", default="", help="use this configuration file")
         if label:
             sub.add_argument(
-                "label", nargs="?", default="", help="label instead of the selected one"
+                "label", nargs="?", default="", help="use this label instead of the selected one"
             )
         return sub
 
     command("validate", _validate, "Check the configuration and settings files.", label=False)
-    command("plan", _plan, "Show what apply would change.")
-    sub = command("apply", _apply, "Bring the GPUs to the selected layout.")
-    sub.add_argument("--boot", action="store_true", help="the run of aws-gpu-mig.service")
+    command("plan", _plan, "Show the changes that apply would make.")
+    sub = command("apply", _apply, "Apply the selected layout to the GPUs.")
+    sub.add_argument("--boot", action="store_true", help="for aws-gpu-mig.service: the run at boot")
     command(
-        "verify", _verify, "Compare the GPUs with the selected layout; status 1 when they differ."
+        "verify",
+        _verify,
+        "Compare the GPUs with the selected layout; exit status 1 when they differ.",
     )
-    sub = command("export", _export, "Print the present layout as a configuration.", label=False)
-    sub.add_argument("--label", default="current", help="name for the layout")
-    sub = command("list-profiles", _profiles, "Show what the GPUs can be cut into.", label=False)
+    sub = command("export", _export, "Print the current layout as a configuration.", label=False)
+    sub.add_argument("--label", default="current", help="label for the layout")
+    sub = command("list-profiles", _profiles, "Show the MIG profiles of the GPUs.", label=False)
     sub.add_argument(
-        "--labels", action="store_true", help="show the configuration's labels instead"
+        "--labels", action="store_true", help="show the labels of the configuration instead"
     )
-    command("gate", _gate, "Fail when this node must not join its cluster.", label=False)
+    command("gate", _gate, "Fail if this node must not join its cluster.", label=False)
     return parser
 
 
 class Context:
-    """What every command starts from: the settings, and who talks to the GPUs."""
+    """The state that every command needs: arguments, settings, and the access to the GPUs."""
 
-    def __init__(self, args):
+    def __init__(self, args: Namespace) -> None:
         self.args = args
         self.settings = settings.load()
         if args.config_file:
             self.settings = self.settings._replace(config=args.config_file, config_dir="")
         self.smi = Smi()
 
-    def types(self):
+    def types(self) -> dict[str, GpuType]:
         return facts.load()
 
-    def labels(self):
-        from .paths import at
+    def labels(self) -> dict[str, Label]:
+        path = self.args.config_file or paths.at(self.settings.config)
+        return config.load(path, self.settings.config_dir and paths.at(self.settings.config_dir))
 
-        own = self.args.config_file or at(self.settings.config)
-        return config.load(own, self.settings.config_dir and at(self.settings.config_dir))
-
-    def selected(self):
+    def selected(self) -> Selection:
         return selection.select(self.settings, getattr(self.args, "label", ""))
 
-    def wanted(self, chosen, gpus, types):
+    def wanted(
+        self, chosen: Selection, gpus: Sequence[Gpu], types: dict[str, GpuType]
+    ) -> dict[int, Wanted]:
         if chosen.partition:
             return from_partition(chosen.partition, gpus, types)
         return resolve(config.choose(self.labels(), chosen.label), gpus)
 
 
-def say(message):
-    """Progress, to the journal or the terminal; answers go to stdout."""
-    print("gpu-mig: {}".format(message), file=sys.stderr, flush=True)
+def say(message: str) -> None:
+    """Reports progress to the journal or the terminal; the output goes to stdout."""
+    print(f"gpu-mig: {message}", file=sys.stderr, flush=True)
 
 
-def _validate(args):
+def _validate(args: Namespace) -> Answer:
     s = Context(args)
     labels = s.labels()
     problems, warnings = checking.problems(labels, s.types())
@@ -131,16 +149,18 @@ def _validate(args):
     if chosen.partition:
         check_partition(chosen.partition, s.types())
     if problems:
-        raise MigError("\n".join(problems), "gpu-mig list-profiles shows what these GPUs can do.")
+        raise MigError(
+            "\n".join(problems), "gpu-mig list-profiles shows the profiles of these GPUs."
+        )
     selected = chosen.label or chosen.partition
     answer = {"valid": True, "labels": sorted(labels), "selected": selected, "warnings": warnings}
-    text = "{}: {} labels, all well formed; selected: {}".format(
+    text = "{}: {} labels, all valid; selected: {}".format(
         s.settings.config, len(labels), selected or "none"
     )
     return answer, "\n".join([text] + ["warning: " + w for w in warnings]), 0
 
 
-def _plan(args):
+def _plan(args: Namespace) -> Answer:
     s = Context(args)
     chosen = selection.require(s.selected())
     types = s.types()
@@ -153,15 +173,15 @@ def _plan(args):
     return answer, report.plan_text(plans), 0
 
 
-def _no_mig(gpus, args):
-    """Nothing to slice. A label named by hand is refused; a default of the image is not."""
-    message = "no GPU of this machine can do MIG: {}".format(describe(gpus))
+def _no_mig(gpus: Sequence[Gpu], args: Namespace) -> Answer:
+    """No GPU supports MIG: an error for a label on the command line, not for a default."""
+    message = f"no GPU of this machine supports MIG: {describe(gpus)}"
     if getattr(args, "label", "") and not getattr(args, "boot", False):
-        raise world_failed(message)
+        raise operation_failed(message)
     return {"ok": True, "change": False, "nothing": message}, message + "; nothing to do", 0
 
 
-def _apply(args):
+def _apply(args: Namespace) -> Answer:
     if not args.boot:
         answer, text, status = _apply_selected(args, Context(args))
         boot.record("ok", text, False)  # a repair by hand opens the gate
@@ -172,23 +192,23 @@ def _apply(args):
         answer, text, status = _apply_selected(args, Context(args))
     except MigError as e:
         boot.record("reboot" if e.exit_code == REBOOT_NEEDED else "failed", e.message, block_join)
-        if e.exit_code == REBOOT_NEEDED:  # on its way down: not a failed unit
+        if e.exit_code == REBOOT_NEEDED:  # the machine goes down; the unit has not failed
             return {"reboot": True, "reason": e.message}, str(e), 0
         raise
     boot.record("ok" if answer.get("label") else "nothing", text, block_join)
     return answer, text, status
 
 
-def _apply_selected(args, s):
-    why_not = boot.no_mig_here(facts.load_without_mig()) if args.boot else ""
-    if why_not:
-        return {"changed": [], "nothing": why_not}, why_not + "; nothing to do", 0
+def _apply_selected(args: Namespace, s: Context) -> Answer:
+    reason = boot.no_mig_here(facts.load_without_mig()) if args.boot else ""
+    if reason:
+        return {"changed": [], "nothing": reason}, reason + "; nothing to do", 0
     aside = boot.stand_aside(s.settings)
     if aside:
-        text = "the GPU operator's mig-manager is in charge ({}); nothing to do, unless ".format(
-            aside
+        text = (
+            f"mig-manager of the GPU operator is in charge ({aside}); nothing to do, unless "
+            "MIG_OWNER=kiln"
         )
-        text += "MIG_OWNER=kiln"
         return {"changed": [], "nothing": text}, text, 0
     chosen = s.selected()
     if chosen.none:
@@ -199,7 +219,7 @@ def _apply_selected(args, s):
     if args.boot and not s.smi.installed():
         text = "nvidia-smi is not installed; nothing to do"
         return {"changed": [], "nothing": text}, text, 0
-    say("layout {} ({})".format(chosen.label or chosen.partition, chosen.source))
+    say(f"layout {chosen.label or chosen.partition} ({chosen.source})")
     if chosen.note:
         say(chosen.note)
     if os.geteuid() != 0 and not os.environ.get("GPU_MIG_ROOT"):
@@ -211,20 +231,20 @@ def _apply_selected(args, s):
         lock.close()
 
 
-def _apply_locked(args, s, chosen):
+def _apply_locked(args: Namespace, s: Context, chosen: Selection) -> Answer:
     types = s.types()
-    seen = glance.look(s.smi)
-    gpus = s.smi.gpus() if seen is None else [one.gpu for one in seen]
+    views = glance.look(s.smi)
+    gpus = s.smi.gpus() if views is None else [view.gpu for view in views]
     if not any(g.capable for g in gpus):
         return _no_mig(gpus, args)
     wanted = s.wanted(chosen, gpus, types)
-    proven = seen and glance.as_wanted(seen, wanted, types)
+    proven = glance.as_wanted(views, wanted, types) if views else None
     goal = json.dumps([chosen.label, chosen.partition])
     try:
         if proven:
             outcome = applying.nothing_to_do(proven, say)
         else:
-            gpus = s.smi.listed(gpus) if seen else gpus
+            gpus = s.smi.listed(gpus) if views else gpus
             outcome = applying.apply(s.smi, gpus, wanted, types, s.settings, say)
     except MigError as e:
         if e.exit_code == REBOOT_NEEDED and args.boot:
@@ -240,11 +260,11 @@ def _apply_locked(args, s, chosen):
         "gpus": report.state_dict(outcome.gpus),
         "commands": s.smi.journal,
     }
-    done = "{} GPU(s) changed".format(len(outcome.changed)) if outcome.changed else "nothing to do"
-    return answer, "{}\n{}".format(report.state_text(outcome.gpus), done), 0
+    done = f"{len(outcome.changed)} GPU(s) changed" if outcome.changed else "nothing to do"
+    return answer, f"{report.state_text(outcome.gpus)}\n{done}", 0
 
 
-def _verify(args):
+def _verify(args: Namespace) -> Answer:
     s = Context(args)
     chosen = s.selected()
     gpus = s.smi.gpus()
@@ -257,52 +277,45 @@ def _verify(args):
     answer = report.verify_dict(gpus, s.wanted(chosen, gpus, types))
     answer["label"] = chosen.label or chosen.partition
     lines = [report.state_text(gpus)] + ["wrong: " + p for p in answer["problems"]]
-    lines += ["GPU {} is not addressed by this layout".format(i) for i in answer["not_addressed"]]
+    lines += [f"GPU {i} is not addressed by this layout" for i in answer["not_addressed"]]
     lines += ["as configured ({})".format(answer["label"])] if answer["ok"] else []
     return answer, "\n".join(lines), 0 if answer["ok"] else 1
 
 
-def _export(args):
+def _export(args: Namespace) -> Answer:
     s = Context(args)
     gpus = s.smi.gpus()
     if not any(g.capable for g in gpus):
-        raise world_failed("no GPU of this machine can do MIG: {}".format(describe(gpus)))
+        raise operation_failed(f"no GPU of this machine supports MIG: {describe(gpus)}")
     data = report.export_dict(gpus, args.label)
     return data, report.export_yaml(data).rstrip(), 0
 
 
-def _profiles(args):
+def _profiles(args: Namespace) -> Answer:
     s = Context(args)
     if args.labels:
         labels = s.labels()
         return {"labels": sorted(labels)}, "\n".join(sorted(labels)), 0
     types = s.types()
-    kinds = {}
+    kinds: dict[str, GpuType | None] = {}
     gpus = s.smi.gpus(instances=False)
     for g in gpus:
         if g.capable and g.device_id not in kinds:
             kind = facts.by_device_id(types, g.device_id)
             kinds[g.device_id] = kind or (s.smi.gpu_type(g) if g.current else None)
-    unknown = [d for d, kind in kinds.items() if kind is None]
+    known = [kind for kind in kinds.values() if kind is not None]
+    unknown = [device_id for device_id, kind in kinds.items() if kind is None]
     if unknown:
-        raise world_failed(
-            "GPU {} is not known here and lists its profiles only in MIG mode".format(unknown[0]),
-            "turn it on first: gpu-mig apply all-enabled.",
+        raise operation_failed(
+            f"GPU {unknown[0]} is not known, and its driver lists its profiles only in MIG mode",
+            "turn MIG mode on first: gpu-mig apply all-enabled.",
         )
     if not kinds:
         return _no_mig(gpus, args)
-    found = [report.profiles_dict(k) for k in kinds.values()]
-    return {"gpus": found}, "\n".join(report.profiles_text(k) for k in kinds.values()), 0
+    tables = [report.profiles_dict(kind) for kind in known]
+    return {"gpus": tables}, "\n".join(report.profiles_text(kind) for kind in known), 0
 
 
-def _gate(args):
+def _gate(args: Namespace) -> Answer:
     boot.gate()
     return {"ok": True}, "", 0
-
-
-class _AtBoot:
-    """What the parser makes of AT_BOOT: argparse alone takes 10 ms of every boot."""
-
-    command, label, config_file = "apply", "", ""
-    boot, json = True, False
-    run = staticmethod(_apply)

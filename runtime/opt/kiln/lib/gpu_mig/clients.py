@@ -1,13 +1,15 @@
-"""Who holds a GPU, and the services that may be stopped for a moment to let go of it."""
+"""The processes that use a GPU, and the services that may be stopped for a moment to free it."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-from typing import List, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from . import paths
+from .smi import Smi
 
 STOPPED = paths.RUN_DIR + "/stopped-services.json"
 _DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-modeset)$")
@@ -20,53 +22,56 @@ class Client(NamedTuple):
     name: str
     unit: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         unit = ", " + self.unit if self.unit else ""
-        return "{} (pid {}{})".format(self.name, self.pid, unit)
+        return f"{self.name} (pid {self.pid}{unit})"
 
 
-def holders(smi=None) -> List[Client]:
-    """Processes that hold a GPU: from /proc, and the CUDA processes nvidia-smi knows of."""
-    found = {}
+def holders(smi: Smi | None = None) -> list[Client]:
+    """Processes that use a GPU: from /proc, and the CUDA processes that nvidia-smi lists."""
+    clients = {}
     proc = paths.at("/proc")
     for pid in os.listdir(proc) if os.path.isdir(proc) else []:
         if pid.isdigit() and int(pid) != os.getpid() and _holds(os.path.join(proc, pid, "fd")):
-            found[int(pid)] = _client(pid, paths.read("/proc/{}/comm".format(pid)).strip())
+            clients[int(pid)] = _client(pid, paths.read(f"/proc/{pid}/comm").strip())
     if smi is not None:
         rc, out = smi.run("--query-compute-apps=pid,process_name", "--format=csv,noheader")
         for line in out.splitlines() if rc == 0 else []:
             pid, _, name = line.partition(",")
             if pid.strip().isdigit():
-                found.setdefault(int(pid), _client(pid.strip(), name.strip()))
-    return sorted(found.values())
+                clients.setdefault(int(pid), _client(pid.strip(), name.strip()))
+    return sorted(clients.values())
 
 
-def _holds(fd_dir):
+def _holds(fd_dir: str) -> bool:
     try:
         return any(
             _DEVICE.match(os.readlink(os.path.join(fd_dir, fd))) for fd in os.listdir(fd_dir)
         )
-    except OSError:  # the process ended, or is not ours to look at
+    except OSError:  # the process has ended, or we may not look at it
         return False
 
 
-def _client(pid, name):
-    units = re.findall(r"/([^/\n]+\.service)", paths.read("/proc/{}/cgroup".format(pid)))
+def _client(pid: str, name: str) -> Client:
+    units = re.findall(r"/([^/\n]+\.service)", paths.read(f"/proc/{pid}/cgroup"))
     return Client(int(pid), name or "?", units[-1] if units else "")
 
 
-def advice(smi=None) -> str:
-    """What to do about a busy GPU, naming who keeps it busy."""
+def advice(smi: Smi | None = None) -> str:
+    """What to do about a busy GPU, with the names of its clients."""
     names = ", ".join(str(c) for c in holders(smi))
-    parts = ["stop {}, then run gpu-mig apply again".format(names or "what uses the GPU")]
+    parts = [
+        "stop {}, then run gpu-mig apply again".format(names or "the processes that use the GPU")
+    ]
     if os.path.isdir(paths.at("/sys/module/nvidia_drm")):
-        parts.append("nvidia_drm is loaded and holds the GPU too (modprobe -r nvidia_drm)")
-    return "; ".join(parts) + ". MIG_STOP_SERVICES in {} lists services it may stop itself.".format(
-        paths.DEFAULTS
+        parts.append("nvidia_drm is loaded and also uses the GPU (modprobe -r nvidia_drm)")
+    return (
+        "; ".join(parts)
+        + f". MIG_STOP_SERVICES in {paths.DEFAULTS} lists the services that gpu-mig may stop."
     )
 
 
-def stop_listed(services, say) -> List[str]:
+def stop_listed(services: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Stops those of `services` that are active, remembers them, and returns them."""
     active = [s for s in services if _systemctl("is-active", "--quiet", s) == 0]
     if active:
@@ -77,13 +82,13 @@ def stop_listed(services, say) -> List[str]:
     return active
 
 
-def keeps_driver(service) -> bool:
-    """Whether the driver stays loaded because this service runs."""
+def keeps_driver(service: str) -> bool:
+    """Whether this service keeps the driver loaded."""
     return "persistenced" in service
 
 
-def start_driver_keeper(say) -> None:
-    """Starts a stopped nvidia-persistenced: without it the driver may unload and forget slices."""
+def start_driver_keeper(say: Callable[[str], None]) -> None:
+    """Starts a stopped nvidia-persistenced: a driver that unloads loses its instances."""
     services = paths.read_json(STOPPED).get("services", [])
     keepers = [s for s in services if keeps_driver(s)]
     if keepers:
@@ -92,10 +97,10 @@ def start_driver_keeper(say) -> None:
         paths.write_json(STOPPED, {"services": [s for s in services if s not in keepers]})
 
 
-def start_again(say) -> None:
-    """Starts what `stop_listed` stopped, also in a run that was killed. Never waits for them.
+def start_again(say: Callable[[str], None]) -> None:
+    """Starts the services that `stop_listed` stopped, also in a run that was killed. Does not wait.
 
-    At boot some of them are ordered after our own unit: waiting for them would wait for ourselves.
+    At boot some of them are ordered after our own unit: waiting for them would never end.
     """
     services = paths.read_json(STOPPED).get("services", [])
     if services:
@@ -105,27 +110,27 @@ def start_again(say) -> None:
 
 
 def operator_in_charge() -> str:
-    """How we know that the GPU operator's mig-manager owns the layout; "" when it does not."""
+    """The evidence that mig-manager of the GPU operator owns the layout; "" without any."""
     if _systemctl("is-enabled", "--quiet", "nvidia-mig-manager.service") == 0:
         return "nvidia-mig-manager.service is enabled"
     proc = paths.at("/proc")
     for pid in os.listdir(proc) if os.path.isdir(proc) else []:
-        if pid.isdigit() and paths.read("/proc/{}/comm".format(pid)).strip() == "nvidia-mig-mana":
-            return "nvidia-mig-manager runs (pid {})".format(pid)
+        if pid.isdigit() and paths.read(f"/proc/{pid}/comm").strip() == "nvidia-mig-mana":
+            return f"nvidia-mig-manager runs (pid {pid})"
     return ""
 
 
-def refresh_cdi(say) -> None:
-    """Has the CDI specification written anew: container runtimes name slices by it."""
+def refresh_cdi(say: Callable[[str], None]) -> None:
+    """Regenerates the CDI specification, by which container runtimes name MIG devices."""
     if _systemctl("is-enabled", "--quiet", "nvidia-cdi-refresh.service") == 0:
         say("refreshing CDI: nvidia-cdi-refresh.service")
         _systemctl("restart", "--no-block", "nvidia-cdi-refresh.service")
         return
     for spec in ("/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.yaml"):
         if os.path.exists(paths.at(spec)):
-            say("refreshing CDI: {}".format(spec))
+            say(f"refreshing CDI: {spec}")
             if _run(["nvidia-ctk", "cdi", "generate", "--output=" + paths.at(spec)]):
-                say("warning: nvidia-ctk could not write {}".format(spec))
+                say(f"warning: nvidia-ctk could not write {spec}")
 
 
 def reboot() -> None:
@@ -133,11 +138,11 @@ def reboot() -> None:
     _systemctl("reboot", "--no-block")
 
 
-def _systemctl(*args):
-    return _run(["systemctl"] + list(args))
+def _systemctl(*args: str) -> int:
+    return _run(["systemctl", *args])
 
 
-def _run(argv):
+def _run(argv: list[str]) -> int:
     try:
         return subprocess.run(
             argv,

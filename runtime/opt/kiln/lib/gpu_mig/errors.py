@@ -1,46 +1,47 @@
-"""The one exception gpu-mig turns into a message and an exit code."""
+"""The exception that gpu-mig reports as a message and an exit status."""
 
 from __future__ import annotations
 
-BAD_INPUT = 2
-WORLD_FAILED = 1
+import difflib
+from collections.abc import Iterable
+
+INVALID_INPUT = 2
+OPERATION_FAILED = 1
 REBOOT_NEEDED = 3
 
 
 class MigError(Exception):
     """What is wrong and what to do.
 
-    `exit_code`: 2 mend the input, 1 the machine failed, 3 a reboot is needed.
+    `exit_code`: 2 invalid input, 1 operation failed, 3 a reboot is needed.
     """
 
-    def __init__(self, message, hint="", exit_code=BAD_INPUT):
+    def __init__(self, message: str, hint: str = "", exit_code: int = INVALID_INPUT) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.exit_code = exit_code
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.message + ("\n  " + self.hint if self.hint else "")
 
 
 class StoppedError(MigError):
-    """The run was told to end (SIGTERM): clean up, try nothing again."""
+    """SIGTERM was received: clean up, do not retry."""
 
-    def __init__(self):
-        super().__init__("stopped by a signal", "", WORLD_FAILED)
-
-
-def world_failed(message, hint=""):
-    """A failure of something outside the program: the driver, systemd, the disk."""
-    return MigError(message, hint, WORLD_FAILED)
+    def __init__(self) -> None:
+        super().__init__("stopped by a signal", "", OPERATION_FAILED)
 
 
-def did_you_mean(wrong, known):
-    """A hint with the nearest right value, or every known value when nothing is close."""
-    import difflib  # only where something is wrong already
+def operation_failed(message: str, hint: str = "") -> MigError:
+    """A failure outside the program: of the driver, systemd or the disk."""
+    return MigError(message, hint, OPERATION_FAILED)
 
+
+def did_you_mean(wrong: object, known: Iterable[object]) -> str:
+    """A hint with the nearest valid value, or every valid value when none is near."""
     options = sorted({str(k) for k in known})
     close = difflib.get_close_matches(str(wrong), options, n=1, cutoff=0.5)
     if close:
-        return "did you mean {!r}?".format(close[0])
+        return f"did you mean {close[0]!r}?"
     return "known: {}.".format(", ".join(options) or "none")

@@ -1,8 +1,7 @@
-"""What each MIG-capable GPU can be cut into, from profiles.json beside this file.
+"""The MIG profiles of each GPU, from profiles.json beside this file.
 
-profiles.json is made from AMI Kiln's `kiln/facts/knowledge/mig.yaml`
-(`./invoke generate`); its sources are named there.
-A GPU that is not in it is read from its own driver (`smi.read_gpu_type`).
+profiles.json is generated from mig.yaml in the knowledge of AMI Kiln, which names the sources. The
+profiles of other GPUs are listed by their driver (`Smi.gpu_type`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from typing import Dict, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 from .errors import MigError
 
@@ -19,90 +18,93 @@ ENGINES = ("dec", "enc", "jpeg", "ofa")
 
 
 class ProfileFacts(NamedTuple):
-    """One GPU instance profile. `compute`, `memory`: slices; `starts`: first memory slices."""
+    """A GPU instance profile. `compute`, `memory`: slices; `starts`: possible first slices."""
 
     name: str
-    id: object
+    id: int | None
     max: int
     compute: int
     memory: int
-    starts: Tuple[int, ...]
-    gib: object = None
-    sm: object = None
-    ce: object = None
-    engines: Tuple[int, ...] = (0, 0, 0, 0)
-    unsure: Tuple[str, ...] = ()
+    starts: tuple[int, ...]
+    gib: float | None = None
+    sm: int | None = None
+    ce: int | None = None
+    engines: tuple[int, ...] = (0, 0, 0, 0)
+    unsure: tuple[str, ...] = ()
 
 
 class GpuType(NamedTuple):
     """A GPU model. `reset`: a mode change needs a GPU reset (Ampere); None when not known.
 
-    `engines`: how many of each of ENGINES the whole GPU has.
+    `engines`: the number of each of ENGINES in the whole GPU.
     """
 
     name: str
     product: str
     arch: str
-    pci_device_ids: Tuple[str, ...]
+    pci_device_ids: tuple[str, ...]
     compute_slices: int
     memory_slices: int
-    reset: object
-    profiles: Dict[str, ProfileFacts]
-    engines: Tuple[int, ...]
+    reset: bool | None
+    profiles: dict[str, ProfileFacts]
+    engines: tuple[int, ...]
 
-    def profile(self, name):
-        """The facts of a profile. Raises MigError naming those this GPU has."""
+    def profile(self, name: str) -> ProfileFacts:
+        """The facts of a profile. Raises MigError, with the profiles of this GPU."""
         if name not in self.profiles:
             raise MigError(
-                "{} has no MIG profile {}".format(self.name, name),
+                f"{self.name} has no MIG profile {name}",
                 "it has {}.".format(", ".join(self.profiles)),
             )
         return self.profiles[name]
 
     @property
-    def starts_known(self):
-        """Whether every placement was seen in a listing: only then do we dictate it."""
+    def starts_known(self) -> bool:
+        """Whether all positions are from a listing; if not, the driver must choose them."""
         return not any("starts" in p.unsure for p in self.profiles.values())
 
 
-def engines_of(profiles):
-    """Media engines a GPU has: the most that any one of its profiles can take all together."""
+def engines_of(profiles: dict[str, ProfileFacts]) -> tuple[int, ...]:
+    """The media engines of a GPU: the most that all instances of any one profile can have."""
     most = [0] * len(ENGINES)
     for p in profiles.values():
-        most = [max(m, p.max * e) for m, e in zip(most, p.engines)]  # noqa: B905
+        most = [max(m, p.max * e) for m, e in zip(most, p.engines)]
     return tuple(most)
 
 
-def load(path=PROFILES_JSON):
+def load(path: str = PROFILES_JSON) -> dict[str, GpuType]:
     """Every GPU of profiles.json as {name: GpuType}."""
     with open(path, encoding="utf-8") as f:
         data = json.load(f)
     return {g["gpu"]: gpu_type(g, data["mode_change"]) for g in data["gpus"]}
 
 
-def load_without_mig(path=PROFILES_JSON):
-    """16-bit PCI device ids (lower case, no 0x) of GPUs that cannot do MIG."""
+def load_without_mig(path: str = PROFILES_JSON) -> tuple[str, ...]:
+    """16-bit PCI device ids (lower case, no 0x) of GPUs without MIG."""
     with open(path, encoding="utf-8") as f:
         return tuple(json.load(f)["without_mig_pci"])
 
 
 @functools.lru_cache(maxsize=None)
-def compute_profile_ids(path=PROFILES_JSON):
-    """{compute slices: the id `nvidia-smi mig -cci` takes}. Ids, not names: a compute instance's
-    name is spelled differently by drivers where its GPU instance has an attribute (+me)."""
+def compute_profile_ids(path: str = PROFILES_JSON) -> dict[int, int]:
+    """{compute slices: the profile id for `nvidia-smi mig -cci`}.
+
+    Ids, not names: drivers differ in how they spell the name of a compute instance in a GPU
+    instance with an attribute (+me).
+    """
     with open(path, encoding="utf-8") as f:
         return {int(n): i for n, i in json.load(f)["compute_instance_profiles"].items()}
 
 
 @functools.lru_cache(maxsize=None)
-def compute_sizes(path=PROFILES_JSON):
-    """{compute slices of a GPU instance: those its compute instances can have}."""
+def compute_sizes(path: str = PROFILES_JSON) -> dict[int, tuple[int, ...]]:
+    """{compute slices of a GPU instance: possible compute slices of its compute instances}."""
     with open(path, encoding="utf-8") as f:
         return {int(n): tuple(s) for n, s in json.load(f)["compute_instance_sizes"].items()}
 
 
-def gpu_type(raw, mode_change):
-    """One `gpus` record of profiles.json as a GpuType."""
+def gpu_type(raw: dict[str, Any], mode_change: dict[str, Any]) -> GpuType:
+    """A `gpus` record of profiles.json as a GpuType."""
     profiles = {}
     for p in raw["profiles"]:
         profiles[p["profile"]] = ProfileFacts(
@@ -131,7 +133,7 @@ def gpu_type(raw, mode_change):
     )
 
 
-def by_device_id(gpus, device_id):
+def by_device_id(gpus: dict[str, GpuType], device_id: str) -> GpuType | None:
     """The GpuType of a PCI device id such as `0x20B010DE`, or None when it is not known."""
     for gpu in gpus.values():
         if device_id.lower() in (i.lower() for i in gpu.pci_device_ids):

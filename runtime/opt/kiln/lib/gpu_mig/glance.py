@@ -1,24 +1,26 @@
-"""Is every GPU as wanted? One query that proves it, so that a no-op asks nothing more.
+"""Proves by one query that every GPU matches the layout, so that a no-op needs no further query.
 
-`nvidia-smi -q -x` tells each GPU's mode and, of every MIG device, its ids, SMs, engines and memory.
-It tells neither the profile nor the place, and a GPU instance that lost its compute instance is not
-in it at all. So it proves a match only where
+`nvidia-smi -q -x` shows the mode of each GPU and, for every MIG device, ids, SMs, engines and
+memory. It shows neither profile nor position, and omits GPU instances without compute instance. It
+therefore proves a match only where
 
-- every device is recognised: one profile of this GPU, and only one, has these figures, and the
-  compute instance is as large as its GPU instance;
-- nothing unseen has room: the instances seen use every compute slice or every memory slice, and
-  there is no GPU instance that takes none.
+- every device is recognised: exactly one profile of this GPU has these figures, and the compute
+  instance is as large as its GPU instance;
+- there is no room for an omitted instance: the devices use every compute slice or every memory
+  slice, and there is no GPU instance that takes none.
 
-What is not proven is not known to be wrong either: then the listings are read.
+Without a proof the layout may still match; then the listings are read.
 """
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from collections.abc import Sequence
+from typing import NamedTuple
+from xml.etree.ElementTree import Element
 
 from .facts import GpuType, ProfileFacts, by_device_id
 from .profile import parse
-from .smi import Gpu, Instance, mode_of
+from .smi import Gpu, Instance, Smi, mode_of
 from .target import Wanted, shape_order
 
 _MIB_APART = 272  # memory moves by a quarter GiB between driver branches
@@ -31,52 +33,59 @@ class Device(NamedTuple):
     gpu_instance: int
     sm: int
     copy_engines: int
-    engines: Tuple[int, ...]
+    engines: tuple[int, ...]
     mib: int
 
 
-class Seen(NamedTuple):
-    """One GPU at a glance, without instances. `devices`: None when one of them cannot be read."""
+class View(NamedTuple):
+    """A GPU as this query shows it, without instances. `devices`: None if one cannot be read."""
 
     gpu: Gpu
-    devices: Optional[Tuple[Device, ...]]
+    devices: tuple[Device, ...] | None
 
 
-def look(smi) -> Optional[List[Seen]]:
-    """Every GPU, by one query; None when the answer is not the document it should be."""
-    from xml.etree import ElementTree  # 10 ms to import: not where there is nothing to ask
+def look(smi: Smi) -> list[View] | None:
+    """Every GPU, by one query; None when the output is not the expected document."""
+    from xml.etree import ElementTree  # takes 10 ms, which most boots do not need
 
     text = smi.must("-q", "-x")
     try:
-        root = ElementTree.fromstring(text)
-        found = [_seen(i, element) for i, element in enumerate(root.findall("gpu"))]
-        whole = int(root.findtext("attached_gpus", "")) == len(found)
+        root = ElementTree.fromstring(text)  # noqa: S314 - nvidia-smi is trusted
+        views = [_view(i, element) for i, element in enumerate(root.findall("gpu"))]
+        complete = int(root.findtext("attached_gpus", "")) == len(views)
     except (ElementTree.ParseError, LookupError, ValueError):
         return None
-    return found if whole else None
+    return views if complete else None
 
 
 def as_wanted(
-    seen: List[Seen], wanted: Dict[int, Wanted], types: Dict[str, GpuType]
-) -> Optional[Tuple[Gpu, ...]]:
-    """The GPUs with their instances when it is proven that all is as wanted, else None.
+    views: list[View], wanted: dict[int, Wanted], types: dict[str, GpuType]
+) -> tuple[Gpu, ...] | None:
+    """The GPUs with their instances if they are proven to match, else None.
 
-    The instances have no place (`start` None). A GPU in MIG mode that nobody addresses is not
-    looked into: None.
+    The instances have no position (`start` None). A GPU in MIG mode that the layout does not
+    address is never proven.
     """
-    proven = [_proven(one, wanted.get(one.gpu.index), types) for one in seen]
-    return None if None in proven else tuple(proven)
+    proven = []
+    for view in views:
+        gpu = _proven(view, wanted.get(view.gpu.index), types)
+        if gpu is None:
+            return None
+        proven.append(gpu)
+    return tuple(proven)
 
 
-def _proven(one, aim, types):
-    """The GPU with its instances, or None."""
-    gpu, devices = one
+def _proven(view: View, aim: Wanted | None, types: dict[str, GpuType]) -> Gpu | None:
+    """The GPU with its instances if it is proven to match `aim`, else None."""
+    gpu, devices = view
     if aim and not gpu.current == gpu.pending == aim.mode:
         return None
     if not gpu.current:
         return gpu
     kind = by_device_id(types, gpu.device_id)
-    instances = _instances(gpu, devices, kind) if aim and devices and kind else None
+    if not (aim and devices and kind):
+        return None
+    instances = _instances(gpu, devices, kind)
     if not instances or not _full(instances, kind):
         return None
     if sorted((i.shape for i in instances), key=shape_order) != list(aim.shapes):
@@ -84,8 +93,8 @@ def _proven(one, aim, types):
     return gpu._replace(instances=instances)
 
 
-def _seen(index, element):
-    """nvidia-smi writes the GPUs in the order of their indices."""
+def _view(index: int, element: Element) -> View:
+    """One GPU element; nvidia-smi writes the GPUs in the order of their indices."""
     gpu = Gpu(
         index,
         _text(element, "uuid"),
@@ -97,13 +106,13 @@ def _seen(index, element):
         mode_of(_text(element, "mig_mode/pending_mig"), index),
     )
     try:
-        return Seen(gpu, tuple(_device(d) for d in element.findall("mig_devices/mig_device")))
+        return View(gpu, tuple(_device(d) for d in element.findall("mig_devices/mig_device")))
     except (LookupError, ValueError):
-        return Seen(gpu, None)
+        return View(gpu, None)
 
 
-def _device(element):
-    def count(path):
+def _device(element: Element) -> Device:
+    def count(path: str) -> int:
         return int(_text(element, path))
 
     shared = "device_attributes/shared/"
@@ -119,45 +128,45 @@ def _device(element):
     )
 
 
-def _text(element, path):
+def _text(element: Element, path: str) -> str:
     text = element.findtext(path)
     if text is None:
         raise LookupError(path)
     return text.strip()
 
 
-def _instances(gpu, devices, kind) -> Optional[Tuple[Instance, ...]]:
+def _instances(gpu: Gpu, devices: Sequence[Device], kind: GpuType) -> tuple[Instance, ...] | None:
     if len({d.gpu_instance for d in devices}) < len(devices):
-        return None  # several compute instances in one: their sizes are not told
-    found = []
+        return None  # the sizes of several compute instances in a GPU instance are not shown
+    instances = []
     for device in devices:
         profile = recognised(device, kind)
         if profile is None:
             return None
         slices = (parse(profile.name).g,)
-        found.append(Instance(gpu.index, device.gpu_instance, profile.name, None, slices))
-    return tuple(sorted(found, key=lambda i: i.id))
+        instances.append(Instance(gpu.index, device.gpu_instance, profile.name, None, slices))
+    return tuple(sorted(instances, key=lambda i: i.id))
 
 
-def recognised(device: Device, kind: GpuType) -> Optional[ProfileFacts]:
-    """The one profile whose whole-size compute instance this is; None when it may be another."""
+def recognised(device: Device, kind: GpuType) -> ProfileFacts | None:
+    """The only profile whose full-size compute instance this can be; None if there are several."""
     candidates = [p for p in kind.profiles.values() if _may_be(device, p)]
     return candidates[0] if len(candidates) == 1 and _known(candidates[0]) else None
 
 
-def _may_be(device, p):
-    if not _known(p):  # its name's gigabytes are all there is to go by; they are rounded up
+def _may_be(device: Device, p: ProfileFacts) -> bool:
+    if p.gib is None or not _known(p):  # only the name gives a size, which is rounded up
         return abs(parse(p.name).gb * 1024 - device.mib) * 5 < device.mib
     return (device.sm, device.copy_engines, device.engines) == (p.sm, p.ce, p.engines) and abs(
         p.gib * 1024 - device.mib
     ) <= _MIB_APART
 
 
-def _known(p):
+def _known(p: ProfileFacts) -> bool:
     return None not in (p.gib, p.sm, p.ce) and not {"gib", "sm", "engines"} & set(p.unsure)
 
 
-def _full(instances, kind):
+def _full(instances: Sequence[Instance], kind: GpuType) -> bool:
     profiles = [kind.profiles[i.profile] for i in instances]
     return (
         sum(p.compute for p in profiles) == kind.compute_slices

@@ -1,16 +1,16 @@
-"""A strict reader for the YAML that mig-parted's configuration uses, with a line for every value.
+"""A strict reader for the YAML of mig-parted's configuration, which knows the line of each value.
 
-PyYAML is not on the AMI. The subset: block mappings and sequences, flow collections (so JSON too),
-comments, quoted strings, and plain scalars whose type nobody can doubt. What YAML 1.1 and 1.2 read
+PyYAML is not on the AMI. The subset: block mappings and sequences, flow collections (hence JSON),
+comments, quoted strings, and plain scalars of unambiguous type. Values that YAML 1.1 and 1.2 read
 differently (`yes`, `0x10`, `1:20`, `1e3`, `~`), anchors, tags and block scalars are refused with
-the advice to quote: a reader that guesses would slice a GPU by its guess.
+the advice to quote them: a wrong guess would create a wrong layout.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from .errors import MigError
 
@@ -29,25 +29,25 @@ class _Line(NamedTuple):
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.+/@=-]+(?: +[A-Za-z0-9_.+/@=-]+)*")
-_INT = re.compile(r"^(0|-?[1-9][0-9]{0,17})$")  # longer ones must be quoted
-# Letters or signs first, or a digit followed by something that keeps it from being a number.
+_INT = re.compile(r"^(0|-?[1-9][0-9]{0,17})$")  # longer numbers must be quoted
+# Text that starts with a letter or sign, or a profile name such as 1g.5gb.
 _SAFE_TEXT = re.compile(
     r"^[A-Za-z_/][A-Za-z0-9_.+/@=-]*( [A-Za-z0-9_.+/@=-]+)*$|^[0-9]+[cg]\.[0-9a-z.+-]+$"
 )
-_AMBIGUOUS = frozenset("yes no on off y n null".split())
+_AMBIGUOUS = frozenset(["yes", "no", "on", "off", "y", "n", "null"])
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 _BLOCK_ONLY = re.compile(r"^(-|[|>&*!%@`?])")
 
 
-def loads(text, source="<string>"):
+def loads(text: str, source: str = "<string>") -> Node:
     """`text` as a Node tree. Raises MigError with `source`:line."""
     try:
         return _Reader(text, source).document()
     except RecursionError:
-        raise MigError("{}: nested too deeply to be a MIG configuration".format(source)) from None
+        raise MigError(f"{source}: nested too deeply to be a MIG configuration") from None
 
 
-def plain(node):
+def plain(node: Node) -> Any:
     """The tree without its line numbers: dict, list, str, int, bool, None."""
     if isinstance(node.value, dict):
         return {k: plain(v) for k, v in node.value.items()}
@@ -57,18 +57,18 @@ def plain(node):
 
 
 class _Reader:
-    def __init__(self, text, source):
+    def __init__(self, text: str, source: str) -> None:
         self.source = source
-        self.lines: List[_Line] = []
+        self.lines: list[_Line] = []
         self.at = 0
         self._split(text)
 
-    def fail(self, line, message, hint=""):
-        raise MigError("{}:{}: {}".format(self.source, line, message), hint)
+    def fail(self, line: int, message: str, hint: str = "") -> NoReturn:
+        raise MigError(f"{self.source}:{line}: {message}", hint)
 
     # --- lines -----------------------------------------------------------------------------
 
-    def _split(self, text):
+    def _split(self, text: str) -> None:
         depth, started = 0, False
         for number, raw in enumerate(text.split("\n"), 1):
             line = raw.rstrip("\r")
@@ -99,7 +99,7 @@ class _Reader:
         if depth:
             self.fail(self.lines[-1].number, "a bracket is never closed")
 
-    def _strip_comment(self, line, number, depth):
+    def _strip_comment(self, line: str, number: int, depth: int) -> tuple[str, int]:
         quote, i = "", 0
         while i < len(line):
             c = line[i]
@@ -116,7 +116,7 @@ class _Reader:
             elif c in "]}":
                 depth -= 1
                 if depth < 0:
-                    self.fail(number, "a closing {!r} without its opening".format(c))
+                    self.fail(number, f"a closing {c!r} without an opening bracket")
             i += 1
         if quote:
             self.fail(number, "a quote is never closed", "strings must end on their own line.")
@@ -124,7 +124,7 @@ class _Reader:
 
     # --- block style -----------------------------------------------------------------------
 
-    def document(self):
+    def document(self) -> Node:
         if not self.lines:
             return Node(None, 1)
         root = self._block(self.lines[0].indent)
@@ -132,7 +132,7 @@ class _Reader:
             self.fail(self.lines[self.at].number, "wrong indentation")
         return root
 
-    def _block(self, indent):
+    def _block(self, indent: int) -> Node:
         first = self.lines[self.at]
         if first.text == "-" or first.text.startswith("- "):
             return self._sequence(indent)
@@ -141,8 +141,9 @@ class _Reader:
             return self._inline(first.text, first.number)
         return self._mapping(indent)
 
-    def _sequence(self, indent):
-        items, start = [], self.lines[self.at].number
+    def _sequence(self, indent: int) -> Node:
+        items: list[Node] = []
+        start = self.lines[self.at].number
         while self.at < len(self.lines):
             line = self.lines[self.at]
             dash = line.text == "-" or line.text.startswith("- ")
@@ -159,21 +160,22 @@ class _Reader:
         self._no_deeper(indent)
         return Node(items, start)
 
-    def _mapping(self, indent):
-        pairs, start = {}, self.lines[self.at].number
+    def _mapping(self, indent: int) -> Node:
+        pairs: dict[str, Node] = {}
+        start = self.lines[self.at].number
         while self.at < len(self.lines):
             line = self.lines[self.at]
             if line.indent != indent or line.text == "-" or line.text.startswith("- "):
                 break
             end = self._key_end(line)
             if not end:
-                self.fail(line.number, "expected `key: value`, found {!r}".format(line.text[:40]))
+                self.fail(line.number, f"expected `key: value`, not {line.text[:40]!r}")
             key = self._key(line.text[:end], line.number)
             if key in pairs:
                 self.fail(
                     line.number,
-                    "{!r} is given twice".format(key),
-                    "it is already on line {}.".format(pairs[key].line),
+                    f"{key!r} is given twice",
+                    f"it is already on line {pairs[key].line}.",
                 )
             rest = line.text[end + 1 :].strip(" ")
             self.at += 1
@@ -184,7 +186,7 @@ class _Reader:
         self._no_deeper(indent)
         return Node(pairs, start)
 
-    def _nested(self, indent, line, dash_at_same=False):
+    def _nested(self, indent: int, line: int, dash_at_same: bool = False) -> Node:
         """The block below a bare `key:` or `-`; null when there is none."""
         if self.at < len(self.lines):
             below = self.lines[self.at]
@@ -193,7 +195,7 @@ class _Reader:
                 return self._block(below.indent)
         return Node(None, line)
 
-    def _no_deeper(self, indent):
+    def _no_deeper(self, indent: int) -> None:
         if self.at < len(self.lines) and self.lines[self.at].indent > indent:
             self.fail(
                 self.lines[self.at].number,
@@ -201,8 +203,8 @@ class _Reader:
                 "a value of more than one line must be quoted or start under its key.",
             )
 
-    def _key_end(self, line):
-        """Where the colon of `key:` is; 0 when the line is no mapping entry."""
+    def _key_end(self, line: _Line) -> int:
+        """The position of the colon of `key:`; 0 when the line is not a mapping entry."""
         text = line.text
         if text[0] in "\"'":
             end = self.quoted(text, 0, line.number)[1]
@@ -212,29 +214,29 @@ class _Reader:
         followed = text[end : end + 1] == ":" and text[end + 1 : end + 2] in ("", " ")
         return end if followed else 0
 
-    def _key(self, text, line):
+    def _key(self, text: str, line: int) -> str:
         value = self.scalar(text, line)
         if not isinstance(value, str):
-            self.fail(line, "the key {} is not text".format(text), "quote it.")
+            self.fail(line, f"the key {text} is not text", "quote it.")
         return value
 
     # --- inline values ---------------------------------------------------------------------
 
-    def _inline(self, text, line):
+    def _inline(self, text: str, line: int) -> Node:
         if text[0] in "[{":
             return _Flow(self, text, line).read()
         return Node(self.scalar(text, line), line)
 
-    def scalar(self, text, line):
+    def scalar(self, text: str, line: int) -> str | int | bool:
         if text[0] in "\"'":
             value, end = self.quoted(text, 0, line)
             if text[end:].strip():
-                self.fail(line, "something follows the closing quote")
+                self.fail(line, "unexpected text after the closing quote")
             return value
         if _BLOCK_ONLY.match(text) and not _INT.match(text):
             self.fail(
                 line,
-                "{!r} needs YAML this file may not use".format(text[:20]),
+                f"{text[:20]!r} needs YAML features that this file must not use",
                 "no anchors, tags or block text here; quote the value.",
             )
         if text in ("true", "false"):
@@ -244,19 +246,19 @@ class _Reader:
         if text.lower() in _AMBIGUOUS or text.lower() in ("true", "false"):
             self.fail(
                 line,
-                "{} is read differently by different tools".format(text),
+                f"{text} means different things to different tools",
                 "write true or false, or quote the text.",
             )
         if not _SAFE_TEXT.match(text):
             self.fail(
                 line,
-                "{!r} must be quoted".format(text[:40]),
-                'write it as "…": unquoted, tools disagree on what it is.',
+                f"{text[:40]!r} must be quoted",
+                'write it as "…": unquoted, it means different things to different tools.',
             )
         return text
 
-    def quoted(self, text, at, line):
-        """The string starting at the quote `text[at]`, and where it ends."""
+    def quoted(self, text: str, at: int, line: int) -> tuple[str, int]:
+        """The string that starts at the quote `text[at]`, and the position after it."""
         quote = text[at]
         if quote == "'":
             match = re.compile(r"'((?:[^'\n]|'')*)'").match(text, at)
@@ -267,42 +269,42 @@ class _Reader:
         if not match:
             self.fail(line, "a quote is never closed")
         try:
-            return json.loads(match.group(0)), match.end()
+            return str(json.loads(match.group(0))), match.end()
         except ValueError:
-            self.fail(line, "an escape JSON does not know in {}".format(match.group(0)[:40]))
+            self.fail(line, f"an escape that JSON does not have in {match.group(0)[:40]}")
 
 
 class _Flow:
-    """Reads one `[…]` or `{…}`; its text keeps a newline for every line it spans."""
+    """Reads a `[…]` or `{…}`, whose text has a newline for every line that it spans."""
 
-    def __init__(self, reader, text, line):
+    def __init__(self, reader: _Reader, text: str, line: int) -> None:
         self.reader, self.text, self.first_line, self.at = reader, text, line, 0
 
-    def read(self):
+    def read(self) -> Node:
         node = self._value()
         self._skip()
         if self.at < len(self.text):
-            self._fail("something follows the closing bracket")
+            self._fail("unexpected text after the closing bracket")
         return node
 
-    def _line(self):
+    def _line(self) -> int:
         return self.first_line + self.text.count("\n", 0, self.at)
 
-    def _fail(self, message, hint=""):
+    def _fail(self, message: str, hint: str = "") -> NoReturn:
         self.reader.fail(self._line(), message, hint)
 
-    def _skip(self):
+    def _skip(self) -> None:
         while self.text[self.at : self.at + 1] in (" ", "\t", "\n"):
             self.at += 1
 
-    def _take(self, expected):
+    def _take(self, expected: str) -> bool:
         self._skip()
         if self.text[self.at : self.at + 1] == expected:
             self.at += 1
             return True
         return False
 
-    def _value(self):
+    def _value(self) -> Node:
         self._skip()
         line = self._line()
         if self._take("["):
@@ -314,16 +316,14 @@ class _Flow:
             return Node(value, line)
         match = _PLAIN.match(self.text, self.at)
         if not match:
-            self._fail(
-                "unexpected {!r}".format(self.text[self.at : self.at + 1]), "quote the value."
-            )
+            self._fail(f"unexpected {self.text[self.at : self.at + 1]!r}", "quote the value.")
         self.at = match.end()
-        if match.group(0) == "null":  # JSON has this word and nothing else for it
+        if match.group(0) == "null":  # the only null that JSON has
             return Node(None, line)
         return Node(self.reader.scalar(match.group(0), line), line)
 
-    def _sequence(self):
-        items: List[Node] = []
+    def _sequence(self) -> list[Node]:
+        items: list[Node] = []
         while not self._take("]"):
             if items and not self._take(","):
                 self._fail("expected ',' or ']'")
@@ -332,8 +332,8 @@ class _Flow:
             items.append(self._value())
         return items
 
-    def _mapping(self):
-        pairs: Dict[str, Node] = {}
+    def _mapping(self) -> dict[str, Node]:
+        pairs: dict[str, Node] = {}
         while not self._take("}"):
             if pairs and not self._take(","):
                 self._fail("expected ',' or '}'")
@@ -344,9 +344,9 @@ class _Flow:
             if not isinstance(key.value, str):
                 self._fail("a key must be text", "quote it.")
             if key.value in pairs:
-                self._fail("{!r} is given twice".format(key.value))
+                self._fail(f"{key.value!r} is given twice")
             if not self._take(":"):
-                self._fail("expected ':' after {!r}".format(key.value))
+                self._fail(f"expected ':' after {key.value!r}")
             if not quoted and self.text[self.at : self.at + 1] not in (" ", "\t", "\n"):
                 self._fail("write a space after the ':'")
             pairs[key.value] = self._value()

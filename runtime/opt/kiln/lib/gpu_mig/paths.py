@@ -1,9 +1,12 @@
-"""Where gpu-mig reads and writes. `GPU_MIG_ROOT` puts all of it under another directory (tests)."""
+"""The files of gpu-mig. `GPU_MIG_ROOT` puts all of them under another directory (for tests)."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+from typing import Any
 
 CONFIG = "/etc/kiln/mig-config.yaml"
 CONFIG_DIR = "/etc/kiln/mig-config.d"
@@ -13,13 +16,13 @@ RUN_DIR = "/run/gpu-mig"  # gone after a reboot
 STATE_DIR = "/var/lib/kiln/gpu-mig"  # survives a reboot
 
 
-def at(path):
+def at(path: str) -> str:
     """`path` below GPU_MIG_ROOT."""
     return os.environ.get("GPU_MIG_ROOT", "").rstrip("/") + path
 
 
-def read(path, default=""):
-    """A small file's text, or `default` when it cannot be read."""
+def read(path: str, default: str = "") -> str:
+    """The text of a small file, or `default` when it cannot be read."""
     try:
         with open(at(path), encoding="utf-8", errors="replace") as f:
             return f.read()
@@ -27,17 +30,17 @@ def read(path, default=""):
         return default
 
 
-def read_json(path):
+def read_json(path: str) -> dict[str, Any]:
     """A JSON object written by `write_json`, or {}; a torn file counts as absent."""
     try:
-        found = json.loads(read(path) or "{}")
+        data = json.loads(read(path) or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
-def write_json(path, data):
-    """Replaces the file in one step, so that a kill leaves the old or the new one."""
+def write_json(path: str, data: Any) -> None:
+    """Replaces the file in one step: a killed process leaves the old or the new content."""
     full = at(path)
     os.makedirs(os.path.dirname(full), exist_ok=True)
     with open(full + ".new", "w", encoding="utf-8") as f:
@@ -47,18 +50,12 @@ def write_json(path, data):
     os.replace(full + ".new", full)
 
 
-def program(name):
-    """Where a program is on PATH, "" when it is not (shutil.which costs an import of 5 ms)."""
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        found = os.path.join(folder, name)
-        if os.path.isfile(found) and os.access(found, os.X_OK):
-            return found
-    return ""
+def program(name: str) -> str:
+    """The path of a program on PATH, or ""."""
+    return shutil.which(name) or ""
 
 
-def remove(path):
-    """Removes a file that may not be there."""
-    try:
+def remove(path: str) -> None:
+    """Removes a file if it exists."""
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(at(path))
-    except FileNotFoundError:
-        pass

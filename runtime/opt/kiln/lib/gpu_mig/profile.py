@@ -1,10 +1,10 @@
-"""MIG profile names: `[Nc.]Ng.Mgb[+attr[,attr]|-me]`, the grammar of mig-parted and nvidia-smi."""
+"""MIG profile names: `[Nc.]Ng.Mgb[+attr[,attr]|-me]`, as mig-parted and nvidia-smi write them."""
 
 from __future__ import annotations
 
 import functools
 import re
-from typing import List, NamedTuple, Tuple
+from typing import NamedTuple
 
 from .errors import MigError
 
@@ -12,41 +12,41 @@ _NAME = re.compile(
     r"(?:(?P<c>[1-9][0-9]?)c\.)?(?P<g>[1-9][0-9]?)g\.(?P<gb>[1-9][0-9]{0,3})gb"
     r"(?P<attrs>\+[a-z][a-z.]*(?:,[a-z][a-z.]*)*|-me)?"
 )
-MAX_COUNT = 999  # a rack of 72 GPUs holds 504; a larger number is a mistake
+MAX_COUNT = 999  # a rack of 72 GPUs holds 504 instances; a larger number is a mistake
 ATTRIBUTES = ("me", "me.all", "gfx")
 
 
 class Profile(NamedTuple):
-    """One parsed name. `c` is 0 for a GPU instance with its default, full-size compute instance."""
+    """A parsed name. `c` is 0 for a GPU instance with a compute instance of full size."""
 
     c: int
     g: int
     gb: int
-    attributes: Tuple[str, ...]
+    attributes: tuple[str, ...]
     without_media: bool
 
     @property
-    def gpu_instance(self):
-        """The name of the GPU instance it lives in: `1c.3g.20gb` lives in a `3g.20gb`."""
+    def gpu_instance(self) -> str:
+        """The name of its GPU instance: `1c.3g.20gb` is in a `3g.20gb`."""
         attrs = "+" + ",".join(self.attributes) if self.attributes else ""
         return "{}g.{}gb{}{}".format(self.g, self.gb, attrs, "-me" if self.without_media else "")
 
     @property
-    def compute_slices(self):
+    def compute_slices(self) -> int:
         """Compute slices of its compute instance."""
         return self.c or self.g
 
-    def __str__(self):
-        return ("{}c.".format(self.c) if self.c and self.c != self.g else "") + self.gpu_instance
+    def __str__(self) -> str:
+        return (f"{self.c}c." if self.c and self.c != self.g else "") + self.gpu_instance
 
 
 @functools.lru_cache(maxsize=None)
-def parse(name):
-    """The `Profile` a name spells. Raises MigError when it spells none."""
+def parse(name: str) -> Profile:
+    """The `Profile` of a name. Raises MigError when the name is invalid."""
     match = _NAME.fullmatch(str(name))
     if not match:
         raise MigError(
-            "{!r} is not a MIG profile name".format(name),
+            f"{name!r} is not a MIG profile name",
             "names look like 1g.10gb, 3g.40gb, 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me.",
         )
     attrs = match.group("attrs") or ""
@@ -54,57 +54,57 @@ def parse(name):
     for attribute in attributes:
         if attribute not in ATTRIBUTES:
             raise MigError(
-                "{!r}: unknown attribute +{}".format(name, attribute),
+                f"{name!r}: unknown attribute +{attribute}",
                 "known: {}, and -me.".format(", ".join("+" + a for a in ATTRIBUTES)),
             )
     if len(set(attributes)) != len(attributes):
-        raise MigError("{!r}: an attribute is given twice".format(name))
-    found = Profile(
+        raise MigError(f"{name!r}: an attribute is given twice")
+    profile = Profile(
         int(match.group("c") or 0),
         int(match.group("g")),
         int(match.group("gb")),
         attributes,
         attrs == "-me",
     )
-    if found.c > found.g:
+    if profile.c > profile.g:
         raise MigError(
-            "{!r}: {} compute slices do not fit in {}".format(name, found.c, found.g),
-            "Nc must be between 1c and the GPU instance's own size.",
+            f"{name!r}: {profile.c} compute slices do not fit in {profile.g}",
+            "Nc must be between 1c and the size of the GPU instance.",
         )
-    return found
+    return profile
 
 
-def parse_devices(text):
-    """`2g.20gb=2,4g.40gb` as `[(name, count), …]`, in the order typed. Raises MigError.
+def parse_devices(text: str) -> list[tuple[str, int]]:
+    """`2g.20gb=2,4g.40gb` as `[(name, count), …]`, in the order given. Raises MigError.
 
     A comma inside an attribute list (`1g.24gb+gfx,me`) belongs to the name.
     """
-    wanted: List[Tuple[str, int]] = []
+    wanted: list[tuple[str, int]] = []
     for part in re.split(r",(?=\s*[0-9])", text.strip(" ,")) if text.strip(" ,") else []:
         name, sep, count = part.strip().partition("=")
         spelled = str(parse(name.strip()))
         if sep and not re.fullmatch(r"[0-9]{1,9}", count.strip()):
             raise MigError(
-                "{!r}: {!r} is not a count".format(part.strip(), count.strip()),
+                f"{part.strip()!r}: {count.strip()!r} is not a count",
                 "write profile=count, for example 1g.10gb=7.",
             )
         wanted.append((spelled, countable(spelled, int(count)) if sep else 1))
     if not any(count for _, count in wanted):
-        raise MigError("no instance asked for in {!r}".format(text), "write profile=count.")
+        raise MigError(f"no instance is requested in {text!r}", "write profile=count.")
     return wanted
 
 
-def countable(name, count):
-    """The count. Raises MigError when no machine has as many instances."""
+def countable(name: str, count: int) -> int:
+    """The count. Raises MigError when no machine has so many instances."""
     if count > MAX_COUNT:
         raise MigError(
-            "{}: {} instances are more than any machine has".format(name, count),
-            "write at most {}.".format(MAX_COUNT),
+            f"{name}: {count} instances are more than any machine has",
+            f"write at most {MAX_COUNT}.",
         )
     return count
 
 
-def by_size(name):
-    """Sort key, largest first: the order in which slices have to be created."""
+def by_size(name: str) -> tuple[int, int, int, str]:
+    """Sort key, largest first: the order in which instances must be created."""
     p = parse(name)
     return (-p.g, -p.gb, -len(p.attributes), str(p))

@@ -1,4 +1,4 @@
-"""Which layout this machine should have: command line, then launch, then /etc/default."""
+"""The layout that this machine should have: command line, then launch, then /etc/default."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .settings import Settings
 
 
 class Selection(NamedTuple):
-    """`label` or the legacy `partition`; both empty: leave the GPUs be. `source`: who said so."""
+    """`label` or the legacy `partition`; if both are empty, the GPUs are left alone.
+
+    `source`: where the selection comes from.
+    """
 
     label: str
     partition: str
@@ -18,14 +21,14 @@ class Selection(NamedTuple):
     note: str = ""
 
     @property
-    def none(self):
+    def none(self) -> bool:
         return not self.label and not self.partition
 
 
 def select(settings: Settings, asked: str = "", ask_imds: bool = True) -> Selection:
-    """The selection in force. A launch override that is set wins over the image's own default.
+    """The selection in force. A selection at launch overrides the default of the image.
 
-    `none` as a label means "leave the GPUs alone", so that a launch can switch slicing off.
+    The label `none` means "leave the GPUs alone", so that a launch can override a default.
     """
     if asked:
         return Selection(asked, "", "command line")
@@ -45,7 +48,7 @@ def select(settings: Settings, asked: str = "", ask_imds: bool = True) -> Select
 
 
 def require(selection: Selection) -> Selection:
-    """Raises MigError when nothing is selected: for commands that make no sense without."""
+    """The selection. Raises MigError when nothing is selected."""
     if selection.none:
         raise MigError(
             "no MIG layout is selected",

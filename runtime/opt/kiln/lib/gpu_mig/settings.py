@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from typing import NamedTuple, Tuple
+from typing import NamedTuple
 
 from . import paths
 from .errors import MigError, did_you_mean
@@ -26,7 +26,7 @@ _STOP = (
 
 
 class Settings(NamedTuple):
-    """What an administrator decides. See the comments in /etc/default/gpu-mig."""
+    """The settings of the administrator. See the comments in /etc/default/gpu-mig."""
 
     label: str = ""
     partition: str = ""
@@ -35,26 +35,26 @@ class Settings(NamedTuple):
     owner: str = "auto"
     reboot: str = "once"
     cdi_refresh: bool = True
-    stop_services: Tuple[str, ...] = tuple(_STOP.split())
+    stop_services: tuple[str, ...] = tuple(_STOP.split())
     config: str = paths.CONFIG
     config_dir: str = paths.CONFIG_DIR
 
 
-def load():
+def load() -> Settings:
     """Settings of this machine. Raises MigError with file:line."""
     values = _read(paths.DEFAULTS)
     known = {"MIG_CONFIG", "MIG_STOP_SERVICES", "MIG_CONFIG_FILE", "MIG_PARTITION"} | set(_CHOICES)
     for key, (line, value) in values.items():
-        where = "{}:{}".format(paths.DEFAULTS, line)
+        where = f"{paths.DEFAULTS}:{line}"
         if key not in known:
-            raise MigError("{}: unknown setting {}".format(where, key), did_you_mean(key, known))
+            raise MigError(f"{where}: unknown setting {key}", did_you_mean(key, known))
         if key in _CHOICES and value not in _CHOICES[key]:
             raise MigError(
-                "{}: {}={} is not allowed".format(where, key, value),
+                f"{where}: {key}={value} is not allowed",
                 "allowed: {}.".format(", ".join(_CHOICES[key])),
             )
 
-    def get(key, default=""):
+    def get(key: str, default: str = "") -> str:
         return values.get(key, (0, default))[1]
 
     partition = get("MIG_PARTITION")
@@ -73,14 +73,14 @@ def load():
     )
 
 
-def blocks_join():
-    """MIG_BLOCK_JOIN alone, also when the rest of the file cannot be used."""
+def blocks_join() -> bool:
+    """MIG_BLOCK_JOIN, even when the rest of the file is invalid."""
     return re.search(r"^MIG_BLOCK_JOIN=['\"]?yes\b", paths.read(paths.DEFAULTS), re.M) is not None
 
 
-def _read(path):
-    """KEY=value lines as {key: (line, value)}. Comments pass, and the original's shebang."""
-    values = {}
+def _read(path: str) -> dict[str, tuple[int, str]]:
+    """KEY=value lines as {key: (line, value)}, without comments (such as a shebang)."""
+    values: dict[str, tuple[int, str]] = {}
     if not os.path.exists(paths.at(path)):
         return values
     for number, line in enumerate(paths.read(path).splitlines(), 1):
@@ -91,11 +91,11 @@ def _read(path):
         try:
             words = shlex.split(match.group(2), comments=True) if match else []
         except ValueError as e:
-            raise MigError("{}:{}: {}".format(path, number, e)) from e
+            raise MigError(f"{path}:{number}: {e}") from e
         if not match or len(words) > 1:
             raise MigError(
-                "{}:{}: expected KEY=value, found {!r}".format(path, number, text[:60]),
-                "quote a value that has spaces.",
+                f"{path}:{number}: expected KEY=value, not {text[:60]!r}",
+                "quote a value that contains spaces.",
             )
         values[match.group(1)] = (number, words[0] if words else "")
     return values

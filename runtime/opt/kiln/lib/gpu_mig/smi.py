@@ -1,14 +1,15 @@
-"""Talks to nvidia-smi: runs it, keeps a record of what was run, reads its tables."""
+"""Runs nvidia-smi, keeps a record of the commands, and reads its tables."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from . import paths
-from .errors import world_failed
+from .errors import MigError, operation_failed
 from .facts import GpuType, ProfileFacts, engines_of
 from .profile import parse
 
@@ -17,7 +18,7 @@ _FIELDS = (
     "index,uuid,pci.bus_id,pci.device_id,pci.sub_device_id,name,mig.mode.current,mig.mode.pending"
 )
 _MODES = {"Enabled": True, "Disabled": False, "N/A": None, "Not Supported": None}
-# Compiled where they are used, which is not at every boot.
+# Compiled only where they are used, which is not at every boot.
 _GI = r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)\s+(\d+):(\d+)\s*\|"
 _CI = r"^\|\s+(\d+)\s+(\d+)\s+MIG (\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+):(\d+)\s*\|"
 _LGIP = (
@@ -30,55 +31,55 @@ _LGIPP = r"GPU\s+(\d+)\s+Profile ID\s+(\d+)\s+Placements?\s*:\s*\{([\d,]+)\}:(\d
 class Instance(NamedTuple):
     """A GPU instance. `compute`: compute slices of its compute instances, largest first.
 
-    `start`: its first memory slice, None when nobody asked (`glance`).
+    `start`: its first memory slice, None when not queried (`glance`).
     """
 
     gpu: int
     id: int
     profile: str
-    start: Optional[int]
-    compute: Tuple[int, ...]
+    start: int | None
+    compute: tuple[int, ...]
 
     @property
-    def shape(self):
-        """What makes two instances interchangeable."""
+    def shape(self) -> tuple[str, tuple[int, ...]]:
+        """Instances of equal shape are interchangeable."""
         return (self.profile, self.compute)
 
 
 class Gpu(NamedTuple):
-    """One GPU as nvidia-smi sees it. `current`, `pending`: MIG mode, None when it has none."""
+    """A GPU as nvidia-smi shows it. `current`, `pending`: MIG mode, None for a GPU without MIG."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing uses
     uuid: str
     bus_id: str
     device_id: str
     subsystem_id: str
     name: str
-    current: object
-    pending: object
-    instances: Tuple[Instance, ...] = ()
+    current: bool | None
+    pending: bool | None
+    instances: tuple[Instance, ...] = ()
 
     @property
-    def capable(self):
+    def capable(self) -> bool:
         return self.current is not None
 
 
 class Smi:
-    """Runs nvidia-smi. `journal`: every command so far as {argv, rc, seconds}."""
+    """Runs nvidia-smi. `journal`: the commands so far as {argv, rc, seconds}."""
 
-    def __init__(self, program="nvidia-smi"):
+    def __init__(self, program: str = "nvidia-smi") -> None:
         self.program = program
-        self.journal: List[dict] = []
+        self.journal: list[dict[str, Any]] = []
 
-    def installed(self):
+    def installed(self) -> bool:
         return paths.program(self.program) != ""
 
-    def run(self, *args):
+    def run(self, *args: object) -> tuple[int, str]:
         """(exit status, stdout and stderr). Raises MigError when it cannot run or hangs."""
         return self.call([self.program] + [str(a) for a in args])
 
-    def call(self, argv, env=None):
-        """The same for any program. `env`: its environment, None for ours."""
+    def call(self, argv: list[str], env: dict[str, str] | None = None) -> tuple[int, str]:
+        """The same for any program. `env`: its environment, None for that of this process."""
         began = time.monotonic()
         try:
             done = subprocess.run(
@@ -87,16 +88,16 @@ class Smi:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                universal_newlines=True,
+                text=True,
                 timeout=TIMEOUT,
                 env=env,
             )
         except FileNotFoundError as e:
-            raise world_failed(
-                "{} is not installed".format(argv[0]), "install the NVIDIA driver."
+            raise operation_failed(
+                f"{argv[0]} is not installed", "install the NVIDIA driver."
             ) from e
         except subprocess.TimeoutExpired as e:
-            raise world_failed(
+            raise operation_failed(
                 "`{}` did not end within {} s".format(" ".join(argv), TIMEOUT),
                 "look for Xid errors: dmesg | grep NVRM.",
             ) from e
@@ -104,51 +105,54 @@ class Smi:
         self.journal.append({"argv": argv, "rc": done.returncode, "seconds": took})
         return done.returncode, done.stdout
 
-    def must(self, *args):
-        """stdout of a command that has to succeed."""
+    def must(self, *args: object) -> str:
+        """The output of a command. Raises MigError when it fails."""
         rc, out = self.run(*args)
         if rc:
             raise failed(args, rc, out)
         return out
 
-    def gpus(self, instances=True):
-        """Every GPU, with its instances when MIG is on anywhere: 1 or 3 commands."""
+    def gpus(self, instances: bool = True) -> list[Gpu]:
+        """Every GPU, with its instances: 1 command, or 3 when MIG is on anywhere."""
         out = self.must("--query-gpu=" + _FIELDS, "--format=csv,noheader")
         gpus = [_gpu(line) for line in out.splitlines() if line.strip()]
         return self.listed(gpus) if instances else gpus
 
-    def listed(self, gpus):
-        """These GPUs with their instances: no command when MIG is on nowhere, else 2."""
+    def listed(self, gpus: list[Gpu]) -> list[Gpu]:
+        """These GPUs with their instances: no command when MIG is off everywhere, else 2."""
         if not any(g.current for g in gpus):
             return gpus
-        found = self._instances()
-        return [g._replace(instances=found.get(g.index, ())) for g in gpus]
+        instances = self._instances()
+        return [g._replace(instances=instances.get(g.index, ())) for g in gpus]
 
-    def _instances(self):
-        compute: Dict[Tuple[int, int], List[int]] = {}
+    def _instances(self) -> dict[int, tuple[Instance, ...]]:
+        compute: dict[tuple[int, int], list[int]] = {}
         for row in re.finditer(_CI, self._listing("-lci"), re.M):
             key = (int(row.group(1)), int(row.group(2)))
             compute.setdefault(key, []).append(parse(row.group(3)).compute_slices)
-        found: Dict[int, List[Instance]] = {}
+        instances: dict[int, list[Instance]] = {}
         for row in re.finditer(_GI, self._listing("-lgi"), re.M):
             gpu, gi = int(row.group(1)), int(row.group(4))
             sizes = tuple(sorted(compute.get((gpu, gi), ()), reverse=True))
-            found.setdefault(gpu, []).append(
+            instances.setdefault(gpu, []).append(
                 Instance(gpu, gi, row.group(2), int(row.group(5)), sizes)
             )
-        return {gpu: tuple(sorted(items, key=lambda i: i.start)) for gpu, items in found.items()}
+        return {
+            gpu: tuple(sorted(items, key=lambda i: i.start or 0))
+            for gpu, items in instances.items()
+        }
 
-    def _listing(self, what):
+    def _listing(self, what: str) -> str:
         rc, out = self.run("mig", what)
-        nothing = "instances found" in out or "No MIG-enabled devices" in out
-        if rc and not nothing:
+        empty = "instances found" in out or "No MIG-enabled devices" in out
+        if rc and not empty:
             raise failed(("mig", what), rc, out)
         return out
 
-    def gpu_type(self, gpu, known=None):
-        """The driver's own answer to what this GPU can be cut into. Needs MIG mode to be on.
+    def gpu_type(self, gpu: Gpu, known: GpuType | None = None) -> GpuType:
+        """The profiles that the driver lists for this GPU. Needs MIG mode to be on.
 
-        `known` lends what the listing cannot tell: architecture and reset rule.
+        `known` supplies what the listing lacks: architecture and reset rule.
         """
         index = str(gpu.index)
         rows = list(re.finditer(_LGIP, self.must("mig", "-i", index, "-lgip"), re.M))
@@ -176,7 +180,7 @@ class Smi:
                 engines=(dec, enc, jpeg, ofa),
             )
         if not profiles:
-            raise world_failed("nvidia-smi lists no MIG profiles for GPU {}".format(index))
+            raise operation_failed(f"nvidia-smi lists no MIG profiles for GPU {index}")
         return GpuType(
             name=gpu.name,
             product=gpu.name,
@@ -190,35 +194,35 @@ class Smi:
         )
 
 
-def failed(args, rc, out):
-    """The MigError for a command that failed, with nvidia-smi's own last words."""
+def failed(args: Iterable[object], rc: int, out: str) -> MigError:
+    """The MigError for a failed command, with the last lines of its output."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
-    words = "; ".join(lines[-3:]) or "no output"
-    return world_failed(
+    message = "; ".join(lines[-3:]) or "no output"
+    return operation_failed(
         "`nvidia-smi {}` failed with status {}: {}".format(
-            " ".join(str(a) for a in args), rc, words
+            " ".join(str(a) for a in args), rc, message
         )
     )
 
 
-def _gpu(line):
+def _gpu(line: str) -> Gpu:
     fields = [f.strip() for f in line.split(",")]
     if len(fields) != len(_FIELDS.split(",")) or not fields[0].isdigit():
-        raise world_failed("nvidia-smi answered something else than a GPU: {!r}".format(line[:80]))
+        raise operation_failed(f"nvidia-smi did not list a GPU but: {line[:80]!r}")
     index, uuid, bus_id, device_id, subsystem_id, name, current, pending = fields
     modes = (mode_of(current, index), mode_of(pending, index))
     return Gpu(int(index), uuid, bus_id, device_id, subsystem_id, name, *modes)
 
 
-def mode_of(text, index):
-    """MIG mode as nvidia-smi words it: True, False, or None on a GPU that has none.
+def mode_of(text: str, index: object) -> bool | None:
+    """MIG mode from the words of nvidia-smi: True, False, or None for a GPU without MIG.
 
-    Raises MigError when the GPU does not answer: that it cannot do MIG would be a guess.
+    Raises MigError when the GPU does not answer, which does not mean that it lacks MIG.
     """
     word = text.strip("[]")
     if word not in _MODES:
-        raise world_failed(
-            "GPU {} does not tell its MIG mode: {}".format(index, text),
+        raise operation_failed(
+            f"GPU {index} does not report its MIG mode: {text}",
             "look for Xid errors: dmesg | grep NVRM. A GPU that is lost needs a stop and start.",
         )
     return _MODES[word]

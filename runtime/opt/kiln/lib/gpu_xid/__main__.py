@@ -1,17 +1,19 @@
-"""`gpu-xid COMMAND`. The daemon's command is parsed by hand: argparse costs more memory than
-the whole monitor."""
+"""`gpu-xid COMMAND`. The options of the daemon are parsed here: argparse and the commands for
+people would stay in its memory for as long as the machine runs."""
+
+from __future__ import annotations
 
 import sys
 
 _MONITOR_OPTIONS = ("config", "log", "format", "kmsg", "state")
 
 
-def main(arguments):
-    """Exit status: 0 done, 1 the world failed, 2 bad input."""
+def main(arguments: list[str]) -> int:
+    """Returns the exit status: 0 done, 1 operation failed, 2 invalid input."""
     if arguments[:1] == ["monitor"] and not {"-h", "--help", "--file"} & set(arguments):
         options = monitor_options(arguments[1:])
         if isinstance(options, str):
-            sys.stderr.write("gpu-xid: %s\n" % options)
+            sys.stderr.write(f"gpu-xid: {options}\n")
             return 2
         from .daemon import main as monitor
 
@@ -21,21 +23,21 @@ def main(arguments):
     return command(arguments)
 
 
-def monitor_options(arguments):
-    """`--log FILE --format=raw` -> dict; a sentence when there is something wrong."""
+def monitor_options(arguments: list[str]) -> dict[str, str] | str:
+    """`--log FILE --format=raw` -> dict of options; a message when an option is invalid."""
     options = {}
     words = list(arguments)
     while words:
         name, equals, value = words.pop(0).partition("=")
         key = name[2:] if name.startswith("--") else ""
         if key not in _MONITOR_OPTIONS:
-            return "monitor knows %s, not %r" % (
+            return "monitor accepts {}, not {!r}".format(
                 ", ".join("--" + option for option in _MONITOR_OPTIONS),
                 name,
             )
         if not equals:
             if not words:
-                return "%s needs a value" % name
+                return f"{name} needs a value"
             value = words.pop(0)
         options[key] = value
     return options

@@ -1,12 +1,18 @@
-"""What a code means: name, severity, action. Facts come from `catalogue.json` beside this file.
+"""What a code means: name, severity, action. The facts are in `catalogue.json` beside this file.
 
-That file is JSON with one entry a line, so that the daemon reads the one line it needs and
+That file is JSON with one entry per line, so that the daemon reads only the line it needs and
 never holds 600 entries in memory. It is generated from `kiln/facts/knowledge/xid.yaml`.
 """
 
+from __future__ import annotations
+
+import json
 import os
 
-from . import lean
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "catalogue.json")
 
@@ -16,16 +22,17 @@ SEVERITIES = ("info", "warning", "error", "fatal")
 class Catalogue:
     """Entries by key: `xid 79`, `sxid 12028`, `nvlink 149`, `recovery`, `defaults`, …"""
 
-    def __init__(self, path=PATH, overrides=None):
+    def __init__(self, path: str = PATH, overrides: dict[str, str] | None = None) -> None:
         self.path = path
         self.overrides = overrides or {}  # "xid 63" -> severity, from the configuration
-        self._entries = {}
-        self.plain = {}  # xid -> name, severity, action, where neither line nor driver matters
+        self._entries: dict[str, Any] = {}
+        # Xid -> name, severity, action, where neither the line nor the driver version matters.
+        self.plain: dict[int, dict[str, Any]] = {}
 
-    def entry(self, key):
-        """The entry or None. An unreadable catalogue never stops an event: it goes without."""
+    def entry(self, key: str) -> Any:
+        """The entry or None; also None, so that events are still logged, if it cannot be read."""
         if key not in self._entries:
-            if len(self._entries) > 256:  # a flood of made-up codes must not fill the memory
+            if len(self._entries) > 256:  # invented codes must not fill the memory
                 self._entries.clear()
             try:
                 self._entries[key] = self._read(key)
@@ -33,24 +40,24 @@ class Catalogue:
                 return None
         return self._entries[key]
 
-    def _read(self, key):
-        start = lean.dumps(key).encode() + b":"
+    def _read(self, key: str) -> Any:
+        start = json.dumps(key).encode() + b":"
         with open(self.path, "rb") as lines:
             for line in lines:
                 if line.startswith(start):
-                    return lean.loads(line[len(start) :].strip().rstrip(b",").decode())
+                    return json.loads(line[len(start) :].strip().rstrip(b",").decode())
         return None
 
-    def keys(self):
-        """All keys, for the commands that list or search."""
+    def keys(self) -> list[str]:
+        """All keys, for commands that list or search."""
         with open(self.path, encoding="utf-8") as file:
-            return list(lean.loads(file.read()))
+            return list(json.loads(file.read()))
 
-    def classify(self, fields, driver=None):
-        """Add name, severity and action (and what the line itself decides) to parsed `fields`.
+    def classify(self, fields: dict[str, Any], driver: str | None = None) -> dict[str, Any]:
+        """Add name, severity, action and what the line itself decides to parsed `fields`.
 
-        driver: version of the loaded driver or None; two codes changed their meaning between
-        branches, and the NVLink words were laid out anew in R575.
+        driver: version of the loaded driver or None. The meaning of two codes depends on the driver
+        branch, and R575 changed the layout of the NVLink words.
         """
         xid = fields.get("xid")
         if xid in self.plain:
@@ -59,22 +66,22 @@ class Catalogue:
         if xid is not None:
             key, entry = self._xid_entry(xid, driver)
         else:
-            key = "sxid %d" % fields["sxid"]
+            key = "sxid {}".format(fields["sxid"])
             entry = self.entry(key)
         known = entry is not None
         entry = entry or self.entry("unknown " + key.partition(" ")[0]) or {}
-        said = {
+        facts = {
             "name": entry.get("name"),
             "severity": entry.get("severity", "error"),
             "action": entry.get("action"),
         }
         if "action_nvidia" in entry:
-            said["action_nvidia"] = entry["action_nvidia"]
+            facts["action_nvidia"] = entry["action_nvidia"]
         by_line = entry.get("by_line")
         if xid is not None and known and not by_line and "before" not in entry:
-            said["severity"] = self.overrides.get(key, said["severity"])
-            self.plain[xid] = said
-        fields.update(said)
+            facts["severity"] = self.overrides.get(key, facts["severity"])
+            self.plain[xid] = facts
+        fields.update(facts)
         if by_line == "recovery":
             self._recovery(fields)
         elif by_line == "nvlink":
@@ -84,16 +91,16 @@ class Catalogue:
         fields["severity"] = self.overrides.get(key, fields["severity"])
         return fields
 
-    def _xid_entry(self, code, driver):
-        key = "xid %d" % code
+    def _xid_entry(self, code: int, driver: str | None) -> tuple[str, Any]:
+        key = f"xid {code}"
         entry = self.entry(key)
         before = entry.get("before") if entry else None
         if before and driver and _branch(driver) and _branch(driver) < before["branch"]:
             return key, dict(entry, **before)
         return key, entry
 
-    def _recovery(self, fields):
-        """Xid 154 says its action: `… changed from 0x0 (None) to 0x4 (Drain and Reset)`."""
+    def _recovery(self, fields: dict[str, Any]) -> None:
+        """Xid 154 names its action: `… changed from 0x0 (None) to 0x4 (Drain and Reset)`."""
         _, _, change = fields["message"].rpartition(" to ")
         number, _, label = change.partition(" (")
         label = label.partition(")")[0]
@@ -104,22 +111,22 @@ class Catalogue:
                 fields["action"] = row["action"]
                 return
 
-    def _word(self, fields):
-        """An SXid line that says Fatal, Non-fatal or Correctable is believed over the table.
+    def _word(self, fields: dict[str, Any]) -> None:
+        """The word Fatal, Non-fatal or Correctable in an SXid line overrides the table.
 
-        But Non-fatal does not make more of an error that the table knows to be harmless.
+        Exception: Non-fatal does not raise the severity of an error that the table calls harmless.
         """
         row = (self.entry("sxid words") or {}).get(fields.get("word") or "")
         if row and not (row["severity"] == "warning" and fields["severity"] == "info"):
             fields["severity"] = row["severity"]
             fields["action"] = row["action"]
 
-    def _nvlink(self, fields, driver):
-        """Xid 144 to 150: the rule for unit, intrinfo and error status; the line's word wins."""
+    def _nvlink(self, fields: dict[str, Any], driver: str | None) -> None:
+        """Xid 144 to 150: the rule for unit, intrinfo and error status. The line's word wins."""
         if "word" not in fields:
             return
         fields["severity"] = "fatal" if fields["word"] == "Fatal" else "warning"
-        rule = nvlink_rule(self.entry("nvlink %d" % fields["xid"]) or (), fields, driver)
+        rule = nvlink_rule(self.entry("nvlink {}".format(fields["xid"])) or (), fields, driver)
         if rule is None:
             return
         fields["resolution"] = rule["resolution"]
@@ -132,12 +139,14 @@ class Catalogue:
                 fields["severity"] = row["severity"]
 
 
-def nvlink_rule(rules, fields, driver=None):
+def nvlink_rule(
+    rules: Iterable[dict[str, Any]], fields: dict[str, Any], driver: str | None = None
+) -> dict[str, Any] | None:
     """The decoding rule for a parsed NVLink line, or None.
 
-    rules: dicts with `unit` (names joined by `/`), `v1` and `v2` (32 bits, `-` is any; v2 from
-    R575 on), `status` (hex). Without a driver version v1 is tried first, as the older layout
-    uses more bits. An exact error status beats one that shares a bit with it.
+    rules: dicts with `unit` (names joined by `/`), `v1` and `v2` (32 bits, `-` matches both; v2
+    since R575), `status` (hex). Without a driver version v1 is tried first: the older layout uses
+    more bits. An equal error status beats a status that shares a bit.
     """
     intrinfo, status = fields.get("intrinfo"), fields.get("error_status")
     if intrinfo is None or status is None:
@@ -152,22 +161,22 @@ def nvlink_rule(rules, fields, driver=None):
                 continue
             if not _bits_match(rule[layout], intrinfo):
                 continue
-            wanted = int(rule["status"], 16)
-            if wanted == status:
+            status_bits = int(rule["status"], 16)
+            if status_bits == status:
                 return rule
-            if wanted & status and (shared is None or rule["severity"].startswith("Fatal")):
+            if status_bits & status and (shared is None or rule["severity"].startswith("Fatal")):
                 shared = rule
     return shared
 
 
-def _bits_match(pattern, value):
+def _bits_match(pattern: str, value: int) -> bool:
     if value >> 32:
         return False
     bits = bin(value)[2:].rjust(32, "0")
-    return all(want in ("-", have) for want, have in zip(pattern, bits))  # noqa: B905
+    return all(expected in ("-", bit) for expected, bit in zip(pattern, bits))
 
 
-def _branch(driver):
+def _branch(driver: str | None) -> int | None:
     """`570.133.20` -> 570; None for anything else."""
     head = (driver or "").partition(".")[0]
     return int(head) if head.isdigit() else None

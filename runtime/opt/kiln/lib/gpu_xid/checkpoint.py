@@ -1,27 +1,34 @@
-"""Where to go on after a restart, a crash or a kill -9: neither losing nor repeating an event.
+"""Where to resume after a restart, a crash or a kill -9, without losing or repeating an event.
 
 The event log is the checkpoint. Each line carries its boot id and sequence number, and `safe`
-where that differs: everything up to there is in the log. What lies behind it may be in the log
-as well (another event was held back for folding while this one was written), so the lines
-behind `safe` are read too, to be recognised when the ring is read again.
+where that differs: every record up to `safe` is in the log. Later records may be in the log as
+well (another event was held back for folding while this line was written), so the lines after
+`safe` are read too, to recognise their events when the ring is read again.
 
-A small file beside it repeats the position after each write. It serves when the log was moved
-away while the monitor was down, for `--format raw` (whose lines carry no number), and as the
-lock that keeps a second monitor off the same log.
+A small position file repeats the position after each write. It is needed when the log was moved
+away while the monitor was down, for `--format raw` (its lines carry no number), and as the lock
+that keeps a second monitor off the same log.
 
-Events from the journal have no number; there the journal's cursor is the position.
+Events from the journal have no number; their position is the journal's cursor.
 """
 
+from __future__ import annotations
+
 import fcntl
+import json
 import os
 
-from . import fold, lean
+from . import fold
 from .log import tail_lines
 from .parse import parse_message
 
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from typing import Any
+
 _TAIL = 64 << 10
 _LONG_TAIL = 8 << 20
-_SIZE = 512  # the position file is one padded line, written in one go
+_SIZE = 512  # the position file is one padded line, written by one call
 
 
 class BusyError(Exception):
@@ -29,14 +36,23 @@ class BusyError(Exception):
 
 
 class Position:
-    """boot, seq (last record handled) and its usec, safe, and how far the log was written.
+    """boot, seq (last record handled) and its usec, safe, and the size of the log at that point.
 
-    From the journal: seq is None, and cursor names the last entry handled.
+    For the journal, seq is None and cursor names the last entry handled.
     """
 
     __slots__ = ("boot", "cursor", "inode", "safe", "seq", "size", "usec")
 
-    def __init__(self, boot, seq, usec, safe, inode=0, size=0, cursor=None):
+    def __init__(
+        self,
+        boot: str,
+        seq: int | None,
+        usec: int | None,
+        safe: int,
+        inode: int = 0,
+        size: int = 0,
+        cursor: str | None = None,
+    ) -> None:
         self.boot = boot
         self.cursor = cursor
         self.seq = seq
@@ -47,8 +63,8 @@ class Position:
 
 
 class PositionFile:
-    def __init__(self, path):
-        """Raises BusyError; a file that cannot be made is done without (`fd` is then -1)."""
+    def __init__(self, path: str) -> None:
+        """Raises BusyError. If the file cannot be created, `fd` is -1 and nothing is saved."""
         self.fd = -1
         try:
             self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -59,49 +75,52 @@ class PositionFile:
         except OSError:
             pass
 
-    def load(self):
+    def load(self) -> Position | None:
         try:
-            row = lean.loads(os.pread(self.fd, _SIZE, 0).decode())
+            row = json.loads(os.pread(self.fd, _SIZE, 0).decode())
             return Position(**{key: row[key] for key in Position.__slots__})
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def save(self, position):
-        """False when it could not be written. The log alone is then the checkpoint."""
+    def save(self, position: Position) -> bool:
+        """False when the write failed; the log alone is then the checkpoint."""
         row = {key: getattr(position, key) for key in Position.__slots__}
         try:
-            os.pwrite(self.fd, lean.dumps(row).encode().ljust(_SIZE - 1) + b"\n", 0)
+            os.pwrite(self.fd, json.dumps(row).encode().ljust(_SIZE - 1) + b"\n", 0)
         except OSError:
             return False
         return True
 
-    def close(self):
+    def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class Resume:
-    """What the last run left behind."""
+    """What the previous run recorded about its progress."""
 
-    def __init__(self):
-        self.ended = None  # `stop`, `killed` or None: nothing is known of an earlier run
-        self.positions = []  # candidates, one from the log and one from the position file
-        self.covered = []  # log lines behind `safe`, as dicts
-        self.cursors = {}  # boot id -> journal cursor of the newest line
-        self.skip_lines = 0  # raw format: events written after the position was saved
+    def __init__(self) -> None:
+        # `stop`, `killed`, or None when there are no traces of an earlier run.
+        self.ended: str | None = None
+        # Candidates: one from the log, one from the position file.
+        self.positions: list[Position] = []
+        self.covered: list[dict[str, Any]] = []  # log lines after `safe`
+        # Boot id -> journal cursor of the newest line.
+        self.cursors: dict[str | None, str | None] = {}
+        self.skip_lines = 0  # raw format: lines written after the position was saved
 
-    def position(self, boot):
+    def position(self, boot: str) -> Position | None:
         """The furthest position of that boot, or None."""
         of_boot = [p for p in self.positions if p.boot == boot]
         return max(of_boot, key=lambda p: p.safe) if of_boot else None
 
-    def cursor(self, boot):
-        """Where the journal was left in that boot, or None."""
+    def cursor(self, boot: str) -> str | None:
+        """The journal cursor at which reading stopped in that boot, or None."""
         return self.cursors.get(boot)
 
-    def covers(self, fields):
-        """Is this event (parsed, with `seq` and `injected`) in the log already, alone or folded?"""
+    def covers(self, fields: dict[str, Any]) -> bool:
+        """Whether this event (parsed, with `seq` and `injected`) is in the log, alone or folded."""
         seq = fields["seq"]
         for line in self.covered:
             if line.get("first_seq", line["seq"]) <= seq <= line["seq"]:
@@ -114,15 +133,15 @@ class Resume:
         return False
 
 
-def recover(log_path, position_file, raw):
-    """Read the end of the log (mending a torn line) and the position file."""
+def recover(log_path: str, position_file: PositionFile, raw: bool) -> Resume:
+    """Read the end of the log (removing a torn last line) and the position file."""
     resume = Resume()
     saved = position_file.load()
     if saved is not None:
         resume.ended = "killed"
         if saved.seq is not None:
             resume.positions.append(saved)
-    lines = tail_lines(log_path, _TAIL, mend=True)
+    lines = tail_lines(log_path, _TAIL, cut_torn_line=True)
     if raw:
         if saved is not None:
             resume.cursors[saved.boot] = saved.cursor
@@ -142,22 +161,24 @@ def recover(log_path, position_file, raw):
     if not resume.positions:
         return resume
     last = resume.positions[-1]
-    best = resume.position(last.boot)
-    if best.safe < max(p.seq for p in resume.positions if p.boot == last.boot):
+    best = resume.position(last.boot) or last
+    if best.safe < max(p.seq or 0 for p in resume.positions if p.boot == last.boot):
         lines = tail_lines(log_path, _LONG_TAIL) + _moved_away(log_path, saved)
     for text in lines:
         row = _load(text)
-        if row.get("boot_id") == last.boot and "raw" in row:
-            if isinstance(row.get("seq"), int) and row["seq"] > best.safe:
-                resume.covered.append(row)
+        is_event = row.get("boot_id") == last.boot and "raw" in row
+        if is_event and isinstance(row.get("seq"), int) and row["seq"] > best.safe:
+            resume.covered.append(row)
     return resume
 
 
-def _moved_away(log_path, saved):
-    """Lines of the file that was the log when the position was saved, if it was renamed since."""
+def _moved_away(log_path: str, saved: Position | None) -> list[bytes]:
+    """Lines of the file that was the log when the position was saved, if it has been renamed."""
     folder, name = os.path.split(log_path)
+    if saved is None:
+        return []
     try:
-        if saved is None or os.stat(log_path).st_ino == saved.inode:
+        if os.stat(log_path).st_ino == saved.inode:
             return []
     except FileNotFoundError:
         pass
@@ -168,9 +189,9 @@ def _moved_away(log_path, saved):
     return [line for path in others if name in path for line in tail_lines(path, _LONG_TAIL)]
 
 
-def logged_until(log_path):
-    """Boot id -> microseconds since boot of its newest line in the log, for the previous boot."""
-    newest = {}
+def logged_until(log_path: str) -> dict[str | None, int]:
+    """Boot id -> microseconds since boot of its newest line in the log."""
+    newest: dict[str | None, int] = {}
     for path in (log_path, log_path + ".0", log_path + ".1"):
         for text in tail_lines(path, _LONG_TAIL):
             row = _load(text)
@@ -180,15 +201,15 @@ def logged_until(log_path):
     return newest
 
 
-def _load(text):
+def _load(text: bytes) -> dict[str, Any]:
     try:
-        row = lean.loads(text.decode())
-    except ValueError:
+        row = json.loads(text.decode())
+    except (ValueError, RecursionError):
         return {}
     return row if isinstance(row, dict) else {}
 
 
-def _position_of(text):
+def _position_of(text: bytes) -> tuple[Position, dict[str, Any]] | None:
     row = _load(text)
     seq, boot = row.get("seq"), row.get("boot_id")
     if not isinstance(seq, int) or not isinstance(boot, str) or "event" not in row:
@@ -199,8 +220,8 @@ def _position_of(text):
     return Position(boot, seq, row.get("monotonic_us"), safe), row
 
 
-def _lines_behind(path, saved):
-    """How many whole lines the log has behind the saved size, if it is still the same file."""
+def _lines_behind(path: str, saved: Position) -> int:
+    """The number of whole lines after the saved size, if the log is still the same file."""
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_ino != saved.inode:

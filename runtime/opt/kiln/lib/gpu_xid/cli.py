@@ -1,11 +1,17 @@
 """The commands for people: `gpu-xid tail | explain | summary | replay | hooks | health`."""
 
+from __future__ import annotations
+
 import argparse
 import collections
+import io
 import json
 import os
 import sys
 import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 from . import __version__, config, history
 from .catalogue import Catalogue
@@ -13,19 +19,20 @@ from .catalogue import Catalogue
 _COLOURS = {"fatal": "\033[1;31m", "error": "\033[31m", "warning": "\033[33m"}
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:  # noqa: PLR0911 - a status per kind of error
     parser = _parser()
     options = parser.parse_args(arguments)
     if not options.command:
         parser.print_help()
         return 2
     if sys.stdout is None:
-        return _fail("cannot write the answer: standard output is closed", 1)
-    # A name that this terminal's character set lacks is shown escaped.
-    sys.stdout.reconfigure(errors="backslashreplace")
+        return _fail("cannot write the output: standard output is closed", 1)
+    # Show characters that the terminal cannot display as escapes.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status = options.run(options) or 0
-        sys.stdout.flush()  # here, where a full disk can still be told
+        status: int = options.run(options)
+        sys.stdout.flush()  # here, so that a full disk can still be reported
         return status
     except config.BadConfigError as error:
         return _fail(str(error), 2)
@@ -37,24 +44,24 @@ def main(arguments):
     except OSError as error:
         if error.filename is None:
             _forget_output()
-            return _fail("cannot write the answer: %s" % error.strerror, 1)
-        wrong = isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
-        return _fail("%s: %s" % (error.filename or "''", error.strerror), 2 if wrong else 1)
+            return _fail(f"cannot write the output: {error.strerror}", 1)
+        bad_path = isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
+        return _fail("{}: {}".format(error.filename or "''", error.strerror), 2 if bad_path else 1)
 
 
-def _forget_output():
-    """What could not be written must not be tried again at exit."""
+def _forget_output() -> None:
+    """Python must not try again at exit to write what could not be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _parser():
+def _parser() -> ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpu-xid", description="NVIDIA Xid and SXid events from the kernel log."
     )
     parser.add_argument("--version", action="version", version="gpu-xid " + __version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def command(name, run, text):
+    def command(name: str, run: Callable[[Namespace], int], text: str) -> ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
         return sub
@@ -62,7 +69,7 @@ def _parser():
     sub = command("monitor", _monitor, "the daemon: follow the kernel log, write the event log")
     sub.add_argument("--file", help="read this archive instead (- for stdin), write to stdout")
     for option, text in (
-        ("--config", "configuration (%s)" % config.PATH),
+        ("--config", f"configuration ({config.PATH})"),
         ("--log", "event log to write"),
         ("--format", "json or raw"),
         ("--kmsg", "kernel log device (/dev/kmsg)"),
@@ -70,23 +77,23 @@ def _parser():
     ):
         sub.add_argument(option, help=text)
 
-    sub = command("tail", _tail, "the newest events of the event log, for people")
-    sub.add_argument("-n", type=_count, default=20, metavar="N", help="so many (20)")
-    sub.add_argument("-f", action="store_true", dest="follow", help="and those to come")
+    sub = command("tail", _tail, "the newest events of the event log, readable")
+    sub.add_argument("-n", type=_count, default=20, metavar="N", help="number of events (20)")
+    sub.add_argument("-f", action="store_true", dest="follow", help="keep printing new events")
     _log_option(sub)
 
-    sub = command("explain", _explain, "what a code means: gpu-xid explain 79, sxid 12028")
+    sub = command("explain", _explain, "the meaning of a code: gpu-xid explain 79, sxid 12028")
     sub.add_argument("code", nargs="+")
     sub.add_argument("--json", action="store_true")
 
-    sub = command("summary", _summary, "events by code, GPU and severity, rotated files too")
+    sub = command("summary", _summary, "events by code, GPU and severity, including rotated files")
     sub.add_argument("--json", action="store_true")
     _log_option(sub)
 
     sub = command("replay", _replay, "events of an archived kernel log: dmesg, syslog, journal")
     sub.add_argument("file", help="file, or - for stdin")
 
-    sub = command("hooks", _hooks, "run /etc/kiln/xid.d on the events that wait")
+    sub = command("hooks", _hooks, "run the hooks of /etc/kiln/xid.d on waiting events")
     sub.add_argument("--config", default=config.PATH)
     sub.add_argument("--spool", default=None, help=argparse.SUPPRESS)
 
@@ -95,76 +102,80 @@ def _parser():
     return parser
 
 
-def _count(text):
+def _count(text: str) -> int:
     if not text.isdigit():
-        raise argparse.ArgumentTypeError("%r is no number of lines" % text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
     return int(text)
 
 
-def _log_option(sub):
-    sub.add_argument("--log", help="event log (the one of %s)" % config.PATH)
+def _log_option(sub: ArgumentParser) -> None:
+    sub.add_argument("--log", help=f"event log (default: that of {config.PATH})")
 
 
-def _fail(text, status):
+def _fail(text: str, status: int) -> int:
     if sys.stderr is not None:
-        sys.stderr.write("gpu-xid: %s\n" % text)
+        sys.stderr.write(f"gpu-xid: {text}\n")
     return status
 
 
-def _monitor(options):
-    """Only for `--file`: the daemon itself does not come this way."""
+def _monitor(options: Namespace) -> int:
+    """For `--file` only: `__main__` starts the daemon itself."""
     return _events_of(options.file)
 
 
-def _replay(options):
+def _replay(options: Namespace) -> int:
     return _events_of(options.file)
 
 
-def _events_of(path):
+def _events_of(path: str) -> int:
     from .stream import events
 
     if path == "-" and sys.stdin is None:
         return _fail("standard input is closed", 2)
-    source = sys.stdin.buffer if path == "-" else open(path, "rb")
+    source = sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115 - closed below
     with source:
-        found = events(source)
+        rows = events(source)
         while True:
             try:
-                row = next(found, None)
+                row = next(rows, None)
             except OSError as error:
-                return _fail("%s: %s" % (path, error.strerror), 1)
+                return _fail(f"{path}: {error.strerror}", 1)
             if row is None:
                 return 0
             sys.stdout.write(json.dumps(row) + "\n")
 
 
-def _log_path(options):
-    return config.load()["log"] if options.log is None else options.log
+def _log_path(options: Namespace) -> str:
+    return str(config.load()["log"] if options.log is None else options.log)
 
 
-def one_line(row, colour=False):
-    """An event as a person reads it."""
+def readable(row: dict[str, Any], colour: bool = False) -> str:
+    """An event as one line of text for people."""
     kind = row["event"]
     if history.is_gpu_event(row):
-        what = "%s %s" % ({"xid": "Xid", "sxid": "SXid"}[kind], row[kind])
-        where = row["pci"] if row.get("gpu") is None else "GPU %d (%s)" % (row["gpu"], row["pci"])
-        text = "%-10s %-7s %s: %s" % (what, row["severity"], where, row["name"] or "unknown code")
+        what = "{} {}".format({"xid": "Xid", "sxid": "SXid"}[kind], row[kind])
+        where = (
+            row["pci"] if row.get("gpu") is None else "GPU {} ({})".format(row["gpu"], row["pci"])
+        )
+        text = "{:<10} {:<7} {}: {}".format(
+            what, row["severity"], where, row["name"] or "unknown code"
+        )
         if row.get("process") or row.get("pid") is not None:
-            text += ", %s[%s]" % (row.get("process") or "?", row.get("pid"))
+            text += ", {}[{}]".format(row.get("process") or "?", row.get("pid"))
         if row.get("count", 1) > 1:
-            text += " (x%d)" % row["count"]
+            text += " (x{})".format(row["count"])
         if row.get("injected"):
             text += " [test line from user space]"
     else:
-        known = ("time", "event", "boot_id", "seq", "monotonic_us", "version", "safe")
-        rest = ", ".join("%s %s" % (k, v) for k, v in row.items() if k not in known and v)
-        text = "%-10s %s" % (kind, rest)
+        omitted = ("time", "event", "boot_id", "seq", "monotonic_us", "version", "safe")
+        rest = ", ".join(f"{k} {v}" for k, v in row.items() if k not in omitted and v)
+        text = f"{kind:<10} {rest}"
     shade = _COLOURS.get(str(row.get("severity"))) if colour else None
-    text = history.printable("%s  %s" % (row["time"], text))
-    return "%s%s\033[0m" % (shade, text) if shade else text
+    text = history.printable("{}  {}".format(row["time"], text))
+    return f"{shade}{text}\033[0m" if shade else text
 
 
-def _tail(options):
+def _tail(options: Namespace) -> int:
     path = _log_path(options)
     colour = sys.stdout.isatty()
     file, *older = history.files(path)
@@ -175,19 +186,19 @@ def _tail(options):
                 more = collections.deque(history.rows(rotated), options.n - len(newest))
                 newest.extendleft(reversed(more))
     for row in newest:
-        print(one_line(row, colour))
+        print(readable(row, colour))
     rest = b""
     while options.follow:
-        moved = _moved(file, path)  # asked first: what it held until then is read to its end
+        moved = _moved(file, path)  # before reading, so that the old file is read to its end
         new = file.read()
         data = rest + new
         whole = data.rfind(b"\n") + 1
         rest = data[whole:]
         for row in history.rows(data[:whole].splitlines()):
-            print(one_line(row, colour))
+            print(readable(row, colour))
         if moved:
             file.close()
-            file, rest = open(path, "rb"), b""
+            file, rest = open(path, "rb"), b""  # noqa: SIM115 - closed below
         elif not new:
             sys.stdout.flush()
             time.sleep(0.5)
@@ -195,28 +206,28 @@ def _tail(options):
     return 0
 
 
-def _moved(file, path):
-    """Is there another file at `path` now, or a shorter one? Not while there is none."""
+def _moved(file: BinaryIO, path: str) -> bool:
+    """Whether `path` now names another or a shorter file. False while there is no file."""
     try:
-        there = os.stat(path)
+        current = os.stat(path)
     except FileNotFoundError:
         return False
-    return there.st_ino != os.fstat(file.fileno()).st_ino or there.st_size < file.tell()
+    return current.st_ino != os.fstat(file.fileno()).st_ino or current.st_size < file.tell()
 
 
-def _explain(options):
+def _explain(options: Namespace) -> int:
     from .explain import UnknownCodeError, explain
 
     try:
         entry = explain(" ".join(options.code))
     except UnknownCodeError as error:
-        near = "; nearest: %s" % ", ".join(error.nearest) if error.nearest else ""
-        return _fail("%s%s" % (error, near), 2)
+        near = "; nearest: {}".format(", ".join(error.nearest)) if error.nearest else ""
+        return _fail(f"{error}{near}", 2)
     if options.json:
         print(json.dumps(entry, indent=2))
         return 0
     label = {"xid": "Xid", "sxid": "SXid"}[entry["kind"]]
-    print("%s %d: %s" % (label, entry["code"], entry["name"]))
+    print("{} {}: {}".format(label, entry["code"], entry["name"]))
     nvidia = entry.get("nvidia", {})
     sources = Catalogue().entry("sources") or {}
     for title, text in (
@@ -233,12 +244,13 @@ def _explain(options):
         ("Sources", "; ".join(sources.get(s, s) for s in sorted(set(entry["source"].values())))),
     ):
         if text:
-            print("  %-16s %s" % (title + ":", text))
+            print("  {:<16} {}".format(title + ":", text))
     return 0
 
 
-def _summary(options):
-    counts, lost, injected = {}, 0, 0
+def _summary(options: Namespace) -> int:
+    counts: dict[tuple[Any, ...], list[Any]] = {}
+    lost = injected = 0
     for file in reversed(history.files(_log_path(options))):
         for row in history.rows(file):
             lost += row.get("lost", 0)
@@ -251,27 +263,27 @@ def _summary(options):
         file.close()
     order = sorted(counts.items(), key=lambda item: -item[1][0])
     names = ("kind", "code", "name", "pci", "severity", "count", "first", "last")
-    rows = [dict(zip(names, key + tuple(value))) for key, value in order]  # noqa: B905
+    rows = [dict(zip(names, key + tuple(value))) for key, value in order]
     if options.json:
         print(json.dumps({"events": rows, "lost_records": lost, "injected": injected}, indent=2))
         return 0
     if not rows:
-        print("no Xid and no SXid")
+        print("no Xid or SXid events")
     for row in rows:
-        print("%(count)6d  %(kind)-4s %(code)-6d %(severity)-7s %(pci)-13s %(name)s" % row)
-        print("        from %(first)s to %(last)s" % row)
+        print("{count:6}  {kind:<4} {code:<6} {severity:<7} {pci:<13} {name}".format(**row))
+        print("        from {first} to {last}".format(**row))
     if lost:
-        print("%d kernel records were lost unread" % lost)
+        print(f"{lost} kernel records were overwritten before they could be read")
     return 0
 
 
-def _hooks(options):
+def _hooks(options: Namespace) -> int:
     from .hooks_run import run
 
     return run(config.load(options.config)["hooks"], options.spool)
 
 
-def _health(options):
+def _health(options: Namespace) -> int:
     from .health import main as health
 
     return health(config_path=options.config)

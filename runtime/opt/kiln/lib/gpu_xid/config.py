@@ -1,11 +1,18 @@
-"""The configuration: JSON, because every Python has a reader for it. See docs/telemetry-xid.md."""
+"""The configuration: JSON, because Python has no YAML reader. See docs/telemetry-xid.md."""
 
-from . import lean
+from __future__ import annotations
+
+import json
+
 from .catalogue import SEVERITIES
+
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from typing import Any
 
 PATH = "/etc/kiln/gpu-xid.json"
 
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "log": "/var/log/gpuevent.log",
     "format": "json",
     "max_bytes": 10485760,
@@ -16,7 +23,7 @@ DEFAULTS = {
     "severity": {},
     "hooks": {},
 }
-HOOK_DEFAULTS = {
+HOOK_DEFAULTS: dict[str, Any] = {
     "dir": "/etc/kiln/xid.d",
     "severity": ["fatal"],
     "codes": [],
@@ -38,107 +45,106 @@ _FRACTIONS = ("fold_window_s", "timeout_s")
 
 
 class BadConfigError(ValueError):
-    """One sentence: file, key, what is wrong, what would be right."""
+    """One sentence: file, key, what is wrong, what is valid."""
 
 
-def load(path=PATH, missing_ok=True, **overrides):
-    """The configuration as a dict with all keys. Raises BadConfigError."""
+def load(path: str = PATH, missing_ok: bool = True, **overrides: str | None) -> dict[str, Any]:
+    """The configuration as a dict with all keys; `overrides` that are not None replace its values.
+
+    missing_ok: a file that does not exist counts as empty. Raises BadConfigError.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError:
         if not missing_ok:
-            raise BadConfigError("%s: no such file" % path) from None
+            raise BadConfigError(f"{path}: no such file") from None
         text = "{}"
     except (OSError, ValueError) as error:
-        raise BadConfigError("%s: %s" % (path, error)) from None
+        raise BadConfigError(f"{path}: {error}") from None
     try:
-        given = lean.loads(text)
-    except ValueError:
-        raise BadConfigError("%s: not valid JSON: %s" % (path, _json_trouble(text))) from None
+        given = json.loads(text)
+    except ValueError as error:
+        raise BadConfigError(f"{path}: not valid JSON: {error}") from None
+    except RecursionError:
+        raise BadConfigError(f"{path}: not valid JSON: nested too deeply") from None
     given = check(given, path)
     given.update({key: value for key, value in overrides.items() if value is not None})
     return check(given, "command line")
 
 
-def _json_trouble(text):
-    """What is wrong and where. Only now is `json` worth its memory."""
-    import json
-
-    try:
-        json.loads(text)
-    except ValueError as error:
-        return str(error)
-    return "cannot be read"
-
-
-def check(given, where):
-    """`given` completed with the defaults. Raises BadConfigError."""
+def check(given: Any, where: str) -> dict[str, Any]:
+    """`given` completed with the defaults; `where` is named in errors. Raises BadConfigError."""
     config = _complete(given, DEFAULTS, where, "")
     config["hooks"] = _complete(config["hooks"], HOOK_DEFAULTS, where, "hooks.")
     if config["format"] not in ("json", "raw"):
         raise BadConfigError(
-            '%s: format is %r; it is "json" (one object a line) or "raw" (the kernel line)'
-            % (where, config["format"])
+            '{}: format is {!r}; it must be "json" (one object per line) or "raw" (the kernel '
+            "line)".format(where, config["format"])
         )
     if not config["log"].startswith("/"):
-        raise BadConfigError("%s: log is %r; give an absolute path" % (where, config["log"]))
+        raise BadConfigError(
+            "{}: log is {!r}; it must be an absolute path".format(where, config["log"])
+        )
     for key, severity in config["severity"].items():
         if not _is_code(key):
-            raise BadConfigError('%s: severity has %r; a key looks like "xid 63"' % (where, key))
-        _known_severity(severity, where, "severity.%s" % key)
+            raise BadConfigError(f'{where}: severity has {key!r}; a key looks like "xid 63"')
+        _known_severity(severity, where, f"severity.{key}")
     hooks = config["hooks"]
     for severity in hooks["severity"]:
         _known_severity(severity, where, "hooks.severity")
     for code in hooks["codes"]:
         if not _is_code(code):
-            raise BadConfigError(
-                '%s: hooks.codes has %r; a code looks like "xid 63"' % (where, code)
-            )
+            raise BadConfigError(f'{where}: hooks.codes has {code!r}; a code looks like "xid 63"')
     if not hooks["dir"].startswith("/"):
-        raise BadConfigError("%s: hooks.dir is %r; give an absolute path" % (where, hooks["dir"]))
+        raise BadConfigError(
+            "{}: hooks.dir is {!r}; it must be an absolute path".format(where, hooks["dir"])
+        )
     return config
 
 
-def _is_code(text):
-    """`xid 63`, as events are looked up: no other spelling of the number would ever match."""
+def _is_code(text: object) -> bool:
+    """Whether this is `xid 63`, the spelling in which events are looked up (not `xid 063`)."""
     kind, _, code = text.partition(" ") if isinstance(text, str) else ("", "", "")
     plain = 0 < len(code) < 10 and code.isdigit() and str(int(code)) == code
     return kind in ("xid", "sxid") and plain
 
 
-def _known_severity(severity, where, key):
+def _known_severity(severity: object, where: str, key: str) -> None:
     if severity not in SEVERITIES:
         raise BadConfigError(
-            "%s: %s is %r; the severities are %s" % (where, key, severity, ", ".join(SEVERITIES))
+            "{}: {} is {!r}; the severities are {}".format(
+                where, key, severity, ", ".join(SEVERITIES)
+            )
         )
 
 
-def _complete(given, defaults, where, prefix):
+def _complete(given: Any, defaults: dict[str, Any], where: str, prefix: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise BadConfigError(
-            "%s: %s must be a JSON object" % (where, prefix.rstrip(".") or "the file")
+            "{}: {} must be a JSON object".format(where, prefix.rstrip(".") or "the file")
         )
     for key in given:
         if key not in defaults:
             raise BadConfigError(
-                "%s: unknown key %r; the keys are %s" % (where, prefix + key, ", ".join(defaults))
+                "{}: unknown key {!r}; the keys are {}".format(
+                    where, prefix + key, ", ".join(defaults)
+                )
             )
-    full = dict(defaults, **given)
+    full: dict[str, Any] = dict(defaults, **given)
     for key, value in full.items():
         low, high, unit = _LIMITS.get(key, (None, None, None))
         default = defaults[key]
-        right = type(value) is type(default) or (key in _FRACTIONS and type(value) is float)
-        if not right:
-            kind = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+        valid = type(value) is type(default) or (key in _FRACTIONS and type(value) is float)
+        if not valid:
+            kind = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
             number = "a number" if key in _FRACTIONS else "a whole number"
             raise BadConfigError(
-                "%s: %s is %r; it must be %s"
-                % (where, prefix + key, value, kind.get(type(default), number))
+                f"{where}: {prefix + key} is {value!r}; it must be "
+                f"{kind.get(type(default), number)}"
             )
         if low is not None and not low <= value <= high:
             raise BadConfigError(
-                "%s: %s is %r; it lies between %s and %s %s"
-                % (where, prefix + key, value, low, high, unit)
+                f"{where}: {prefix + key} is {value!r}; it must be between {low} and {high} {unit}"
             )
     return full

@@ -1,4 +1,6 @@
-"""`gpu-xid monitor`: the configuration, the lock and the reader, then `Monitor` until the end."""
+"""`gpu-xid monitor`: read the configuration, take the lock, open the reader, run `Monitor`."""
+
+from __future__ import annotations
 
 import os
 
@@ -6,35 +8,45 @@ from . import checkpoint, config, kmsg
 from .monitor import Monitor
 from .watchdog import say
 
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .journal import JournalReader
+    from .kmsg import KmsgReader
+
 _KMSG_DEVICE = os.makedev(1, 11)
 _STATE_DIR = "/var/lib/gpu-xid"
 
 
-def open_reader(path):
-    """The kernel log, or the journal where it may not be read (a container, a strict LSM)."""
+def open_reader(path: str) -> KmsgReader | JournalReader:
+    """A reader of the kernel log, or of the journal where a container or an LSM forbids that."""
     try:
         reader = kmsg.KmsgReader(path)
         if os.fstat(reader.fd).st_rdev == _KMSG_DEVICE:
             return reader
         reader.close()
-        trouble = "not the kernel log device"  # /dev/null or a file in its place, in a container
+        trouble = "not the kernel log device"  # containers may have /dev/null or a file there
     except OSError as error:
-        trouble = error.strerror
-    say(4, "cannot read %s (%s): following the journal instead" % (path, trouble))
+        trouble = error.strerror or str(error)
+    say(4, f"cannot read {path} ({trouble}): following the journal instead")
     from . import journal
 
     return journal.JournalReader()
 
 
-def main(options):
-    """`gpu-xid monitor`. options: dict of config overrides plus `config`, `kmsg`, `state`."""
+def main(options: dict[str, str]) -> int:
+    """Run the monitor and return its exit status.
+
+    options: overrides of configuration keys, and `config`, `kmsg` and `state` (paths).
+    """
     path = options.pop("config", None)
     kmsg_path = options.pop("kmsg", "/dev/kmsg")
     state = options.pop("state", None)
 
-    def load():
+    def load() -> dict[str, Any]:
         conf = config.load(path or config.PATH, missing_ok=path is None, **options)
-        # Rotation renames: a link to another disk must stay, and the files must rotate over there.
+        # Rotation renames files: where `log` is a link to another disk, rotate on that disk.
         conf["log"] = os.path.realpath(conf["log"])
         return conf
 
@@ -44,16 +56,16 @@ def main(options):
         say(3, str(error))
         return 2
     if state is None:
-        own = conf["log"] == os.path.realpath(config.DEFAULTS["log"])
-        state = _STATE_DIR + "/position" if own else conf["log"] + ".position"
+        is_default = conf["log"] == os.path.realpath(config.DEFAULTS["log"])
+        state = _STATE_DIR + "/position" if is_default else conf["log"] + ".position"
     try:
         position_file = checkpoint.PositionFile(state)
     except checkpoint.BusyError:
-        say(3, "another gpu-xid monitor writes %s already" % conf["log"])
+        say(3, "another gpu-xid monitor already writes {}".format(conf["log"]))
         return 1
     try:
         Monitor(conf, open_reader(kmsg_path), position_file, reload=load).run()
     except OSError as error:
-        say(3, "%s: %s" % (error.filename or kmsg_path, error.strerror))
+        say(3, f"{error.filename or kmsg_path}: {error.strerror}")
         return 1
     return 0

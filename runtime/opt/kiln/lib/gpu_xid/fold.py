@@ -1,39 +1,46 @@
-"""Two kinds of folding, both exact: no event is lost by them and none is counted twice.
+"""Two kinds of folding. Both are exact: no event is lost and none is counted twice.
 
-* `Details`: an SXid is printed as up to three records with one number (what happened,
-  Severity, Data). They become one event.
-* `Storm`: of one repeating event the first occurrence passes at once; what repeats within the
-  window is counted into one line.
+* `Details`: the kernel prints an SXid as up to three records with one code (the event, Severity,
+  Data). They become one event.
+* `Storm`: the first of many equal events passes at once; its repetitions within the window are
+  counted in one line.
 
-Whatever is held back here is not in the log yet. `held_from` says from which sequence number
-on, and each line in the log repeats it as `safe`: after a crash reading starts again there.
+Events held back here are not in the log yet. `held_from` is the first of their sequence numbers;
+lines of the log carry it as `safe`, where reading resumes after a crash.
 
 Events are parsed fields with `seq`, `usec` (kernel microseconds), `injected` and `raw`. They are
-classified only when they are written: in a storm that is one in a thousand.
+classified only when they are written, which in a storm is one in a thousand.
 """
+
+from __future__ import annotations
 
 import time
 
 from .parse import fixed_start, parse_message
 
-# Kernel lines of one SXid come back to back; this is for one that straddles two reads.
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from typing import Any
+
+# The lines of one SXid come back to back; this is for those that arrive in two reads.
 DETAIL_WAIT_S = 0.05
-# Different faults followed at the same time. A made-up flood cannot grow the table past this.
+# The number of different faults tracked at a time, which bounds the memory in a flood.
 MAX_KEYS = 256
-# Storms that are recognised by how their lines begin: as many as a machine has GPUs.
+# The number of storms recognised by how their lines start: as many as a machine has GPUs.
 _MAX_RUNNING = 16
 
 _HEX = b"0123456789abcdefABCDEF"
 
 
 class Details:
-    """Holds an SXid until its Severity and Data records are there or will not come."""
+    """Holds an SXid until its Severity and Data records have arrived or are overdue."""
 
-    def __init__(self):
-        self.held = {}  # (nvswitch, pci, sxid) -> (due, event); insertion order is read order
+    def __init__(self) -> None:
+        # (nvswitch, pci, sxid) -> (due, event), in the order in which they were read.
+        self.held: dict[tuple[Any, ...], tuple[float, dict[str, Any]]] = {}
 
-    def add(self, event):
-        """Take an SXid event; returns the events this pushes out."""
+    def add(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """Add an SXid event; returns the events that no longer wait."""
         key = (event["nvswitch"], event["pci"], event["sxid"])
         out = [self.held.pop(key)[1]] if key in self.held else []
         if len(self.held) >= MAX_KEYS:
@@ -41,17 +48,17 @@ class Details:
         self.held[key] = (time.monotonic() + DETAIL_WAIT_S, event)
         return out
 
-    def detail(self, fields):
-        """Take a Severity or Data record; returns the event when it is whole, else None."""
+    def detail(self, fields: dict[str, Any]) -> dict[str, Any] | None:
+        """Add a Severity or Data record; returns the event when it is complete, else None."""
         key = (fields["nvswitch"], fields["pci"], fields["sxid"])
         if key not in self.held:
             return None
-        event = self.held[key][1]
+        event: dict[str, Any] = self.held[key][1]
         details = event.setdefault("detail", [])
         details.append(fields["message"])
         return self.held.pop(key)[1] if len(details) == 2 else None
 
-    def due(self, now):
+    def due(self, now: float) -> list[dict[str, Any]]:
         """Events that have waited long enough, in read order."""
         out = []
         for key, (due, event) in list(self.held.items()):
@@ -60,43 +67,44 @@ class Details:
                 out.append(event)
         return out
 
-    def flush(self):
+    def flush(self) -> list[dict[str, Any]]:
         return self.due(float("inf"))
 
-    def next_due(self):
+    def next_due(self) -> float | None:
         return min((due for due, _ in self.held.values()), default=None)
 
-    def held_from(self):
+    def held_from(self) -> int | None:
         return min((event["seq"] for _, event in self.held.values()), default=None)
 
 
 class _Held:
-    """What a window holds back: how many events there were, and the newest of them."""
+    """What a window holds back: the number of events, and the newest of them."""
 
     __slots__ = ("count", "due", "ends", "first_seq", "last", "letters", "start")
 
-    def __init__(self, event, ends, due):
+    def __init__(self, event: dict[str, Any], ends: int, due: float) -> None:
         self.count = 1
         self.first_seq = event["seq"]
         self.last = event
         self.ends = ends  # kernel microseconds
         self.due = due  # time.monotonic()
-        # A line that begins like this and has these letters is one more of them (or None).
-        self.start = fixed_start(event)
+        # A line that starts with `start` and has these letters is a repetition ("": parse it).
+        self.start = fixed_start(event) or ""
         self.letters = letters(event["raw"])
 
 
 class Storm:
-    """Counts repetitions per window of kernel time. `window_s` 0 switches it off."""
+    """Counts repetitions per window of kernel time. `window_s` 0 switches folding off."""
 
-    def __init__(self, window_s):
+    def __init__(self, window_s: float) -> None:
         self.window_us = int(window_s * 1000000)
-        self.ends = {}  # key -> kernel microseconds at which its window ends, oldest first
-        self.held = {}  # key -> _Held, for the windows that hold something back
-        self.running = []  # those of `held` that have a `start`
+        # Key -> kernel microseconds at which its window ends, oldest first.
+        self.ends: dict[tuple[Any, ...], int] = {}
+        self.held: dict[tuple[Any, ...], _Held] = {}  # windows that hold events back
+        self.running: list[_Held] = []  # those of `held` that have a `start`
 
-    def add(self, event):
-        """Take an event; returns those to write now, in order."""
+    def add(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """Add an event; returns the events to write now, in order."""
         if not self.window_us:
             return [event]
         key = storm_key(event)
@@ -105,10 +113,12 @@ class Storm:
         out = []
         if ends is not None and usec >= ends and key in self.held:
             out.append(self._folded(key))
-            ends = self.ends[key] = ends + self.window_us  # it may go on in the next window
-        if ends is None or usec >= ends:  # a first occurrence, or after a quiet window again
+            ends = self.ends[key] = (
+                ends + self.window_us
+            )  # the storm may continue in the next window
+        if ends is None or usec >= ends:  # first occurrence, or after a quiet window
             if ends is not None:
-                del self.ends[key]  # to stand last again
+                del self.ends[key]  # so that it is inserted last
             elif len(self.ends) >= MAX_KEYS:
                 self._forget_older_half(out)
             self.ends[key] = usec + self.window_us
@@ -122,13 +132,13 @@ class Storm:
             held.last = event
         return out
 
-    def repeats(self, seq, usec, text, injected):
-        """Count a record that only repeats one that is held back, if it does: no need to parse it.
+    def repeats(self, seq: int | None, usec: int | None, text: str, injected: bool) -> bool:
+        """True when the record repeats an event held back; it is then counted without parsing.
 
-        This is what a storm consists of, so it decides how much of the ring is lost to one.
+        Most records of a storm take this path, so its cost decides how many are overwritten.
         """
         for held in self.running:
-            if text.startswith(held.start) and usec < held.ends:
+            if text.startswith(held.start) and usec is not None and usec < held.ends:
                 last = held.last
                 if letters(text) == held.letters and injected == last["injected"]:
                     held.count += 1
@@ -136,8 +146,8 @@ class Storm:
                     return True
         return False
 
-    def due(self, now):
-        """Folded events whose window has ended by the clock on the wall."""
+    def due(self, now: float) -> list[dict[str, Any]]:
+        """Folded events whose window has ended by time.monotonic()."""
         out = []
         for key, held in list(self.held.items()):
             if held.due <= now:
@@ -145,55 +155,55 @@ class Storm:
                 self.ends[key] = held.last["usec"] + self.window_us
         return out
 
-    def flush(self):
+    def flush(self) -> list[dict[str, Any]]:
         out = [self._folded(key) for key in list(self.held)]
         self.ends.clear()
         return out
 
-    def _forget_older_half(self, out):
-        """Many at once: to find the oldest of a dict is to step over all that were removed."""
+    def _forget_older_half(self, out: list[dict[str, Any]]) -> None:
+        """Removes many keys at a time: finding the oldest steps over every removed entry."""
         for key in list(self.ends)[: MAX_KEYS // 2]:
             if key in self.held:
                 out.append(self._folded(key))
             del self.ends[key]
 
-    def _hold(self, key, event, ends):
+    def _hold(self, key: tuple[Any, ...], event: dict[str, Any], ends: int) -> None:
         due = time.monotonic() + self.window_us / 1000000.0
         held = self.held[key] = _Held(event, ends, due)
         if held.start and len(self.running) < _MAX_RUNNING:
             self.running.append(held)
 
-    def _folded(self, key):
+    def _folded(self, key: tuple[Any, ...]) -> dict[str, Any]:
         held = self.held.pop(key)
-        event = held.last
+        event: dict[str, Any] = held.last
         if held in self.running:
             self.running.remove(held)
-            event["message"] = parse_message(event["raw"])["message"]
+            event["message"] = (parse_message(event["raw"]) or event)["message"]
         if held.count > 1:
             event["plain"] = False
             event["count"] = held.count
             event["first_seq"] = held.first_seq
         return event
 
-    def next_due(self):
+    def next_due(self) -> float | None:
         return min((held.due for held in self.held.values()), default=None)
 
-    def held_from(self):
+    def held_from(self) -> int | None:
         return min((held.first_seq for held in self.held.values()), default=None)
 
 
-def letters(text):
-    """The text without hex digits: a changing address, channel or count makes no difference."""
+def letters(text: str) -> bytes:
+    """The text without hex digits, so that addresses, channels and counts do not matter."""
     return text.encode("utf-8", "replace").translate(None, _HEX)
 
 
-def storm_key(fields):
-    """What makes two events "the same repeating": all that says what and where, and its letters.
+def storm_key(fields: dict[str, Any]) -> tuple[Any, ...]:
+    """The key that equal events share: what happened, where, and the letters of the message.
 
-    A line that somebody wrote from user space never counts as one of the kernel's.
+    A line written from user space never equals one of the kernel.
     """
     get = fields.get
-    key = (
+    key: tuple[Any, ...] = (
         fields["head"],
         fields["pid"],
         fields["process"],
@@ -202,5 +212,5 @@ def storm_key(fields):
     )
     if get("plain"):
         return key
-    # Where the message itself says where: SXid and NVLink.
+    # SXid and NVLink messages name the place in digits.
     return key + tuple(map(get, ("sxid", "link", "intrinfo", "error_status")))

@@ -1,14 +1,18 @@
-"""`gpu-xid health`: what the kernel log does not say, asked once at boot: remapped rows, fabric.
+"""`gpu-xid health`: row remapping and fabric state, which the kernel log lacks; runs once at boot.
 
-Runs nvidia-smi, which may hang on a broken GPU; so it is a program of its own, with a timeout,
-and nothing on the Xid path waits for it. What it finds is appended to the event log as lines of
-the same shape, with event `health`.
+It runs nvidia-smi, which may hang on a broken GPU. It is therefore a process of its own, with a
+timeout, and the monitor never waits for it. Findings are appended to the event log as lines of the
+same shape, with event `health`.
 """
 
+from __future__ import annotations
+
 import csv
+import errno
 import subprocess
 import sys
 import time
+from typing import Any, Optional, Tuple
 
 from . import __version__, config, event, host
 from .log import EventLog
@@ -24,12 +28,15 @@ _ROWS = (
 _TIMEOUT_S = 90
 WAIT_S = 10  # for the event log, when the monitor holds its lock or the disk is full
 
+# (severity, name, action, PCI address or None, text)
+Finding = Tuple[str, str, str, Optional[str], str]
+
 
 class CannotAskError(Exception):
     """nvidia-smi is missing, failed or hung; str() says which and how."""
 
 
-def nvidia_smi(arguments, program="nvidia-smi"):
+def nvidia_smi(arguments: list[str], program: str = "nvidia-smi") -> str:
     """Standard output of nvidia-smi. Raises CannotAskError."""
     try:
         done = subprocess.run(
@@ -43,30 +50,28 @@ def nvidia_smi(arguments, program="nvidia-smi"):
     except FileNotFoundError:
         raise CannotAskError("nvidia-smi is not installed") from None
     except subprocess.TimeoutExpired:
-        raise CannotAskError("nvidia-smi did not answer in %d s" % _TIMEOUT_S) from None
+        raise CannotAskError(f"nvidia-smi did not answer in {_TIMEOUT_S} s") from None
     except OSError as error:
-        raise CannotAskError("nvidia-smi cannot be run: %s" % error) from None
+        raise CannotAskError(f"nvidia-smi cannot be run: {error}") from None
     output = done.stdout.decode("utf-8", "replace")
     if done.returncode:
         first = (output.strip() or "no output").splitlines()[0]
-        raise CannotAskError(
-            "nvidia-smi %s: exit status %d: %s" % (arguments[0], done.returncode, first)
-        )
+        raise CannotAskError(f"nvidia-smi {arguments[0]}: exit status {done.returncode}: {first}")
     return output
 
 
-def remapped_rows(output):
+def remapped_rows(output: str) -> list[Finding]:
     """Findings of `nvidia-smi --query-remapped-rows=… --format=csv,noheader` output.
 
-    A failed remap is fatal (the row stays broken), a pending one waits for a GPU reset. `[N/A]`
-    (GPUs before Ampere) is no finding.
+    A failed remapping is fatal (the row stays broken); a pending one needs a GPU reset. `[N/A]`
+    (GPUs before Ampere) is not a finding.
     """
-    findings = []
+    findings: list[Finding] = []
     for row in csv.reader(output.splitlines(), skipinitialspace=True):
         if len(row) != len(_ROWS):
             continue
         name, pci, failure, pending, correctable, uncorrectable = (cell.strip() for cell in row)
-        counts = "correctable %s, uncorrectable %s" % (correctable, uncorrectable)
+        counts = f"correctable {correctable}, uncorrectable {uncorrectable}"
         if failure.lower() in ("1", "yes"):
             findings.append(
                 (
@@ -74,7 +79,7 @@ def remapped_rows(output):
                     "Row remapping failure",
                     "the memory has no spare row left: replace the instance (stop and start it)",
                     pci,
-                    "%s: row remapping failed (%s)" % (name, counts),
+                    f"{name}: row remapping failed ({counts})",
                 )
             )
         elif pending.lower() in ("1", "yes"):
@@ -84,27 +89,30 @@ def remapped_rows(output):
                     "Row remapping pending",
                     "stop all CUDA processes and reset the GPU (nvidia-smi -r)",
                     pci,
-                    "%s: a row waits for its remapping (%s)" % (name, counts),
+                    f"{name}: row remapping is pending ({counts})",
                 )
             )
     return findings
 
 
-def fabric(output):
-    """Findings of `nvidia-smi -q`: GPUs whose Fabric section says neither Completed nor N/A."""
-    findings = []
-    pci, section, state, status = None, False, None, None
+def fabric(output: str) -> list[Finding]:
+    """Findings of `nvidia-smi -q`: GPUs whose Fabric state is neither Completed nor N/A."""
+    findings: list[Finding] = []
+    section = False
+    pci: str | None = None
+    state: str | None = None
+    status: str | None = None
 
-    def finish():
+    def finish() -> None:
         if state and (state not in ("Completed", "N/A") or status not in ("Success", "N/A", None)):
             findings.append(
                 (
                     "fatal" if status not in ("Success", "N/A", None) else "error",
                     "NVLink fabric not ready",
                     "check nvidia-fabricmanager (journalctl -u nvidia-fabricmanager), restart it, "
-                    "then reboot; replace the instance if it stays",
+                    "then reboot; if that does not help, replace the instance",
                     pci,
-                    "fabric state %s, status %s" % (state, status),
+                    f"fabric state {state}, status {status}",
                 )
             )
 
@@ -126,42 +134,51 @@ def fabric(output):
     return findings
 
 
-def address(pci):
+def address(pci: str) -> str:
     """nvidia-smi's `00000000:3B:00.0` in the kernel's spelling, `0000:3b:00.0`."""
     domain, colon, rest = pci.lower().partition(":")
     return domain[-4:] + colon + rest if colon else pci.lower()
 
 
-def lines(findings, gpus, driver, boot, now):
+def lines(
+    findings: list[Finding], gpus: host.Gpus, driver: str | None, boot: str, now: float
+) -> list[dict[str, Any]]:
     """Findings as dicts of the same shape as the Xid events."""
-    found = []
+    rows = []
     for severity, name, action, pci, text in findings:
         line = event.record("health", now, boot, None, None)
-        fields = {"xid": None, "sxid": None, "name": name, "severity": severity, "action": action}
+        fields: dict[str, Any] = {
+            "xid": None,
+            "sxid": None,
+            "name": name,
+            "severity": severity,
+            "action": action,
+        }
         where = address(pci or "")
         fields.update(pci=where or None, gpu=gpus.index.get(host.short(where)), uuid=None)
         fields.update(pid=None, process=None, driver=driver, raw=text)
         line.update(fields)
-        found.append(line)
-    return found
+        rows.append(line)
+    return rows
 
 
-def append(conf, events):
-    """Append to the event log as the monitor does, whole lines or none. Raises OSError."""
+def append(conf: dict[str, Any], events: list[dict[str, Any]]) -> None:
+    """Append whole lines to the event log, as the monitor does. Raises OSError."""
     log = EventLog(conf["log"], conf["max_bytes"], 0, len(events), lambda: b"", lambda _: b"")
     for line in events:
         log.add(event.encode(line), sync=line["severity"] == "fatal")
     end = time.monotonic() + WAIT_S
     while not log.flush():
         if time.monotonic() > end:
-            raise log.error
+            raise log.error or OSError(errno.ETIMEDOUT, "timed out", conf["log"])
         time.sleep(0.1)
     log.close()
 
 
-def check(program="nvidia-smi"):
-    """(findings, troubles): what is wrong with the GPUs, and what could not be asked."""
-    findings, troubles = [], []
+def check(program: str = "nvidia-smi") -> tuple[list[Finding], list[str]]:
+    """(findings, failed queries as messages)."""
+    findings: list[Finding] = []
+    troubles: list[str] = []
     for arguments, reader in (
         (["--query-remapped-rows=" + ",".join(_ROWS), "--format=csv,noheader"], remapped_rows),
         (["-q"], fabric),
@@ -173,12 +190,13 @@ def check(program="nvidia-smi"):
     return findings, troubles
 
 
-def main(program="nvidia-smi", config_path=config.PATH):
-    """Exit status 0: asked (whatever the answer); 1: could not ask or not write; 2: bad config."""
+def main(program: str = "nvidia-smi", config_path: str = config.PATH) -> int:
+    """Exit status 0: GPUs were queried, whatever the findings; 1: query or log write failed; 2:
+    invalid configuration."""
     try:
         conf = config.load(config_path)
     except config.BadConfigError as error:
-        sys.stderr.write("gpu-xid: %s\n" % error)
+        sys.stderr.write(f"gpu-xid: {error}\n")
         return 2
     findings, troubles = check(program)
     addresses = host.gpu_addresses()
@@ -190,15 +208,15 @@ def main(program="nvidia-smi", config_path=config.PATH):
     )
     for line in events:
         line["version"] = __version__
-        sys.stdout.write("%s: %s: %s\n" % (line["severity"], line["name"], line["raw"]))
+        sys.stdout.write("{}: {}: {}\n".format(line["severity"], line["name"], line["raw"]))
     for trouble in troubles:
-        sys.stderr.write("gpu-xid: %s\n" % trouble)
+        sys.stderr.write(f"gpu-xid: {trouble}\n")
     if not findings and not troubles:
-        sys.stdout.write("%d GPUs: rows and fabric in order\n" % len(addresses))
+        sys.stdout.write(f"{len(addresses)} GPUs: no row remapping or fabric problem\n")
     try:
         if events and conf["format"] == "json":
             append(conf, events)
     except OSError as error:
-        sys.stderr.write("gpu-xid: cannot write %s: %s\n" % (conf["log"], error))
+        sys.stderr.write("gpu-xid: cannot write {}: {}\n".format(conf["log"], error))
         return 1
     return 1 if troubles else 0

@@ -1,8 +1,14 @@
-"""The event log read back for people: with its rotated files, in both formats, and as far as it
-is one: hands, crashes and full disks leave all sorts of lines."""
+"""Reads the event log back, with its rotated files, in both formats.
+
+Lines that are not events (edits by hand, crashes and full disks leave them) are skipped.
+"""
+
+from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
 
 from . import stream
 from .catalogue import Catalogue
@@ -11,43 +17,44 @@ _TEXTS = ("time", "event")
 _KERNEL = (b"NVRM: ", b"nvidia-nvswitch")
 
 
-def files(path):
-    """The log's open files, newest first. Raises OSError when there is none at `path`.
+def files(path: str) -> list[BinaryIO]:
+    """The open files of the log, newest first. Raises OSError when `path` cannot be opened.
 
-    Opened in this order, so that a rotation meanwhile hides none: it moves them to later numbers.
+    A rotation in the meantime moves files to higher numbers, so opening them in this order finds
+    each of them.
     """
-    found = [open(path, "rb")]
-    known = {_identity(found[0])}
+    opened: list[BinaryIO] = [open(path, "rb")]  # noqa: SIM115 - the caller closes the files
+    known = {_identity(opened[0])}
     real = os.path.realpath(path)
     folder, name = os.path.split(real + ".")
-    numbers = [one[len(name) :] for one in os.listdir(folder) if one.startswith(name)]
+    numbers = [entry[len(name) :] for entry in os.listdir(folder) if entry.startswith(name)]
     for number in sorted(int(text) for text in numbers if text.isdigit() and text.isascii()):
         try:
-            file = open("%s.%d" % (real, number), "rb")
+            file = open(f"{real}.{number}", "rb")  # noqa: SIM115
         except OSError:
             continue
-        if _identity(file) in known:  # in the middle of a rotation one file has two names
+        if _identity(file) in known:  # during a rotation a file has two names
             file.close()
             continue
         known.add(_identity(file))
-        found.append(file)
-    return found
+        opened.append(file)
+    return opened
 
 
-def _identity(file):
+def _identity(file: BinaryIO) -> tuple[int, int]:
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino
 
 
-def rows(lines):
-    """Yield a dict for each line (bytes) that is one of the monitor's.
+def rows(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield a dict for each line (bytes) that the monitor wrote.
 
-    `time` and `event` are texts, `count` and `lost` numbers where they are there. A line of
-    `--format raw` has what the kernel says, and its seconds since boot for a time.
+    `time` and `event` are strings; `count` and `lost`, where present, are whole numbers. For a line
+    of `--format raw`, `time` is the kernel's seconds since boot.
     """
     catalogue = Catalogue()
     for text in lines:
-        line = text.lstrip(b"\0")  # what a crash can leave in a file's last block
+        line = text.lstrip(b"\0")  # a crash can leave NULs in the last block of a file
         if line.startswith(b"{"):
             row = _json(line)
             if row is not None:
@@ -55,11 +62,11 @@ def rows(lines):
         elif any(word in line for word in _KERNEL):
             for row in stream.events([line], catalogue):
                 usec = row["monotonic_us"]
-                row["time"] = "unknown time" if usec is None else "[%12.6f]" % (usec / 1000000.0)
+                row["time"] = "unknown time" if usec is None else f"[{usec / 1000000:12.6f}]"
                 yield row
 
 
-def _json(line):
+def _json(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -72,8 +79,8 @@ def _json(line):
     return row
 
 
-def is_gpu_event(row):
-    """Has it all that an Xid or SXid is shown with?"""
+def is_gpu_event(row: dict[str, Any]) -> bool:
+    """Whether this is an Xid or SXid with valid values for every key that is shown."""
     return (
         row["event"] in ("xid", "sxid")
         and _number(row.get(row["event"]))
@@ -84,12 +91,12 @@ def is_gpu_event(row):
     )
 
 
-def _number(value):
+def _number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def printable(text):
-    """What a process name or a message holds must not steer the terminal it is shown on."""
+def printable(text: str) -> str:
+    """The text with escapes for control characters, which must not reach the terminal."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else "\\x%02x" % ord(c) for c in text)
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

@@ -1,17 +1,23 @@
 """`gpu-xid hooks`: run every executable of the hook directory on every event in the spool."""
 
+from __future__ import annotations
+
 import errno
 import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 from . import hooks
 
 
-def run(conf, spool=None):
-    """Exit status 0 when all hooks succeeded, else 1. An event leaves the spool before its hooks
-    run: one that brings the machine down must not be met again at the next boot."""
+def run(conf: dict[str, Any], spool: str | None = None) -> int:
+    """Returns exit status 0 when all hooks succeeded, else 1.
+
+    An event leaves the spool before its hooks run, so that a hook that brings the machine down does
+    not run again.
+    """
     spool = spool or hooks.SPOOL
     failed = False
     while True:
@@ -30,33 +36,33 @@ def run(conf, spool=None):
             except FileNotFoundError:
                 continue
             except OSError as error:
-                # Out of systemd's sight: it starts this again as long as there is a file to see.
+                # Hide the file: systemd starts this service again as long as it sees one.
                 os.rename(path, os.path.join(spool, "." + name))
-                sys.stderr.write("gpu-xid: %s: no event: %s\n" % (path, error.strerror))
+                sys.stderr.write(f"gpu-xid: {path}: cannot be read: {error.strerror}\n")
                 continue
             for program in hooks.executables(conf["dir"]):
-                failed = not _run_one(program, event, conf["timeout_s"]) or failed
+                failed = not _run_hook(program, event, conf["timeout_s"]) or failed
 
 
-def _run_one(program, event, timeout_s):
-    """Run one hook in its own process group; True when it ended with 0 in time."""
+def _run_hook(program: str, event: bytes, timeout_s: float) -> bool:
+    """Run a hook in its own process group; True when it ended with status 0 in time."""
     try:
         child = subprocess.Popen([program], stdin=subprocess.PIPE, start_new_session=True)
     except OSError as error:
         trouble = error.strerror
         if error.errno == errno.ENOENT and os.path.exists(program):
-            trouble = "its first line names a program that is not there (or ends in CRLF)"
-        sys.stderr.write("gpu-xid: %s: cannot be run: %s\n" % (program, trouble))
+            trouble = "its first line names a program that does not exist (or ends in CRLF)"
+        sys.stderr.write(f"gpu-xid: {program}: cannot be run: {trouble}\n")
         return False
     try:
         child.communicate(event, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        sys.stderr.write("gpu-xid: %s: killed after %s s\n" % (program, timeout_s))
+        sys.stderr.write(f"gpu-xid: {program}: killed after {timeout_s} s\n")
         return False
     if child.returncode < 0:
-        sys.stderr.write("gpu-xid: %s: ended by signal %d\n" % (program, -child.returncode))
+        sys.stderr.write(f"gpu-xid: {program}: ended by signal {-child.returncode}\n")
     elif child.returncode:
-        sys.stderr.write("gpu-xid: %s: exit status %d\n" % (program, child.returncode))
+        sys.stderr.write(f"gpu-xid: {program}: exit status {child.returncode}\n")
     return child.returncode == 0

@@ -1,40 +1,46 @@
-"""Reading /dev/kmsg: record format, non-blocking drain, and the exact count of what was lost.
+"""Reading /dev/kmsg: record format, non-blocking reads, and the exact count of lost records.
 
 A record is `PREFIX,SEQ,USEC,FLAGS[,…];TEXT\n[ KEY=value\n…]` (Documentation/ABI/testing/dev-kmsg).
-PREFIX is facility << 3 | level. The kernel's own lines have facility 0, and nothing written
-from user space can: devkmsg_write() replaces it.
+PREFIX is facility << 3 | level. Lines of the kernel have facility 0; lines written from user space
+cannot have it, because devkmsg_write() replaces it.
 """
+
+from __future__ import annotations
 
 import errno
 import os
 
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # One read returns one record; the kernel refuses a smaller buffer with EINVAL and, on some
 # versions, drops the record.
 RECORD_BYTES = 8192
-# Records that wait in memory for the parser: some 4 MiB at most, and only in a storm.
+# Records waiting in memory for the parser: at most about 4 MiB, and only in a storm.
 _BACKLOG = 30000
 _HAND_OUT = 64
 
 
 class Lost:
-    """The records between `after` (last seen) and `first` (next one there) were overwritten."""
+    """The records between `after` (last read) and `first` (next available) were overwritten."""
 
     __slots__ = ("after", "first")
 
-    def __init__(self, after, first):
+    def __init__(self, after: int, first: int) -> None:
         self.after = after
         self.first = first
 
 
-def sequence(record):
+def sequence(record: str) -> int:
     """Sequence number of a record."""
     return int(record.split(",", 2)[1])
 
 
-def decode(record):
+def decode(record: str) -> tuple[int, int, int, str]:
     """Record (text) -> (prefix, sequence, microseconds since boot, text).
 
-    Raises ValueError for what is no kmsg record.
+    Raises ValueError for text that is not a kmsg record.
     """
     head, semicolon, rest = record.partition(";")
     fields = head.split(",", 3)
@@ -46,7 +52,7 @@ def decode(record):
     return int(fields[0]), int(fields[1]), int(fields[2]), text
 
 
-def unescape(raw):
+def unescape(raw: bytes) -> str:
     r"""Undo the kernel's `\xNN` (everything not printable ASCII, and the backslash itself)."""
     first, *parts = raw.split(b"\\x")
     for part in parts:
@@ -58,27 +64,27 @@ def unescape(raw):
 
 
 class KmsgReader:
-    """The kernel log from its oldest record on. Never blocks; `fd` is for poll."""
+    """Reads the kernel log from its oldest record. Never blocks; `fd` is for poll."""
 
-    ended = False  # the kernel does not stop talking; journalctl may
+    ended = False  # unlike journalctl, the kernel log does not end
 
-    def __init__(self, path="/dev/kmsg"):
+    def __init__(self, path: str = "/dev/kmsg") -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.read = os.read
-        self.last = ""  # the last record read, whole: parsed only when somebody asks
-        self.first_seq = None  # number of the oldest record there was when reading began
-        self.backlog = []  # read, but not yet handed out
+        self.last = ""  # the last record read, unparsed
+        self.first_seq: int | None = None  # oldest record when reading began
+        self.backlog: list[str | Lost] = []  # read, but not yet yielded
         self.drained = False
 
-    def close(self):
+    def close(self) -> None:
         os.close(self.fd)
 
-    def rewind(self):
+    def rewind(self) -> None:
         """Go back to the oldest record the ring still has."""
         os.lseek(self.fd, 0, os.SEEK_SET)
         self.last = ""
 
-    def last_seen(self):
+    def last_seen(self) -> tuple[int, int] | tuple[None, None]:
         """(sequence, microseconds) of the last record read, or (None, None)."""
         if not self.last:
             return None, None
@@ -86,16 +92,16 @@ class KmsgReader:
         return int(fields[1]), int(fields[2].partition(";")[0])
 
     @staticmethod
-    def decode(record):
+    def decode(record: str) -> tuple[tuple[int, int, int, str], None]:
         """(prefix, sequence, microseconds, text), marks for the line (none from here)."""
         return decode(record), None
 
-    def drain(self, limit=10000, backlog=_BACKLOG):
+    def drain(self, limit: int = 10000, backlog: int = _BACKLOG) -> Iterator[str | Lost]:
         """Yield records that may matter, and `Lost`, until the end or `limit` of them.
 
-        Sets `drained` to whether the end was reached. The ring may be small (128 KiB hold some
-        1,300 records) and parsing takes longer than writing: so all there is is taken out of the
-        ring first, and again after every few records handed out. backlog: so many at most.
+        Sets `drained` to whether the end was reached. The ring may be small (128 KiB hold about
+        1,300 records) and parsing is slower than writing, so the ring is emptied first, and again
+        after every few records. backlog: the most records that wait in memory.
         """
         self.drained = False
         waiting = self.backlog
@@ -104,21 +110,20 @@ class KmsgReader:
             if not waiting:
                 self.drained = True
                 return
-            some = waiting[:_HAND_OUT]
+            batch = waiting[:_HAND_OUT]
             del waiting[:_HAND_OUT]
-            limit -= len(some)
-            for record in some:
-                yield record
+            limit -= len(batch)
+            yield from batch
 
-    def _fetch(self, waiting, backlog):
-        """Read to the end of the ring, or until enough waits. Keeps what `drain` hands out.
+    def _fetch(self, waiting: list[str | Lost], backlog: int) -> None:
+        """Read until the end of the ring or the limit, and append relevant records to `waiting`.
 
-        The two tests stand in for the parser: almost all kernel lines are somebody else's. They
-        are made on text, as `in` on bytes costs five times as much (it first tries a number).
+        The two substring tests spare the parser: almost no kernel line is from the driver. They
+        test text, because `in` on bytes takes five times as long (it first tries a number).
         """
         read, fd = self.read, self.fd
         overrun = False
-        odd = not self.last  # the record to come is the first, or the first after an overrun
+        odd = not self.last  # the next record is the first, or the first after an overrun
         while len(waiting) < backlog:
             try:
                 record = read(fd, RECORD_BYTES).decode("utf-8", "replace")
@@ -143,10 +148,10 @@ class KmsgReader:
             if "NVRM: " in record or "nvidia-nvswitch" in record:
                 waiting.append(record)
 
-    def holds(self, seq, usec):
-        """Is the record with this number and time still in the ring? Then it is the same kernel."""
-        found = False
-        while not found:
+    def holds(self, seq: int | None, usec: int | None) -> bool:
+        """Whether the ring still has this record, which means that the same kernel runs."""
+        present = False
+        while not present:
             try:
                 record = self.read(self.fd, RECORD_BYTES)
             except BlockingIOError:
@@ -158,6 +163,6 @@ class KmsgReader:
             if not record:
                 break
             fields = record.split(b",", 3)
-            found = int(fields[1]) == seq and int(fields[2].split(b";")[0]) == usec
+            present = int(fields[1]) == seq and int(fields[2].split(b";")[0]) == usec
         self.rewind()
-        return found
+        return present

@@ -1,18 +1,25 @@
-"""The event log: appended, rotated by rename, and its own checkpoint.
+"""The event log: appended to, rotated by rename, and its own checkpoint.
 
-Appending never raises for what a disk can do: lines wait in a bounded queue until the disk
-takes them, and what does not fit is counted and said in the log afterwards.
+Appending does not raise when the disk refuses: lines wait in a bounded queue until the disk accepts
+them. Lines that do not fit are counted, and the log says afterwards how many are missing.
 """
 
+from __future__ import annotations
+
+import contextlib
 import errno
 import fcntl
 import os
 import time
 
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _MODE = 0o644
 _RETRY_S = (0.1, 1, 2, 5, 15, 30)
 _DISK_TROUBLE = (
-    errno.EAGAIN,  # somebody holds the lock
+    errno.EAGAIN,  # another process holds the lock
     errno.ENOSPC,
     errno.EROFS,
     errno.EDQUOT,
@@ -31,28 +38,36 @@ _DISK_TROUBLE = (
 class EventLog:
     """`add` lines, then `flush`. Lines are bytes that end in a newline."""
 
-    def __init__(self, path, max_bytes, keep, queue_lines, first_line, dropped_line):
+    def __init__(
+        self,
+        path: str,
+        max_bytes: int,
+        keep: int,
+        queue_lines: int,
+        first_line: Callable[[], bytes],
+        dropped_line: Callable[[int], bytes],
+    ) -> None:
         self.path = path
         self.max_bytes = max_bytes
         self.keep = keep
         self.queue_lines = queue_lines
         self.first_line = first_line  # () -> first line of a new file, or b""
-        self.dropped_line = dropped_line  # (events) -> what says that so many are missing, or b""
+        self.dropped_line = dropped_line  # (events) -> line saying that so many are missing, or b""
         self.fd = -1
         self.inode = 0
         self.size = 0
-        self.queue = []
-        self.dropped = 0  # events that did not fit into the queue and are not yet owned up to
-        self.error = None  # OSError of the last attempt, None when all is written
+        self.queue: list[bytes] = []
+        self.dropped = 0  # events that did not fit into the queue and are not yet reported
+        self.error: OSError | None = None  # of the last attempt; None when all is written
         self.failures = 0
-        self.retry_at = None  # time.monotonic() of the next attempt after a failure
-        self.sync = False  # what was written last has still to go to the disk
-        self.grown = 0  # after a rotation that failed: the size at which it is tried again
+        self.retry_at: float | None = None  # time.monotonic() of the next attempt
+        self.sync = False  # fsync is still due
+        self.grown = 0  # after a failed rotation: the size at which it is tried again
 
-    def add(self, line, sync=False, events=1):
-        """Queue one line. sync: this batch goes to the disk, not only to the kernel.
+    def add(self, line: bytes, sync: bool = False, events: int = 1) -> None:
+        """Queue a line. sync: fsync this batch.
 
-        events: how many events the line stands for, should it have to be dropped.
+        events: the number of events to count if the line has to be dropped.
         """
         if len(self.queue) >= self.queue_lines and not self.flush():
             self.dropped += events
@@ -60,13 +75,13 @@ class EventLog:
         self.queue.append(line)
         self.sync = self.sync or sync
 
-    def pending(self):
+    def pending(self) -> bool:
         return bool(self.queue or self.dropped or self.sync)
 
-    def flush(self):
-        """Write what is queued. True when nothing is left to write.
+    def flush(self) -> bool:
+        """Write the queue. True when nothing is left to write.
 
-        After a failure it is not tried again before `retry_at`.
+        After a failure, nothing is tried before `retry_at`.
         """
         if not self.pending():
             return True
@@ -80,7 +95,7 @@ class EventLog:
                 self._append([line for line in (self.dropped_line(self.dropped),) if line])
                 self.dropped = 0
             if self.sync:
-                # A disk may refuse only now what it took before (a full thin volume, NFS).
+                # A full thin volume or NFS may refuse now what it accepted before.
                 os.fsync(self.fd)
                 self.sync = False
         except OSError as error:
@@ -95,14 +110,14 @@ class EventLog:
         self.failures = 0
         return True
 
-    def _open(self):
-        """Have an open file that is the one at `path`: somebody else may have rotated it."""
+    def _open(self) -> None:
+        """Open `path` again if the open file is no longer that file: others may rotate the log."""
         if self.fd >= 0:
             try:
-                there = os.stat(self.path)
-                ours = os.fstat(self.fd)
-                if (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev):
-                    self.size = ours.st_size
+                current = os.stat(self.path)
+                opened = os.fstat(self.fd)
+                if (current.st_ino, current.st_dev) == (opened.st_ino, opened.st_dev):
+                    self.size = opened.st_size
                     return
             except FileNotFoundError:
                 pass
@@ -111,15 +126,15 @@ class EventLog:
         self.fd = os.open(self.path, flags, _MODE)
         self._begin()
 
-    def _begin(self):
+    def _begin(self) -> None:
         status = os.fstat(self.fd)
         self.size, self.inode = status.st_size, status.st_ino
         if self.size == 0:
             self._append([line for line in (self.first_line(),) if line])
 
-    def _append(self, lines):
-        """Write whole lines and take them off the list; a line cut short is taken back."""
-        # `gpu-xid health` appends to the same file. Who holds the lock too long is not waited for.
+    def _append(self, lines: list[bytes]) -> None:
+        """Write whole lines and remove them from the list; a partly written line is cut off."""
+        # `gpu-xid health` appends to the same file; its lock is not waited for.
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -147,21 +162,21 @@ class EventLog:
         finally:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
-    def full(self):
+    def full(self) -> bool:
         return self.size >= max(self.max_bytes, self.grown) and not self.queue
 
-    def rotate(self):
-        """path -> path.1 -> … -> path.keep. Never copied: no reader loses a line, and there is a
-        file at path all the time.
+    def rotate(self) -> None:
+        """path -> path.1 -> … -> path.keep, by renaming: no reader loses a line, and `path` is
+        always a file.
 
-        Raises OSError; the log then simply goes on growing, and a tenth later it is tried again.
+        Raises OSError. The log then keeps growing, and rotation is tried again a tenth later.
         """
         self.grown = self.size + self.max_bytes // 10
-        # The log gets its second name first: where it may not have one (chattr +a), the older
-        # files must not be pushed off the end, one at each attempt.
-        if self.keep and not self._is("1"):  # it is after a rotation that was cut short
+        # The log gets its second name first: where that is refused (chattr +a), each attempt
+        # would otherwise delete the oldest file.
+        if self.keep and not self._is("1"):  # true after an interrupted rotation
             if not self._is("0"):
-                if os.path.exists(self.path + ".0"):  # and the log was moved away since
+                if os.path.exists(self.path + ".0"):  # and the log has been moved away since
                     self._shift()
                 os.link(self.path, self.path + ".0")
             self._shift()
@@ -174,34 +189,32 @@ class EventLog:
         os.rename(new, self.path)
         self.grown = 0
 
-    def _is(self, number):
-        """Is the log also the rotated file of that number?"""
+    def _is(self, number: str) -> bool:
+        """Whether the log and the rotated file of that number are the same file."""
         try:
-            return os.path.samefile(self.path, "%s.%s" % (self.path, number))
+            return os.path.samefile(self.path, f"{self.path}.{number}")
         except FileNotFoundError:
             return False
 
-    def _shift(self):
+    def _shift(self) -> None:
         for number in range(self.keep, 0, -1):
-            try:
-                os.rename("%s.%d" % (self.path, number - 1), "%s.%d" % (self.path, number))
-            except FileNotFoundError:
-                pass
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{self.path}.{number - 1}", f"{self.path}.{number}")
 
-    def close(self):
+    def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
-def tail_lines(path, limit, mend=False):
+def tail_lines(path: str, limit: int, cut_torn_line: bool = False) -> list[bytes]:
     """The whole lines in the last `limit` bytes of a file, newest first; [] when unreadable.
 
-    mend: cut off a torn last line first. What it would have said is still in the kernel's ring
-    and is written again; half a JSON object helps nobody.
+    cut_torn_line: remove an incomplete last line from the file first. Its event is still in the
+    ring of the kernel and is written again.
     """
     try:
-        fd = os.open(path, (os.O_RDWR if mend else os.O_RDONLY) | os.O_CLOEXEC)
+        fd = os.open(path, (os.O_RDWR if cut_torn_line else os.O_RDONLY) | os.O_CLOEXEC)
     except OSError:
         return []
     try:
@@ -209,7 +222,7 @@ def tail_lines(path, limit, mend=False):
         start = max(0, size - limit)
         data = os.pread(fd, size - start, start)
         whole = data.rfind(b"\n") + 1
-        if mend and whole < len(data):
+        if cut_torn_line and whole < len(data):
             os.ftruncate(fd, start + whole)
         lines = data[:whole].splitlines(True)
         if start:

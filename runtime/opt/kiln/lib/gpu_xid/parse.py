@@ -1,12 +1,19 @@
-"""One kernel message (no prefix) in, its fields out. No knowledge of what a code means.
+"""One kernel message (without prefix) to its fields. The meaning of codes is not known here.
 
-The forms are those of the driver's own format strings (open-gpu-kernel-modules 515 to 595):
+The forms are those of the format strings in the driver (open-gpu-kernel-modules 515 to 595):
 
     NVRM: Xid (PCI:dddd:bb:dd[ GPU-I:ii[ GPU-CI:cc]]): CODE, [pid=P, name=N, ]TEXT
     nvidia-nvswitchN: SXid (PCI:dddd:bb:dd.f): CODE, Fatal|Non-fatal|Correctable, Link L TEXT
 
-Written by hand, without `re`: less memory, no backtracking, and each refusal has its line.
+Written without `re`: no backtracking on hostile text, and each refusal is a line of its own.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = "0123456789"
@@ -14,27 +21,27 @@ _SXID_WORDS = ("Fatal", "Non-fatal", "Correctable")
 _INSTANCES = (("GPU-I:", "gpu_instance"), ("GPU-CI:", "compute_instance"))
 _NVLINK_WORDS = ("Fatal", "Nonfatal")
 
-# What the driver's own texts begin with. A process name may hold ", ", so the name ends at the
-# first comma that one of these follows. Set from the catalogue (`set_message_starts`).
-_starts = ()
+# The texts that messages of the driver start with. A process name may contain ", ", so it ends at
+# the first comma before one of these. Set from the catalogue (`set_message_starts`).
+_starts: tuple[str, ...] = ()
 
-# `PCI:0000:3b:00): 31`, what an Xid line has before its first comma -> the fields that say so.
-_heads = {}
-_MAX_HEADS = 256  # a flood of made-up addresses must not fill the memory
+# `PCI:0000:3b:00): 31`, the text before the first comma of an Xid line -> its fields.
+_heads: dict[str, dict[str, Any]] = {}
+_MAX_HEADS = 256  # invented addresses must not fill the memory
 
 
-def set_message_starts(starts):
-    global _starts  # noqa: PLW0603
+def set_message_starts(starts: Iterable[str]) -> None:
+    global _starts  # noqa: PLW0603 - set at start and at a reload
     _starts = tuple(starts)
 
 
-def parse_message(text):
-    """Fields of a kernel message as a dict, or None when it says nothing about a GPU event.
+def parse_message(text: str) -> dict[str, Any] | None:
+    """Fields of a kernel message as a dict, or None when it is not about a GPU event.
 
     `kind` is `xid`, `sxid`, `sxid-detail` (the Severity and Data records that follow an SXid),
-    `uuid`, `serial`, `driver` or `gpu-lost` (fallen off the bus, said without an Xid).
-    `head` of an Xid or SXid is the text that says where and which code: the same text, the same
-    fault. `plain` is True for an Xid whose message is nothing but text: no field was read in it.
+    `uuid`, `serial`, `driver` or `gpu-lost` (fallen off the bus, reported without an Xid).
+    `head` of an Xid or SXid is the text with address and code: equal for equal faults. `plain` is
+    True for an Xid whose message has no further fields.
     """
     if text.startswith("NVRM: Xid ("):
         return _xid(text)
@@ -45,8 +52,8 @@ def parse_message(text):
     return None
 
 
-def pci_address(text):
-    """`PCI:0000:3B:00.0` -> `0000:3b:00.0`; also `dddd:bb` of old drivers; None if it is none."""
+def pci_address(text: str) -> str | None:
+    """`PCI:0000:3B:00.0` -> `0000:3b:00.0`; also `dddd:bb` of old drivers; None for other text."""
     if text.startswith("PCI:"):
         text = text[4:]
     groups = text.split(":")
@@ -62,27 +69,27 @@ def pci_address(text):
     return text.lower() if _HEX.issuperset(last) else None
 
 
-def _is_number(text):
-    """A number that the driver can have printed: int() refuses thousands of digits."""
+def _is_number(text: str) -> bool:
+    """Whether the driver can have printed this number: int() refuses thousands of digits."""
     return len(text) < 11 and text.isdigit() and text.isascii()
 
 
-def _leading_number(text):
-    """(number, rest) of a text that begins with ASCII digits, else (None, text)."""
+def _leading_number(text: str) -> tuple[int | None, str]:
+    """(number, rest) of a text that starts with ASCII digits, else (None, text)."""
     rest = text.lstrip(_DIGITS)
     end = len(text) - len(rest)
     return (int(text[:end]), rest) if 0 < end < 10 else (None, text)
 
 
-def _code_and_body(text):
-    """`79, GPU has …` -> (79, `GPU has …`). None where no code stands or it runs into a word."""
+def _code_and_body(text: str) -> tuple[int | None, str]:
+    """`79, GPU has …` -> (79, `GPU has …`). None where there is no code or letters follow it."""
     code, rest = _leading_number(text)
     if code is None or (rest and rest[0] not in ", "):
         return None, ""
     return code, rest[1:].strip() if rest else ""
 
 
-def _xid(text):
+def _xid(text: str) -> dict[str, Any] | None:
     head, _, body = text[11:].partition(",")
     fields = _heads.get(head)
     if fields is None:
@@ -104,17 +111,19 @@ def _xid(text):
     return fields
 
 
-def _new_head(where, code):
-    """`PCI:0000:3b:00 GPU-I:05 GPU-CI:01`, 31 -> what all such Xid lines begin with, or None."""
+def _new_head(where: str, code: int) -> dict[str, Any] | None:
+    """`PCI:0000:3b:00 GPU-I:05 GPU-CI:01`, 31 -> the fields of all such lines, or None."""
     parts = where.split(" ")
     pci = pci_address(parts[0])
     if pci is None or len(parts) > 3:
         return None
-    # With all keys that an event gets on its way: a dict that need not grow is copied cheaply.
-    fields = dict.fromkeys(("pid", "process", "message", "raw", "seq", "usec", "injected"))
-    head = "%s): %d" % (where, code)
+    # With every key that an event gets later: a dict that need not grow is cheap to copy.
+    fields: dict[str, Any] = dict.fromkeys(
+        ("pid", "process", "message", "raw", "seq", "usec", "injected")
+    )
+    head = f"{where}): {code}"
     fields.update(kind="xid", xid=code, pci=pci, head=head, plain=not 144 <= code <= 150)
-    for part, (label, key) in zip(parts[1:], _INSTANCES):  # noqa: B905
+    for part, (label, key) in zip(parts[1:], _INSTANCES):
         number = part[len(label) :]
         if not part.startswith(label) or not _is_number(number):
             return None
@@ -125,21 +134,21 @@ def _new_head(where, code):
     return fields
 
 
-def fixed_start(fields):
-    """How another line must begin for the same fields: all but `message`, which is only text.
+def fixed_start(fields: dict[str, Any]) -> str | None:
+    """The start of every line that has the same fields, except for the text in `message`.
 
-    That is up to the message's first word, when it is one of the driver's: nothing behind it can
-    then be taken for a part of the process name. None where the rest of the line may matter.
+    It ends with the first words of the message if the driver uses them: no later text can then be
+    part of the process name. None where the rest of the line may matter.
     """
     raw, message = fields["raw"], fields["message"]
     word = next((start for start in _starts if message.startswith(start)), None)
     if not fields.get("plain") or word is None or "\n" in raw:
         return None
-    start = raw[: raw.rindex(message)] + word
+    start: str = raw[: raw.rindex(message)] + word
     return None if "name='" in start else start
 
 
-def _process(body, fields):
+def _process(body: str, fields: dict[str, Any]) -> str:
     pid, comma, rest = body.partition(",")
     pid = pid.strip("'")
     if _is_number(pid):
@@ -152,8 +161,8 @@ def _process(body, fields):
     return rest
 
 
-def _split_name(text):
-    """(process name or "", what follows). `<unknown>` and `'<unknown>'` are no name."""
+def _split_name(text: str) -> tuple[str, str]:
+    """(process name or "", following text). `<unknown>` is not a name."""
     if text.startswith("'"):
         end = text.find("'", 1)
         if end > 0 and text[end + 1 : end + 2] in ("", ","):
@@ -169,15 +178,15 @@ def _split_name(text):
     return ("" if name == "<unknown>" else name), rest.strip()
 
 
-def _nvlink(body, fields):
-    """`UNIT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 …)`: what Xid 144 to 150 carry."""
+def _nvlink(body: str, fields: dict[str, Any]) -> None:
+    """`UNIT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 …)`: the message of Xid 144 to 150."""
     tokens = body.replace("(", " ").replace("[", " ").replace(")", " ").replace("]", " ").split()
     if len(tokens) < 3 or tokens[1] not in _NVLINK_WORDS:
         return
     fields["unit"] = tokens[0]
     fields["word"] = tokens[1]
     words = []
-    for previous, token in zip(tokens[1:], tokens[2:]):  # noqa: B905
+    for previous, token in zip(tokens[1:], tokens[2:]):
         if previous == "Link":
             digits = token.lstrip("-")
             if _is_number(digits):
@@ -192,7 +201,7 @@ def _nvlink(body, fields):
         fields["error_status"] = words[1]
 
 
-def _sxid(text):
+def _sxid(text: str) -> dict[str, Any] | None:
     switch, rest = _leading_number(text[15:])
     if switch is None or not rest.startswith(": SXid ("):
         return None
@@ -201,8 +210,14 @@ def _sxid(text):
     code, body = _code_and_body(rest)
     if not close or pci is None or code is None:
         return None
-    fields = {"kind": "sxid", "sxid": code, "pci": pci, "pid": None, "process": None}
-    fields["head"] = "%s): %d" % (where, code)
+    fields: dict[str, Any] = {
+        "kind": "sxid",
+        "sxid": code,
+        "pci": pci,
+        "pid": None,
+        "process": None,
+    }
+    fields["head"] = f"{where}): {code}"
     fields["nvswitch"] = switch
     fields["message"] = body
     if body.startswith(("Severity ", "Data {")):
@@ -220,10 +235,10 @@ def _sxid(text):
     return fields
 
 
-def _note(text):
+def _note(text: str) -> dict[str, Any] | None:
     body = text[6:]
     if body.startswith("GPU at PCI:"):
-        where, colon, uuid = body[7:].rpartition(": ")
+        where, _, uuid = body[7:].rpartition(": ")
         pci = pci_address(where)
         if pci and uuid.startswith("GPU-"):
             return {"kind": "uuid", "pci": pci, "uuid": uuid.strip()}

@@ -1,4 +1,6 @@
-"""Kernel messages in, log lines out: parse, classify, fold, write. Knows nothing of polling."""
+"""Kernel messages to log lines: parse, classify, fold, write. Polling is not its concern."""
+
+from __future__ import annotations
 
 import time
 
@@ -6,34 +8,41 @@ from . import __version__, event, fold, host
 from .catalogue import Catalogue
 from .parse import parse_message, set_message_starts
 
-_MAX_TEMPLATES = 64  # under 1 KiB each; more than that many codes and GPUs at a time are made up
+TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from .hooks import Spool
+
+_MAX_TEMPLATES = 64  # under 1 KiB each; real events have fewer codes and GPUs at a time
 
 
-def messages(text):
-    """What a record says: usually one dict; a record of several lines may hold more."""
+def messages(text: str) -> Sequence[dict[str, Any]]:
+    """The messages of a record as dicts: usually one, more for a record of several lines."""
     if "\n" not in text:
         fields = parse_message(text)
         if fields is None:
             return ()
         fields["raw"] = text
         return (fields,)
-    found = []
+    parsed = []
     for part in _parts(text):
         fields = parse_message(part)
         if fields is not None:
             fields["raw"] = part
-            found.append(fields)
+            parsed.append(fields)
             continue
         for line in map(str.strip, part.split("\n")[1:]):
             fields = parse_message(line)
             if fields is not None:
                 fields["raw"] = line
-                found.append(fields)
-    return found
+                parsed.append(fields)
+    return parsed
 
 
-def _parts(text):
-    """A record of several lines, cut before each line that is an event of its own."""
+def _parts(text: str) -> list[str]:
+    """A record of several lines, split before each line that is an event."""
     first, *rest = text.split("\n")
     parts = [first]
     for line in rest:
@@ -46,28 +55,33 @@ def _parts(text):
 
 
 class Pipeline:
-    """Holds what an event needs beside its own line. `write(line_bytes, sync, events)` gets each
-    line; `spool.put(line_dict)` each event, but for those like one that it said False to."""
+    """The state that events need besides their own line.
 
-    def __init__(self, config, boot, write, spool):
+    `write(line_bytes, sync, events)` gets each line; `spool.put(line_dict)` each event, except
+    events for whose code and GPU it has returned False.
+    """
+
+    def __init__(
+        self, config: dict[str, Any], boot: str, write: Callable[..., None], spool: Spool
+    ) -> None:
         self.boot = boot
         self.write = write
         self.spool = spool
         self.driver = host.driver_version()
         self.gpus = host.Gpus(host.gpu_addresses())
         self.clock = event.Clock()
-        # (head, injected) of plain events -> (template, sync): all their lines differ only in what
-        # `event.fill` fills in.
-        self.templates = {}
+        # (head, injected) of plain events -> (template, sync): their lines differ only in the
+        # values that `event.fill` inserts.
+        self.templates: dict[tuple[str, bool], tuple[list[str], bool]] = {}
         self.details = fold.Details()
         self.storm = fold.Storm(0)
-        self.fallen = set()  # GPUs already reported as off the bus
-        self.handled = None  # all records up to here have been through `take`
-        self.handled_usec = None
-        self.cursor = None  # instead of a number, where the journal is read
+        self.fallen: set[str | None] = set()  # GPUs already reported as off the bus
+        self.handled: int | None = None  # `take` has seen all records up to this number
+        self.handled_usec: int | None = None
+        self.cursor: str | None = None  # used instead of a number when the journal is read
         self.configure(config)
 
-    def configure(self, config):
+    def configure(self, config: dict[str, Any]) -> None:
         self.raw = config["format"] == "raw"
         self.catalogue = Catalogue(overrides=config["severity"])
         set_message_starts(self.catalogue.entry("message starts") or ())
@@ -75,12 +89,12 @@ class Pipeline:
         self.storm = fold.Storm(0 if self.raw else config["fold_window_s"])
         self.templates.clear()
 
-    def learn(self, text):
-        """Only what a line teaches about the machine: for records that are in the log already."""
+    def learn(self, text: str) -> None:
+        """Learn about the machine from a record whose event is already in the log."""
         for fields in messages(text):
             self._learn(fields, injected=False)
 
-    def _learn(self, fields, injected):
+    def _learn(self, fields: dict[str, Any], injected: bool) -> None:
         kind = fields["kind"]
         if kind == "uuid" and not (injected and self.gpus.knows(fields["pci"])):
             self.gpus.learn(fields["pci"], fields["uuid"])
@@ -91,11 +105,25 @@ class Pipeline:
         elif kind == "xid" and fields["xid"] == 79:
             self.fallen.add(host.short(fields["pci"]))
         elif kind == "gpu-lost":
-            self.fallen.add(fields["pci"] and host.short(fields["pci"]))
+            self.fallen.add(self._gpu_of(fields))
 
-    def take(self, seq, usec, text, injected=False, marks=None):
-        """One record. marks: `catchup`, `previous_boot`, `cursor` go into the line; `when` (UNIX
-        seconds) and `boot` stand in for this machine's now."""
+    @staticmethod
+    def _gpu_of(fields: dict[str, Any]) -> str | None:
+        return host.short(fields["pci"]) if fields["pci"] else None
+
+    def take(  # noqa: PLR0912 - a branch per kind of message
+        self,
+        seq: int | None,
+        usec: int | None,
+        text: str,
+        injected: bool = False,
+        marks: dict[str, Any] | None = None,
+    ) -> None:
+        """Handle one record.
+
+        marks: `catchup`, `previous_boot` and `cursor` are added to the line; `when` (UNIX seconds)
+        and `boot` replace the current time and boot.
+        """
         self.handled, self.handled_usec = seq, usec
         if marks:
             self.cursor = marks.get("cursor", self.cursor)
@@ -120,24 +148,25 @@ class Pipeline:
                     for whole in self.details.add(fields):
                         self.emit(self.storm.add(whole))
             elif kind == "sxid-detail":
-                whole = self.details.detail(fields)
-                if whole is not None:
-                    self.emit(self.storm.add(whole))
+                complete = self.details.detail(fields)
+                if complete is not None:
+                    self.emit(self.storm.add(complete))
             else:
                 self._note(fields, kind, seq, usec, injected)
 
-    def _note(self, fields, kind, seq, usec, injected):
+    def _note(
+        self, fields: dict[str, Any], kind: str, seq: int | None, usec: int | None, injected: bool
+    ) -> None:
         if kind == "driver" and not injected and "previous_boot" not in fields:
             self.meta("driver", seq, usec, driver=fields["driver"], gpus=len(host.gpu_addresses()))
-        elif kind == "gpu-lost":
-            # The driver says "fallen off the bus" without an Xid. Once per GPU, and not after 79.
-            if (fields["pci"] and host.short(fields["pci"])) not in self.fallen:
-                fields.update(xid=None, message="", pid=None, process=None, implied_xid=79)
-                self.emit([fields])
+        elif kind == "gpu-lost" and self._gpu_of(fields) not in self.fallen:
+            # "Fallen off the bus" without an Xid: reported once per GPU, and not after Xid 79.
+            fields.update(xid=None, message="", pid=None, process=None, implied_xid=79)
+            self.emit([fields])
         self._learn(fields, injected)
 
-    def line_of(self, fields):
-        """Classified, completed event as the dict that is written."""
+    def line_of(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The dict that is written for an event, after classifying it."""
         fields["driver"] = self.driver
         lost = fields.get("implied_xid")
         if lost:
@@ -152,13 +181,13 @@ class Pipeline:
             fields, when, fields.get("boot", self.boot), fields["seq"], fields["usec"]
         )
 
-    def emit(self, events):
-        """Write events in order, each with `safe` where others are still held back."""
+    def emit(self, events: list[dict[str, Any]]) -> None:
+        """Write events in order, each with `safe` where other events are still held back."""
         for place, fields in enumerate(events):
             plain = fields.get("plain") and len(events) == 1 and self.safe() == fields["seq"]
-            known = self.templates.get((fields["head"], fields["injected"])) if plain else None
-            if known is not None:
-                template, sync = known
+            stored = self.templates.get((fields["head"], fields["injected"])) if plain else None
+            if stored is not None:
+                template, sync = stored
                 unix_us = self.clock.time_of(fields["usec"])
                 self.write(event.fill(template, fields, unix_us), sync)
                 continue
@@ -175,45 +204,46 @@ class Pipeline:
             if plain and not concerns_hooks and fields["xid"] in self.catalogue.plain:
                 self._remember(fields, event.template(line), sync)
 
-    def _remember(self, fields, template, sync):
+    def _remember(self, fields: dict[str, Any], template: list[str], sync: bool) -> None:
         if len(self.templates) >= _MAX_TEMPLATES:
             self.templates.clear()
         self.templates[fields["head"], fields["injected"]] = template, sync
 
-    def meta(self, name, seq, usec, **more):
-        """A line about the monitor itself (`start`, `stop`, `overrun`, `driver`). Not in raw."""
+    def meta(self, name: str, seq: int | None, usec: int | None, **more: Any) -> None:
+        """Write a line about the monitor itself, such as `start` or `overrun`. Not if raw."""
         if not self.raw:
             self.write(self.meta_line(name, seq, usec, **more))
 
-    def meta_line(self, name, seq, usec, **more):
+    def meta_line(self, name: str, seq: int | None, usec: int | None, **more: Any) -> bytes:
         if seq is not None and name != "rotated" and self.safe() != seq:
             more["safe"] = self.safe()
         line = event.record(name, time.time(), self.boot, seq, usec, version=__version__, **more)
         return event.encode(line)
 
-    def held_from(self):
-        """Number of the first record whose event is held back, or None."""
+    def held_from(self) -> int | None:
+        """The number of the first record whose event is held back, or None."""
         held = [n for n in (self.details.held_from(), self.storm.held_from()) if n is not None]
         return min(held) if held else None
 
-    def safe(self):
-        """All records up to this number are in the log, or were none of ours."""
-        if self.details.held or self.storm.held:
-            return self.held_from() - 1
+    def safe(self) -> int:
+        """The events of all records up to this number are in the log."""
+        held = self.held_from() if self.details.held or self.storm.held else None
+        if held is not None:
+            return held - 1
         return -1 if self.handled is None else self.handled
 
-    def due(self, now):
-        """Write what has been held back long enough."""
+    def due(self, now: float) -> None:
+        """Write events that have been held back long enough."""
         for whole in self.details.due(now):
             self.emit(self.storm.add(whole))
         self.emit(self.storm.due(now))
 
-    def next_due(self):
-        """time.monotonic() at which `due` has something to do, or None."""
+    def next_due(self) -> float | None:
+        """time.monotonic() at which to call `due`, or None."""
         times = [t for t in (self.details.next_due(), self.storm.next_due()) if t is not None]
         return min(times) if times else None
 
-    def finish(self):
+    def finish(self) -> None:
         for whole in self.details.flush():
             self.emit(self.storm.add(whole))
         self.emit(self.storm.flush())

@@ -1,25 +1,29 @@
-"""What stands before the kernel's message in an archived line: syslog, journalctl, dmesg, kmsg,
-and what `grep`, `pdsh`, `kubectl logs` and `aws logs tail` put before that.
+"""The prefixes before the message in an archived line: of syslog, journalctl, dmesg and kmsg, and
+those that `grep`, `pdsh`, `kubectl logs` and `aws logs tail` add.
 
-For files only (`replay`, `xid.parse`): the daemon reads records, which need no guessing.
+For files only (`replay`, `xid.parse`): the daemon reads records, whose form is known.
 """
 
-import re
+from __future__ import annotations
 
-from . import journal, lean
+import json
+import re
+from typing import Any
+
+from . import journal
 from .kmsg import unescape
 
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-# Bounded: int() refuses thousands of digits.
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+# Bounded, because int() refuses thousands of digits.
 _KMSG = re.compile(r"(\d{1,9}),(\d{1,20}),(\d{1,20}),[^;]{0,200};")
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
-_BARE_COLOUR = re.compile(r"\[\d{1,2}(?:;\d{1,2}){0,3}m")  # copied from where ESC is not kept
+_BARE_COLOUR = re.compile(r"\[\d{1,2}(?:;\d{1,2}){0,3}m")  # copied from a place that drops ESC
 _QUOTE = re.compile(r"(?:> ?){1,5}")  # an issue, a mail
 _DELTA = r"(?: <[ +.\d]{1,30}>| {0,30})"  # dmesg -d, journalctl -o short-delta
 _KERNEL_TIME = re.compile(r"\[ *(\d{1,12})(?:\.(\d{1,9}))?" + _DELTA + r"\](?:\[ *[TC]\d+\])? ")
 _CALLER = re.compile(r"\[ *[TC]\d+\] ")
 _CTIME = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}" + _DELTA + r"\] ")
-# dmesg -H: the minute, then what has passed since.
+# dmesg -H: the minute, then the time since.
 _HUMAN = re.compile(r"\[(?:[A-Z][a-z]{2} {0,2}\d{1,2} \d\d:\d\d| *\+\d{1,9}\.\d{1,9})\] ")
 _ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)? "
@@ -37,8 +41,8 @@ _HOST = re.compile(
     r"(?:kern\.[a-z]{3,7} )?"  # BusyBox
     r"(?=kernel: |kernel - |kernel\[\d+\]: |\[\d+\] NVRM|\[\d+\] nvidia|\[ *\d+\.\d+\] )"
 )
-# Who collected the line (a file and line number, a host, a pod), at the very beginning only: in
-# the middle such a word is the name of a program that wrote the line itself.
+# The collector of the line (a file and line number, a host, a pod), at the very beginning only:
+# further on, such a word names a program that wrote the line itself.
 _COLLECTED = re.compile(
     r"(?:\[pod/[^\]]{1,300}\] |[A-Za-z0-9/][A-Za-z0-9./_-]{0,254}:(?:\d{1,9}:)? ?)"
     r"(?=\[ *\d+\.\d+|\[[A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ])"
@@ -46,127 +50,131 @@ _COLLECTED = re.compile(
 _TALOS = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9._:-]{0,254}: )?([a-z]{3,8}): {1,8}[a-z]{3,7}: \[(?=\d{4}-\d\d-\d\dT)"
 )
-_CONTAINER = re.compile(r"std(?:out|err) [FP] ")  # Kubernetes' log files
+_CONTAINER = re.compile(r"std(?:out|err) [FP] ")  # log files of Kubernetes
 _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$")
-# A line of `dmesg --json` or `journalctl -o json-pretty`; other JSON is one object a line.
+# A line of `dmesg --json` or `journalctl -o json-pretty`; other JSON has one object per line.
 _JSON_FIELD = re.compile(r'"(?:msg|MESSAGE)" ?: ("(?:[^"\\]|\\.)*"),?$')
 _TAG = re.compile(r"kernel(?:: | - - - |\[\d+\]: )")
 _PID = re.compile(r"\[\d+\] ")
+_json = json.JSONDecoder(strict=False)  # an archive may hold a tab where JSON wants \t
 
 
 class Stripped:
-    """text: the kernel's message. Times and numbers are None where the prefix had none."""
+    """text: the message of the kernel. Times and numbers are None where the prefix has none."""
 
     __slots__ = ("count", "injected", "is_json", "seq", "text", "usec", "when")
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.when = None  # UNIX seconds, only from a time with a zone (or UNIX time)
-        self.usec = None  # microseconds since boot
-        self.seq = None
+        # UNIX seconds, only from a time with a zone (or UNIX time).
+        self.when: float | None = None
+        self.usec: int | None = None  # microseconds since boot
+        self.seq: int | None = None
         self.injected = False
-        self.count = 1  # events that the line stands for
+        self.count = 1  # the number of events that the line represents
         self.is_json = False
 
 
-def strip(line):
-    """One archived line -> Stripped. Takes off what it knows, in the order it can stand there."""
+def strip(line: str) -> Stripped:
+    """One archived line -> Stripped. Removes known prefixes in the order in which they occur."""
     if "\x1b" in line:
         line = _COLOUR.sub("", line)  # dmesg --color=always
     elif "[0m" in line:
         line = _BARE_COLOUR.sub("", line)
     if line.startswith(">"):
-        line = line[_QUOTE.match(line).end() :]
+        line = _QUOTE.sub("", line, count=1)
     if line.lstrip()[:1] in ("{", '"'):
         return _strip_json(line)
-    found = Stripped(line)
+    stripped = Stripped(line)
     match = _KMSG.match(line)
     if match:
-        found.injected = int(match.group(1)) >= 8
-        found.seq, found.usec = int(match.group(2)), int(match.group(3))
-        found.text = unescape(line[match.end() :].encode("utf-8", "replace"))
-        return found
+        stripped.injected = int(match.group(1)) >= 8
+        stripped.seq, stripped.usec = int(match.group(2)), int(match.group(3))
+        stripped.text = unescape(line[match.end() :].encode("utf-8", "replace"))
+        return stripped
     rest = line[8:] if line.startswith("MESSAGE=") else line
     match = _LEVEL.match(rest)
     if match:
-        found.injected = int(match.group(1)) >= 8
+        stripped.injected = int(match.group(1)) >= 8
         rest = rest[match.end() :]
     match = _DECODED.match(rest)
     if match:
-        found.injected = not match.group().startswith("kern")
+        stripped.injected = not match.group().startswith("kern")
         rest = rest[match.end() :]
     match = _TALOS.match(rest)
     if match:
-        found.injected = match.group(1) != "kern"
-        when, _, found.text = rest[match.end() :].partition("]: ")
-        _stamp(when + " ", found)
-        return found
+        stripped.injected = match.group(1) != "kern"
+        when, _, stripped.text = rest[match.end() :].partition("]: ")
+        _stamp(when + " ", stripped)
+        return stripped
     rest = rest[6:] if rest.startswith("[...] ") else rest
     match = _COLLECTED.match(rest)
     rest = rest[match.end() :] if match else rest
-    rest = _host(_stamp(rest, found))
-    found.text = _kernel_time(rest, found)
-    match = _REPEATED.match(found.text)  # rsyslog
+    rest = _host(_stamp(rest, stripped))
+    stripped.text = _kernel_time(rest, stripped)
+    match = _REPEATED.match(stripped.text)  # rsyslog
     if match:
-        found.count, found.text = int(match.group(1)), match.group(2)
-    return found
+        stripped.count, stripped.text = int(match.group(1)), match.group(2)
+    return stripped
 
 
-def _strip_json(line):
+def _strip_json(line: str) -> Stripped:
     """A line of journalctl or dmesg in JSON, of a container's log, or of the event log itself."""
     match = _JSON_FIELD.match(line.lstrip())
     try:
-        row = {"log": lean.loads(match.group(1))} if match else lean.loads(line)
-    except ValueError:
+        row = {"log": _json.decode(match.group(1))} if match else _json.decode(line.strip())
+    except (ValueError, RecursionError):
         row = None
     row = row if isinstance(row, dict) else {}
-    found = Stripped("")
+    stripped = Stripped("")
     if "MESSAGE" in row:
-        found.injected, found.usec, found.text = journal.message(row)
+        stripped.injected, stripped.usec, stripped.text = journal.message(row)
         when = str(row.get("__REALTIME_TIMESTAMP", ""))
         if when.isdigit() and len(when) < 20:
-            found.when = int(when) / 1000000.0
+            stripped.when = int(when) / 1000000.0
     elif isinstance(row.get("raw"), str) and row.get("event") in ("xid", "sxid"):
-        found = _strip_event(row)
+        stripped = _strip_event(row)
     elif isinstance(row.get("log"), str):
-        found = strip(row["log"].rstrip("\n"))
-    found.is_json = True
-    return found
+        stripped = strip(row["log"].rstrip("\n"))
+    stripped.is_json = True
+    return stripped
 
 
-def _strip_event(row):
-    found = Stripped(row["raw"])
-    found.injected = row.get("injected") is True
+def _strip_event(row: dict[str, Any]) -> Stripped:
+    stripped = Stripped(row["raw"])
+    stripped.injected = row.get("injected") is True
     for key, name in (("seq", "seq"), ("monotonic_us", "usec"), ("count", "count")):
         if isinstance(row.get(key), int):
-            setattr(found, name, row[key])
+            setattr(stripped, name, row[key])
     match = _ISO.match(str(row.get("time")) + " ")
-    found.when = _iso_seconds(match) if match and match.group(8) else None
-    return found
+    stripped.when = _iso_seconds(match) if match and match.group(8) else None
+    return stripped
 
 
-def _stamp(rest, found):
+def _stamp(rest: str, stripped: Stripped) -> str:
     match = _ISO.match(rest)
     if match:
         if match.group(8):
-            found.when = _iso_seconds(match)
+            stripped.when = _iso_seconds(match)
         rest = rest[match.end() :]
         match = _CONTAINER.match(rest)
         return rest[match.end() :] if match else rest
     match = _UNIX.match(rest)
     if match:
-        found.when = float(match.group(1))
+        stripped.when = float(match.group(1))
         return rest[match.end() :]
     match = _SYSLOG.match(rest) or _FULL.match(rest) or _CTIME.match(rest) or _HUMAN.match(rest)
     if match:
         return rest[match.end() :]
-    return _kernel_time(rest, found)
+    return _kernel_time(rest, stripped)
 
 
-def _kernel_time(rest, found):
+def _kernel_time(rest: str, stripped: Stripped) -> str:
     match = _KERNEL_TIME.match(rest)
     if match:
-        found.usec = int(match.group(1)) * 1000000 + int((match.group(2) or "0").ljust(6, "0")[:6])
+        stripped.usec = int(match.group(1)) * 1000000 + int(
+            (match.group(2) or "0").ljust(6, "0")[:6]
+        )
         rest = rest[match.end() :]
         match = _CALLER.match(rest)
         if match:
@@ -174,7 +182,7 @@ def _kernel_time(rest, found):
     return rest
 
 
-def _host(rest):
+def _host(rest: str) -> str:
     match = _HOST.match(rest)
     if match:
         rest = rest[match.end() :]
@@ -185,7 +193,7 @@ def _host(rest):
     return rest[match.end() :] if match else rest
 
 
-def _iso_seconds(match):
+def _iso_seconds(match: re.Match[str]) -> float | None:
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     days = _days(year, month, day)
     if days is None:
@@ -198,8 +206,8 @@ def _iso_seconds(match):
     return seconds + float("0." + (match.group(7) or "0"))
 
 
-def _days(year, month, day):
-    """Days since 1970-01-01 (proleptic Gregorian), or None for what is no date we know."""
+def _days(year: int, month: int, day: int) -> int | None:
+    """Days since 1970-01-01 (proleptic Gregorian), or None for an invalid date."""
     if not (1970 <= year <= 9999 and 1 <= month <= 12 and 1 <= day <= 31):
         return None
     import datetime

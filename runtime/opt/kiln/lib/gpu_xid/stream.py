@@ -1,43 +1,49 @@
-"""Archived kernel logs (files, stdin) in, events out: what `replay` and `xid.parse` run."""
+"""Archived kernel logs (files, stdin) to events: used by `replay` and `xid.parse`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 from . import event, host
 from .catalogue import Catalogue
 from .parse import parse_message, set_message_starts
 from .pipeline import messages
-from .prefix import strip
+from .prefix import Stripped, strip
 
-# What may stand between an SXid and its Severity and Data lines: other lines, but not for ever.
+# The most lines that may stand between an SXid and its Severity and Data lines.
 _DETAIL_LINES = 50
-# An archive can hold anything (a disk image, a gigabyte without a newline); a kernel record is
-# under 8 KiB, four times that when each byte of it is escaped.
+# An archive can be anything (a disk image, a gigabyte without a newline); a kernel record has less
+# than 8 KiB, or four times that when each byte is escaped.
 _MAX_LINE = 16384
 _MAX_READ = 65536
 
 
-def events(lines, catalogue=None, notes=False):
+def events(
+    lines: Iterable[str | bytes] | BinaryIO, catalogue: Catalogue | None = None, notes: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yield one dict per Xid or SXid of the lines (text or bytes) or of a binary file, in order.
 
-    Keys as in the event log, plus `message` (the text behind code, pid and process). `time`,
-    `seq` and `monotonic_us` are None where the line does not say them. An SXid comes with its
-    Severity and Data lines in `detail`; an indented line belongs to the event before it.
+    Keys as in the event log, plus `message` (the text after code, pid and process). `time`, `seq`
+    and `monotonic_us` are None where the line lacks them. The Severity and Data lines of an SXid
+    are in `detail`; an indented line belongs to the event before it.
     notes: also yield `gpu-lost` (fallen off the bus without an Xid), `uuid` and `driver`.
-    Never raises for what the lines hold, and never holds more of a file than a long line.
+    Never raises for the content of lines, and never holds more of a file than a long line.
     """
     catalogue = catalogue or Catalogue()
     set_message_starts(catalogue.entry("message starts") or ())
     state = _State(catalogue)
     for number, text in enumerate(_texts(lines), 1):
-        for found in state.take(number, text.strip("\r\n")[:_MAX_LINE], notes):
-            yield found
-    for found in state.flush():
-        yield found
+        yield from state.take(number, text.strip("\r\n")[:_MAX_LINE], notes)
+    yield from state.flush()
 
 
-def _texts(lines):
-    """Lines as text. PowerShell's `>` writes UTF-16: ASCII with a NUL in between."""
+def _texts(lines: Iterable[str | bytes] | BinaryIO) -> Iterator[str]:
+    """Lines as text. UTF-16, which `>` of PowerShell writes, is ASCII with NULs in between."""
     marks = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
     utf16 = False
-    for number, line in enumerate(_cut(lines) if hasattr(lines, "readline") else lines):
+    readline = getattr(lines, "readline", None)
+    for number, line in enumerate(_cut(readline) if readline else lines):
         if not isinstance(line, bytes):
             yield line
             continue
@@ -48,33 +54,33 @@ def _texts(lines):
         yield (data.replace(b"\0", b"") if utf16 else data).decode("utf-8", "replace")
 
 
-def _cut(file):
-    """The lines of a binary file; of a line that is none of the kernel's only the beginning."""
+def _cut(readline: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The lines of a binary file; of lines longer than any kernel line, only the beginning."""
     while True:
-        line = file.readline(_MAX_READ)
+        line = readline(_MAX_READ)
         if not line:
             return
         yield line
         while len(line) == _MAX_READ and line[-1:] != b"\n":
-            line = file.readline(_MAX_READ)
+            line = readline(_MAX_READ)
 
 
 class _State:
-    def __init__(self, catalogue):
+    def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
         self.gpus = host.Gpus(())
-        self.driver = None
-        self.waiting = []  # (line number, event): held for lines that belong to it
+        self.driver: str | None = None
+        # (line number, event), held for lines that belong to the event.
+        self.waiting: list[tuple[int, dict[str, Any]]] = []
 
-    def take(self, number, text, notes):
+    def take(self, number: int, text: str, notes: bool) -> Iterator[dict[str, Any]]:
         if text[:1] in (" ", "\t"):
             text = text.strip()
             if self.continues(number, text):
                 return
         out = self.release(number)
         if "Xid" not in text and "NVRM" not in text:
-            for found in out:
-                yield found
+            yield from out
             return
         stripped = strip(text)
         for fields in messages(stripped.text):
@@ -82,7 +88,7 @@ class _State:
             if kind == "sxid-detail":
                 self.detail(fields)
             elif kind in ("xid", "sxid"):
-                # What follows a JSON line can be no continuation of the kernel's.
+                # A line after a JSON line cannot be a continuation by the kernel.
                 at = number - 1 if stripped.is_json else number
                 self.waiting.append((at, self.event_of(fields, stripped)))
             else:
@@ -93,11 +99,10 @@ class _State:
                 if notes:
                     fields["event"] = fields.pop("kind")
                     out.append(fields)
-        for found in out:
-            yield found
+        yield from out
 
-    def continues(self, number, text):
-        """Add an indented line to the event just before it, unless it is an event of its own."""
+    def continues(self, number: int, text: str) -> bool:
+        """Add an indented line to the event just before it, unless it is itself an event."""
         if not self.waiting or self.waiting[-1][0] != number - 1:
             return False
         last = self.waiting[-1][1]
@@ -108,36 +113,36 @@ class _State:
         self.waiting[-1] = (number, last)
         return True
 
-    def event_of(self, fields, stripped):
+    def event_of(self, fields: dict[str, Any], stripped: Stripped) -> dict[str, Any]:
         fields["injected"] = stripped.injected
         fields["driver"] = self.driver
         fields["count"] = stripped.count if stripped.count > 1 else None
         self.catalogue.classify(fields, self.driver)
         self.gpus.add_to(fields)
-        found = event.gpu_event(fields, stripped.when or 0, None, stripped.seq, stripped.usec)
+        line = event.gpu_event(fields, stripped.when or 0, None, stripped.seq, stripped.usec)
         if stripped.when is None:
-            found["time"] = None
-        found["message"] = fields["message"]
-        return found
+            line["time"] = None
+        line["message"] = fields["message"]
+        return line
 
-    def detail(self, fields):
-        for _, found in self.waiting:
-            if all(found.get(key) == fields[key] for key in ("sxid", "pci", "nvswitch")):
-                found.setdefault("detail", []).append(fields["message"])
+    def detail(self, fields: dict[str, Any]) -> None:
+        for _, line in self.waiting:
+            if all(line.get(key) == fields[key] for key in ("sxid", "pci", "nvswitch")):
+                line.setdefault("detail", []).append(fields["message"])
                 return
 
-    def release(self, number):
-        """Events that no later line can add to any more. Order is kept."""
+    def release(self, number: int) -> list[dict[str, Any]]:
+        """Events to which no later line can belong, in order."""
         out = []
         while self.waiting:
-            at, found = self.waiting[0]
-            complete = found["sxid"] is None or len(found.get("detail", ())) >= 2
+            at, line = self.waiting[0]
+            complete = line["sxid"] is None or len(line.get("detail", ())) >= 2
             if at >= number or not (complete or number - at > _DETAIL_LINES):
                 break
             out.append(self.waiting.pop(0)[1])
         return out
 
-    def flush(self):
-        out = [found for _, found in self.waiting]
+    def flush(self) -> list[dict[str, Any]]:
+        out = [line for _, line in self.waiting]
         self.waiting = []
         return out
