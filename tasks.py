@@ -19,6 +19,7 @@ ns = Collection(
     devel.tasks.test,
     devel.tasks.lint,
     devel.tasks.bench,
+    devel.tasks.generate,
 )
 for name, module in {"lab": lab, "xid": xid, "mig": mig, "telemetry": telemetry}.items():
     ns.add_collection(Collection.from_module(module, name=name))

@@ -36,3 +36,11 @@ def bench(c: Context, what: str = "pipeline", json: bool = False) -> int:
     from devel import bench as benches
 
     return benches.run(what, as_json=json)
+
+
+@task(help={"check": "write nothing; fail if what is committed is stale"})
+def generate(c: Context, check: bool = False) -> int:
+    """Write everything generated that is committed: schemas, policy, catalogues, packer/."""
+    from devel import generate as generators
+
+    return generators.generate(check_only=check)

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
 
 FILES = Path(__file__).resolve().parent / "basefiles"
@@ -25,14 +26,18 @@ def ids() -> list[str]:
 
 
 def spec(distro_id: str) -> dict[str, Any]:
-    """A distribution's entry; KilnError when there is none of that name."""
+    """A distribution's entry, with what is known of it; KilnError when there is none."""
     distros: dict[str, dict[str, Any]] = _file()["distros"]
     if distro_id not in distros:
         raise KilnError(
             f"the lab has no base for distribution {distro_id!r}",
             hint=did_you_mean(distro_id, distros),
         )
-    return distros[distro_id]
+    known = facts.distro(distro_id)
+    entry = {**{key: known[key] for key in ("name", "family", "ssh_user")}, **distros[distro_id]}
+    if entry["family"] == "al":
+        entry["os_release"] = {**entry["os_release"], "SUPPORT_END": known["end_of_life"]}
+    return entry
 
 
 def tree() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Composed from the facts, not recorded: addresses are invented, ids and counts are the type's. A
 guest lays its tree out with basefiles/common/usr/lib/kiln-lab-pci/pci-tree, from the table that
-`python -m lab.pci` writes beside it.
+`./invoke generate` writes beside it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,3 @@ def table() -> str:
     """The devices of every instance type, as JSON."""
     lines = (f"{json.dumps(name)}: {json.dumps(devices(name))}" for name in instances())
     return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-if __name__ == "__main__":
-    TABLE.write_text(table())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from kiln.base.findings import Place
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,38 @@ class Volume:
 
 @dataclass(frozen=True)
 class Row:
-    """Where in the matrix a recipe comes from, for messages."""
+    """Where in the matrix a recipe comes from, for messages.
+
+    `origins` maps a field of the recipe to the place of its value: in the row, in its stack, in
+    `defaults`, or in `distros`. A field that stands nowhere is not in it.
+    """
 
     file: str
     line: int
     index: int
+    column: int | None = None
+    origins: Mapping[str, Place] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> Place:
+        """The row itself."""
+        return Place(self.file, self.line, self.column, f"amis.{self.index}")
+
+    def without(self, *names: str) -> Row:
+        """The same row when these fields are said elsewhere, such as on the command line."""
+        origins = {name: place for name, place in self.origins.items() if name not in names}
+        return replace(self, origins=origins)
+
+    def has(self, name: str) -> bool:
+        """Does the row itself, and no stack or default, say this field?"""
+        return name in self.origins and self.origins[name].path.startswith(f"amis.{self.index}.")
+
+    def place_of(self, *names: str) -> Place:
+        """Where a finding on these fields belongs: at what the row itself says, since stack and
+        defaults serve other rows too; else at the first that stands anywhere; else at the row."""
+        known = [name for name in names if name in self.origins]
+        own = [name for name in known if self.has(name)]
+        return self.origins[(own or known)[0]] if known else self.place
 
 
 @dataclass(frozen=True)
@@ -107,8 +137,9 @@ class Recipe:
         return self.driver.split(".", 1)[0]
 
     def as_json(self) -> dict[str, Any]:
-        """The recipe as plain data."""
-        return asdict(self)
+        """The recipe as plain data; of its row only where that stands."""
+        row = {"file": self.row.file, "line": self.row.line, "index": self.row.index}
+        return {**asdict(replace(self, row=Row("", 0, 0))), "row": row}
 
     def digest(self, files: dict[str, bytes] | None = None) -> str:
         """SHA-256 over the recipe and the files it bakes in, as hex.

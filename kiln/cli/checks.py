@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import shutil
+import sys
 from typing import Any
 
-from kiln.base.errors import KilnError
+from kiln.base import vocabulary
+from kiln.base.errors import BAD_INPUT, KilnError
+from kiln.base.findings import Finding, Place, errors, gravest_last
 from kiln.compat import engine
 from kiln.matrix import load
 
@@ -27,26 +30,26 @@ def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
         _versions(asked)
         return engine.check_combination(**asked, strict=strict)  # type: ignore[arg-type]
     recipes = load.load_recipes()
-    found = [one.as_json() for one in engine.check_matrix(recipes, strict=strict)]
+    findings = [finding.as_json() for finding in engine.check_matrix(recipes, strict=strict)]
     types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
-    return {"amis": len(recipes), "findings": found, "instance_types": types}
+    return {"amis": len(recipes), "findings": findings, "instance_types": types}
 
 
 # What the versions on the command line look like, with an example.
-_SHAPES = {
-    "driver": (r"[0-9]{3}(\.[0-9]+)+", "580.178.04"),
-    "cuda": (r"[0-9]+\.[0-9]+(\.[0-9]+)?", "13.0.2"),
-    "nccl": (r"[0-9]+\.[0-9]+\.[0-9]+", "2.28.9"),
-    "efa": (r"[0-9]+\.[0-9]+\.[0-9]+", "1.51.0"),
-    "kubernetes": (r"[0-9]+\.[0-9]+", "1.35"),
-    "parallelcluster": (r"[0-9]+\.[0-9]+\.[0-9]+", "3.16.3"),
+_VERSIONS = {
+    "driver": (vocabulary.DRIVER, "580.178.04"),
+    "cuda": (vocabulary.SERIES_OR_RELEASE, "13.0.2"),
+    "nccl": (vocabulary.RELEASE, "2.28.9"),
+    "efa": (vocabulary.RELEASE, "1.51.0"),
+    "kubernetes": (vocabulary.KUBERNETES, "1.35"),
+    "parallelcluster": (vocabulary.RELEASE, "3.16.3"),
 }
 _OF_FLAVOR = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
 
 
 def _versions(asked: dict[str, str]) -> None:
     """Raises KilnError for what is no whole version, and for that of a flavour not asked for."""
-    for name, (shape, example) in _SHAPES.items():
+    for name, (form, example) in _VERSIONS.items():
         value = asked.get(name)
         flavor = _OF_FLAVOR.get(name)
         if value is None:
@@ -56,7 +59,7 @@ def _versions(asked: dict[str, str]) -> None:
                 f"--{name} says something about flavour {flavor} only",
                 hint=f"add --flavor {flavor}, or leave --{name} out",
             )
-        if re.fullmatch(shape, value) or (value == engine.LATEST and not flavor):
+        if form.fits(value) or (value == engine.LATEST and not flavor):
             continue
         meant = engine.meant(name, value)
         raise KilnError(
@@ -65,22 +68,29 @@ def _versions(asked: dict[str, str]) -> None:
         )
 
 
-def as_text(answer: dict[str, Any]) -> str:
-    """The findings for a person, errors last so that they are seen."""
-    from kiln.base.findings import Finding
+def as_text(answer: dict[str, Any], width: int | None = None) -> str:
+    """The findings for a person, one paragraph each, errors last.
 
-    found = sorted((Finding(**one) for one in answer["findings"]), key=lambda one: one.level[::-1])
-    count = sum(one.level == "error" for one in found)
-    lines = [str(one) for one in found]
+    `width` is the terminal's, in columns; a pipe gets lines that are not folded.
+    """
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    findings = gravest_last(Finding(**_places(entry)) for entry in answer["findings"])
+    count = len(errors(findings))
+    lines = [f"{finding.text(width) if width else finding}\n" for finding in findings]
     subject = f"{answer['amis']} AMIs" if "amis" in answer else "this combination"
     verdict = "cannot work" if count else "valid"
-    warnings = len(found) - count
-    lines.append(f"{subject}: {verdict} ({count} errors, {warnings} warnings)")
+    lines.append(f"{subject}: {verdict} ({count} errors, {len(findings) - count} warnings)")
     if answer["instance_types"] and "amis" not in answer:
         lines.append(f"serves: {', '.join(answer['instance_types'])}")
     return "\n".join(lines)
 
 
+def _places(entry: dict[str, Any]) -> dict[str, Any]:
+    also_at = tuple(Place(**place) for place in entry["also_at"])
+    return {**entry, "rows": tuple(entry["rows"]), "also_at": also_at}
+
+
 def exit_code(answer: dict[str, Any]) -> int:
-    """1 when anything is an error."""
-    return int(any(one["level"] == "error" for one in answer["findings"]))
+    """2 when anything is an error: the matrix, or the combination, is invalid input."""
+    return BAD_INPUT if any(entry["level"] == "error" for entry in answer["findings"]) else 0

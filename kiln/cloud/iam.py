@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any
 
 import yaml
 
+from kiln.base import tags
 from kiln.base.paths import KNOWLEDGE, ROOT
 
 POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 SERVICES = ("ec2", "ssm", "sts")
-_RUN_ID = "kiln:run-id"
 
 
 @cache
@@ -73,9 +72,9 @@ def _statement(entry: dict[str, Any]) -> dict[str, Any]:
     }
     only = entry.get("only")
     if only == "new_of_a_run":
-        statement["Condition"] = {"Null": {f"aws:RequestTag/{_RUN_ID}": "false"}}
+        statement["Condition"] = {"Null": {f"aws:RequestTag/{tags.RUN_ID}": "false"}}
     elif only == "of_a_run":
-        statement["Condition"] = {"Null": {f"aws:ResourceTag/{_RUN_ID}": "false"}}
+        statement["Condition"] = {"Null": {f"aws:ResourceTag/{tags.RUN_ID}": "false"}}
     elif only == "at_creation":
         statement["Condition"] = {"StringEquals": {"ec2:CreateAction": entry["creating"]}}
     return statement
@@ -120,7 +119,3 @@ def _waiters(session: Any, service: str) -> dict[str, Any]:
     except UnknownServiceError:
         return {}
     return dict(loaded["waiters"])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(text())

@@ -69,7 +69,10 @@ def _describe(recipe: Recipe, target: Target, **query: object) -> list[dict[str,
 
 
 def _not_found(recipe: Recipe, target: Target, why: str) -> Exception:
-    hint = f"see `source` of distro {recipe.distro.id} in {recipe.row.file}"
+    hint = (
+        f"see `parents` of {recipe.distro.id} in kiln/facts/knowledge/distros.yaml; `distros` in "
+        f"{recipe.row.file} may replace it"
+    )
     if target.missing_parent_hint:
         hint += f"; {target.missing_parent_hint}"
     return operation_failed(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.tags import RUN_ID
 from kiln.cloud import aws
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
@@ -18,7 +19,6 @@ from kiln.cloud.target import Target
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
-RUN_TAG = "kiln:run-id"
 # Seconds; EC2 says nothing of how long a termination may take, minutes are usual.
 _TERMINATE_TIMEOUT = 600
 
@@ -135,7 +135,7 @@ def forget_key(run: Run) -> None:
 
 def tags(run_id: str, **more: str) -> list[Any]:
     """EC2 tags with the run's id first."""
-    return [{"Key": RUN_TAG, "Value": run_id}, *({"Key": k, "Value": v} for k, v in more.items())]
+    return [{"Key": RUN_ID, "Value": run_id}, *({"Key": k, "Value": v} for k, v in more.items())]
 
 
 def ended_by_ec2(target: Target, run_id: str) -> list[str]:
@@ -164,7 +164,7 @@ def _tagged(kind: Any, run: Run) -> Any:
 
 
 def _mine(run_id: str) -> list[Any]:
-    return [{"Name": f"tag:{RUN_TAG}", "Values": [run_id]}]
+    return [{"Name": f"tag:{RUN_ID}", "Values": [run_id]}]
 
 
 def _alive(client: EC2Client, run_id: str) -> Iterable[Any]:
@@ -296,7 +296,7 @@ def _delete(client: EC2Client, thing: Thing) -> None:
 
 
 def _is_tagged(found: Any, run_id: str) -> bool:
-    return {"Key": RUN_TAG, "Value": run_id} in found.get("Tags", [])
+    return {"Key": RUN_ID, "Value": run_id} in found.get("Tags", [])
 
 
 def _vpc(client: EC2Client, subnet_id: str | None) -> str:

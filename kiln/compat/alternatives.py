@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from kiln import facts
-from kiln.base import versions
+from kiln.base import versions, vocabulary
 from kiln.compat.judge import Clash, clashes
 from kiln.compat.rules.combination import Combination
 from kiln.facts import table
@@ -36,20 +36,20 @@ Rebuild = Callable[[Change], Combination]
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Changes that mend a clash, the best of each field. `whole`: nothing else is broken then."""
+    """Changes that resolve a clash, the best of each field. `whole`: no other clash is left."""
 
     changes: tuple[Change, ...] = ()
     whole: bool = False
 
     def __str__(self) -> str:
         shown = ", or ".join(_shown(change) for change in self.changes)
-        return f"{'nearest that works' if self.whole else 'mends this one'}: {shown}"
+        return f"{'nearest that works' if self.whole else 'resolves this one'}: {shown}"
 
 
 def suggest(
     combination: Combination, clash: Clash, rebuild: Rebuild | None = None
 ) -> Suggestion | None:
-    """Changes that mend a clash and break nothing else; None when there is none.
+    """Changes that resolve a clash and break nothing else; None when there is none.
 
     Best is: fewest warnings left, then nearest to what was asked. Two fields are changed
     together only when no single one helps. `rebuild` makes the combination of a change where
@@ -69,9 +69,9 @@ def suggest(
         for name in moves
         if (best := best_of([{name: value} for value in _near(combination, name)]))
     ]
-    # What mends everything comes alone; with several clashes a part may be all one field can do.
-    if mending := [change for change in singles if whole(change)]:
-        return Suggestion(tuple(mending), whole=True)
+    # A change that resolves everything comes alone; with several clashes one field may do a part.
+    if resolving := [change for change in singles if whole(change)]:
+        return Suggestion(tuple(resolving), whole=True)
     if singles:
         return Suggestion(tuple(singles))
     for one, other in combinations(moves, 2):
@@ -160,15 +160,16 @@ def _distros(c: Combination) -> list[str]:
     flavors = table("distros")["flavors"]
     there = flavors[c.flavor]["os"] if c.flavor in flavors else table("distros")["distros"]
     judged = [name for name in there if "kernels" in facts.distro(name)]
-    return [name for name in judged if name[:2] == c.distro[:2]] or judged
+    relatives = facts.relatives(c.distro)
+    return [name for name in judged if name in relatives] or judged
 
 
 _CANDIDATES: dict[str, Callable[[Combination], list[Any]]] = {
     "driver": _drivers,
     "cuda": lambda _: list(table("cuda")["releases"]),
     "kernel": _kernels,
-    "kernel_module": lambda _: ["open", "proprietary", "both"],
-    "driver_source": lambda _: ["distro", "runfile", "repo"],
+    "kernel_module": lambda _: list(vocabulary.KERNEL_MODULES),
+    "driver_source": lambda _: list(vocabulary.DRIVER_SOURCES),
     # Those of which it is known what CUDA they are for.
     "nccl": lambda _: [one for one, entry in table("nccl")["versions"].items() if entry["cuda"]],
     "efa": lambda _: list(table("efa")["releases"]),
@@ -177,5 +178,5 @@ _CANDIDATES: dict[str, Callable[[Combination], list[Any]]] = {
     "kubernetes": lambda _: list(table("distros")["flavors"]["eks"]["kubernetes"]),
     "parallelcluster": lambda _: list(table("distros")["flavors"]["parallelcluster"]["brings"]),
     "distro": _distros,
-    "arch": lambda _: ["x86_64", "arm64"],
+    "arch": lambda _: list(vocabulary.ARCHES),
 }

@@ -9,58 +9,66 @@ from datetime import date
 from typing import Any
 
 from kiln import components, facts
-from kiln.base import versions
+from kiln.base import versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
-from kiln.base.findings import Finding, Level, errors
+from kiln.base.findings import Finding, Level, by_cause, errors
 from kiln.base.recipe import Recipe
 from kiln.compat import trust
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, of_recipe
 from kiln.compat.rules.driver import meant as meant_driver
+from kiln.compat.rules.registry import Rule
 from kiln.components import environment
 
 LATEST = "latest"
 _CHOICES = {
-    "arch": ("x86_64", "arm64"),
-    "flavor": ("base", "eks", "ecs", "parallelcluster"),
-    "kernel_module": ("proprietary", "open", "both"),
-    "driver_source": ("runfile", "repo", "distro"),
+    "arch": vocabulary.ARCHES,
+    "flavor": vocabulary.FLAVORS,
+    "kernel_module": vocabulary.KERNEL_MODULES,
+    "driver_source": vocabulary.DRIVER_SOURCES,
 }
-# Becomes an error with `strict`: such a stack runs, but nobody mends it any more.
+# An error with `strict`: such a stack runs, but gets no fixes.
 _STRICT = {"DRV-EOL"}
 
 
 def check(
     recipe: Recipe, *, today: date | None = None, strict: bool = False, **more: Any
 ) -> list[Finding]:
-    """The findings on one recipe, in the order of the rules.
+    """The findings on one recipe, in the order of the rules, each at the value it is about.
 
     `more` says what a recipe has no field for (see `Combination`), such as `mig=("1g.5gb",)`.
     Raises KilnError (exit code 2) when a target is no GPU instance type.
     """
-    place = f"{recipe.row.file}:{recipe.row.line}: "
     day = today or date.today()
     try:
-        combination = of_recipe(recipe, day, **more)
         facts.distro(recipe.distro.id)
     except KilnError as error:
-        raise KilnError(place + error.message, hint=error.hint) from None
+        raise KilnError(
+            f"{recipe.row.place_of('distro')}: {error.message}", hint=error.hint
+        ) from None
+    try:
+        combination = of_recipe(recipe, day, **more)
+    except KilnError as error:
+        raise KilnError(
+            f"{recipe.row.place_of('target_instance_types')}: {error.message}", hint=error.hint
+        ) from None
 
     def changed(change: dict[str, Any]) -> Combination:
-        if "distro" in change:  # the row's distro is more than a name: its rules only
-            return replace(combination, packages=(), downloads=(), **change)
+        if "distro" in change:  # packages and repository are those of the row's distribution
+            return replace(combination, cuda_repo=None, packages=(), downloads=(), **change)
         return of_recipe(replace(recipe, **change), day, **more)
 
     findings = [
-        *_findings(combination, strict, changed),
-        *_telemetry(recipe),
-        *trust.findings(recipe),
+        finding.at(recipe.row.place_of(*rule.about))
+        for rule, finding in _findings(combination, strict, changed)
     ]
-    row = recipe.row
-    placed = [replace(one, row=recipe.name, file=row.file, line=row.line) for one in findings]
+    findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
+    findings += trust.findings(recipe)
     # Components can be filled in only for a combination that the rules accept.
-    return placed if errors(placed) else [*placed, *_environment(recipe)]
+    if not errors(findings):
+        findings += _environment(recipe)
+    return [replace(finding, rows=(recipe.name,)) for finding in dict.fromkeys(findings)]
 
 
 def _environment(recipe: Recipe) -> list[Finding]:
@@ -73,10 +81,10 @@ def _environment(recipe: Recipe) -> list[Finding]:
             step = components.get(name).for_recipe(recipe)
         except KilnError as error:
             finding = Finding("error", environment.RULE, error.message, error.hint)
-            findings.append(replace(finding, file=recipe.row.file, line=recipe.row.line))
+            findings.append(finding.at(recipe.row.place_of()))
             continue
         findings += environment.problems(name, environment.given(step))
-    return [replace(finding, row=recipe.name) for finding in findings]
+    return findings
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:
@@ -85,24 +93,31 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
         return []
     from kiln.telemetry import Telemetry, problems
 
-    found = problems(
-        Telemetry(**recipe.telemetry),
-        recipe.driver,
-        recipe.cloudwatch_agent,
-        mig=recipe.mig_config not in (None, "all-disabled"),
-        exporter="dcgm-exporter" in recipe.components,
-    )
     return [
-        Finding(one.level, one.rule, one.message, one.hint, source="docs/telemetry-cloudwatch.md")
-        for one in found
+        Finding(
+            problem.level,
+            problem.rule,
+            problem.message,
+            problem.hint,
+            source="docs/telemetry-cloudwatch.md",
+        )
+        for problem in problems(
+            Telemetry(**recipe.telemetry),
+            recipe.driver,
+            recipe.cloudwatch_agent,
+            mig=recipe.mig_config not in (None, "all-disabled"),
+            exporter="dcgm-exporter" in recipe.components,
+        )
     ]
 
 
 def check_matrix(
     recipes: Iterable[Recipe], *, today: date | None = None, strict: bool = False
 ) -> list[Finding]:
-    """The findings on all recipes, in the order of the matrix."""
-    return [finding for recipe in recipes for finding in check(recipe, today=today, strict=strict)]
+    """The findings on all recipes, each cause once, in the order of the matrix."""
+    return by_cause(
+        finding for recipe in recipes for finding in check(recipe, today=today, strict=strict)
+    )
 
 
 def check_combination(
@@ -141,7 +156,7 @@ def check_combination(
         companions=tuple(companions.items()),
         **{name: value for name, value in given.items() if value != LATEST},
     )
-    findings = _findings(combination, strict)
+    findings = dict.fromkeys(finding for _, finding in _findings(combination, strict))
     return {
         "findings": [finding.as_json() for finding in findings],
         "instance_types": serves(combination),
@@ -179,7 +194,7 @@ def _known_fields(given: dict[str, Any]) -> None:
     known = {field.name for field in fields(Combination)}
     for name, value in given.items():
         if name not in known:
-            raise KilnError(f"{name} is nothing `check` knows", hint=did_you_mean(name, known))
+            raise KilnError(f"`check` has no field {name}", hint=did_you_mean(name, known))
         if name in _CHOICES and value not in _CHOICES[name]:
             raise KilnError(
                 f"{name.replace('_', '-')} {value} does not exist",
@@ -189,16 +204,16 @@ def _known_fields(given: dict[str, Any]) -> None:
 
 def _findings(
     combination: Combination, strict: bool, rebuild: Rebuild | None = None
-) -> list[Finding]:
-    found = clashes(combination)
-    ways = [suggest(combination, clash, rebuild) if clash.blocks else None for clash in found]
-    # Where no single way out leaves nothing broken, one of them all together may.
+) -> list[tuple[Rule, Finding]]:
+    against = clashes(combination)
+    ways = [suggest(combination, clash, rebuild) if clash.blocks else None for clash in against]
+    # If no single change resolves every clash, a combination of changes may.
     partial = any(way and not way.whole for way in ways)
     everything = together(combination, rebuild) if partial else None
-    findings = [
-        _finding(clash, strict, way, everything) for clash, way in zip(found, ways, strict=True)
+    return [
+        (clash.rule, _finding(clash, strict, way, everything))
+        for clash, way in zip(against, ways, strict=True)
     ]
-    return list(dict.fromkeys(findings))
 
 
 def _finding(clash: Clash, strict: bool, way: Suggestion | None, everything: str | None) -> Finding:
@@ -212,6 +227,7 @@ def _finding(clash: Clash, strict: bool, way: Suggestion | None, everything: str
         rule=clash.rule.id,
         message=clash.verdict.message,
         hint="; ".join(hints),
+        why=clash.verdict.why,
         source=clash.rule.source + ("" if clash.certain else " (unconfirmed)"),
     )
 

@@ -28,7 +28,7 @@ class Clash:
     @property
     def certain(self) -> bool:
         """Do confirmed facts stand behind it?"""
-        return not self.verdict.unsure and self.rule.confirmed
+        return self.rule.confirmed and not self.verdict.unsure
 
 
 def clashes(combination: Combination) -> list[Clash]:

@@ -22,10 +22,16 @@ LOCK = ROOT / "amis.lock.yaml"
 
 def findings(recipe: Recipe) -> list[Finding]:
     """A warning for each unconfirmed key and hash of the recipe's components, in bake order."""
-    return list(_findings(recipe))
+    return [finding.at(recipe.row.place_of(*_fields(name))) for name, finding in _findings(recipe)]
 
 
-def _findings(recipe: Recipe) -> Iterator[Finding]:
+def _fields(component: str) -> tuple[str, ...]:
+    """The field of a recipe that asks for the component; none for what is on every image."""
+    needs = components.get(component).needs
+    return (needs or "driver",) if needs or component.startswith("nvidia-") else ()
+
+
+def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     for name in recipe.components:
         try:
             component = components.get(name).for_recipe(recipe)
@@ -33,26 +39,30 @@ def _findings(recipe: Recipe) -> Iterator[Finding]:
             continue
         for key in _used_keys(component, recipe):
             if not key.confirmed:
-                yield Finding(
+                finding = Finding(
                     "warning",
                     "KEY-UNCONFIRMED",
-                    f"{name} trusts a signing key that fewer than two independent sources confirm: "
-                    f"{key.fingerprint} ({key.signs})",
+                    f"{name} trusts a signing key that is not confirmed: {key.fingerprint}",
+                    why=f"fewer than two independent sources show it; it signs {key.signs}",
                     hint=f"compare it with the vendor's own statement, then name two sources under "
                     f"{key.name} in kiln/facts/knowledge/keys.yaml; or leave {name} out",
                     source="; ".join(key.sources),
                 )
+                yield name, finding
         for download in component.downloads:
             source = _unconfirmed_hash(download.url)
             if source is not None:
-                yield Finding(
+                finding = Finding(
                     "warning",
                     "HASH-UNCONFIRMED",
-                    f"{name} downloads a file whose locked hash nobody confirmed: {download.url}",
+                    f"{name} downloads {download.url.split('/')[-1]}, whose locked hash is not "
+                    "confirmed",
+                    why=f"nobody compared the hash of {download.url} with the vendor's file",
                     hint="compare amis.lock.yaml with the source; a bake on AWS that downloads it "
                     "confirms it too",
                     source=source,
                 )
+                yield name, finding
 
 
 def _unconfirmed_hash(url: str) -> str | None:

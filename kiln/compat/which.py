@@ -34,13 +34,13 @@ def which(
         found = [clash for clash in clashes(on_target) if not clash.rule.spare]
         against = [clash for clash in found if clash.blocks]
         if against:
-            reasons = [clash.verdict.message for clash in against]
+            reasons = [clash.verdict.whole for clash in against]
             does_not.append({"row": recipe.name, "reasons": list(dict.fromkeys(reasons))})
         else:
             entry = {
                 "row": recipe.name,
                 "reasons": _reasons(on_target, target),
-                "warnings": [clash.verdict.message for clash in found],
+                "warnings": [clash.verdict.whole for clash in found],
             }
             serves.append((_rank(on_target, target, found), entry))
     return {

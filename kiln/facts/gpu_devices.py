@@ -1,7 +1,7 @@
 """The facts `kiln-gpu-boot` ships with: which PCI device needs which kernel module and services.
 
 `runtime/opt/kiln/lib/gpu_boot/devices.json` is made from `knowledge/instances.yaml`:
-`python -m kiln.facts.gpu_devices` writes it anew.
+`./invoke generate` writes it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,3 @@ def _needs(entry: InstanceType) -> str:
 def text() -> str:
     """The file's content."""
     return json.dumps(devices(), indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(text())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from kiln import facts
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 
 
 def instance_type(flag: str, value: str | None) -> None:
     """Raises KilnError (exit code 2) for what cannot be an instance type, with a GPU or without."""
-    if value is not None and not re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", value):
+    if value is not None and not vocabulary.INSTANCE_TYPE.fits(value):
         shown = f"--{flag.replace('_', '-')} {value} is not an instance type such as g4dn.xlarge"
         try:
             facts.instance(value)

@@ -6,13 +6,16 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from kiln import components
+from kiln import components, facts
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.located import Located, load
+from kiln.base.findings import Place
+from kiln.base.located import Located, Path_, load
 from kiln.base.paths import matrix_file
 from kiln.base.recipe import Distro, Recipe, Row, SourceAmi, Volume
+from kiln.base.vocabulary import DEB_ARCH
 from kiln.facts import table
 from kiln.matrix.schema import (
+    DistroModel,
     MatrixModel,
     RowModel,
     SourceAmiModel,
@@ -35,10 +38,10 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
     path = path or matrix_file()
     document = load(path)
     model = validated(document)
-    mistakes = _bad_repositories(document, model)
+    mistakes = _bad_distros(document, model)
     recipes: list[Recipe] = []
     for index, row in enumerate(model.amis):
-        here: tuple[str | int, ...] = ("amis", index)
+        here: Path_ = ("amis", index)
         wrong = _bad_references(document, model, row, here)
         mistakes += wrong
         if not wrong:
@@ -53,25 +56,33 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
     return recipes
 
 
-def _bad_repositories(document: Located, model: MatrixModel) -> list[str]:
-    known = table("cuda")["repos"]
-    return [
-        f"{document.at(('distros', name, 'cuda_repo'))}: NVIDIA has no repository "
-        f"{distro.cuda_repo!r}: {did_you_mean(distro.cuda_repo, known)} A new one is an entry in "
-        "kiln/facts/knowledge/cuda.yaml."
-        for name, distro in model.distros.items()
-        if distro.cuda_repo not in known
-    ]
-
-
-def _bad_references(
-    document: Located, model: MatrixModel, row: RowModel, here: tuple[str | int, ...]
-) -> list[str]:
+def _bad_distros(document: Located, model: MatrixModel) -> list[str]:
+    repositories = table("cuda")["repos"]
+    known = facts.distro_names(with_parents=True)
     wrong = []
-    if row.distro not in model.distros:
+    for name, override in model.distros.items():
+        if name not in known:
+            wrong.append(
+                f"{document.at_key(('distros', name))}: AMI Kiln knows no distribution {name!r}: "
+                + did_you_mean(name, known)
+                + " A new one is an entry in kiln/facts/knowledge/distros.yaml."
+            )
+        if override.cuda_repo is not None and override.cuda_repo not in repositories:
+            wrong.append(
+                f"{document.at(('distros', name, 'cuda_repo'))}: NVIDIA has no repository "
+                f"{override.cuda_repo!r}: {did_you_mean(override.cuda_repo, repositories)} A new "
+                "one is an entry in kiln/facts/knowledge/cuda.yaml."
+            )
+    return wrong
+
+
+def _bad_references(document: Located, model: MatrixModel, row: RowModel, here: Path_) -> list[str]:
+    wrong = []
+    known_distros = facts.distro_names(with_parents=True)
+    if row.distro not in known_distros:
         wrong.append(
-            f"{document.at((*here, 'distro'))}: distro {row.distro!r} is not among `distros`: "
-            + did_you_mean(row.distro, model.distros)
+            f"{document.at((*here, 'distro'))}: AMI Kiln builds on no distribution "
+            f"{row.distro!r}: " + did_you_mean(row.distro, known_distros)
         )
     if row.stack not in model.stacks:
         wrong.append(
@@ -103,8 +114,9 @@ def _recipe(
     arch: str,
     mistakes: list[str],
 ) -> Recipe | None:
-    here: tuple[str | int, ...] = ("amis", index)
-    distro = model.distros[row.distro]
+    here: Path_ = ("amis", index)
+    override = model.distros.get(row.distro, DistroModel())
+    distro = _distro(row.distro, override)
     given = row.model_fields_set
     stack = {
         name: getattr(row if name in given else model.stacks[row.stack], name)
@@ -114,11 +126,12 @@ def _recipe(
         if stack[name] is None:
             mistakes.append(f"{document.at(here)}: {name} is missing: neither row nor stack has it")
             return None
-    source = distro.source.get(flavor)  # type: ignore[call-overload]
+    parents = _parents(row.distro, override)
+    source = parents.get(flavor)
     if source is None:
         mistakes.append(
             f"{document.at((*here, 'flavors'))}: {row.distro} has no parent AMI for flavour "
-            f"{flavor!r}; it has: {', '.join(distro.source)}"
+            f"{flavor!r}; it has: {', '.join(parents)}"
         )
         return None
 
@@ -137,21 +150,21 @@ def _recipe(
         return None
     values = {
         "arch": arch,
-        "deb_arch": {"x86_64": "amd64", "arm64": "arm64"}[arch],
+        "deb_arch": DEB_ARCH[arch],
         "kubernetes": setting("kubernetes"),
         "parallelcluster": setting("parallelcluster"),
     }
-    wrong = _bad_placeholders(document, row.distro, flavor, source, values)
+    wrong = _bad_placeholders(document, here, row.distro, flavor, source, values)
     if wrong:
         mistakes += wrong
         return None
-    line, _ = document.mark(here)
+    line, column = document.mark(here)
     volume = setting("volume") or VolumeModel()
     telemetry = setting("telemetry") or Telemetry()
     without = {*row.without, *model.defaults.without}
     return Recipe(
         name=_name(row.distro, stack, flavor, arch),
-        distro=Distro(id=row.distro, **distro.model_dump(exclude={"source"})),
+        distro=distro,
         arch=arch,
         flavor=flavor,
         stack=row.stack,
@@ -173,17 +186,67 @@ def _recipe(
         telemetry=telemetry.model_dump(mode="json", exclude_unset=True),
         mig_config=setting("mig_config"),
         extended_support=bool(setting("extended_support")),
-        row=Row(document.file, line, index),
+        row=Row(
+            document.file, line, index, column, _origins(document, model, row, here, flavor, arch)
+        ),
     )
 
 
+def _distro(name: str, override: DistroModel) -> Distro:
+    """A known distribution with what the matrix replaces."""
+    replaced = override.model_dump(exclude={"parents"}, exclude_unset=True)
+    known = {key: facts.distro(name)[key] for key in _OF_DISTRO}
+    return Distro(id=name, **{**known, **replaced})
+
+
+_OF_DISTRO = ("name", "family", "package_manager", "ssh_user", "root_device", "cuda_repo")
+
+
+def _parents(name: str, override: DistroModel) -> dict[str, SourceAmiModel]:
+    """Its parent AMIs by flavour, those of the matrix before the known ones."""
+    known = {
+        flavor: SourceAmiModel(**source) for flavor, source in facts.distro(name)["parents"].items()
+    }
+    return {**known, **override.parents}
+
+
+def _origins(
+    document: Located, model: MatrixModel, row: RowModel, here: Path_, flavor: str, arch: str
+) -> dict[str, Place]:
+    """Where each field of a recipe has its value from."""
+    stack: Path_ = ("stacks", row.stack)
+    shared: Path_ = ("defaults",)
+    paths: dict[str, Path_] = {"distro": (*here, "distro"), "stack": (*here, "stack")}
+    for name in StackFields.model_fields:
+        paths[name] = (*(here if name in row.model_fields_set else stack), name)
+    for name in type(model.defaults).model_fields:
+        paths[name] = (*(here if name in row.model_fields_set else shared), name)
+    for name in ("instance_type", "verify_instance_type"):
+        paths[name] = (*(here if arch in getattr(row, name) else shared), name, arch)
+    paths["flavor"] = (*here, "flavors", row.flavors.index(flavor))  # type: ignore[arg-type]
+    paths["arch"] = (*here, "arches", row.arches.index(arch))  # type: ignore[arg-type]
+    paths["cuda_repo"] = ("distros", row.distro, "cuda_repo")
+    paths["source_ami"] = ("distros", row.distro, "parents", flavor)
+    return {
+        name: Place(document.file, *document.values[path], ".".join(map(str, path)))
+        for name, path in paths.items()
+        if path in document.values
+    }
+
+
 def _bad_placeholders(
-    document: Located, distro: str, flavor: str, source: SourceAmiModel, values: dict[str, Any]
+    document: Located,
+    here: Path_,
+    distro: str,
+    flavor: str,
+    source: SourceAmiModel,
+    values: dict[str, Any],
 ) -> list[str]:
     """What `{…}` in a parent AMI's name cannot be filled in for this row."""
     wrong = []
     for key, text in source.model_dump(exclude_none=True).items():
-        at = document.at(("distros", distro, "source", flavor, key))
+        path: Path_ = ("distros", distro, "parents", flavor, key)
+        at = document.at(path if path in document.values else here)
         try:
             parts = [part for part in Formatter().parse(text) if part[1] is not None]
         except ValueError as error:

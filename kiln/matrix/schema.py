@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -11,28 +11,38 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.located import Located
+from kiln.base.vocabulary import (
+    Arch,
+    DriverSource,
+    Family,
+    Flavor,
+    KernelModule,
+    PackageManager,
+)
 from kiln.telemetry.settings import Telemetry
 
-Arch = Literal["x86_64", "arm64"]
-Flavor = Literal["base", "eks", "ecs", "parallelcluster"]
-Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+([-+~.][A-Za-z0-9.]+)*$")]
-Driver = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(\.[0-9]+)+$")]
-# Packages and URLs are found by the whole number: cuda 13.0 is a series, not a release.
-Release = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
-Cudnn = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+$")]
-Kubernetes = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
-# These reach shells and device tables as they are.
-Package = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]*$")]
-User = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
-Device = Annotated[str, StringConstraints(pattern=r"^/dev/[a-z0-9]+$")]
-# Names of folders and AMIs are made of it.
-Id = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
-InstanceType = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
+
+def _text(form: vocabulary.Form) -> StringConstraints:
+    return StringConstraints(pattern=form.pattern)
+
+
+Version = Annotated[str, _text(vocabulary.VERSION)]
+Driver = Annotated[str, _text(vocabulary.DRIVER)]
+Release = Annotated[str, _text(vocabulary.RELEASE)]
+Cudnn = Annotated[str, _text(vocabulary.CUDNN)]
+Kubernetes = Annotated[str, _text(vocabulary.KUBERNETES)]
+Package = Annotated[str, _text(vocabulary.PACKAGE)]
+User = Annotated[str, _text(vocabulary.USER)]
+Device = Annotated[str, _text(vocabulary.DEVICE)]
+Id = Annotated[str, _text(vocabulary.ID)]
+InstanceType = Annotated[str, _text(vocabulary.INSTANCE_TYPE)]
 
 
 class Strict(BaseModel):
@@ -57,23 +67,36 @@ class SourceAmiModel(Strict):
 
 
 class DistroModel(Strict):
-    """A distribution as EC2 offers it."""
+    """What a matrix says differently of a distribution; what it leaves out is as in
+    kiln/facts/knowledge/distros.yaml."""
 
-    name: str
-    family: Literal["al", "debian"]
-    package_manager: Literal["yum", "dnf", "apt"]
-    ssh_user: User
-    root_device: Device
-    cuda_repo: str = Field(description="NVIDIA's name of the distribution in its CUDA repository")
-    source: dict[Flavor, SourceAmiModel] = Field(description="parent AMI per flavour")
+    name: str | None = None
+    family: Family | None = None
+    package_manager: PackageManager | None = None
+    ssh_user: User | None = None
+    root_device: Device | None = None
+    cuda_repo: str | None = Field(
+        None, description="NVIDIA's name of the distribution in its CUDA repository"
+    )
+    parents: dict[Flavor, SourceAmiModel] = Field(
+        default_factory=dict, description="parent AMI per flavour"
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _said(cls, value: Any) -> Any:
+        """A key without a value is a slip: the setting would silently stay as it is known."""
+        if value is None:
+            raise ValueError("empty")
+        return value
 
 
 class StackFields(Strict):
     """The GPU stack. A row may override any field of its stack; null takes a component off."""
 
     driver: Driver | None = None
-    driver_source: Literal["runfile", "repo", "distro"] | None = None
-    kernel_module: Literal["proprietary", "open", "both"] | None = Field(
+    driver_source: DriverSource | None = None
+    kernel_module: KernelModule | None = Field(
         None, description="both: each is built, kiln-gpu-boot takes the one for the GPUs it finds"
     )
     kernel: Package | None = Field(
@@ -84,7 +107,7 @@ class StackFields(Strict):
     nccl: Release | None = None
     efa: Release | None = Field(None, description="EFA installer")
     ofi_nccl: Version | None = Field(
-        None, description="aws-ofi-nccl built from source; leave out from EFA 1.38 on: bundled"
+        None, description="aws-ofi-nccl built from source, where the EFA installer brings none"
     )
     gdrcopy: Version | None = None
     dcgm: Release | None = None
@@ -148,7 +171,9 @@ class MatrixModel(Strict):
     """The whole of `amis.yaml`."""
 
     defaults: RowSettings = RowSettings()
-    distros: dict[Id, DistroModel]
+    distros: dict[Id, DistroModel] = Field(
+        default_factory=dict, description="settings of known distributions that are replaced"
+    )
     stacks: dict[Id, StackFields]
     amis: list[RowModel] = Field(min_length=1)
 
@@ -170,7 +195,7 @@ def validated(document: Located) -> MatrixModel:
     if not isinstance(document.data, dict):
         raise KilnError(
             f"{document.at(())}: the matrix is not a mapping",
-            hint="it needs `distros`, `stacks` and `amis`: see docs/matrix.md",
+            hint="it needs `stacks` and `amis`: see docs/matrix.md",
         )
     try:
         return MatrixModel.model_validate(document.data)
@@ -189,7 +214,7 @@ def _explain(document: Located, problem: dict[str, Any]) -> str:
     if kind == "missing":
         return f"{document.at(path[:-1])}: {shown} is missing"
     if kind == "extra_forbidden":
-        hint = did_you_mean(str(path[-1]), _known_keys(path[:-1]))
+        hint = did_you_mean(_RENAMED.get(str(path[-1]), str(path[-1])), _known_keys(path[:-1]))
         return f"{at}: {shown}: there is no key {path[-1]!r} here: {hint}"
     if wrong is None:
         return f"{at}: {shown} is empty: give it a value, or remove the line"
@@ -209,7 +234,7 @@ def _reason(problem: dict[str, Any], wrong: Any) -> str:
         return str(problem["msg"]).removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
         latest = " (nothing may be called latest: name the version)" if wrong == "latest" else ""
-        return f"{wrong!r} is not {_EXAMPLES[context['pattern']]}{latest}"
+        return f"{wrong!r} is not {vocabulary.DESCRIBED[context['pattern']]}{latest}"
     known = _WORDS.get(kind, str(problem["msg"]).lower() + " (it is {wrong})")
     return known.format(**context)
 
@@ -222,7 +247,7 @@ def _short(wrong: Any) -> str:
 _SHOWN = 80
 _WORDS = {
     "string_type": "{wrong} is not text: put it in quotes, if it is meant so",
-    "int_parsing_size": "is no number of this world: {wrong}",
+    "int_parsing_size": "is too large for a number: {wrong}",
     "int_type": "must be a whole number, not {wrong}",
     "int_parsing": "must be a whole number, not {wrong}",
     "int_from_float": "must be a whole number, not {wrong}",
@@ -238,27 +263,10 @@ _WORDS = {
 }
 
 
+# Keys that had another name: the answer names the new one.
+_RENAMED = {"source": "parents"}
 # The keys that hold versions: a number there lacks its quotes or its end.
 _VERSIONS = {*StackFields.model_fields, "kubernetes", "parallelcluster"}
-
-
-def _pattern(annotated: Any) -> str:
-    """The regular expression of one of the constrained texts above."""
-    return str(get_args(annotated)[1].pattern)
-
-
-_EXAMPLES = {
-    _pattern(Version): "a version such as 1.20.0",
-    _pattern(Driver): "a version such as 510.47.03",
-    _pattern(Release): "a whole release such as 13.0.2: three numbers",
-    _pattern(Cudnn): "a whole cuDNN release such as 9.24.1.1: four numbers",
-    _pattern(Kubernetes): "a Kubernetes version such as 1.35",
-    _pattern(Package): "a kernel series or package such as kernel6.12",
-    _pattern(User): "a user name such as ec2-user",
-    _pattern(Device): "a device such as /dev/xvda",
-    _pattern(InstanceType): "an instance type such as g4dn.xlarge",
-    _pattern(Id): "a name of small letters, digits and underscores",
-}
 
 
 def _literals(problem: dict[str, Any]) -> list[str]:
@@ -280,6 +288,6 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     }
     if not path:
         return list(MatrixModel.model_fields)
-    if "source" in path:
+    if "parents" in path:
         return list(SourceAmiModel.model_fields)
     return list(inner.get(path[-1], outer[path[0]]).model_fields)

@@ -1,6 +1,6 @@
 """Makes `profiles.json`, the facts gpu-mig carries on the AMI, from `knowledge/`.
 
-`python -m kiln.mig.export` writes it; a unit test refuses a stale one.
+`./invoke generate` writes it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,3 @@ def text() -> str:
         lines += [f"   {json.dumps(p)}{',' if p is not rows[-1] else ''}" for p in rows]
         lines.append("  ]}" + ("," if i < len(gpus) - 1 else ""))
     return "{\n" + "\n".join(lines) + "\n ]\n}\n"
-
-
-if __name__ == "__main__":
-    PROFILES_JSON.write_text(text(), encoding="utf-8")

@@ -1,7 +1,4 @@
-"""The picture in docs/mig.md: `python -m kiln.mig.picture` writes it.
-
-A unit test refuses a stale one.
-"""
+"""The picture in docs/mig.md; `./invoke generate` writes it."""
 
 from __future__ import annotations
 
@@ -16,7 +13,3 @@ SHOWN = ("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
 def text() -> str:
     """The SVG as it is written."""
     return draw_svg(plan(*SHOWN))
-
-
-if __name__ == "__main__":
-    PICTURE.write_text(text(), encoding="utf-8")

@@ -48,7 +48,7 @@ class Document:
 
     def finding(self, rule: str, message: str, hint: str, *patterns: str) -> Finding:
         """An error at the line that `patterns` lead to."""
-        return Finding("error", rule, message, hint, None, self.name, self.line(*patterns))
+        return Finding("error", rule, message, hint, file=self.name, line=self.line(*patterns))
 
     def sources(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Builder type, name and attributes of every source block."""
@@ -84,7 +84,9 @@ def read(path: Path, name: str) -> Document | Finding:
         line = getattr(error, "line", None) or 1
         reason = str(error).splitlines()[0]
         hint = "run packer fmt there for more"
-        return Finding("error", "hcl-syntax", f"not valid HCL: {reason}", hint, None, name, line)
+        return Finding(
+            "error", "hcl-syntax", f"not valid HCL: {reason}", hint, file=name, line=line
+        )
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -7,23 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from kiln.base import tags
 from kiln.base.findings import Finding
 from kiln.packer.hclfile import Document, hcl_files, read, value_with
 
-REQUIRED_TAGS = (
-    "kiln:recipe",
-    "kiln:driver",
-    "kiln:cuda",
-    "kiln:nccl",
-    "kiln:efa",
-    "kiln:distro",
-    "kiln:flavor",
-    "kiln:source-ami",
-    "kiln:git-commit",
-    "kiln:recipe-digest",
-    "kiln:run-id",
-    "kiln:target",
-)
+REQUIRED_TAGS = tags.OF_A_BAKE
 TAGGED = ("tags", "snapshot_tags", "run_tags", "run_volume_tags")
 WHOLE_INTERNET = ("0.0.0.0/0", "::/0")
 
@@ -46,7 +34,7 @@ def check(folder: Path) -> list[Finding]:
         for rule in _RULES:
             findings += rule(document)
     findings += _plugin_pinned(shown, documents)
-    return [replace(finding, row=folder.name) for finding in findings]
+    return [replace(finding, rows=(folder.name,)) for finding in findings]
 
 
 def _imdsv2(document: Document) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from kiln import components
-from kiln.base import located
+from kiln.base import located, tags
 from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS, ROOT, RUNTIME, RUNTIME_VARIANTS
 from kiln.base.recipe import Recipe
@@ -52,23 +52,22 @@ def _description(recipe: Recipe) -> str:
 
 def _tags(recipe: Recipe) -> dict[str, str]:
     """What every resource of a run is tagged with; `none` says that a component is not there."""
-    known = {
-        "recipe": recipe.name,
-        "distro": recipe.distro.id,
-        "flavor": recipe.flavor,
-        "arch": recipe.arch,
-        "driver": recipe.driver,
-        "kernel-module": recipe.kernel_module,
-        "cuda": recipe.cuda or "none",
-        "nccl": recipe.nccl or "none",
-        "efa": recipe.efa or "none",
-        "source-ami": hcl.Expression("var.source_ami"),
-        "git-commit": hcl.Expression("var.git_commit"),
-        "recipe-digest": hcl.Expression("var.recipe_digest"),
-        "run-id": hcl.Expression("local.run_id"),
-        "target": hcl.Expression("var.target"),
+    return {
+        tags.RECIPE: recipe.name,
+        tags.DISTRO: recipe.distro.id,
+        tags.FLAVOR: recipe.flavor,
+        tags.ARCH: recipe.arch,
+        tags.DRIVER: recipe.driver,
+        tags.KERNEL_MODULE: recipe.kernel_module,
+        tags.CUDA: recipe.cuda or "none",
+        tags.NCCL: recipe.nccl or "none",
+        tags.EFA: recipe.efa or "none",
+        tags.SOURCE_AMI: hcl.Expression("var.source_ami"),
+        tags.GIT_COMMIT: hcl.Expression("var.git_commit"),
+        tags.RECIPE_DIGEST: hcl.Expression("var.recipe_digest"),
+        tags.RUN_ID: hcl.Expression("local.run_id"),
+        tags.TARGET: hcl.Expression("var.target"),
     }
-    return {f"kiln:{name}": value for name, value in known.items()}
 
 
 def _environment(recipe: Recipe) -> list[str]:

@@ -82,7 +82,9 @@ def _ask(packer: Packer, folder: Path) -> tuple[str, float]:
 def _invalid(name: str, complaint: str) -> list[Finding]:
     if not complaint:
         return []
-    return [Finding("error", "packer-validate", complaint, row=name, file=f"packer/{name}", line=1)]
+    return [
+        Finding("error", "packer-validate", complaint, rows=(name,), file=f"packer/{name}", line=1)
+    ]
 
 
 def _unformatted(folder: Path, files: Sequence[Path]) -> list[Finding]:
@@ -91,8 +93,8 @@ def _unformatted(folder: Path, files: Sequence[Path]) -> list[Finding]:
             "error",
             "packer-fmt",
             "is not formatted as `packer fmt` would",
-            "mend the template in templates/packer/",
-            folder.name,
+            "correct the template in templates/packer/",
+            (folder.name,),
             f"packer/{path.relative_to(folder.parent).as_posix()}",
             1,
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
+from kiln.base.tags import ARCH, DISTRO, RECIPE, RECIPE_DIGEST
 from kiln.packer import render
 from kiln.pipeline import record
 
@@ -38,10 +39,10 @@ def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Ba
     Raises KilnError (exit status 2) for an AMI that AMI Kiln did not build, or of a distribution
     that the matrix no longer has.
     """
-    name = tags.get("kiln:recipe")
+    name = tags.get(RECIPE)
     if not name:
         raise KilnError(
-            f"{ami_id} has no tag kiln:recipe",
+            f"{ami_id} has no tag {RECIPE}",
             hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
         )
     built = record.of_ami(ami_id)
@@ -56,7 +57,7 @@ def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Ba
             f"the record of run {built.run_id}",
         )
     same_name = next((recipe for recipe in recipes if recipe.name == name), None)
-    if same_name and render.digest(same_name) == tags.get("kiln:recipe-digest"):
+    if same_name and render.digest(same_name) == tags.get(RECIPE_DIGEST):
         return _of_row(name, same_name, same_name.as_json(), "amis.yaml, by the tagged digest")
     like = same_name or _same_kind(ami_id, tags, recipes)
     return _of_row(name, like, None, ON_THE_IMAGE)
@@ -68,12 +69,12 @@ def _of_row(name: str, row: Recipe, recipe: dict[str, Any] | None, source: str) 
 
 def _same_kind(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Recipe:
     """A row of the AMI's distribution and arch: it says how the AMI is booted and entered."""
-    distro, arch = tags.get("kiln:distro"), tags.get("kiln:arch")
+    distro, arch = tags.get(DISTRO), tags.get(ARCH)
     for recipe in recipes:
         if (recipe.distro.id, recipe.arch) == (distro, arch):
             return recipe
     raise KilnError(
-        f"{ami_id} is tagged kiln:distro={distro}, kiln:arch={arch}: the matrix has no row of that "
+        f"{ami_id} is tagged {DISTRO}={distro}, {ARCH}={arch}: the matrix has no row of that "
         "distribution and arch, so it is not known how to boot it",
         hint="add a row, or verify it in the checkout that built it",
     )

@@ -166,15 +166,18 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
     for flag in ("instance_type", "verify_instance_type"):
         flags.instance_type(flag, getattr(options, flag))
     flags.subnet(options.subnet_id)
+    # A value from the command line stands nowhere in the matrix.
+    asked = [name for name in ("instance_type", "verify_instance_type") if getattr(options, name)]
     chosen = [
         replace(
             recipe,
             instance_type=options.instance_type or recipe.instance_type,
             verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
+            row=recipe.row.without(*asked),
         )
         for recipe in recipes
     ]
-    found = errors(finding for recipe in chosen for finding in engine.check(recipe))
+    found = errors(engine.check_matrix(chosen))
     if found:
         raise KilnError("\n".join(map(str, found)))
 

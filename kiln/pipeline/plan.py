@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kiln import components
+from kiln.base import tags
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud import parents
@@ -46,7 +47,7 @@ class Plan:
             *baked,
             "stop the instance and make the AMI",
             f"boot a fresh {self.verify_instance_type} from the AMI and run tests/ami",
-            "tag the AMI kiln:verified, write the record and the report, remove everything else",
+            f"tag the AMI {tags.VERIFIED}, write the record and the report, remove everything else",
         ]
 
     def as_json(self) -> dict[str, Any]:

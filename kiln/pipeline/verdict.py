@@ -7,6 +7,7 @@ from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
+from kiln.base.tags import VERIFIED
 from kiln.cloud import aws, resources
 from kiln.cloud.machine import booted
 from kiln.cloud.target import Target
@@ -15,8 +16,6 @@ from kiln.pipeline.ami_checks import Verdict
 from kiln.pipeline.baked import ON_THE_IMAGE
 from kiln.pipeline.draft import Draft, now
 from kiln.pipeline.record import Checks
-
-VERIFIED_TAG = "kiln:verified"
 
 
 def judge(
@@ -79,10 +78,8 @@ def judge(
 def mark(target: Target, ami_id: str, *, passed: bool, commit: str) -> None:
     """Tag an AMI with the verdict of its checks: pass or fail, when, by which commit."""
     verdict = f"{'pass' if passed else 'fail'} {now()} {commit}"
-    with aws.explained(f"{ami_id} could not be tagged {VERIFIED_TAG}"):
-        aws.ec2(target).create_tags(
-            Resources=[ami_id], Tags=[{"Key": VERIFIED_TAG, "Value": verdict}]
-        )
+    with aws.explained(f"{ami_id} could not be tagged {VERIFIED}"):
+        aws.ec2(target).create_tags(Resources=[ami_id], Tags=[{"Key": VERIFIED, "Value": verdict}])
 
 
 def describe(target: Target, ami_id: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 from kiln.base import needs
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
+from kiln.base.tags import RECIPE_DIGEST, SOURCE_AMI
 from kiln.cloud import resources, runs
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi, Target
@@ -79,20 +80,20 @@ def _first_facts(
     image: dict[str, object], known: Baked, instance_type: str, target: Target, run: Run
 ) -> Record:
     tags: dict[str, str] = image["tags"]  # type: ignore[assignment]
-    parent = tags.get("kiln:source-ami")
+    parent = tags.get(SOURCE_AMI)
     return Record(
         run_id=run.id,
         kind="verify",
         status="unverified",
         recipe=known.recipe or {"name": known.name, "arch": known.arch},
         recipe_from=known.recipe_from,
-        recipe_digest=tags.get("kiln:recipe-digest"),
+        recipe_digest=tags.get(RECIPE_DIGEST),
         target=target.kind,
         image_note=target.image_note,
         emulated=target.emulates(known.arch),
         region=target.region,
         ami_id=str(image["id"]),
-        source_ami=ParentAmi(parent, "", "", "tag kiln:source-ami") if parent else None,
+        source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
         verify_instance_type=instance_type,
         git_commit=runs.git_commit(),
         started=now(),

@@ -1,12 +1,8 @@
-"""kiln/facts/knowledge/xid.yaml → catalogue.json (ships on the AMI) and docs/xid.md (for people).
-
-`python -m kiln.xid.catalogue` writes both; `--check` only says whether they are current.
-"""
+"""kiln/facts/knowledge/xid.yaml → catalogue.json, which ships on the AMI, and docs/xid.md."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +15,23 @@ KNOWLEDGE = ROOT / "kiln" / "facts" / "knowledge" / "xid.yaml"
 CATALOGUE = ROOT / "runtime" / "opt" / "kiln" / "lib" / "gpu_xid" / "catalogue.json"
 PAGE = ROOT / "docs" / "xid.md"
 
-_WARNING = "Made from kiln/facts/knowledge/xid.yaml by `python -m kiln.xid.catalogue`. Do not edit."
+_WARNING = "Made from kiln/facts/knowledge/xid.yaml by `./invoke generate`. Do not edit."
 
 
-def outputs(knowledge: Path = KNOWLEDGE) -> dict[Path, str]:
-    """Text of every generated file by path."""
+def catalogue_text(knowledge: Path = KNOWLEDGE) -> str:
+    """catalogue.json as it is written."""
+    return catalogue_json(_read(knowledge))
+
+
+def page_text(knowledge: Path = KNOWLEDGE) -> str:
+    """docs/xid.md as it is written."""
+    return page(_read(knowledge))
+
+
+def _read(knowledge: Path) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    data = yaml.load(knowledge.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506
-    return {CATALOGUE: catalogue_json(data), PAGE: page(data)}
+    data: dict[str, Any] = yaml.load(knowledge.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506
+    return data
 
 
 def catalogue_json(data: dict[str, Any]) -> str:
@@ -201,27 +206,3 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
         return f"| {' | '.join(shown)} |"
 
     return [line(head), f"|{'---|' * len(head)}", *(line(row) for row in rows)]
-
-
-def stale() -> list[Path]:
-    """Generated files that are missing or no longer what the knowledge says."""
-    return [
-        path
-        for path, text in outputs().items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
-
-
-def main(arguments: list[str]) -> int:
-    """Write the files, or with --check name the stale ones (exit status 1)."""
-    if arguments == ["--check"]:
-        for path in stale():
-            print(f"stale: {path.relative_to(ROOT)}")  # noqa: T201
-        return 1 if stale() else 0
-    for path, text in outputs().items():
-        path.write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`catalogue.yaml`, typed: which versions the mirror has."""
+"""Which versions the mirror has: those of kiln/facts/knowledge, with `catalogue.yaml` beside it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from kiln.base import paths
+from kiln import facts
+from kiln.base import paths, versions
 from kiln.base.errors import KilnError
+from kiln.facts.tables import read
 from kiln.matrix import load
 
 _FILE = Path(__file__).resolve().parent / "catalogue.yaml"
@@ -30,23 +30,83 @@ class Driver:
 
 @cache
 def data() -> dict[str, Any]:
-    """The file as it is."""
-    found: dict[str, Any] = yaml.safe_load(_FILE.read_text())
-    return found
+    """catalogue.yaml as it is; versions are text."""
+    return read(_FILE)
 
 
 def driver(version: str) -> Driver | None:
     """What is known of a driver version, None when the vendor has none of that number."""
-    branch = data()["drivers"].get(version.split(".", 1)[0])
-    if branch is None or version not in branch["versions"]:
+    branch = facts.branch(version)
+    if branch is None or version not in (*branch.versions, *branch.betas):
         return None
     return Driver(
         version=version,
-        branch=int(version.split(".", 1)[0]),
-        cuda=branch["cuda"],
-        open=branch["open"],
-        proprietary=branch["proprietary"],
+        branch=int(branch.name),
+        cuda=branch.native_cuda,
+        open="open" in branch.modules,
+        proprietary="proprietary" in branch.modules,
     )
+
+
+def repository_drivers() -> list[str]:
+    """The driver versions in NVIDIA's package repositories, oldest first: no beta is there."""
+    return _sorted(
+        version
+        for branch in facts.branches().values()
+        if versions.at_least(branch.name, data()["oldest_branch_in_repositories"])
+        for version in branch.versions
+        if version not in data()["not_in_repositories"]
+    )
+
+
+def cuda() -> dict[str, str]:
+    """CUDA releases, oldest first → the version of their nvcc."""
+    return {
+        release: data()["nvcc"].get(release, f"{versions.series(release)}.0")
+        for release in _sorted(facts.table("cuda")["releases"])
+    }
+
+
+def nccl() -> dict[str, list[str]]:
+    """NCCL versions whose packages are known, oldest first → the CUDA series they are for."""
+    known: dict[str, dict[str, Any]] = facts.table("nccl")["versions"]
+    return {
+        version: [_series(version, cuda) for cuda in known[version]["cuda"]]
+        for version in _sorted(known)
+        if known[version]["cuda"]
+    }
+
+
+def _series(nccl: str, cuda: str) -> str:
+    return str(data()["nccl_series"][nccl]) if cuda.endswith(".x") else cuda
+
+
+def service(name: str) -> list[str]:
+    """The versions of dcgm, container_toolkit or gdrcopy, oldest first."""
+    return _sorted(facts.table("services")[name]["versions"])
+
+
+def dcgm_exporter() -> list[str]:
+    """The versions of dcgm-exporter, oldest first."""
+    return _sorted(facts.table("services")["dcgm_exporter"]["pairs"])
+
+
+def efa() -> dict[str, dict[str, str]]:
+    """EFA installers, oldest first → what each changed of what `releases` in efa.yaml names."""
+    releases: dict[str, dict[str, str]] = facts.table("efa")["releases"]
+    return {version: releases[version] for version in _sorted(releases)}
+
+
+def efa_distros() -> dict[str, tuple[str | None, str | None]]:
+    """Distribution → first and last EFA installer that accepts it, None for no limit."""
+    return {
+        name: (window.get("first"), window.get("last"))
+        for name, window in facts.table("efa")["os"].items()
+    }
+
+
+def _sorted(known: Iterable[str]) -> list[str]:
+    return sorted(known, key=versions.key)
 
 
 def named() -> frozenset[str]:

@@ -8,23 +8,26 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from kiln import facts
+from kiln.base import versions
 from lab.mirror import catalogue
 from lab.mirror.site import Site, route
 from lab.packages import deb, model, rpm
 from lab.packages.model import File
 
 _PAYLOAD = model.HERE / "payloads" / "efa-installer"
-_MACHINES = ("x86_64", "aarch64")
+_MACHINES = {"x86_64": "x86_64", "aarch64": "arm64"}
 _FIELDS = ("libfabric", "rdma_core", "driver", "ofi_nccl")
 
 
 def contents(version: str) -> dict[str, str] | None:
     """What an installer brings, gaps filled from the releases before it; None when unknown."""
     known: dict[str, str] = {}
-    for release, facts in catalogue.data()["efa"].items():
-        known.update({name: facts[name] for name in _FIELDS if facts[name]})
+    for release, changed in catalogue.efa().items():
+        known.update({name: changed[name] for name in _FIELDS if name in changed})
         if release == version:
-            return known
+            # Of the oldest installers it is not known what they brought.
+            return known if {"libfabric", "rdma_core", "driver"} <= known.keys() else None
     return None
 
 
@@ -40,16 +43,19 @@ def installer(version: str, target: Path) -> bool:
         f"{top}/efa_installer.sh": File(script.encode(), 0o755),
         f"{top}/supported": File(supported.encode()),
     }
+    for machine in _MACHINES:
+        names = "".join(f"{distro}\n" for distro in with_plugin(version, machine))
+        files[f"{top}/plugin.{machine}"] = File(names.encode())
     folder = Path(tempfile.mkdtemp(prefix="kiln-efa-"))
     try:
         for format_, build in (("rpm", rpm.build), ("deb", deb.build)):
-            names = set()
+            installed = set()
             for machine in _MACHINES:
-                packages = _packages(known, format_, machine)
-                names |= {package.name for package in packages}
-                for package in build(packages, folder / format_ / machine):
-                    files[f"{top}/packages/{machine}/{package.name}"] = File(package.read_bytes())
-            listing = "".join(f"{name}\n" for name in sorted(names))
+                brought = packages(version, known, format_, machine)
+                installed |= {package.name for package in brought}
+                for file in build(brought, folder / format_ / machine):
+                    files[f"{top}/packages/{machine}/{file.name}"] = File(file.read_bytes())
+            listing = "".join(f"{name}\n" for name in sorted(installed))
             files[f"{top}/{format_}.names"] = File(listing.encode())
     finally:
         shutil.rmtree(folder)
@@ -57,7 +63,10 @@ def installer(version: str, target: Path) -> bool:
     return True
 
 
-def _packages(known: dict[str, str], format_: str, machine: str) -> list[model.Package]:
+def packages(
+    version: str, known: dict[str, str], format_: str, machine: str
+) -> list[model.Package]:
+    """The packages of an installer for one machine; `known` is what it brings."""
     lib = "lib64" if format_ == "rpm" else "lib"
     plugin_lib = "lib64" if format_ == "rpm" else f"lib/{machine}-linux-gnu"
     return model.load(
@@ -65,7 +74,7 @@ def _packages(known: dict[str, str], format_: str, machine: str) -> list[model.P
         libfabric=known["libfabric"],
         rdma_core=known["rdma_core"],
         driver=known["driver"],
-        ofi_nccl=known.get("ofi_nccl"),
+        ofi_nccl=known.get("ofi_nccl") if with_plugin(version, machine) else None,
         format=format_,
         arch=machine,
         lib=lib,
@@ -74,14 +83,18 @@ def _packages(known: dict[str, str], format_: str, machine: str) -> list[model.P
 
 
 def _supported(version: str) -> list[str]:
-    def number(text: str) -> tuple[int, ...]:
-        return tuple(map(int, text.split(".")))
-
     return [
         distro
-        for distro, (first, last) in catalogue.data()["efa_support"].items()
-        if number(first) <= number(version) and (last is None or number(version) <= number(last))
+        for distro, (first, last) in catalogue.efa_distros().items()
+        if (first is None or versions.at_least(version, first))
+        and (last is None or versions.at_least(last, version))
     ]
+
+
+def with_plugin(version: str, machine: str) -> list[str]:
+    """The distributions for which this installer brings aws-ofi-nccl on that machine."""
+    arch = _MACHINES[machine]
+    return [distro for distro in _supported(version) if facts.bundles_plugin(version, arch, distro)]
 
 
 _BASE = r"https://efa-installer\.amazonaws\.com"
@@ -96,7 +109,7 @@ def _key(site: Site, _: re.Match[str]) -> Path | None:
 def _archive(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
     if version == "latest":
-        version = list(catalogue.data()["efa"])[-1]
+        version = list(catalogue.efa())[-1]
     name = f"aws-efa-installer-{version}.tar.gz"
     file = site.made(name, partial(installer, version))
     return site.signature("efa", file) if url["sig"] else file

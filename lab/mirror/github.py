@@ -43,7 +43,7 @@ def _aws_ofi_nccl(site: Site, url: re.Match[str]) -> Path | None:
 )
 def _gdrcopy(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
-    if version not in catalogue.data()["gdrcopy"]:
+    if version not in catalogue.service("gdrcopy"):
         return None
     name = f"gdrcopy-{version}"
     return site.made(f"{name}.tar.gz", source("gdrcopy-source", version, name))

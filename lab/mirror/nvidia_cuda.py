@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from kiln import facts
+from kiln.base import versions
 from lab.mirror import catalogue
 from lab.mirror.catalogue import Driver
 from lab.mirror.repos import Repo
@@ -34,41 +37,45 @@ def repository(name: str, machine: str) -> Repo | None:
 
 @cache
 def _repository(name: str, machine: str, wanted: frozenset[str]) -> Repo | None:
-    facts = catalogue.data()["cuda_repos"].get(name)
+    shape_of = catalogue.data()["cuda_repos"].get(name)
     arch = MACHINES.get(machine)
-    if facts is None or arch is None or (name in ("rhel7", "debian12") and machine == "sbsa"):
+    if shape_of is None or arch is None:
         return None
-    shape = {"format": facts["format"], "arch": arch, "libdir": libdir(facts["format"], arch)}
+    held = holds(name, arch)
+    if held is None:
+        return None
+    shape = {"format": shape_of["format"], "arch": arch, "libdir": libdir(shape_of["format"], arch)}
     packages = [
-        *_toolkits(facts, shape, wanted),
-        *_libraries(facts, shape, wanted),
+        *_toolkits(held, shape, wanted),
+        *_libraries(name, held, shape, wanted),
         *(
             p
-            for version in catalogue.data()["dcgm"]
+            for version in catalogue.service("dcgm")
             for p in model.load("dcgm", dcgm=version, **shape)
         ),
         *(
             p
-            for version in catalogue.data()["dcgm_exporter"]
+            for version in catalogue.dcgm_exporter()
             for p in model.load("dcgm-exporter", exporter=version, **shape)
         ),
         *(
             p
-            for version in catalogue.data()["nvlsm"]
+            for version in facts.nvlsm_versions()
             for p in model.load("nvlsm", nvlsm=version, **shape)
         ),
     ]
     modules = []
-    for version in _drivers(facts, wanted):
-        made = driver_packages(version, facts["format"], facts.get("dist", ""), arch)
+    drivers = _drivers(held, wanted) if shape_of.get("drivers", True) else []
+    for version in drivers:
+        made = driver_packages(version, shape_of["format"], shape_of.get("dist", ""), arch)
         packages += made
         modules.append((version, made))
     return Repo(
         name=f"cuda-{name}-{machine}",
-        format=facts["format"],
-        key=f"nvidia-cuda-{facts['format']}",
+        format=shape_of["format"],
+        key=f"nvidia-cuda-{shape_of['format']}",
         packages=tuple(packages),
-        modules=module_streams(modules, arch) if facts["format"] == "rpm" and modules else "",
+        modules=module_streams(modules, arch) if shape_of["format"] == "rpm" and modules else "",
     )
 
 
@@ -145,35 +152,63 @@ def module_streams(versions: list[tuple[Driver, list[Package]]], arch: str) -> s
 _LATEST = {"open": "open-dkms", "dkms": "latest-dkms"}
 
 
-def _drivers(facts: dict[str, Any], wanted: frozenset[str]) -> list[Driver]:
-    low, high = facts.get("drivers", (1, 0))
-    listed = [version for line in catalogue.data()["repo_drivers"] for version in line]
+@dataclass(frozen=True)
+class Held:
+    """What a CUDA repository holds: CUDA series and driver branches, first and last of each; None
+    where there is no limit."""
+
+    cuda: tuple[str | None, str | None]
+    drivers: tuple[str | None, str | None]
+
+    def has_cuda(self, series: str) -> bool:
+        first, last = (versions.series(limit) if limit else None for limit in self.cuda)
+        return _between(series, first, last)
+
+    def has_driver(self, branch: int) -> bool:
+        return _between(str(branch), *self.drivers)
+
+
+def holds(name: str, arch: str) -> Held | None:
+    """What the CUDA repository `name` holds for a machine (kiln/facts/knowledge/cuda.yaml); None
+    where NVIDIA has no such tree."""
+    known = facts.table("cuda")["repos"].get(name)
+    processor = {"x86_64": "x86_64", "aarch64": "arm64"}[arch]
+    if known is None or processor not in known["arches"]:
+        return None
+    drivers = known.get("drivers", {})
+    return Held(
+        cuda=(known.get("first", {}).get(processor), known.get("last")),
+        drivers=(drivers.get("first"), drivers.get("last")),
+    )
+
+
+def _between(value: str, first: str | None, last: str | None) -> bool:
+    return (first is None or versions.at_least(value, first)) and (
+        last is None or versions.at_least(last, value)
+    )
+
+
+def _drivers(held: Held, wanted: frozenset[str]) -> list[Driver]:
+    listed = catalogue.repository_drivers()
     chosen = catalogue.choose(listed, lambda version: version.split(".")[0], wanted)
-    found = [catalogue.driver(version) for version in chosen]
-    return [version for version in found if version and low <= version.branch <= high]
+    known = [catalogue.driver(version) for version in chosen]
+    return [version for version in known if version and held.has_driver(version.branch)]
 
 
 def _number(series: str) -> tuple[int, ...]:
     return tuple(int(part) for part in series.split("."))
 
 
-def _within(series: str, facts: dict[str, Any]) -> bool:
-    low, high = facts["cuda"]
-    return _number(low) <= _number(series) <= _number(high)
-
-
 def _series(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _toolkits(
-    facts: dict[str, Any], shape: dict[str, str], wanted: frozenset[str]
-) -> list[Package]:
+def _toolkits(held: Held, shape: dict[str, str], wanted: frozenset[str]) -> list[Package]:
     packages: list[Package] = []
-    nvcc_of = catalogue.data()["cuda"]
+    nvcc_of = catalogue.cuda()
     for cuda in catalogue.choose(nvcc_of, _series, wanted):
         series, nvcc = _series(cuda), nvcc_of[cuda]
-        if not _within(series, facts):
+        if not held.has_cuda(series):
             continue
         major, minor = _number(series)
         # The library's name changed its meaning: 11.0 for all of CUDA 11, 12 for all of CUDA 12.
@@ -193,14 +228,14 @@ def _toolkits(
 
 
 def _libraries(
-    facts: dict[str, Any], shape: dict[str, str], wanted: frozenset[str]
+    name: str, held: Held, shape: dict[str, str], wanted: frozenset[str]
 ) -> list[Package]:
     packages: list[Package] = []
-    builds = catalogue.data()["nccl"]
+    builds = catalogue.nccl()
     for nccl in catalogue.choose(builds, _series, wanted):
         major, minor, patch = _number(nccl)
         for series in builds[nccl]:
-            if _within(series, facts):
+            if held.has_cuda(series):
                 packages += model.load(
                     "nccl",
                     nccl=nccl,
@@ -214,8 +249,7 @@ def _libraries(
     for cudnn, about in catalogue.data()["cudnn"].items():
         major, minor, patch, _ = _number(cudnn)
         for series in about["cuda"]:
-            # cuDNN 9 was never packaged for el7.
-            if _within(series, facts) and not (major > 8 and facts.get("dist") == "el7"):
+            if held.has_cuda(series) and not _lacks_cudnn(name, cudnn):
                 packages += model.load(
                     "cudnn",
                     cudnn=cudnn,
@@ -227,6 +261,13 @@ def _libraries(
                     **shape,
                 )
     return packages
+
+
+def _lacks_cudnn(name: str, cudnn: str) -> bool:
+    return any(
+        entry["repo"] == name and versions.at_least(cudnn, entry["from"])
+        for entry in facts.table("cuda")["cudnn_missing"]
+    )
 
 
 _BASE = (

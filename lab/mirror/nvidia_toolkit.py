@@ -20,7 +20,7 @@ def repository(format_: str, arch: str) -> Repo:
     folder = nvidia_cuda.libdir(format_, arch)
     packages = [
         package
-        for version in catalogue.data()["container_toolkit"]
+        for version in catalogue.service("container_toolkit")
         for package in model.load(
             "container-toolkit", toolkit=version, format=format_, arch=arch, libdir=folder
         )

@@ -8,7 +8,7 @@ KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"l
                       "clocks": [memory, graphics] in MHz or null} or null}
 
 All facts are collected by one program on the machine (`collect.py`), so that a check costs nothing.
-A file test_<component>.py is skipped, with that reason, when the recipe has no such component.
+A check of what is not part of the image is neither run nor counted: see applies.py.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from typing import Any
 
 import pytest
 import testinfra
-import yaml
+from applies import belongs
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = HERE.parent.parent / "kiln/facts/knowledge/packages.yaml"
 VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
 # sshd answers before the boot is over: services may still be starting. What does not end is for
 # test_boot.py to say. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`.
@@ -38,30 +37,15 @@ UNREACHABLE = 3
 BAD_CALL = 2
 
 
-def component_of(path: Path) -> str:
-    """test_nvidia_driver.py → nvidia-driver."""
-    return path.stem.removeprefix("test_").replace("_", "-")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take out the checks that do not belong to the image: see applies.py."""
     if not os.environ.get("KILN_EXPECT"):
         return
-    recipe = _expectations()["recipe"]
-    wanted = set(recipe["components"])
-    distro = recipe.get("distro", {}).get("id")
-    lacking = {
-        name: f": {distros[distro]['why']}"
-        for name, distros in yaml.safe_load(PACKAGES.read_text())["lacks"].items()
-        if distro in distros
-    }
-    known = {
-        path.stem.replace("_", "-") for path in (HERE.parent.parent / "provisioners").glob("*.sh")
-    }
-    for item in items:
-        name = component_of(item.path)
-        if item.path.parent == HERE and name in known - wanted:
-            reason = f"{name} is not part of this image{lacking.get(name, '')}"
-            item.add_marker(pytest.mark.skip(reason=reason))
+    expect = _expectations()
+    kept = [item for item in items if item.path.parent != HERE or belongs(item, expect)]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
 
 def _expectations() -> dict[str, Any]:

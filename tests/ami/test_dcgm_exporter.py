@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from applies import only_if
 from expectations import (
     assert_active,
     assert_enabled,
@@ -64,9 +65,8 @@ def test_it_listens_on_this_machine_only(machine, gpu):
     assert listening <= LOOPBACK, f"port 9400 is open on {sorted(listening - LOOPBACK)}"
 
 
+@only_if(lambda expect: expect["recipe"].get("telemetry", {}).get("dcgm"))
 @pytest.mark.boot
-def test_the_agent_reads_it(machine, recipe, gpu):
-    if not recipe["telemetry"].get("dcgm"):
-        pytest.skip("this recipe's telemetry has no dcgm: true")
+def test_the_agent_reads_it(machine, gpu):
     merged = [p for p in machine["agent_files"] if p.endswith(".d/kiln-dcgm.json")]
     assert merged, "kiln-agent-sources left the DCGM metrics out: see its lines in the journal"

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from applies import recipe_has
 from expectations import assert_held, packages, recorded, version
 
 pytestmark = pytest.mark.bake
@@ -15,9 +16,8 @@ def test_the_kernel_that_boots_is_installed_with_its_headers(machine, version_in
     assert any(machine["files"][path] for path in headers), f"no headers for {kernel}"
 
 
+@recipe_has("kernel")
 def test_a_pinned_kernel_is_the_one_that_boots(machine, recipe, version_info):
-    if not recipe["kernel"]:
-        pytest.skip("this recipe takes the parent image's kernel")
     assert packages(machine, re.split(r"[ =]", recipe["kernel"])[0])
     assert machine["text"]["/etc/kiln/kernel"].strip() == version_info["kernel"]["boots"]
 

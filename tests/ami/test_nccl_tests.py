@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from applies import only_if, recipe_has
 from expectations import recorded
 
 TESTS = ("all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf")
@@ -32,20 +33,18 @@ def test_they_find_nccl(machine, version_info):
         assert re.search(r"libnccl\.so\S* => /", linked), f"{path}: {linked}"
 
 
+@recipe_has("efa")  # whose installer brings Open MPI
 @pytest.mark.bake
-def test_they_find_open_mpi_where_efa_brought_it(machine, recipe, version_info):
-    if not recipe["efa"]:
-        pytest.skip("this recipe has no EFA installer, which brings Open MPI")
+def test_they_find_open_mpi_where_efa_brought_it(machine, version_info):
     for path, linked in links(machine, version_info):
         assert re.search(r"libmpi\.so\S* => /opt/amazon/openmpi/", linked), f"{path}: {linked}"
 
 
+@only_if(lambda expect: not expect["recipe"].get("mig_config"))  # NCCL does not run on MIG slices
 @pytest.mark.boot
-def test_an_all_reduce_over_all_gpus_adds_up(host, expect, recipe, gpu, version_info):
+def test_an_all_reduce_over_all_gpus_adds_up(host, expect, gpu, version_info):
     if expect["target"] == "lab":
         pytest.skip("the lab's stand-in of nccl-tests measures nothing")
-    if recipe["mig_config"]:
-        pytest.skip(f"NCCL does not run on MIG slices, and the layout is {recipe['mig_config']}")
     if not gpu["count"]:
         pytest.skip(f"{expect['instance_type']} has a slice of a GPU")
     test = f"{recorded(version_info, 'nccl-tests')['folder']}/all_reduce_perf"

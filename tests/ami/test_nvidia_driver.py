@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from applies import only_if
 from expectations import (
     assert_active,
     assert_enabled,
@@ -20,11 +21,7 @@ def driver_modules(machine):
     return [m for m in modules_in_place(machine) if m["name"] in names]
 
 
-@pytest.fixture
-def both(recipe):
-    """Skips where the recipe has one flavour of the module."""
-    if recipe["kernel_module"] != "both":
-        pytest.skip(f"the recipe has the {recipe['kernel_module']} module only")
+both_modules = only_if(lambda expect: expect["recipe"].get("kernel_module") == "both")
 
 
 @pytest.mark.bake
@@ -50,8 +47,9 @@ def test_the_module_is_of_the_flavour_the_recipe_asks_for(machine, recipe):
     assert flavour(modules[0]) in wanted
 
 
+@both_modules
 @pytest.mark.bake
-def test_both_flavours_were_built_for_the_kernel_that_boots(machine, recipe, both):
+def test_both_flavours_were_built_for_the_kernel_that_boots(machine, recipe):
     kernel = machine["baked"]["kernel"]["boots"]
     found = {
         name: [m for m in kept_modules(machine, name) if m["name"] in ("nvidia", "nvidia-current")]
@@ -64,29 +62,33 @@ def test_both_flavours_were_built_for_the_kernel_that_boots(machine, recipe, bot
         assert modules[0]["vermagic"].split()[0] == kernel, name
 
 
+@both_modules
 @pytest.mark.bake
-def test_one_flavour_can_take_the_others_place(machine, both):
+def test_one_flavour_can_take_the_others_place(machine):
     names = [{m["name"] for m in kept_modules(machine, name)} for name in ("open", "proprietary")]
     assert names[0] == names[1]
     assert {m["name"] for m in modules_in_place(machine)} >= names[0]
 
 
+@both_modules
 @pytest.mark.bake
-def test_the_flavour_is_chosen_before_anything_loads_it(machine, both):
+def test_the_flavour_is_chosen_before_anything_loads_it(machine):
     assert_enabled(machine, "kiln-gpu-select.service")
     assert "blacklist nvidia" in (machine["text"]["/etc/modprobe.d/kiln-gpu-select.conf"] or "")
 
 
+@both_modules
 @pytest.mark.boot
-def test_the_flavour_in_place_is_the_one_for_these_gpus(machine, both, gpu):
+def test_the_flavour_in_place_is_the_one_for_these_gpus(machine, gpu):
     assert_active(machine, "kiln-gpu-select.service")
     modules = driver_modules(machine)
     assert modules, "there is no nvidia module"
     assert flavour(modules[0]) == gpu["prefers"]
 
 
+@both_modules
 @pytest.mark.boot
-def test_all_modules_in_place_are_of_that_flavour(machine, both, gpu):
+def test_all_modules_in_place_are_of_that_flavour(machine, gpu):
     kept = {m["name"]: m["srcversion"] for m in kept_modules(machine, gpu["prefers"])}
     assert kept, f"no {gpu['prefers']} module is kept"
     now = {m["name"]: m["srcversion"] for m in modules_in_place(machine) if m["name"] in kept}

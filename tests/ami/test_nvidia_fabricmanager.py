@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from applies import recipe_has
 from expectations import (
     assert_active,
     assert_enabled,
@@ -35,20 +36,18 @@ def test_it_runs_exactly_where_there_is_nvswitch(machine, expect):
         assert_not_started(machine, "nvidia-fabricmanager.service")
 
 
+@recipe_has("nvlsm")
 @pytest.mark.bake
 def test_nvlsm_is_of_the_recipes_version(machine, recipe, version_info):
-    if not recipe["nvlsm"]:
-        pytest.skip("the recipe has no NVLSM")
     names = recorded(version_info, "nvidia-fabricmanager").get("nvlsm", [])
     assert_packages_at(machine, names, recipe["nvlsm"])
     assert_held(machine, names)
     assert_enabled(machine, "nvlsm.service")
 
 
+@recipe_has("nvlsm")
 @pytest.mark.boot
-def test_nvlsm_runs_exactly_where_there_is_a_switch_for_it(machine, expect, recipe):
-    if not recipe["nvlsm"]:
-        pytest.skip("the recipe has no NVLSM")
+def test_nvlsm_runs_exactly_where_there_is_a_switch_for_it(machine, expect):
     if expect["gpu"] and expect["gpu"].get("nvlsm"):
         assert_active(machine, "nvlsm.service")
     else:

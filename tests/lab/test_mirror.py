@@ -22,7 +22,18 @@ from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
 from lab import bases, mirror, settings
-from lab.mirror import amazon, ca, catalogue, debian, fsx, keys, nvidia_cuda, nvidia_toolkit, repos
+from lab.mirror import (
+    amazon,
+    ca,
+    catalogue,
+    debian,
+    efa,
+    fsx,
+    keys,
+    nvidia_cuda,
+    nvidia_toolkit,
+    repos,
+)
 from lab.packages import deb, driver, elf, model, rpm
 from lab.packages.model import File, Package
 
@@ -305,9 +316,61 @@ class TestCatalogue:
         wanted = frozenset({"580.1"})
         assert catalogue.choose(versions, wanted=wanted, **group) == ["580.1", "580.3", "590.1"]
 
-    def test_every_driver_in_the_repositories_was_published(self) -> None:
-        listed = [v for line in catalogue.data()["repo_drivers"] for v in line]
-        assert [version for version in listed if catalogue.driver(version) is None] == []
+    @pytest.mark.parametrize("version", ["580.167.08", "580.173.02", "595.84", "535.43.02"])
+    def test_the_lab_has_every_driver_that_is_known_betas_included(self, version: str) -> None:
+        assert catalogue.driver(version) is not None
+
+    def test_no_driver_is_made_up(self) -> None:
+        assert catalogue.driver("580.190.99") is None
+        assert catalogue.driver("999.1.2") is None
+
+    def test_the_repositories_have_every_release_from_the_oldest_branch_on_and_no_beta(
+        self,
+    ) -> None:
+        there = catalogue.repository_drivers()
+        assert {"535.54.03", "580.167.08", "595.84"} <= set(there)
+        assert not {"535.43.02", "595.44.02", "525.147.05"} & set(there)
+
+    def test_a_repository_holds_the_series_and_branches_that_are_known_of_it(self) -> None:
+        old = nvidia_cuda.holds("ubuntu2004", "x86_64")
+        assert old
+        assert (old.has_cuda("12.9"), old.has_cuda("13.0")) == (True, False)
+        assert (old.has_driver(575), old.has_driver(580)) == (True, False)
+        assert nvidia_cuda.holds("debian12", "aarch64") is None
+
+    def test_every_cuda_release_has_a_compiler(self) -> None:
+        assert catalogue.cuda()["11.6.2"] == "11.6.124"
+        assert catalogue.cuda()["13.2.1"] == "13.2.0"
+
+    def test_nccl_of_an_unknown_series_gets_the_one_that_the_lab_assumes(self) -> None:
+        assert catalogue.nccl()["2.32.3"] == ["12.9", "13.4"]
+        assert "2.4.8" not in catalogue.nccl()
+
+    @pytest.mark.parametrize(
+        ("version", "machine", "there"),
+        [
+            ("1.37.0", "x86_64", False),
+            ("1.38.0", "x86_64", True),
+            ("1.39.0", "aarch64", False),
+            ("1.40.0", "aarch64", True),
+        ],
+    )
+    def test_the_efa_installer_brings_the_plugin_where_amazons_does(
+        self, version: str, machine: str, there: bool
+    ) -> None:
+        known = efa.contents(version)
+        assert known
+        packages = efa.packages(version, known, "deb", machine)
+        assert ("libnccl-ofi" in repos.names(packages)) is there
+
+    def test_on_arm64_the_plugin_is_for_ubuntu_and_amazon_linux_2023_only(self) -> None:
+        assert "ubuntu2204" in efa.with_plugin("1.51.0", "aarch64")
+        assert "debian12" not in efa.with_plugin("1.51.0", "aarch64")
+        assert "debian12" in efa.with_plugin("1.51.0", "x86_64")
+
+    def test_an_installer_of_unknown_content_is_not_there(self) -> None:
+        assert efa.contents("1.10.0") is None
+        assert efa.contents("1.99.0") is None
 
     def test_names_of_packages_follow_the_branch(self) -> None:
         def names(version: str, format_: str) -> set[str]:

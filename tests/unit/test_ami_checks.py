@@ -7,13 +7,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from kiln import components
 from kiln.base.paths import AMI_TESTS, ROOT
+from kiln.matrix import load
 
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 
@@ -90,6 +94,86 @@ def test_every_check_says_where_it_holds(path: Path):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = {ast.unparse(decorator) for decorator in node.decorator_list}
             assert marks & {"pytest.mark.bake", "pytest.mark.boot"}, node.name
+
+
+def selected(recipe: dict[str, Any], gpu: object = None) -> set[str]:
+    """The checks ("file::name") that are run for a recipe, as pytest lists them."""
+    return _listed(json.dumps({"recipe": recipe, "gpu": gpu}))
+
+
+@cache
+def _listed(expect: str) -> set[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "expect.json"
+        path.write_text(expect)
+        done = run_harness("--collect-only", "--hosts=local://", KILN_EXPECT=str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split("/")[-1] for line in done.stdout.splitlines() if "::" in line]
+    return {line.split("[")[0] for line in lines}
+
+
+PLAIN: dict[str, Any] = {"components": components.names(), "kernel_module": "open"}
+FULL: dict[str, Any] = {
+    "components": components.names(),
+    "kernel": "kernel6.12",
+    "kernel_module": "both",
+    "efa": "1.51.0",
+    "nvlsm": "2025.10.14",
+    "telemetry": {"dcgm": True},
+    "mig_config": None,
+}
+KNOWN_CLOCKS = {"clocks": [1, 2]}
+
+
+def a_recipe(name: str) -> dict[str, Any]:
+    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == name]
+    return recipe.as_json()
+
+
+def test_checks_of_components_that_are_not_part_of_the_image_are_not_run():
+    debian = a_recipe("debian12-535.261.03-base-x86_64")
+    files = {check.split("::")[0] for check in selected(debian)}
+    assert {"test_nvidia_driver.py", "test_boot.py", "test_hygiene.py"} <= files
+    assert not {"test_cuda.py", "test_efa.py", "test_nccl.py", "test_dcgm.py"} & files
+    baked = {f"test_{name.replace('-', '_')}.py" for name in debian["components"]}
+    assert baked - files == {"test_cleanup.py"}
+
+
+MIG_CHECK = "test_gpu_mig.py::test_mig_is_on_exactly_where_the_recipe_and_the_gpu_say_so"
+ON_MIG = {**FULL, "mig_config": "all-balanced"}
+
+
+def test_every_check_is_run_for_some_recipe():
+    every = {f"{name}::{check}" for name, names in checks().items() for check in names}
+    assert selected(FULL, KNOWN_CLOCKS) | selected(ON_MIG, KNOWN_CLOCKS) == every
+
+
+def test_a_mig_layout_decides_which_checks_are_run():
+    plain, mig = selected(FULL, KNOWN_CLOCKS), selected(ON_MIG, KNOWN_CLOCKS)
+    assert mig - plain == {MIG_CHECK}
+    assert plain - mig == {"test_nccl_tests.py::test_an_all_reduce_over_all_gpus_adds_up"}
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "test_nvidia_driver.py::test_both_flavours_were_built_for_the_kernel_that_boots",
+        "test_kernel.py::test_a_pinned_kernel_is_the_one_that_boots",
+        "test_nvidia_fabricmanager.py::test_nvlsm_is_of_the_recipes_version",
+        "test_dcgm_exporter.py::test_the_agent_reads_it",
+        "test_nccl_tests.py::test_they_find_open_mpi_where_efa_brought_it",
+    ],
+)
+def test_a_check_of_what_the_recipe_does_not_ask_for_is_not_run(check: str):
+    assert check not in selected(PLAIN)
+    assert check in selected(FULL, KNOWN_CLOCKS)
+
+
+def test_a_gpu_whose_clocks_nobody_documents_gets_no_check_of_them():
+    check = "test_boost_clocks.py::test_every_gpu_has_its_highest_application_clocks"
+    assert check in selected(FULL, KNOWN_CLOCKS)
+    assert check not in selected(FULL, {"clocks": None})
+    assert check in selected(PLAIN), "without a GPU it is skipped, and says so"
 
 
 def test_a_machine_that_does_not_answer_is_one_message(tmp_path: Path):

@@ -43,7 +43,7 @@ def test_the_matrix_has_no_error():
 def test_the_classic_stack_is_allowed_on_al2_with_a_warning_of_what_its_end_means():
     found = {finding.rule: finding for finding in check(classic(), today=TODAY)}
     assert found["OS-EOL"].level == "warning"
-    assert "550.163.01" in found["OS-EOL"].message
+    assert "550.163.01" in found["OS-EOL"].why
     assert "DRV-EOL" in found
 
 
@@ -51,11 +51,9 @@ def test_a_finding_names_its_row_and_line_and_source():
     recipe = classic(cuda="12.2.2", cudnn=None)
     (finding,) = errors(check(recipe, today=TODAY))
     assert finding.rule == "DRV-CUDA-MAJOR"
-    assert (finding.row, finding.file, finding.line) == (
-        recipe.name,
-        recipe.row.file,
-        recipe.row.line,
-    )
+    assert finding.rows == (recipe.name,)
+    assert finding.place == recipe.row.origins["cuda"]
+    assert finding.path == "stacks.classic.cuda"
     assert finding.source
 
 
@@ -77,7 +75,8 @@ def test_there_are_ten_known_good_sets():
 def test_the_json_has_the_fields_a_script_reads():
     result = check_combination("al2", "510.47.03", cuda="12.2", today=TODAY)
     assert list(result) == ["findings", "instance_types"]
-    fields = {"level", "rule", "message", "hint", "row", "file", "line", "source"}
+    fields = {"level", "rule", "message", "why", "hint", "rows", "source"}
+    fields |= {"file", "line", "column", "path", "also_at"}
     assert all(set(finding) == fields for finding in result["findings"])
 
 
@@ -94,7 +93,7 @@ def test_with_two_clashes_a_hint_says_what_mends_one_and_what_mends_both():
     # 570 is too old for CUDA 13, Ubuntu 20.04 has neither CUDA 13 nor support.
     result = check_combination("ubuntu2004", "570.211.01", cuda="13.0", today=TODAY)
     hints = {finding["rule"]: finding["hint"] for finding in result["findings"]}
-    assert "mends this one: driver 580.178.04, or CUDA 12.8.1; " in hints["DRV-CUDA-MAJOR"]
+    assert "resolves this one: driver 580.178.04, or CUDA 12.8.1; " in hints["DRV-CUDA-MAJOR"]
     for rule in ("DRV-CUDA-MAJOR", "OS-CUDA-REPO"):
         assert hints[rule].endswith("nearest that works: driver 580.178.04 with distro ubuntu2204")
     again = check_combination("ubuntu2204", "580.178.04", cuda="13.0", today=TODAY)
@@ -161,7 +160,7 @@ def test_what_is_not_even_a_choice_is_bad_input(wrong, hint):
 
 def test_a_wrong_target_in_the_matrix_is_named_with_its_line():
     recipe = classic(target_instance_types=("p4d.25xlarge",))
-    with pytest.raises(KilnError, match=rf"{recipe.row.file}:{recipe.row.line}: p4d\.25xlarge"):
+    with pytest.raises(KilnError, match=rf"{recipe.row.place}: p4d\.25xlarge"):
         check(recipe)
 
 
@@ -412,7 +411,7 @@ def test_an_nccl_nobody_released_is_pointed_out():
 
 def test_a_distribution_the_facts_do_not_know_is_named_with_its_row():
     recipe = classic(distro=replace(classic().distro, id="plan9"))
-    with pytest.raises(KilnError, match=r"amis\.yaml:\d+: plan9 is not a known distribution"):
+    with pytest.raises(KilnError, match=r"amis\.yaml:\d+:\d+: plan9 is not a known distribution"):
         check(recipe)
 
 

@@ -1,5 +1,6 @@
 """docs/compatibility.md says what the engine does."""
 
+import re
 import shutil
 from datetime import date
 
@@ -8,8 +9,10 @@ import yaml
 
 from kiln import facts
 from kiln.base.paths import KNOWLEDGE, ROOT
-from kiln.compat.engine import check_combination
+from kiln.compat.engine import check_combination, check_matrix
 from kiln.compat.rules.registry import rules
+from kiln.facts import tables
+from kiln.matrix import load
 
 DOC = (ROOT / "docs" / "compatibility.md").read_text()
 NEW = "580.190.01"
@@ -20,7 +23,7 @@ def knowledge(tmp_path, monkeypatch):
     """A copy of the facts to change; the caches are emptied before and after."""
     copy = tmp_path / "knowledge"
     shutil.copytree(KNOWLEDGE, copy)
-    monkeypatch.setattr(facts, "KNOWLEDGE", copy)
+    monkeypatch.setattr(tables, "KNOWLEDGE", copy)
     caches = (facts.table, facts.branches)
     for cached in caches:
         cached.cache_clear()
@@ -60,3 +63,11 @@ def test_the_json_on_the_page_is_what_comes_out():
     result = check_combination("al2", "510.47.03", cuda="12.2", today=date(2026, 11, 21))
     errors = [finding for finding in result["findings"] if finding["level"] == "error"]
     assert {"findings": errors, "instance_types": result["instance_types"]} == expected
+
+
+def test_the_finding_on_the_page_is_what_comes_out():
+    shown = next(block for block in DOC.split("```") if "warning: DRV-EOL" in block).strip()
+    findings = check_matrix(load.load_recipes(), today=date(2026, 11, 21))
+    # Where the stack stands in amis.yaml today does not matter.
+    printed = [re.sub(r"^amis.yaml:\d+", "amis.yaml:52", str(finding)) for finding in findings]
+    assert shown in printed

@@ -9,6 +9,7 @@ import yaml
 from kiln import facts
 from kiln.base.errors import KilnError, nearest
 from kiln.base.paths import KNOWLEDGE, ROOT
+from lab import distros
 
 
 def test_an_nvswitch_instance_says_so():
@@ -103,3 +104,41 @@ def _empty_keys(data: object) -> Iterator[str]:
     elif isinstance(data, list):
         for value in data:
             yield from _empty_keys(value)
+
+
+@pytest.mark.parametrize(
+    ("installer", "arch", "distro", "brings"),
+    [
+        ("1.37.0", "x86_64", "al2", False),
+        ("1.38.0", "x86_64", "al2", True),
+        ("1.39.0", "arm64", "al2023", False),
+        ("1.40.0", "arm64", "al2023", True),
+        ("1.51.0", "arm64", "debian12", False),
+    ],
+)
+def test_an_efa_installer_brings_its_plugin_by_processor_and_distribution(
+    installer, arch, distro, brings
+):
+    assert facts.bundles_plugin(installer, arch, distro) is brings
+
+
+def test_relatives_are_distributions_of_one_vendor():
+    assert facts.relatives("ubuntu2204") == ["ubuntu2004", "ubuntu2204", "ubuntu2404", "ubuntu2604"]
+    assert facts.relatives("al2") == ["al2", "al2023"]
+
+
+def test_a_distribution_that_amis_are_built_on_has_all_that_a_bake_needs():
+    needed = {"name", "family", "package_manager", "ssh_user", "root_device", "cuda_repo"}
+    names = facts.distro_names(with_parents=True)
+    assert "al2" in names
+    assert "rocky9" not in names
+    for name in names:
+        assert needed <= set(facts.distro(name)), name
+
+
+def test_the_lab_takes_a_distribution_s_name_family_and_user_from_the_facts():
+    for name in distros.ids():
+        known, spec = facts.distro(name), distros.spec(name)
+        assert {spec[key] == known[key] for key in ("name", "family", "ssh_user")} == {True}
+    assert distros.spec("al2")["os_release"]["SUPPORT_END"] == "2026-06-30"
+    assert "SUPPORT_END" not in distros.spec("ubuntu2404")["os_release"]

@@ -94,13 +94,11 @@ GSP_OFF = rules()["GPU-OPEN-G"].limits["families"]
 
 
 def test_the_shipped_facts_are_the_knowledge_of_the_pipeline():
-    assert gpu_devices.FILE.read_text() == gpu_devices.text(), (
-        "run: python -m kiln.facts.gpu_devices"
-    )
+    assert gpu_devices.FILE.read_text() == gpu_devices.text(), "run: ./invoke generate"
 
 
 def test_the_labs_guests_have_the_devices_of_the_facts():
-    assert lab_pci.TABLE.read_text() == lab_pci.table(), "run: python -m lab.pci"
+    assert lab_pci.TABLE.read_text() == lab_pci.table(), "run: ./invoke generate"
 
 
 @pytest.mark.parametrize("name", instances())

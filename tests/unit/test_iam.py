@@ -22,9 +22,7 @@ def test_every_aws_call_of_the_program_is_allowed() -> None:
         for action, place in iam.called().items()
         if action not in iam.allowed("kiln") | set(iam.facts()["free"])
     }
-    assert not missing, (
-        f"add to kiln/facts/knowledge/iam.yaml, then python -m kiln.cloud.iam: {missing}"
-    )
+    assert not missing, f"add to kiln/facts/knowledge/iam.yaml, then ./invoke generate: {missing}"
 
 
 def test_nothing_is_allowed_that_the_program_does_not_call() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from kiln import components
+from kiln import components, facts
 from kiln.base import located
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
+from kiln.compat import engine
 from kiln.matrix import load as matrix
 from kiln.matrix import schema
 
@@ -28,7 +29,7 @@ distros:
     ssh_user: ec2-user
     root_device: /dev/xvda
     cuda_repo: rhel7
-    source:
+    parents:
       base: {ssm_parameter: "/aws/{arch}-gp2"}
       eks: {owner: "602401143452", name: "eks-{kubernetes}-*"}
 stacks:
@@ -77,10 +78,18 @@ MISTAKES = {
         "amis.yaml:9:5: distros.al2.ssh_usr: there is no key 'ssh_usr' here: did you mean "
         "'ssh_user'",
     ),
-    "missing key": (("    family: al\n", ""), "amis.yaml:6:5: distros.al2.family is missing"),
+    "missing key": (("amis:\n" + ROW, ""), "amis.yaml:1:1: amis is missing"),
+    "a distro nobody knows": (
+        ("  al2:", "  al22:"),
+        "amis.yaml:5:3: AMI Kiln knows no distribution 'al22': did you mean 'al2'",
+    ),
+    "a key under its former name": (
+        ("parents:", "source:"),
+        "amis.yaml:12:5: distros.al2.source: there is no key 'source' here: did you mean 'parents'",
+    ),
     "unknown distro": (
         (ROW, "- {distro: al22, stack: classic}"),
-        "amis.yaml:21:12: distro 'al22' is not among `distros`: did you mean 'al2'",
+        "amis.yaml:21:12: AMI Kiln builds on no distribution 'al22': did you mean 'al2'",
     ),
     "unknown stack": (
         (ROW, "- {distro: al2, stack: clasic}"),
@@ -91,8 +100,8 @@ MISTAKES = {
         "amis.yaml:21:43: amis.0.flavors.0: 'bse' is not allowed: did you mean 'base'",
     ),
     "flavour without parent AMI": (
-        row("flavors: [ecs]"),
-        "amis.yaml:21:42: al2 has no parent AMI for flavour 'ecs'; it has: base, eks",
+        (ROW, "- {distro: debian12, stack: classic, flavors: [ecs]}"),
+        "amis.yaml:21:47: debian12 has no parent AMI for flavour 'ecs'; it has: base",
     ),
     "unknown arch": (
         row("arches: [arm]"),
@@ -155,7 +164,7 @@ MISTAKES = {
     ),
     "a size beyond all disks": (
         ("size: 100", "size: " + "9" * 5000),
-        f"amis.yaml:3:18: defaults.volume.size: is no number of this world: '{'9' * 79}…",
+        f"amis.yaml:3:18: defaults.volume.size: is too large for a number: '{'9' * 79}…",
     ),
     "a size with its unit": (
         ("size: 100", "size: 100GB"),
@@ -189,7 +198,7 @@ MISTAKES = {
     ),
     "a parent AMI found in no way": (
         ('{ssm_parameter: "/aws/{arch}-gp2"}', "{owner: amazon}"),
-        "amis.yaml:13:13: distros.al2.source.base: give either ssm_parameter, or owner and name",
+        "amis.yaml:13:13: distros.al2.parents.base: give either ssm_parameter, or owner and name",
     ),
     "a placeholder nobody fills": (
         ("{arch}-gp2", "{arhc}-gp2"),
@@ -314,6 +323,45 @@ def test_what_is_lacking_is_said_of_distributions_there_are() -> None:
     for component in components.everything():
         assert set(component.lacks) <= known, component.name
         assert all(component.lacks.values()), component.name
+
+
+def test_a_matrix_without_distros_takes_them_as_they_are_known(tmp_path: Path) -> None:
+    start, end = MATRIX.index("distros:"), MATRIX.index("stacks:")
+    (recipe,) = load(tmp_path, (MATRIX[start:end], ""))
+    assert recipe.distro.ssh_user == "ec2-user"
+    assert recipe.source_ami.ssm_parameter == facts.distro("al2")["parents"]["base"][
+        "ssm_parameter"
+    ].format(arch="x86_64")
+
+
+def test_a_matrix_replaces_single_settings_of_a_distribution(tmp_path: Path) -> None:
+    start, end = MATRIX.index("distros:"), MATRIX.index("stacks:")
+    edit = (MATRIX[start:end], "distros: {al2: {ssh_user: ops, parents: {}}}\n")
+    (recipe,) = load(tmp_path, edit)
+    assert recipe.distro.ssh_user == "ops"
+    assert recipe.distro.cuda_repo == facts.distro("al2")["cuda_repo"]
+
+
+def test_the_rules_judge_the_repository_that_the_bake_uses(tmp_path: Path) -> None:
+    edits = [("rhel7", "debian13"), ("kernel_module:", "driver_source: repo\n    kernel_module:")]
+    (recipe,) = load(tmp_path, *edits)
+    assert recipe.distro.cuda_repo == "debian13"
+    found = {finding.rule: finding for finding in engine.check(recipe)}
+    assert "debian13" in found["OS-DRV-REPO"].message
+
+
+def test_each_field_knows_where_its_value_stands(tmp_path: Path) -> None:
+    (recipe,) = load(tmp_path, row("cuda: 11.7.1"))
+    paths = {name: place.path for name, place in recipe.row.origins.items()}
+    assert paths["driver"] == "stacks.classic.driver"
+    assert paths["cuda"] == "amis.0.cuda"
+    assert paths["distro"] == "amis.0.distro"
+    assert paths["instance_type"] == "defaults.instance_type.x86_64"
+    assert paths["cuda_repo"] == "distros.al2.cuda_repo"
+    assert "nccl" not in paths
+    assert str(recipe.row.origins["driver"]) == "amis.yaml:17:13"
+    assert recipe.row.has("cuda")
+    assert not recipe.row.has("driver")
 
 
 def test_the_recipe_knows_its_row(tmp_path: Path) -> None:

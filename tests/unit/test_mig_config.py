@@ -34,7 +34,7 @@ def refusal(text: str) -> str:
 
 
 def test_profiles_json_is_what_the_knowledge_says():
-    """`python -m kiln.mig.export` after a change of mig.yaml or instances.yaml."""
+    """`./invoke generate` after a change of mig.yaml or instances.yaml."""
     assert export.PROFILES_JSON.read_text() == export.text()
 
 

@@ -307,9 +307,7 @@ def test_names_can_be_read_on_their_colour(fill, ink):
 
 
 def test_the_picture_in_the_docs_is_the_one_that_mig_plan_draws():
-    assert picture.PICTURE.read_text(encoding="utf-8") == picture.text(), (
-        "write it anew: python -m kiln.mig.picture"
-    )
+    assert picture.PICTURE.read_text(encoding="utf-8") == picture.text(), "run: ./invoke generate"
 
 
 # --- Kubernetes ----------------------------------------------------------------------------

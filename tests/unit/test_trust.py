@@ -41,7 +41,8 @@ def test_a_row_that_trusts_an_unconfirmed_key_is_warned_and_told_which(keys):
     assert finding.level == "warning"
     assert facts.signing_keys()["efa"].fingerprint in finding.message
     assert "efa" in finding.hint
-    assert finding.row == row.name
+    assert finding.rows == (row.name,)
+    assert finding.place == row.row.origins["efa"]
 
 
 def test_a_row_whose_keys_are_confirmed_is_not_warned(keys):
@@ -91,7 +92,7 @@ def locked(monkeypatch):
 
 def test_a_row_that_downloads_a_file_with_an_unconfirmed_hash_is_warned(locked):
     row, url = locked(source="https://example.com/sums", confirmed=False)
-    finding = next(one for one in check(row) if url in one.message)
+    finding = next(one for one in check(row) if url in one.why)
     assert (finding.rule, finding.level) == ("HASH-UNCONFIRMED", "warning")
     assert finding.source == "https://example.com/sums"
 

@@ -70,7 +70,7 @@ def test_what_one_of_the_three_finds_is_told_per_row(
     for result in validate(recipes, real):
         assert not result.valid
         assert {finding.rule for finding in result.findings} == {rule}
-        assert {finding.row for finding in result.findings} == {result.name}
+        assert {finding.rows for finding in result.findings} == {(result.name,)}
         assert json.loads(json.dumps(result.as_json()))["valid"] is False
 
 

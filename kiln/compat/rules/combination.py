@@ -36,7 +36,8 @@ class Kernel:
 class Combination:
     """A distribution, a GPU stack and where it shall run. None means: not said, so not judged.
 
-    `targets` are the instance types meant. `packages`, `downloads` and `efa_flags` are names a
+    `cuda_repo` is the CUDA repository where a matrix replaces the distribution's own. `targets`
+    are the instance types meant. `packages`, `downloads` and `efa_flags` are names a
     user asks for beyond what the pipeline derives; `companions` maps fabricmanager, imex … to a
     version of their own. `mig` is the set of MIG profiles per GPU, `mig_label` a label of
     mig-config.yaml, `compiler` gcc's major,
@@ -46,6 +47,7 @@ class Combination:
 
     distro: str
     today: date
+    cuda_repo: str | None = None
     driver: str | None = None
     arch: str = "x86_64"
     flavor: str = "base"
@@ -113,10 +115,20 @@ class Combination:
         return both if self.kernel_module == "both" else both & {self.kernel_module}
 
     @property
+    def repository(self) -> str:
+        """NVIDIA's name of the CUDA repository that the image installs from."""
+        return self.cuda_repo or str(self.about["cuda_repo"])
+
+    @property
     def repo(self) -> dict[str, Any]:
-        """The entry of the distribution's CUDA repository in cuda.yaml."""
-        entry: dict[str, Any] = table("cuda")["repos"][self.about["cuda_repo"]]
+        """The entry of that repository in cuda.yaml."""
+        entry: dict[str, Any] = table("cuda")["repos"][self.repository]
         return entry
+
+    @property
+    def debs(self) -> bool:
+        """Are the distribution's packages Debian's?"""
+        return bool(self.about["package_manager"] == "apt")
 
     @property
     def repo_has_driver(self) -> bool:
@@ -147,8 +159,7 @@ class Combination:
         """The aws-ofi-nccl on the image: built from source, or out of the EFA installer."""
         if self.ofi_nccl:
             return self.ofi_nccl
-        first = table("efa")["bundles_plugin_from"][self.arch]
-        if self.efa and versions.at_least(self.efa, first):
+        if self.efa and facts.bundles_plugin(self.efa, self.arch, self.distro):
             return facts.efa_plugin(self.efa)
         return None
 
@@ -193,13 +204,12 @@ def _parent_kernel(combination: Combination) -> str | None:
     """The kernel of an EKS, ECS or ParallelCluster parent, as a key of the distro's kernels."""
     if combination.flavor == "base":
         return None
-    kernels = table("distros")["flavors"][combination.flavor].get("kernels", {})
-    if isinstance(kernels, dict):
-        name: str | None = kernels.get(combination.distro)
-        return name
-    if combination.distro != "al2023" or not combination.kubernetes:
-        return None
-    reached = [one for one in kernels if versions.at_least(combination.kubernetes, one["from"])]
+    flavor = table("distros")["flavors"][combination.flavor]
+    known: str | list[dict[str, str]] | None = flavor.get("kernels", {}).get(combination.distro)
+    if known is None or isinstance(known, str):
+        return known
+    kubernetes = combination.kubernetes or ""
+    reached = [entry for entry in known if versions.at_least(kubernetes, entry["from"])]
     return reached[-1]["kernel"] if reached else None
 
 
@@ -214,6 +224,7 @@ def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
     order = [chosen.index(name) for name in ("kernel", "nvidia-driver") if name in chosen]
     values: dict[str, Any] = {
         "distro": recipe.distro.id,
+        "cuda_repo": recipe.distro.cuda_repo,
         "today": today,
         "driver": recipe.driver,
         "arch": recipe.arch,

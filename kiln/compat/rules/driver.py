@@ -57,8 +57,9 @@ def ended(c: Combination) -> Iterator[Verdict]:
         for one in facts.supported_branches(c.today)
     )
     yield Verdict(
-        f"driver branch {branch.name} left support on {branch.end_of_life} and gets no security "
-        f"fixes. Supported today: {supported}",
+        f"driver branch {branch.name} left support on {branch.end_of_life}",
+        hint=f"take a supported branch: {supported}",
+        why="it gets no security fixes",
         unsure="end_of_life" in branch.unsure,
     )
 

@@ -90,7 +90,7 @@ def package_names(c: Combination) -> Iterator[Verdict]:
     """The companions' packages were renamed between branches."""
     if c.driver is None:
         return
-    kind = "deb" if c.distro.startswith(("ubuntu", "debian")) else "rpm"
+    kind = "deb" if c.debs else "rpm"
     if kind == "deb" and c.driver_from == "distro":
         kind = "ubuntu"
     for package in c.packages:

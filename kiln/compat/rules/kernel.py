@@ -132,7 +132,7 @@ def compiler(c: Combination) -> Iterator[Verdict]:
 
 
 def _install_gcc(c: Combination, kernel: Kernel) -> str:
-    if c.distro.startswith(("ubuntu", "debian")):
+    if c.debs:
         name = f"gcc-{kernel.compiler}"
         return f"install {name} and give make CC={name}"
     return f"install gcc{kernel.compiler} and give make CC=gcc{kernel.compiler}-cc"

@@ -125,7 +125,7 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
     if not asked:
         return
     for entry in table("cuda")["cudnn_missing"]:
-        if entry["repo"] == c.about["cuda_repo"] and versions.at_least(asked, entry["from"]):
+        if entry["repo"] == c.repository and versions.at_least(asked, entry["from"]):
             yield Verdict(
                 f"NVIDIA's {entry['repo']} repository ({c.distro}) has no cuDNN from "
                 f"{entry['from']} on; {asked} is not there",

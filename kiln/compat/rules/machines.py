@@ -29,12 +29,15 @@ def bakes_on_same_arch(c: Combination) -> Iterator[Verdict]:
             yield from same_arch(c, facts.instance(name))
 
 
-@instance_rule("INST-GONE")
-def offered(c: Combination, target: InstanceType) -> Iterator[Verdict]:
+@rule("INST-GONE", by_target=True)
+def offered(c: Combination) -> Iterator[Verdict]:
     """EC2 retires families."""
-    if not target.offered:
+    gone = [target.type for target in c.targets if not target.offered]
+    if gone:
+        verb = "is" if len(gone) == 1 else "are"
         yield Verdict(
-            f"{target.type} is not in EC2's offerings of {table('instances')['as_of'][:7]}",
+            f"{', '.join(gone)} {verb} not in EC2's offerings of {table('instances')['as_of'][:7]}",
+            hint="take retired types out of target_instance_types, unless your account has them",
         )
 
 
@@ -65,4 +68,4 @@ def bakes_and_checks(c: Combination) -> Iterator[Verdict]:
 def unpinned(c: Combination) -> Iterator[Verdict]:
     """Two builds of one row have to be equal."""
     for name in c.latest:
-        yield Verdict(f"{name}: latest is no version", hint="name the version you want")
+        yield Verdict(f"{name}: `latest` is not a version", hint="name the version you want")

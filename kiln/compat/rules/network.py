@@ -116,8 +116,8 @@ def useless_flag(c: Combination) -> Iterator[Verdict]:
 @rule("EFA-OFI-DOUBLE")
 def plugin_twice(c: Combination) -> Iterator[Verdict]:
     """Two plugins on one image: which one NCCL loads is a matter of paths."""
-    first = table("efa")["bundles_plugin_from"][c.arch]
-    if c.efa and c.ofi_nccl and versions.at_least(c.efa, first):
+    first = facts.first_with_plugin(c.arch, c.distro)
+    if c.efa and c.ofi_nccl and facts.bundles_plugin(c.efa, c.arch, c.distro):
         yield Verdict(
             f"EFA installer {c.efa} brings aws-ofi-nccl along (since {first}); {c.ofi_nccl} from "
             "source is a second one",

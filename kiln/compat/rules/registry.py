@@ -14,10 +14,13 @@ from kiln.facts import InstanceType, table
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule as rules.yaml describes it. `confirmed` is false where nobody confirmed the fact that
-    the rule itself states; `source` has its short names written out. `limits` holds the rule's own
-    thresholds, `moves` the fields of a combination whose change can resolve a clash; `spare` marks
-    a rule about what an image has but does not need, `ended` one about what gets no more fixes."""
+    """A rule as rules.yaml describes it; `source` has its short names written out.
+
+    `about` names the fields of a recipe that it judges, the likeliest culprit first; `moves` the
+    fields whose change can resolve it; `limits` holds the rule's own thresholds. `confirmed` is
+    false where nobody confirmed the fact that the rule itself states. `spare` marks a rule about
+    what an image has but does not need, `ended` one about what gets no more fixes.
+    """
 
     id: str
     level: str
@@ -25,6 +28,7 @@ class Rule:
     example: str
     confirmed: bool
     source: str
+    about: tuple[str, ...]
     limits: dict[str, Any]
     moves: tuple[str, ...]
     spare: bool
@@ -33,14 +37,23 @@ class Rule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One clash. `unsure`: the fact behind it is unconfirmed, so it may only warn; `advice`:
-    it works, but a person should know, so it warns too and blocks nothing."""
+    """One clash: what clashes in few words, what to do about it, and why it matters.
+
+    `unsure`: the fact behind it is unconfirmed, so it may only warn; `advice`: it works, but a
+    person should know, so it warns too and blocks nothing.
+    """
 
     message: str
     hint: str = ""
+    why: str = ""
     unsure: bool = False
     advice: bool = False
     level: str | None = None
+
+    @property
+    def whole(self) -> str:
+        """Message and reason in one line."""
+        return f"{self.message}: {self.why}" if self.why else self.message
 
 
 Check = Callable[[Combination], Iterable[Verdict]]
@@ -63,6 +76,7 @@ def rules() -> dict[str, Rule]:
             example=str(entry["example"]),
             confirmed=facts.confirmed(entry),
             source=facts.full_source(entry["source"], names),
+            about=tuple(entry["about"]),
             limits=entry.get("limits", {}),
             moves=tuple(entry.get("moves", ())),
             spare=entry.get("spare", False),

@@ -23,16 +23,18 @@ def ended(c: Combination) -> Iterator[Verdict]:
     until = facts.last_day(extended.get("until"))
     covered = until is not None and c.today <= until
     declared = covered and (extended["automatic"] or c.extended_support)
-    message = f"{about['name']} reached its end of life on {end}"
-    if about.get("end_means"):
-        message += f": {about['end_means']}"
     hint = "move to a distribution that is supported"
     if covered and not declared:
         hint += f", or declare {extended['name']} (to {extended['until']}): extended_support: true"
     elif covered:
         hint = f"{extended['name']} goes on to {extended['until']}"
     allowed = declared or about.get("past_end_of_life") == "warning"
-    yield Verdict(message, hint=hint, advice=bool(allowed))
+    yield Verdict(
+        f"{about['name']} reached its end of life on {end}",
+        hint=hint,
+        why=about.get("end_means", ""),
+        advice=bool(allowed),
+    )
 
 
 @rule("OS-CUDA-REPO")
@@ -41,7 +43,7 @@ def cuda_in_repo(c: Combination) -> Iterator[Verdict]:
     release = facts.cuda_release(c.cuda) if c.cuda else None
     if release is None or c.cuda_source != "repo" or c.arch not in c.repo["arches"]:
         return
-    name = c.about["cuda_repo"]
+    name = c.repository
     unsure = c.repo.get("unsure", [])
     first = c.repo.get("first", {}).get(c.arch)
     last = c.repo.get("last")
@@ -71,7 +73,7 @@ def driver_in_repo(c: Combination) -> Iterator[Verdict]:
     """Packages of the branch have to be in the repository the row installs from."""
     if not c.driver:
         return
-    name = c.about["cuda_repo"]
+    name = c.repository
     held = c.repo.get("drivers", {})
     unsure = any(mark.startswith("drivers") for mark in c.repo.get("unsure", []))
     if c.driver_source in {None, "repo"} and not c.repo_has_driver:
@@ -119,7 +121,7 @@ def arch_in_repo(c: Combination) -> Iterator[Verdict]:
     ]
     if from_repo:
         yield Verdict(
-            f"NVIDIA's {c.about['cuda_repo']} repository has no {c.arch} tree: {c.distro} "
+            f"NVIDIA's {c.repository} repository has no {c.arch} tree: {c.distro} "
             f"{c.arch} cannot get {' and '.join(from_repo)} from it",
             hint="use runfiles, or another distribution",
             unsure="arches" in c.repo.get("unsure", []),

@@ -1,0 +1,86 @@
+"""Everything generated that is committed: what it is made from, and whether it is current.
+
+`./invoke generate` writes all of it, `./invoke generate --check` (and `./invoke lint`) compares.
+A new generated file is one more entry in `TEXTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kiln.base.paths import ROOT
+from kiln.cloud import iam
+from kiln.compat.rules import registry
+from kiln.facts import gpu_devices
+from kiln.matrix import load
+from kiln.mig import export, picture
+from kiln.packer import render
+from kiln.pipeline import record
+from kiln.xid import catalogue
+from lab import pci
+
+_RULES_PAGE = ROOT / "docs" / "compatibility.md"
+_RULES_HEADING = "## The rules\n"
+
+
+def _rules() -> str:
+    """docs/compatibility.md with the table of the rules as they are."""
+    head = _RULES_PAGE.read_text(encoding="utf-8").split(_RULES_HEADING)[0]
+    rows = [
+        f"| {rule.id} | {rule.level}{'' if rule.confirmed else ' (unconfirmed: warns)'} "
+        f"| {rule.what} | {rule.example} |"
+        for rule in registry.rules().values()
+    ]
+    table = ["| Rule | Level | What clashes | For example |", "|---|---|---|---|", *rows]
+    return head + _RULES_HEADING + "\n" + "\n".join(table) + "\n"
+
+
+# File → its text, and what that is made from.
+TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
+    ROOT / "docs/amis.schema.json": (load.json_schema, "kiln/matrix/schema.py"),
+    ROOT / "docs/record.schema.json": (record.json_schema, "kiln/pipeline/record.py"),
+    iam.POLICY_FILE: (iam.text, "kiln/facts/knowledge/iam.yaml"),
+    _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
+    catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
+    catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
+    gpu_devices.FILE: (gpu_devices.text, "kiln/facts/knowledge/instances.yaml"),
+    export.PROFILES_JSON: (export.text, "kiln/facts/knowledge/mig.yaml and instances.yaml"),
+    picture.PICTURE: (picture.text, "kiln/mig/plan.py and draw.py"),
+    pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
+}
+
+
+def generate(*, check_only: bool) -> int:
+    """Write every generated file, or with `check_only` name those that are stale; the exit code."""
+    if check_only:
+        outdated = stale()
+        print("\n".join([*outdated, "run: ./invoke generate"] if outdated else ["all is current"]))
+        return int(bool(outdated))
+    print("\n".join(write()) or "nothing to change")
+    return 0
+
+
+def stale() -> list[str]:
+    """The generated files that are missing or outdated, each with what it is made from."""
+    outdated = [
+        f"{path.relative_to(ROOT)}: differs from {source}" for path, _, source in _outdated()
+    ]
+    return outdated + render.stale(load.load_recipes())
+
+
+def write() -> list[str]:
+    """Write what is outdated; the paths that changed."""
+    changed = []
+    for path, text, _ in _outdated():
+        path.write_text(text, encoding="utf-8")
+        changed.append(str(path.relative_to(ROOT)))
+    # What ships on an image is part of what is rendered: last.
+    return changed + render.write_all(load.load_recipes())
+
+
+def _outdated() -> Iterator[tuple[Path, str, str]]:
+    for path, (made, source) in TEXTS.items():
+        text = made()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            yield path, text, source

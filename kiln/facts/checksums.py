@@ -1,0 +1,56 @@
+"""What is published about the vendors' files and signing keys (`knowledge/checksums.yaml`,
+`keys.yaml`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from kiln.facts.tables import confirmed, table
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """A vendor's file as somebody published it. `confirmed` is false where `source` does not show
+    the hash to whoever opens it."""
+
+    sha256: str
+    source: str
+    confirmed: bool
+
+
+def known_sha256(url: str) -> Checksum | None:
+    """What is published about a vendor's file, by its URL; None when nothing is."""
+    for files in table("checksums")["files"]:
+        for version, sha256 in files["sha256"].items():
+            if url == files["url"].format(version=version):
+                source = files["source"].replace("{version}", version)
+                return Checksum(sha256, source, confirmed(files))
+    return None
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A key of keys.yaml by its primary fingerprint; `confirmed` is false where fewer than two
+    independent sources show it."""
+
+    name: str
+    fingerprint: str
+    signs: str
+    sources: tuple[str, ...]
+    confirmed: bool
+
+
+@cache
+def signing_keys() -> dict[str, SigningKey]:
+    """The keys that provisioners trust, by name."""
+    return {
+        name: SigningKey(
+            name=name,
+            fingerprint=str(entry["fingerprint"]),
+            signs=entry["signs"],
+            sources=tuple(entry["sources"]),
+            confirmed=confirmed(entry),
+        )
+        for name, entry in table("keys")["keys"].items()
+    }

@@ -1,0 +1,74 @@
+"""NVIDIA's driver branches, their releases, and the packages named after them
+(`knowledge/drivers.yaml`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+
+from kiln.base import versions
+from kiln.facts.tables import last_day, table
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch of NVIDIA's data-centre driver. `end_of_life` is its last day with fixes."""
+
+    name: str
+    kind: str | None
+    end_of_life: date | None
+    native_cuda: str
+    modules: tuple[str, ...]
+    versions: tuple[str, ...]
+    betas: tuple[str, ...]
+    unsure: tuple[str, ...]
+
+    @property
+    def newest(self) -> str | None:
+        """The branch's newest known release."""
+        return versions.newest(self.versions)
+
+    def ended(self, today: date) -> bool:
+        """Has support ended before `today`?"""
+        return self.end_of_life is not None and self.end_of_life < today
+
+
+@cache
+def branches() -> dict[str, Branch]:
+    """All driver branches, oldest first. Drivers that came inside a CUDA toolkit count too."""
+    bundled = [release["driver"] for release in table("cuda")["releases"].values()]
+    return {
+        name: Branch(
+            name=name,
+            kind=entry["kind"],
+            end_of_life=last_day(entry["end_of_life"]),
+            native_cuda=entry["native_cuda"],
+            modules=tuple(entry["modules"]),
+            versions=tuple(
+                dict.fromkeys(
+                    [*entry["versions"], *(v for v in bundled if v and versions.major(v) == name)]
+                )
+            ),
+            betas=tuple(entry.get("betas", ())),
+            unsure=tuple(entry.get("unsure", ())),
+        )
+        for name, entry in table("drivers")["branches"].items()
+    }
+
+
+def branch(driver: str | None) -> Branch | None:
+    """The branch of a driver version, or None when that branch is not known."""
+    return branches().get(versions.major(driver)) if driver else None
+
+
+def supported_branches(today: date) -> list[Branch]:
+    """Long-term and production branches that get fixes on that day, oldest first."""
+    return [
+        one for one in branches().values() if one.kind in {"LTS", "PB"} and not one.ended(today)
+    ]
+
+
+def nvlsm_versions() -> list[str]:
+    """The known releases of NVLSM, oldest first."""
+    return sorted(table("drivers")["nvlsm"]["versions"], key=versions.key)

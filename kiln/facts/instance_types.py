@@ -1,0 +1,141 @@
+"""EC2's instance types with NVIDIA GPUs (`knowledge/instances.yaml`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kiln.base.errors import KilnError, nearest
+from kiln.facts.tables import confirmed, table
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """An EC2 instance type with NVIDIA GPUs.
+
+    `gpu` is the key in instances.yaml (and in mig.yaml), `product` the name `nvidia-smi` shows.
+    `gpu_count` counts whole GPUs: 0 on fractional types (g6f, gr6f). `gpu_arch` is the GPU's
+    architecture, `arch` the processor's. `nvswitch` means that CUDA needs a fabric manager,
+    `nvlsm` that this needs NVLSM beside it. `open_modules` is supported, required or
+    unsupported; `prefers` is the module to load where both are on the image, with `module_options`
+    as its parameters. `application_clocks` are the highest ones, memory and graphics in MHz; with
+    `auto_boost` the GPU varies them by itself unless told not to. `unsure` names fields no public
+    material confirmed.
+    """
+
+    type: str
+    gpu: str
+    ec2_name: str
+    product: str
+    gpu_count: int
+    gpu_memory_mib: int
+    gpu_arch: str
+    compute_capability: str
+    pci_device_ids: tuple[str, ...]
+    arch: str
+    vcpus: int
+    memory_mib: int
+    network_cards: int
+    efa_interfaces: int
+    nvswitch: bool
+    nvlsm: bool
+    imex: bool
+    mig: bool
+    open_modules: str
+    prefers: str
+    module_options: tuple[str, ...]
+    application_clocks: tuple[int, int] | None
+    auto_boost: bool
+    grid_driver: bool
+    fractional: bool
+    offered: bool
+    confirmed: bool
+    unsure: tuple[str, ...]
+    source: str
+
+    @property
+    def family(self) -> str:
+        """The part before the dot: p5.48xlarge → p5."""
+        return self.type.split(".", maxsplit=1)[0]
+
+    @property
+    def efa(self) -> bool:
+        """Has it an EFA interface?"""
+        return self.efa_interfaces > 0
+
+
+@cache
+def instances() -> dict[str, InstanceType]:
+    """All GPU instance types, by name, in the order of the file."""
+    data = table("instances")
+    return {
+        entry["type"]: _instance_type(entry, data["gpus"][entry["gpu"]], data["default_source"])
+        for entry in data["types"]
+    }
+
+
+def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> InstanceType:
+    clocks = gpu.get("application_clocks")
+    return InstanceType(
+        type=entry["type"],
+        gpu=entry["gpu"],
+        ec2_name=gpu["ec2_name"],
+        product=gpu["product"],
+        gpu_count=entry["count"],
+        gpu_memory_mib=entry.get("gpu_memory_mib", gpu["memory_mib"]),
+        gpu_arch=gpu["arch"],
+        compute_capability=gpu["compute_capability"],
+        pci_device_ids=tuple(gpu["pci_device_ids"]),
+        arch=entry["arch"],
+        vcpus=entry["vcpus"],
+        memory_mib=entry["memory_mib"],
+        network_cards=entry["network_cards"],
+        efa_interfaces=entry["efa"],
+        nvswitch=entry.get("nvswitch", False),
+        nvlsm=entry.get("nvlsm", False),
+        imex=entry.get("imex", False),
+        mig=gpu["mig"],
+        open_modules=gpu["open_modules"],
+        prefers=_preferred(gpu),
+        module_options=tuple(gpu.get("prefers", {}).get("options", ())),
+        application_clocks=(clocks[0], clocks[1]) if clocks else None,
+        auto_boost=gpu.get("auto_boost", False),
+        grid_driver=entry.get("grid_driver", False),
+        fractional=entry.get("fractional", False),
+        offered=entry.get("offered", True),
+        confirmed=confirmed(entry),
+        unsure=tuple(entry.get("unsure", ())),
+        source=entry.get("source", source),
+    )
+
+
+def nvswitches() -> dict[str, tuple[str, int]]:
+    """GPU architecture → (PCI device id, count on a baseboard) of the NVSwitches beside it, for
+    the generations that are PCI devices."""
+    return {
+        arch: (entry["pci_device_id"], entry["count"])
+        for arch, entry in table("instances")["nvswitches"].items()
+    }
+
+
+def _preferred(gpu: dict[str, Any]) -> str:
+    only = {"required": "open", "unsupported": "proprietary"}.get(gpu["open_modules"])
+    return only or str(gpu.get("prefers", {}).get("module", "open"))
+
+
+def instance(name: str) -> InstanceType:
+    """The GPU instance type of that name.
+
+    Raises KilnError (exit code 2) when it is none, with the nearest one that is.
+    """
+    known = instances()
+    if name in known:
+        return known[name]
+    family = name.split(".", maxsplit=1)[0]
+    sizes = [other for other in known if known[other].family == family]
+    best = nearest(name, sizes or known)
+    hint = f"did you mean {best}?" if best else "all are in kiln/facts/knowledge/instances.yaml"
+    if sizes:
+        hint = f"{family} has: {', '.join(sizes)}"
+    raise KilnError(f"{name} is not a GPU instance type that AMI Kiln knows", hint=hint)

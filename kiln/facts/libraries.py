@@ -1,0 +1,52 @@
+"""Releases of the libraries on top of the driver: CUDA and the EFA installer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.base import versions
+from kiln.facts.tables import table
+
+
+def cuda_release(version: str) -> str | None:
+    """The known toolkit release a version or series names (12.2 → 12.2.2), or None."""
+    known: dict[str, Any] = table("cuda")["releases"]
+    if version in known:
+        return version
+    return versions.newest(
+        release for release in known if versions.same(versions.series(release), version)
+    )
+
+
+def driver_cuda(driver: str) -> str:
+    """The newest CUDA major that a driver's branch runs: 580.178.04 → 13; the oldest known major
+    for a driver from before them all."""
+    floors: dict[str, str] = table("cuda")["floors"]
+    majors = sorted(floors, key=versions.key)
+    branch_name = versions.major(driver)
+    runs = [
+        major for major in majors if versions.at_least(branch_name, versions.major(floors[major]))
+    ]
+    return runs[-1] if runs else majors[0]
+
+
+def efa_plugin(installer: str) -> str | None:
+    """The aws-ofi-nccl version in an EFA installer: its own entry's, or the last one before it."""
+    releases: dict[str, dict[str, str]] = table("efa")["releases"]
+    earlier = [v for v, entry in releases.items() if "ofi_nccl" in entry]
+    last = versions.newest(v for v in earlier if versions.at_least(installer, v))
+    return releases[last]["ofi_nccl"] if last else None
+
+
+def first_with_plugin(arch: str, distro: str) -> str | None:
+    """The first EFA installer that brings aws-ofi-nccl along on that processor and distribution;
+    None when none does."""
+    known = table("efa")
+    alone = known["bundles_plugin_on"].get(arch)
+    return None if alone and distro not in alone else str(known["bundles_plugin_from"][arch])
+
+
+def bundles_plugin(installer: str, arch: str, distro: str) -> bool:
+    """Does this EFA installer bring aws-ofi-nccl along on that processor and distribution?"""
+    first = first_with_plugin(arch, distro)
+    return first is not None and versions.at_least(installer, first)

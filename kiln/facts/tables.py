@@ -1,0 +1,56 @@
+"""The tables of facts as plain data: `knowledge/<name>.yaml`, versions kept as text."""
+
+from __future__ import annotations
+
+from calendar import monthrange
+from collections.abc import Mapping
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kiln.base.paths import KNOWLEDGE
+
+
+class _Loader(yaml.CSafeLoader):
+    """Versions and dates are text: 580.10 must not become 580.1."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, regex) for tag, regex in resolvers if not tag.endswith((":float", ":timestamp"))]
+    for letter, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """The plain data of `knowledge/<name>.yaml`. Versions are text, never numbers."""
+    return read(KNOWLEDGE / f"{name}.yaml")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The plain data of such a file anywhere."""
+    data: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
+    return data
+
+
+def confirmed(entry: Mapping[str, Any]) -> bool:
+    """Can somebody else look this entry of `knowledge/` up? Only `confirmed: false` says no."""
+    return bool(entry.get("confirmed", True))
+
+
+def full_source(source: str, names: Mapping[str, str]) -> str:
+    """A `source` with the short names of its file's `sources` written out."""
+    return "; ".join(names.get(part, part) for part in source.split("; "))
+
+
+def last_day(text: str | None) -> date | None:
+    """2028-06-30 as a date; 2028-06 as the month's last day; None stays None."""
+    if text is None:
+        return None
+    if len(text) == len("2028-06"):
+        year, month = (int(part) for part in text.split("-"))
+        return date(year, month, monthrange(year, month)[1])
+    return date.fromisoformat(text)

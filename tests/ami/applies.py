@@ -1,0 +1,44 @@
+"""Which checks belong to an image: those of its components, and of what its recipe asks for.
+
+What does not belong is not run and not counted. *Skipped* means something else: the check belongs
+to the image and could not be judged here (no GPU, a lab's stand-in), and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+# Each component has a provisioner of its name, and a file of checks.
+COMPONENTS = frozenset(
+    path.stem.replace("_", "-") for path in (HERE.parent.parent / "provisioners").glob("*.sh")
+)
+
+Expectations = dict[str, Any]
+
+
+def only_if(condition: Callable[[Expectations], object]) -> pytest.MarkDecorator:
+    """The check belongs to images of which `condition` holds; it gets what KILN_EXPECT says."""
+    return pytest.mark.only_if.with_args(condition)
+
+
+def recipe_has(field: str) -> pytest.MarkDecorator:
+    """The check belongs to recipes in which this field is set."""
+    return only_if(lambda expect: expect["recipe"].get(field))
+
+
+def component_of(path: Path) -> str:
+    """test_nvidia_driver.py → nvidia-driver."""
+    return path.stem.removeprefix("test_").replace("_", "-")
+
+
+def belongs(item: pytest.Item, expect: Expectations) -> bool:
+    """Does the check belong to the image that is expected?"""
+    component = component_of(item.path)
+    if component in COMPONENTS and component not in expect["recipe"]["components"]:
+        return False
+    return all(mark.args[0](expect) for mark in item.iter_markers("only_if"))

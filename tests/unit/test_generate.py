@@ -1,0 +1,76 @@
+"""`./invoke generate` writes everything generated that is committed, and can only compare it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from devel import generate
+from kiln.base.paths import ROOT
+
+TEXTS = generate.TEXTS
+
+
+def test_everything_generated_is_current() -> None:
+    assert generate.stale() == []
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One generated file, made in a folder of its own from a text that a test may change."""
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
+    monkeypatch.setattr(generate, "TEXTS", {tmp_path / "a.json": (lambda: "new\n", "kiln/x.yaml")})
+    generate.write()
+    return tmp_path / "a.json"
+
+
+def test_a_stale_file_is_named_with_what_it_is_made_from(elsewhere: Path) -> None:
+    elsewhere.write_text("old\n")
+    assert generate.stale() == ["a.json: differs from kiln/x.yaml"]
+    assert elsewhere.read_text() == "old\n", "comparing writes nothing"
+
+
+def test_a_missing_file_is_stale_and_written(elsewhere: Path) -> None:
+    elsewhere.unlink()
+    assert generate.stale()
+    assert generate.write() == ["a.json"]
+    assert elsewhere.read_text() == "new\n"
+    assert generate.stale() == []
+
+
+def test_the_exit_status_says_whether_something_is_stale(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate.generate(check_only=True) == 0
+    elsewhere.write_text("old\n")
+    assert generate.generate(check_only=True) == 1
+    assert "run: ./invoke generate" in capsys.readouterr().out
+    assert generate.generate(check_only=False) == 0
+    assert generate.generate(check_only=True) == 0
+
+
+def test_no_other_way_to_write_a_generated_file_is_left() -> None:
+    folders = [ROOT / "kiln", ROOT / "docs", ROOT / "runtime", ROOT / "templates"]
+    text = [
+        path.relative_to(ROOT)
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.suffix in {".py", ".md", ".yaml", ".j2", ".json"}
+        if re.search(r"python -m (kiln|lab\.pci)", path.read_text(encoding="utf-8"))
+    ]
+    assert text == []
+
+
+def test_every_file_that_says_it_is_made_by_generate_is_on_the_list() -> None:
+    marked = [
+        path
+        for folder in ("docs", "runtime")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".md", ".json"}
+        if "by `./invoke generate`. Do not edit" in path.read_text(encoding="utf-8")
+    ]
+    assert len(marked) == 2
+    assert set(marked) <= set(TEXTS)

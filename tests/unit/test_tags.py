@@ -1,0 +1,33 @@
+"""The tags' names stand in kiln/base/tags.py; what cannot import it says the same."""
+
+from __future__ import annotations
+
+import re
+
+from kiln.base import tags
+from kiln.base.paths import ROOT
+from kiln.base.runtime_import import load
+
+NAMES = (*tags.OF_A_BAKE, tags.VERIFIED, tags.MIG_CONFIG)
+
+
+def test_the_image_reads_the_tag_that_sets_the_mig_layout() -> None:
+    assert load("gpu_mig.imds").TAG == tags.MIG_CONFIG
+
+
+def test_the_page_on_records_lists_the_tags_of_an_ami() -> None:
+    section = (ROOT / "docs" / "records.md").read_text().split("## Tags of an AMI")[1]
+    named = re.findall(r"`(kiln:[a-z-]+)`", section.split("\n## ")[0])
+    assert tuple(named) == (*tags.OF_A_BAKE, tags.VERIFIED)
+
+
+def test_the_policy_asks_for_the_tag_that_a_run_sets() -> None:
+    text = (ROOT / "docs" / "iam-policy.json").read_text()
+    assert set(re.findall(r"Tag/([a-z:-]+)", text)) == {tags.RUN_ID}
+
+
+def test_no_module_of_kiln_or_the_lab_writes_a_tags_name_out() -> None:
+    files = [*(ROOT / "kiln").rglob("*.py"), *(ROOT / "lab").rglob("*.py")]
+    assert len(files) > 100
+    written = re.compile("|".join(f"[\"']{name}[\"']" for name in NAMES))
+    assert [path.name for path in files if written.search(path.read_text())] == []
