@@ -1,4 +1,4 @@
-"""`lint` and `test`: the project's own checks, each a process, each with its time."""
+"""What `./invoke lint` and `./invoke test` run: each check is a process, shown with its time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,50 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
-from devel import generate, links
+from devel import generate, links, skips
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import host
+from kiln.cli.front import note
+from lab import emulation, host
 
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 # Lab tests have a lab of their own, so that they leave the user's alone.
 _LAB_FOR_TESTS = "9"
 _TWO_LABS = ("-n", "2")
 _OF_THE_KERNELS_LOG = "tests/lab/test_xid_*.py"
+# Files of tests/unit that `./invoke test --quick` leaves out: they start many processes (./invoke,
+# Packer, shells, other Pythons), or search long for a counterexample.
+SLOW = (
+    "test_cli.py",
+    "test_front.py",
+    "test_iam.py",
+    "test_mig_apply.py",
+    "test_mig_glance.py",
+    "test_mig_miniyaml.py",
+    "test_mig_placement.py",
+    "test_mig_properties.py",
+    "test_packer.py",
+    "test_provisioners.py",
+    "test_standin_nvidia_smi_commands.py",
+    "test_standin_nvidia_smi_mig.py",
+    "test_stopping.py",
+    "test_telemetry_bundle.py",
+    "test_validate.py",
+    "test_verify.py",
+    "test_xid_cli.py",
+    "test_xid_fuzz.py",
+    "test_xid_hooks.py",
+    "test_xid_pythons.py",
+)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How one check of the project ended."""
+    """The result of one check of the project."""
 
     name: str
     ok: bool
@@ -36,8 +62,8 @@ class Finished:
 
 
 def lint(*, install: bool = True) -> int:
-    """Run all linters side by side; the exit code."""
-    needs.ensure("lint", "packer", install=install, say=_say)
+    """Run all linters side by side; the exit status."""
+    needs.ensure("lint", "packer", install=install, say=note)
     python = [sys.executable, "-m"]
     scripts = _shell_files()
     commands = {
@@ -47,53 +73,96 @@ def lint(*, install: bool = True) -> int:
         "mypy --strict": [*python, "mypy"],
         "ruff": [*python, "ruff", "check", "--no-cache", "."],
         "ruff format": [*python, "ruff", "format", "--check", "--no-cache", "."],
+        "import-linter": [_tool("lint-imports"), "--no-cache"],
     }
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        tools = list(pool.map(lambda item: _run(*item), commands.items()))
-    return _report([*tools, _generated(), _links()])
+    return _report([*_side_by_side(commands), _generated(), _links()])
+
+
+def quick(*, only: str | None = None) -> int:
+    """Ruff, mypy, and the unit tests without the slow ones; the exit status.
+
+    With `only`, just the tests named so.
+    """
+    python = [sys.executable, "-m"]
+    chosen = ["-k", only] if only else []
+    left_out = [f"--ignore=tests/unit/{name}" for name in SLOW]
+    linters = {
+        "mypy --strict": [*python, "mypy"],
+        "ruff": [*python, "ruff", "check", "."],
+        "ruff format": [*python, "ruff", "format", "--check", "."],
+    }
+    status = 0 if only else _report(_side_by_side(linters))
+    with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
+        status |= _unit_tests(Path(folder), [*left_out, *chosen])
+        _list_skips(Path(folder))
+    note(f"left out by --quick: tests/lab, the other linters, and {len(SLOW)} files of tests/unit")
+    return status
 
 
 def test(*, only: str | None = None, lab: bool = True) -> int:
-    """Linters, unit tests, lab tests; the exit code. With `only`, just the tests named so."""
-    needs.ensure("lint", "packer", "ssh", install=True, say=_say)
-    code = 0 if only else lint()
+    """Linters, unit tests, lab tests; the exit status. With `only`, just the tests named so."""
+    needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
     chosen = ["-k", only] if only else []
-    if not lab:
-        return code | _pytest(["tests/unit", "-n", str(os.cpu_count()), *chosen])
+    with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
+        status = 0 if only else lint()
+        status |= _tests(Path(folder), chosen) if lab else _unit_tests(Path(folder), chosen)
+        _list_skips(Path(folder))
+    return status
+
+
+def _tests(reports: Path, chosen: list[str]) -> int:
+    """Unit tests and lab tests; what was skipped is in `reports`."""
     try:
         host.can_run()
     except KilnError as error:
-        code |= _pytest(["tests/unit", "-n", str(os.cpu_count()), *chosen])
+        _unit_tests(reports, chosen)
         print(f"NOT RUN: tests/lab: {error}", flush=True)
-        return code | 1
-    needs.ensure("lab", install=True, say=_say)
-    # Tests in the lab mostly wait: two labs at a time. What has to do with neither a lab nor the
-    # kernel's log runs beside them, and is shown when it is done.
-    beside = {"tests/unit": ["-n", "2", *chosen], "tests/lab": ["-m", "beside", *chosen]}
+        return 1
+    other = "arm64" if emulation.here() == "x86_64" else "x86_64"
+    needs.ensure("lab", f"emulate_{other}", install=True, say=note)
+    # Tests in the lab mostly wait: two labs at a time. What uses neither a lab nor the kernel's
+    # log runs beside them, and is shown when it is done.
+    beside = {
+        "unit": ["tests/unit", "-n", "2", *chosen],
+        "beside": ["tests/lab", "-m", "beside", *chosen],
+    }
     in_labs = ["-m", "not beside", f"--ignore-glob={_OF_THE_KERNELS_LOG}", *_TWO_LABS, *chosen]
     with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in beside]
         running = [
-            pool.submit(_pytest, [folder, *arguments], output)
-            for (folder, arguments), output in zip(beside.items(), outputs, strict=True)
+            pool.submit(_pytest, reports / f"{name}.xml", arguments, output)
+            for (name, arguments), output in zip(beside.items(), outputs, strict=True)
         ]
-        code |= _pytest(["tests/lab", *in_labs])
+        status = _pytest(reports / "labs.xml", ["tests/lab", *in_labs])
         # Every guest reads the one kernel's log, and the AMI's checks write to it: these count
         # what is in it, so no AMI may be checked meanwhile.
-        code |= _pytest([*map(str, sorted(ROOT.glob(_OF_THE_KERNELS_LOG))), *chosen])
-        for one, output in zip(running, outputs, strict=True):
-            code |= one.result()
+        alone = [*map(str, sorted(ROOT.glob(_OF_THE_KERNELS_LOG))), *chosen]
+        status |= _pytest(reports / "kernel-log.xml", alone)
+        for run, output in zip(running, outputs, strict=True):
+            status |= run.result()
             output.seek(0)
             print(output.read(), flush=True)
-    return code
+    return status
 
 
-def _pytest(arguments: list[str], output: TextIO | None = None) -> int:
+def _unit_tests(reports: Path, arguments: list[str]) -> int:
+    return _pytest(reports / "unit.xml", ["tests/unit", "-n", str(os.cpu_count()), *arguments])
+
+
+def _list_skips(reports: Path) -> None:
+    """Print which tests were skipped, and what lifts the skips."""
+    skipped = skips.as_text(skips.read(sorted(reports.glob("*.xml"))))
+    if skipped:
+        print(skipped, flush=True)
+
+
+def _pytest(report: Path, arguments: list[str], output: TextIO | None = None) -> int:
+    """Run pytest; its exit status. Its JUnit report goes into `report`."""
     environment = {**os.environ, "KILN_LAB_INDEX": os.environ.get("KILN_LAB_INDEX", _LAB_FOR_TESTS)}
     # The tests start ./invoke hundreds of times: compiled once, whatever this shell is set to.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rs", "--durations=5", *arguments],
+        [sys.executable, "-m", "pytest", f"--junitxml={report}", "--durations=5", *arguments],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -103,6 +172,16 @@ def _pytest(arguments: list[str], output: TextIO | None = None) -> int:
     )
     # 5 is "no test was run": with -k the other folder may have it.
     return 0 if done.returncode == 5 and "-k" in arguments else done.returncode
+
+
+def _side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(lambda item: _run(*item), commands.items()))
+
+
+def _tool(name: str) -> str:
+    """A program that a package of .venv brings."""
+    return str(Path(sys.executable).with_name(name))
 
 
 def _run(name: str, command: list[str]) -> Finished:
@@ -140,12 +219,9 @@ def _shell_files() -> list[str]:
 
 
 def _report(finished: list[Finished]) -> int:
-    for one in finished:
-        print(f"{'ok' if one.ok else 'FAILED':<7}{one.name:<18}{one.seconds:5.1f} s", flush=True)
-        if not one.ok:
-            print(one.output, flush=True)
-    return int(not all(one.ok for one in finished))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    for check in finished:
+        verdict = "ok" if check.ok else "FAILED"
+        print(f"{verdict:<7}{check.name:<18}{check.seconds:5.1f} s", flush=True)
+        if not check.ok:
+            print(check.output, flush=True)
+    return int(not all(check.ok for check in finished))

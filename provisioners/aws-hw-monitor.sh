@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Xid event parser: kernel log in, /var/log/gpuevent.log out; hooks on events, health at boot.
+# The Xid event monitor: reads the kernel log, writes /var/log/gpuevent.log; hooks on events, health at boot.
 export KILN_COMPONENT=aws-hw-monitor
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
@@ -10,4 +10,5 @@ kiln_install_runtime opt/kiln/lib/gpu_xid usr/local/bin/gpu-xid etc/systemd/syst
 # Compiled once here: the image's first start is faster and the program takes less memory.
 python3 -m compileall -q /opt/kiln/lib/gpu_xid || kiln_die "gpu_xid does not compile on this Python"
 kiln_enable aws-hw-monitor.service gpu-xid-hooks.path gpu-health.service
-kiln_record "version=$(cd /opt/kiln/lib/gpu_xid && find . -name '*.py' -exec cat {} + | sha256sum | cut -c1-12)"
+version=$(cd /opt/kiln/lib/gpu_xid && find . -name '*.py' -exec cat {} + | sha256sum) || kiln_die "gpu_xid cannot be read"
+kiln_record "version=${version:0:12}"

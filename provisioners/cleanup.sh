@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Everything that belongs to the build instance and not to the image: identities, keys, histories, logs,
-# caches, cloud-init's memory. Runs last, as root; hygiene.sh proves it.
+# Removes everything that belongs to the build instance and not to the image: identities, keys, histories,
+# logs, caches, cloud-init's state. Runs last, as root; hygiene.sh proves the result.
 export KILN_COMPONENT=cleanup
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-# Whatever writes state or logs must not write them again after they are gone.
+# What writes state or logs must not write them again after they are removed. None of it exists on every image.
 systemctl stop amazon-cloudwatch-agent amazon-ssm-agent snap.amazon-ssm-agent.amazon-ssm-agent \
     aws-hw-monitor aws-gpu-mig unattended-upgrades cron crond atd sysstat syslog.socket rsyslog 2>/dev/null || true
-# systemd may not stop auditd, its own init script may.
+# auditd refuses to be stopped by systemd; its own init script can stop it.
 if command -v auditctl >/dev/null; then service auditd stop >/dev/null 2>&1 || auditctl -e 0 >/dev/null 2>&1 || true; fi
 
 case $KILN_PACKAGE_MANAGER in
@@ -19,18 +19,17 @@ case $KILN_PACKAGE_MANAGER in
     *) rm -rf /var/cache/yum /var/cache/dnf ;;
 esac
 
-homes() { getent passwd | awk -F: '$6 ~ "^/" && $6 != "/" { print $6 }' | sort -u; }
-
+homes=$(getent passwd | awk -F: '$6 ~ "^/" && $6 != "/" { print $6 }' | sort -u) || kiln_die "the users' homes cannot be listed"
 while read -r home; do
     [[ -d $home ]] || continue
-    # SSH: Packer's temporary key among them. The session in use lives on.
+    # Packer's temporary SSH key is among them. The session in use goes on.
     rm -f "$home"/.ssh/{authorized_keys,authorized_keys2,known_hosts,known_hosts.old,config}
     rm -f "$home"/.ssh/id_*
     rm -f "$home"/.{bash,zsh,sh,python,mysql,psql,node_repl}_history "$home"/.{lesshst,viminfo,wget-hsts,netrc} \
         "$home"/.sudo_as_admin_successful "$home"/.git-credentials
     rm -rf "$home"/.aws "$home"/.docker "$home"/.kube
     case $home in /root | /home/*) rm -rf "$home"/.cache "$home"/.gnupg "$home"/.local/share/recently-used* ;; esac
-done < <(homes)
+done <<<"$homes"
 rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub
 
 # The agent's offsets and its translated configuration belong to the instance that wrote them.
@@ -48,15 +47,14 @@ if command -v cloud-init >/dev/null; then
     rm -rf /var/lib/cloud/instances /var/lib/cloud/instance /var/lib/cloud/data /var/lib/cloud/sem /var/lib/cloud/seed
 fi
 
-# A journald whose files are deleted makes them anew, within five seconds: until the reboot it writes
-# to /run.
+# journald creates deleted files again within five seconds: until the reboot it writes to /run.
 mkdir -p /run/systemd/journald.conf.d
-printf '[Journal]\nStorage=volatile\n' > /run/systemd/journald.conf.d/kiln-bake.conf
+printf '[Journal]\nStorage=volatile\n' >/run/systemd/journald.conf.d/kiln-bake.conf
 systemctl restart systemd-journald
 rm -rf /var/log/journal/*
 
 # Empty, not "uninitialized": the latter makes systemd apply every unit's preset at the first boot, which
-# would enable units that are off on purpose. An empty file gets a fresh id all the same.
+# would enable units that are disabled on purpose. An empty file gets a new id too.
 : >/etc/machine-id
 rm -f /var/lib/dbus/machine-id
 [[ ! -d /var/lib/dbus ]] || ln -s /etc/machine-id /var/lib/dbus/machine-id
@@ -65,7 +63,7 @@ find /var/log -type f \( -name '*.gz' -o -name '*.xz' -o -name '*.old' -o -name 
 find /var/log -type f ! -path '/var/log/journal/*' -exec truncate -s 0 {} +
 rm -f /var/log/gpuevent.log* /var/log/nvidia-installer.log
 
-# systemd's private folders belong to services that still run and vanish with them.
+# systemd's private folders belong to services that still run, and are removed with them.
 find /tmp /var/tmp -mindepth 1 -maxdepth 1 ! -name 'systemd-private-*' ! -name '.*-unix' ! -path "$0" -exec rm -rf {} +
 sync
 printf 'kiln: cleanup: done\n' >&2

@@ -1,26 +1,32 @@
 #!/usr/bin/env bash
 # The CloudWatch agent at a pinned build, its signature checked, with the recipe's configuration. It is
-# enabled, never started here: its offsets and its copy of the configuration must not be baked.
+# enabled and never started here: its offsets and its copy of the configuration must not be baked.
+#
+#@ env      CLOUDWATCH_AGENT_VERSION          required  version without the build number
+#@ env      CLOUDWATCH_AGENT_KEY_FINGERPRINT  required  of the key that signs the package
+#@ download CLOUDWATCH_AGENT                  required  package of that version
+#@ download CLOUDWATCH_AGENT_SIGNATURE        required  its detached signature
+#@ download CLOUDWATCH_AGENT_KEY              required  key file, accepted by fingerprint only
 export KILN_COMPONENT=cloudwatch-agent
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
 etc=opt/aws/amazon-cloudwatch-agent/etc
-installed=$(kiln_package_version amazon-cloudwatch-agent)
+installed=$(kiln_package_version amazon-cloudwatch-agent) || exit 1
 # The package's version carries a build number (1.300071.0b1720), Amazon Linux's own does not.
 if [[ $installed != "$CLOUDWATCH_AGENT_VERSION"[b-]* ]]; then
-    package=$(kiln_download CLOUDWATCH_AGENT)
-    signature=$(kiln_download CLOUDWATCH_AGENT_SIGNATURE)
-    key=$(kiln_download CLOUDWATCH_AGENT_KEY)
+    package=$(kiln_download CLOUDWATCH_AGENT) || exit 1
+    signature=$(kiln_download CLOUDWATCH_AGENT_SIGNATURE) || exit 1
+    key=$(kiln_download CLOUDWATCH_AGENT_KEY) || exit 1
     kiln_check_signature "$package" "$signature" "$key" "$CLOUDWATCH_AGENT_KEY_FINGERPRINT"
     kiln_unhold amazon-cloudwatch-agent
     # The signature proves the file; the package tool is there for dependencies and its database.
     if [[ $KILN_FAMILY == debian ]]; then
-        _kiln_pm install -y --allow-downgrades "$package"
+        kiln_pm install -y --allow-downgrades "$package"
     else
-        _kiln_pm --nogpgcheck install "$package"
+        kiln_pm --nogpgcheck install "$package"
     fi || kiln_die "the CloudWatch agent's package cannot be installed"
-    installed=$(kiln_package_version amazon-cloudwatch-agent)
+    installed=$(kiln_package_version amazon-cloudwatch-agent) || exit 1
 fi
 [[ $installed == "$CLOUDWATCH_AGENT_VERSION"[b-]* ]] \
     || kiln_die "the CloudWatch agent is ${installed:-missing}, the recipe asks for $CLOUDWATCH_AGENT_VERSION"
@@ -29,9 +35,10 @@ kiln_hold amazon-cloudwatch-agent
 kiln_install_files "$etc"
 kiln_install_runtime etc/systemd/system/amazon-cloudwatch-agent.service.d opt/kiln/lib/kiln-agent-sources \
     opt/kiln/lib/kiln-efa-statsd etc/systemd/system/kiln-efa-statsd.service etc/systemd/system/kiln-efa-statsd.timer
-find "/$etc" -name '*.json' -print0 | while IFS= read -r -d '' file; do
-    python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$file" || kiln_die "$file is not JSON"
-done
+configuration=$(find "/$etc" -name '*.json') || kiln_die "/$etc cannot be listed"
+while read -r file; do
+    [[ -z $file ]] || python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$file" || kiln_die "$file is not JSON"
+done <<<"$configuration"
 kiln_enable amazon-cloudwatch-agent.service
 # Agents before 1.300068 cannot read EFA counters: the recipe's files then ask for our collector.
 if grep -qs '"statsd"' "/$etc/kiln.d/efa.json"; then

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# cuDNN, library and headers, of exactly the recipe's version and for its CUDA major.
+# cuDNN, library and headers, at exactly the recipe's version and for its CUDA major.
+#
+#@ env CUDNN_VERSION   required  full version: 8.5.0.96
+#@ env CUDNN_PACKAGES  required  name=version[@cudaMAJOR] …
 export KILN_COMPONENT=cudnn
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-read -ra packages <<<"$CUDNN_PACKAGES"
-mapfile -t names < <(kiln_names "${packages[@]}")
-kiln_unhold "${names[@]}"
-kiln_install "${packages[@]}"
-kiln_hold "${names[@]}"
-kiln_record "version=$CUDNN_VERSION" "packages+=${names[*]}"
+kiln_install_held "$CUDNN_PACKAGES"
+kiln_record "version=$CUDNN_VERSION"

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# DCGM's host engine, of the CUDA major the driver serves.
+# DCGM's host engine, for the CUDA major that the driver serves.
+#
+#@ env DCGM_VERSION   required  DCGM's version
+#@ env DCGM_PACKAGES  required  name=version …
 export KILN_COMPONENT=dcgm
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-read -ra packages <<<"$DCGM_PACKAGES"
-mapfile -t names < <(kiln_names "${packages[@]}")
-kiln_unhold "${names[@]}"
-kiln_install "${packages[@]}"
-kiln_hold "${names[@]}"
-kiln_record "version=$DCGM_VERSION" "packages+=${names[*]}"
+kiln_install_held "$DCGM_PACKAGES"
 kiln_install_runtime etc/systemd/system/nvidia-dcgm.service.d
 kiln_enable nvidia-dcgm.service
+kiln_record "version=$DCGM_VERSION"

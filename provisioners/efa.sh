@@ -1,29 +1,41 @@
 #!/usr/bin/env bash
-# The EFA installer, its archive's signature checked by fingerprint before anything in it is run.
+# The EFA installer. Its archive's signature is checked by fingerprint before anything in it runs.
+#
+#@ env      EFA_INSTALLER_VERSION  required  the installer's version
+#@ env      EFA_SKIP_PLUGIN        optional  yes: leave out the installer's own aws-ofi-nccl
+#@ env      EFA_KEY_FINGERPRINT    required  of the key that signs the installer
+#@ download EFA_INSTALLER          required  archive of that version
+#@ download EFA_SIGNATURE          required  its detached signature
+#@ download EFA_KEY                required  key file, accepted by fingerprint only
 export KILN_COMPONENT=efa
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
 # The installer leaves a list of what it installed, its own version on the first line.
 list=/opt/amazon/efa_installed_packages
-installed_version() { sed -n 's/^# EFA installer version: *//p' "$list" 2>/dev/null || true; }
+installed_version() {
+    [[ -e $list ]] || return 0
+    sed -n 's/^# EFA installer version: *//p' "$list" || kiln_die "$list cannot be read"
+}
 
-if [[ $(installed_version) == "$EFA_INSTALLER_VERSION" ]]; then
+version=$(installed_version) || exit 1
+if [[ $version == "$EFA_INSTALLER_VERSION" ]]; then
     kiln_say "EFA installer $EFA_INSTALLER_VERSION has run already"
 else
-    archive=$(kiln_download EFA_INSTALLER)
-    signature=$(kiln_download EFA_SIGNATURE)
-    key=$(kiln_download EFA_KEY)
+    archive=$(kiln_download EFA_INSTALLER) || exit 1
+    signature=$(kiln_download EFA_SIGNATURE) || exit 1
+    key=$(kiln_download EFA_KEY) || exit 1
     kiln_check_signature "$archive" "$signature" "$key" "$EFA_KEY_FINGERPRINT"
-    tree=$(mktemp -d "$KILN_DIR/efa.XXXXXX")
-    tar -xf "$archive" -C "$tree" --strip-components=1
+    tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
     flags=(-y)
     [[ -z $EFA_SKIP_PLUGIN ]] || flags+=(--skip-plugin)
     (cd "$tree" && ./efa_installer.sh "${flags[@]}" >&2) || kiln_die "efa_installer.sh failed" "its own message is above"
     rm -rf "$tree"
+    version=$(installed_version) || exit 1
 fi
-version=$(installed_version)
 [[ $version == "$EFA_INSTALLER_VERSION" ]] \
     || kiln_die "the EFA installer left version ${version:-unknown} in $list, the recipe asks for $EFA_INSTALLER_VERSION"
-/opt/amazon/efa/bin/fi_info --version >&2 || kiln_die "libfabric's fi_info does not run"
-kiln_record "version=$version" "libfabric=$(/opt/amazon/efa/bin/fi_info --version | sed -n 's/^libfabric: *//p')"
+libfabric=$(/opt/amazon/efa/bin/fi_info --version) || kiln_die "libfabric's fi_info does not run"
+kiln_say "$libfabric"
+libfabric=$(sed -n 's/^libfabric: *//p' <<<"$libfabric")
+kiln_record "version=$version" "libfabric=$libfabric"

@@ -1,19 +1,25 @@
 #!/usr/bin/env bash
 # GDRCopy from its release: the library for users, the gdrdrv module through DKMS.
+#
+#@ env      GDRCOPY_VERSION  required  release, without the v of its tag
+#@ download GDRCOPY          required  source archive of that release
 export KILN_COMPONENT=gdrcopy
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-kernel=$(kiln_assert_kernel)
-module_version() { modinfo -k "$kernel" -F version gdrdrv 2>/dev/null || true; }
+kernel=$(kiln_assert_kernel) || exit 1
 source_dir=/usr/src/gdrdrv-$GDRCOPY_VERSION
 
-if [[ $(module_version) != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
-    archive=$(kiln_download GDRCOPY)
-    tree=$(mktemp -d "$KILN_DIR/gdrcopy.XXXXXX")
-    tar -xf "$archive" -C "$tree" --strip-components=1
-    make -C "$tree" -j"$(nproc)" prefix=/usr CUDA=/usr/local/cuda lib lib_install >"$tree.log" 2>&1 \
-        || { tail -n 40 "$tree.log" >&2; kiln_die "GDRCopy $GDRCOPY_VERSION does not build"; }
+# Prints nothing when the module is not there.
+module_version() { modinfo -k "$kernel" -F version gdrdrv 2>/dev/null || true; }
+
+version=$(module_version) || exit 1
+if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
+    archive=$(kiln_download GDRCOPY) || exit 1
+    tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
+    jobs=$(nproc) || kiln_die "nproc does not tell the number of cores"
+    make -C "$tree" -j"$jobs" prefix=/usr CUDA=/usr/local/cuda lib lib_install >"$tree.log" 2>&1 \
+        || { tail -n 40 "$tree.log" >&2 || true; kiln_die "GDRCopy $GDRCOPY_VERSION does not build" "the end of its log is above"; }
     rm -rf "$source_dir"
     mkdir -p "$source_dir"
     cp -a "$tree"/src/gdrdrv/. "$source_dir/"
@@ -25,10 +31,13 @@ if [[ $(module_version) != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]];
         || install -m 0644 "$tree/packages/udev/rules.d/70-gdrdrv.rules" /etc/udev/rules.d/
     rm -rf "$tree" "$tree.log"
     kiln_dkms_compiler "$kernel" gdrdrv
-    dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 \
-        || { tail -n 40 "/var/lib/dkms/gdrdrv/$GDRCOPY_VERSION/build/make.log" >&2; kiln_die "gdrdrv does not build for $kernel"; }
+    dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 || {
+        tail -n 40 "/var/lib/dkms/gdrdrv/$GDRCOPY_VERSION/build/make.log" >&2 || true
+        kiln_die "gdrdrv does not build for $kernel" "the end of DKMS's log is above"
+    }
     depmod "$kernel"
     ldconfig
+    version=$(module_version) || exit 1
 fi
-[[ $(module_version) == "$GDRCOPY_VERSION"* ]] || kiln_die "the gdrdrv module for $kernel is not $GDRCOPY_VERSION"
+[[ $version == "$GDRCOPY_VERSION"* ]] || kiln_die "the gdrdrv module for $kernel is ${version:-missing}, not $GDRCOPY_VERSION"
 kiln_record "version=$GDRCOPY_VERSION" "kernel=$kernel"

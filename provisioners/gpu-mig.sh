@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# MIG layouts, applied at every boot: instances do not survive one, the mode may not either.
+# MIG layouts, applied at every boot: MIG instances never survive one, MIG mode may not either.
+#
+#@ env MIG_CONFIG  optional  layout to apply when no instance tag names one; empty: none
 export KILN_COMPONENT=gpu-mig
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
@@ -7,10 +9,9 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 kiln_install_runtime opt/kiln/lib/gpu_mig usr/local/bin/gpu-mig etc/systemd/system/aws-gpu-mig.service \
     etc/systemd/system/aws-gpu-mig.service.d \
     etc/default/gpu-mig etc/kiln/mig-config.yaml etc/kiln/mig-config.d
-# These wait for the layout, where they exist.
+# These services wait for the layout, where they exist.
 for unit in kubelet ecs slurmd; do
-    [[ -z $(systemctl list-unit-files --no-legend "$unit.service") ]] \
-        || kiln_install_runtime "etc/systemd/system/$unit.service.d/20-gpu-mig.conf"
+    ! kiln_unit_exists "$unit.service" || kiln_install_runtime "etc/systemd/system/$unit.service.d/20-gpu-mig.conf"
 done
 kiln_install_files etc/default/gpu-mig etc/kiln/mig-config.d
 [[ -z $MIG_CONFIG ]] || sed -i "s/^MIG_CONFIG=.*/MIG_CONFIG=$MIG_CONFIG/" /etc/default/gpu-mig

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Current packages, the kernel that will boot with its headers, and the compiler that built it. Kernel
 # modules are built against it later, so the instance reboots into it first.
+#
+#@ env KERNEL_PACKAGE           optional  package that brings the kernel to pin, name[=version]; empty: the newest
+#@ env KERNEL_DEFAULT_PACKAGE   required  kernel for a parent image that has none, as in the lab
+#@ env KERNEL_COMPILER_PACKAGE  optional  package of the kernel's compiler, where it is not named after the command
 export KILN_COMPONENT=kernel
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
@@ -10,21 +14,23 @@ if command -v cloud-init >/dev/null; then
     timeout 300 cloud-init status --wait >/dev/null || kiln_say "cloud-init did not end well; going on"
 fi
 
-before=$(kiln_boot_kernel 2>/dev/null) || before=
+before=$(kiln_find_kernel) || exit 1
 kiln_refresh
 if [[ $KILN_FAMILY == debian ]]; then
-    _kiln_pm dist-upgrade -y || kiln_die "the parent image cannot be brought up to date"
+    kiln_pm dist-upgrade -y || kiln_die "the parent image cannot be brought up to date"
     tools=(python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev)
 else
-    _kiln_pm upgrade || kiln_die "the parent image cannot be brought up to date"
+    kiln_pm upgrade || kiln_die "the parent image cannot be brought up to date"
     tools=(python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms)
     # Amazon Linux 2023 ships a GnuPG that cannot verify a detached signature by a key file.
-    if [[ -n $(kiln_package_version gnupg2-minimal) ]]; then
-        _kiln_pm swap gnupg2-minimal gnupg2-full || kiln_die "gnupg2-full cannot take gnupg2-minimal's place"
+    minimal=$(kiln_package_version gnupg2-minimal) || exit 1
+    if [[ -n $minimal ]]; then
+        kiln_pm swap gnupg2-minimal gnupg2-full || kiln_die "gnupg2-full cannot take gnupg2-minimal's place"
     fi
     # Amazon Linux 2 has DKMS in EPEL only.
-    if [[ -z $(kiln_package_version dkms) ]] && command -v amazon-linux-extras >/dev/null; then
-        amazon-linux-extras install -y epel >&2
+    dkms=$(kiln_package_version dkms) || exit 1
+    if [[ -z $dkms ]] && command -v amazon-linux-extras >/dev/null; then
+        amazon-linux-extras install -y epel >&2 || kiln_die "amazon-linux-extras cannot install epel, which has DKMS"
     fi
 fi
 [[ -z $KERNEL_COMPILER_PACKAGE ]] || tools+=("$KERNEL_COMPILER_PACKAGE")
@@ -36,43 +42,55 @@ elif [[ -z $before ]]; then
     kiln_install "$KERNEL_DEFAULT_PACKAGE"
 fi
 
-# A pinned series may be older than a kernel the parent image has: name it, the newest would boot else.
+# A pinned series may be older than a kernel of the parent image, and the boot loader takes the newest.
 pin_kernel() {
-    local name=${KERNEL_PACKAGE%%[ =]*} pinned
+    local name=${KERNEL_PACKAGE%%[ =]*} pinned disk
     if [[ $KILN_FAMILY == debian ]]; then
         pinned=$(apt-cache depends --installed --recurse --no-recommends --no-suggests --no-conflicts \
-            --no-breaks --no-replaces --no-enhances "$name" | sed -n 's/^linux-image-\([0-9].*\)$/\1/p' | sort -V | tail -n 1)
+            --no-breaks --no-replaces --no-enhances "$name" | sed -n 's/^linux-image-\([0-9].*\)$/\1/p' | sort -V) \
+            || kiln_die "apt-cache cannot tell which kernel $name brings"
     else
-        pinned=$(rpm -q --qf '%{VERSION}-%{RELEASE}.%{ARCH}\n' "$name" | sort -V | tail -n 1)
+        pinned=$(rpm -q --qf '%{VERSION}-%{RELEASE}.%{ARCH}\n' "$name" | sort -V) || kiln_die "rpm cannot look up $name"
     fi
-    [[ -e /boot/vmlinuz-$pinned ]] || kiln_die "$KERNEL_PACKAGE brings no kernel" "name the package that does"
-    printf '%s\n' "$pinned" >"$KILN_ETC/kernel"
+    pinned=${pinned##*$'\n'}
+    [[ -n $pinned && -e /boot/vmlinuz-$pinned ]] || kiln_die "$KERNEL_PACKAGE brings no kernel" "name the package that does"
+    printf '%s\n' "$pinned" >"$KILN_ETC/kernel" || kiln_die "$KILN_ETC/kernel cannot be written"
     if command -v grubby >/dev/null; then
-        grubby --set-default "/boot/vmlinuz-$pinned"
+        grubby --set-default "/boot/vmlinuz-$pinned" || kiln_die "grubby cannot make $pinned the default"
     elif command -v update-grub >/dev/null; then
-        printf 'GRUB_DEFAULT="gnulinux-advanced-%s>gnulinux-%s-advanced-%s"\n' \
-            "$(findmnt -no UUID /)" "$pinned" "$(findmnt -no UUID /)" >/etc/default/grub.d/99-kiln.cfg
-        update-grub >&2
+        disk=$(findmnt -no UUID /) || kiln_die "findmnt does not tell the UUID of /"
+        printf 'GRUB_DEFAULT="gnulinux-advanced-%s>gnulinux-%s-advanced-%s"\n' "$disk" "$pinned" "$disk" \
+            >/etc/default/grub.d/99-kiln.cfg || kiln_die "/etc/default/grub.d/99-kiln.cfg cannot be written"
+        update-grub >&2 || kiln_die "update-grub failed"
     fi
 }
 rm -f "$KILN_ETC/kernel"
 [[ -z $KERNEL_PACKAGE ]] || pin_kernel
 
-boots=$(kiln_boot_kernel)
+boots=$(kiln_boot_kernel) || exit 1
+held=()
 if [[ $KILN_FAMILY == debian ]]; then
     kiln_install "${tools[@]}" "linux-headers-$boots"
-    mapfile -t held < <(dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' 'linux-image*' 'linux-headers*' 'linux-aws*' \
-        2>/dev/null | sed -n 's/^[hi]i *//p' | grep -Ev -- '-dbg|-common$' || true)
+    # 1: a pattern matches no package.
+    listed=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' 'linux-image*' 'linux-headers*' 'linux-aws*' 2>/dev/null) \
+        || (($? == 1)) || kiln_die "dpkg-query cannot list the kernel's packages"
+    while read -r state name; do
+        [[ $state != [hi]i* || $name == *-dbg* || $name == *-common ]] || held+=("$name")
+    done <<<"$listed"
 else
+    machine=$(uname -m) || kiln_die "uname does not tell the architecture"
+    # No package may own the file, as in the lab.
     package=$(rpm -qf --qf '%{NAME}' "/boot/vmlinuz-$boots" 2>/dev/null) || package=kernel
     package=${package%-core}
-    kiln_install "${tools[@]}" "$package-devel=${boots%."$(uname -m)"}" "$package-headers"
-    mapfile -t held < <(rpm -qa --qf '%{NAME}\n' "$package" "$package-devel" "$package-headers" | sort -u)
+    kiln_install "${tools[@]}" "$package-devel=${boots%."$machine"}" "$package-headers"
+    listed=$(rpm -qa --qf '%{NAME}\n' "$package" "$package-devel" "$package-headers" | sort -u) \
+        || kiln_die "rpm cannot list the kernel's packages"
+    read -ra held <<<"${listed//$'\n'/ }"
 fi
 ((${#held[@]})) || kiln_die "the package tool does not know where $boots comes from"
 kiln_hold "${held[@]}"
 
-compiler=$(kiln_compiler "$boots")
+compiler=$(kiln_compiler "$boots") || exit 1
 if [[ -z $KERNEL_COMPILER_PACKAGE && $compiler != gcc ]]; then
     # Debian names the package as the command (gcc-12); Amazon Linux has gcc14-gcc in gcc14.
     kiln_install "${compiler%-gcc}"
@@ -81,7 +99,8 @@ kiln_record "version=$boots" "compiler=$compiler"
 
 # A module built for a kernel that does not run cannot be tried: boot it now. New logins are refused at
 # once, so that the next provisioner cannot slip in before the shutdown.
-if [[ $boots != "$before" ]] || { ! kiln_in_container && [[ $(uname -r) != "$boots" ]]; }; then
+runs=$(uname -r) || kiln_die "uname does not tell the running kernel"
+if [[ $boots != "$before" ]] || { [[ $runs != "$boots" ]] && ! kiln_in_container; }; then
     kiln_say "rebooting from ${before:-no kernel} into $boots"
     touch /run/nologin
     setsid bash -c 'sleep 0.5; systemctl reboot' </dev/null >/dev/null 2>&1 &

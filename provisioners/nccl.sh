@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # NCCL, library and headers, built for the recipe's CUDA.
+#
+#@ env NCCL_VERSION   required  version without the CUDA it is built for
+#@ env NCCL_PACKAGES  required  name=version@cudaSERIES …
 export KILN_COMPONENT=nccl
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-read -ra packages <<<"$NCCL_PACKAGES"
-mapfile -t names < <(kiln_names "${packages[@]}")
-kiln_unhold "${names[@]}"
-kiln_install "${packages[@]}"
-kiln_hold "${names[@]}"
+kiln_install_held "$NCCL_PACKAGES"
 ldconfig
-kiln_record "version=$NCCL_VERSION" "packages+=${names[*]}"
+kiln_record "version=$NCCL_VERSION"

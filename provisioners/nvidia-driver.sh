@@ -1,23 +1,33 @@
 #!/usr/bin/env bash
 # The NVIDIA driver at exactly the recipe's version, its kernel module built by DKMS now, for the kernel
 # that will boot: a build at boot would cost every instance a minute.
+#
+#@ env      NVIDIA_DRIVER_VERSION   required  the driver's version
+#@ env      NVIDIA_DRIVER_SOURCE    required  runfile, repo or distro
+#@ env      NVIDIA_KERNEL_MODULE    required  proprietary, open or both
+#@ env      NVIDIA_DRIVER_PACKAGES  optional  name=version …; empty for a runfile
+#@ env      NVIDIA_DRIVER_STREAM    optional  module stream of dnf, where the repository has streams
+#@ env      NVIDIA_OTHER_PACKAGES   optional  both: packages of the proprietary module alone; empty for a runfile
+#@ env      NVIDIA_OTHER_STREAM     optional  both: module stream of the proprietary module
+#@ download NVIDIA_DRIVER           optional  the runfile
 export KILN_COMPONENT=nvidia-driver
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-kernel=$(kiln_assert_kernel)
+kernel=$(kiln_assert_kernel) || exit 1
 archive=/opt/kiln/modules/$kernel
-# With both flavours the open one stays in /lib/modules: it is what a GPU newer than this image needs.
+# With both flavours the open one stays in /lib/modules: a GPU newer than this image needs it.
 stays=$NVIDIA_KERNEL_MODULE
 [[ $NVIDIA_KERNEL_MODULE != both ]] || stays=open
 
 # nouveau must not take the GPU first.
 printf 'blacklist nouveau\noptions nouveau modeset=0\n' >/etc/modprobe.d/kiln-nouveau.conf
 
-# The module's DKMS name has been several things.
+# The module's DKMS name differs between branches and packagers.
 kiln_dkms_compiler "$kernel" nvidia nvidia-open nvidia-current nvidia-current-open
 
-# Debian calls the file nvidia-current.ko and makes nvidia an alias.
+# module_field FIELD: prints nothing when there is no module. Debian calls the file nvidia-current.ko and
+# makes nvidia an alias.
 module_field() {
     modinfo -k "$kernel" -F "$1" nvidia 2>/dev/null || modinfo -k "$kernel" -F "$1" nvidia-current 2>/dev/null || true
 }
@@ -33,11 +43,14 @@ flavour_of() { # LICENSE
 # ---------------------------------------------------------------- the runfile
 
 install_runfile() { # FLAVOUR
-    local run flags=(--silent --dkms --no-questions --ui=none --no-x-check --no-nouveau-check --no-backup
+    local run version license flavour compiler flags=(--silent --dkms --no-questions --ui=none --no-x-check --no-nouveau-check --no-backup
         --kernel-name="$kernel" --tmpdir="$KILN_DIR")
-    if [[ -x /usr/bin/nvidia-smi && $(module_field version) == "$NVIDIA_DRIVER_VERSION" && $(flavour_of "$(module_field license)") == "$1" ]]; then
-        kiln_say "driver $NVIDIA_DRIVER_VERSION is there already"
-        return
+    version=$(module_field version) || exit 1
+    license=$(module_field license) || exit 1
+    flavour=$(flavour_of "$license") || exit 1
+    if [[ -x /usr/bin/nvidia-smi && $version == "$NVIDIA_DRIVER_VERSION" && $flavour == "$1" ]]; then
+        kiln_say "driver $NVIDIA_DRIVER_VERSION is installed already"
+        return 0
     fi
     # The flag that chooses the module's flavour changed its name in branch 560.
     if ! kiln_version_lt "$NVIDIA_DRIVER_VERSION" 560; then
@@ -48,9 +61,10 @@ install_runfile() { # FLAVOUR
     # The other flavour has brought the rest of the driver.
     [[ $NVIDIA_KERNEL_MODULE != both || $1 != "$stays" ]] || flags+=(-K)
     [[ ! -d /usr/src/kernels/$kernel ]] || flags+=(--kernel-source-path="/usr/src/kernels/$kernel")
-    run=$(kiln_download NVIDIA_DRIVER)
-    # Its own look at the compiler goes by CC.
-    if ! CC=$(kiln_compiler "$kernel") sh "$run" "${flags[@]}" >&2; then
+    run=$(kiln_download NVIDIA_DRIVER) || exit 1
+    compiler=$(kiln_compiler "$kernel") || exit 1
+    # The installer's own check of the compiler goes by CC.
+    if ! CC=$compiler sh "$run" "${flags[@]}" >&2; then
         tail -n 40 /var/log/nvidia-installer.log "/var/lib/dkms/nvidia/$NVIDIA_DRIVER_VERSION/build/make.log" >&2 2>/dev/null || true
         kiln_die "the driver installer failed for kernel $kernel" "its log is above"
     fi
@@ -62,18 +76,18 @@ install_runfile() { # FLAVOUR
 # Metapackages name only a minimum for what they pull in: hold all of the driver to one version.
 pin_apt() {
     printf 'Package: *nvidia* libcuda1* cuda-drivers* libcudadebugger1 libnvcuvid1 libnvoptix1\nPin: version %s-*\nPin-Priority: 1001\n' \
-        "$NVIDIA_DRIVER_VERSION" >/etc/apt/preferences.d/kiln-nvidia-driver
+        "$NVIDIA_DRIVER_VERSION" >/etc/apt/preferences.d/kiln-nvidia-driver || kiln_die "apt's preferences cannot be written"
 }
 
 # Debian's own driver is in non-free.
 enable_non_free() {
     local file
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
+        [[ -f $file && $file != */nvidia-* ]] || continue
         case $file in
-            */nvidia-*) continue ;;
             *.sources) sed -i -E '/^Components:/{/non-free( |$)/!s/$/ contrib non-free non-free-firmware/}' "$file" ;;
-            *) [[ ! -f $file ]] || sed -i -E '/^deb .* main/{/ non-free( |$)/!s/$/ contrib non-free non-free-firmware/}' "$file" ;;
-        esac
+            *) sed -i -E '/^deb .* main/{/ non-free( |$)/!s/$/ contrib non-free non-free-firmware/}' "$file" ;;
+        esac || kiln_die "non-free cannot be enabled in $file"
     done
     kiln_refresh
 }
@@ -85,30 +99,35 @@ prepare_packages() {
 }
 
 choose_stream() { # STREAM
+    # dnf fails where no repository has streams of it.
     if [[ $KILN_FAMILY != debian ]] && dnf -q module list nvidia-driver >/dev/null 2>&1; then
-        dnf -q -y module reset nvidia-driver >&2
+        dnf -q -y module reset nvidia-driver >&2 || kiln_die "dnf cannot reset the module nvidia-driver"
         dnf -q -y module enable "nvidia-driver:$1" >&2 || kiln_die "NVIDIA's repository has no module stream $1"
     fi
 }
 
 # Everything of that version, not only what was asked for by name.
 hold_packages() {
+    local listed state name version packages=()
     if [[ $KILN_FAMILY == debian ]]; then
-        mapfile -t names < <(dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\n' \
-            | sed -n "s/^[hi]i *\([^ ]*\) \([0-9]*:\)\?${NVIDIA_DRIVER_VERSION//./\\.}-.*/\1/p" | sort -u)
+        listed=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package} ${Version}\n' | sort -u) || kiln_die "dpkg-query cannot list the packages"
     else
-        mapfile -t names < <(rpm -qa --qf '%{NAME} %{VERSION}\n' \
-            | awk -v version="$NVIDIA_DRIVER_VERSION" '$2 == version { print $1 }' | sort -u)
+        listed=$(rpm -qa --qf 'ii %{NAME} %{VERSION}-\n' | sort -u) || kiln_die "rpm cannot list the packages"
     fi
-    kiln_hold "${names[@]}"
-    kiln_record "packages+=${names[*]}"
+    while read -r state name version; do
+        # Without the epoch.
+        [[ $state != [hi]i* || ${version#*:} != "$NVIDIA_DRIVER_VERSION"-* ]] || packages+=("$name")
+    done <<<"$listed"
+    ((${#packages[@]})) || kiln_die "no installed package has the version $NVIDIA_DRIVER_VERSION"
+    kiln_hold "${packages[@]}"
+    kiln_record "packages+=${packages[*]}"
 }
 
 install_packages() {
     local packages
     read -ra packages <<<"$NVIDIA_DRIVER_PACKAGES"
-    mapfile -t names < <(kiln_names "${packages[@]}")
-    kiln_unhold "${names[@]}"
+    ((${#packages[@]})) || kiln_die "NVIDIA_DRIVER_PACKAGES is empty" "driver source $NVIDIA_DRIVER_SOURCE needs packages"
+    kiln_unhold "${packages[@]%%=*}"
     choose_stream "$NVIDIA_DRIVER_STREAM"
     kiln_install "${packages[@]}"
     hold_packages
@@ -116,71 +135,89 @@ install_packages() {
 
 # ---------------------------------------------------------------- one flavour, or both
 
-# Built for that kernel, of that version and flavour, or the bake stops.
+# The bake stops when the module is not built for that kernel, of that version and flavour.
 assert_module() { # FLAVOUR
-    local version vermagic flavour
+    local version vermagic license flavour
+    version=$(module_field version) || exit 1
     # Packages build for the running kernel; in a container that is the host's.
-    if [[ -z $(module_field version) ]] && command -v dkms >/dev/null; then
+    if [[ -z $version ]] && command -v dkms >/dev/null; then
+        # What it did not build is missing below.
         dkms autoinstall -k "$kernel" >&2 || true
     fi
-    depmod "$kernel"
-    version=$(module_field version)
+    depmod "$kernel" || kiln_die "depmod failed for $kernel"
+    version=$(module_field version) || exit 1
     if [[ $version != "$NVIDIA_DRIVER_VERSION" ]]; then
         find /var/lib/dkms -name make.log -exec tail -n 40 {} + >&2 2>/dev/null || true
         kiln_die "the $1 nvidia module for kernel $kernel is ${version:-missing}, not $NVIDIA_DRIVER_VERSION" \
             "the end of DKMS's log is above; kiln/facts/knowledge/kernel_builds.yaml knows which pairs compile"
     fi
-    vermagic=$(module_field vermagic)
+    vermagic=$(module_field vermagic) || exit 1
     [[ ${vermagic%% *} == "$kernel" ]] || kiln_die "the nvidia module was built for ${vermagic%% *}, not for $kernel"
-    flavour=$(flavour_of "$(module_field license)")
+    license=$(module_field license) || exit 1
+    flavour=$(flavour_of "$license") || exit 1
     [[ $flavour == "$1" ]] || kiln_die "the nvidia module is $flavour, the recipe asks for $1"
 }
 
-# A flavour's modules as they lie below /lib/modules/KERNEL: kiln-gpu-boot has only to copy them back.
+# A flavour's modules as they lie below /lib/modules/KERNEL: kiln-gpu-boot only copies them back.
 keep_flavour() { # FLAVOUR
-    local file
-    rm -rf "${archive:?}/$1"
+    local file files folder
+    rm -rf "${archive:?}/$1" || kiln_die "$archive/$1 cannot be removed"
+    file=$(module_field filename) || exit 1
+    [[ $file == /* ]] || kiln_die "modinfo does not tell where the $1 module is"
+    folder=${file%/*}
+    files=$(find "$folder" -maxdepth 1 -type f -name 'nvidia*.ko*') || kiln_die "$folder cannot be listed"
     while read -r file; do
-        install -D -m 0644 "$file" "$archive/$1/${file#"/lib/modules/$kernel/"}"
-    done < <(find "$(dirname "$(module_field filename)")" -maxdepth 1 -type f -name 'nvidia*.ko*')
+        install -D -m 0644 "$file" "$archive/$1/${file#"/lib/modules/$kernel/"}" || kiln_die "$file cannot be kept in $archive"
+    done <<<"$files"
 }
 
+# Prints nothing when the flavour is not kept.
 kept_version() { # FLAVOUR
     local file
-    file=$(find "$archive/$1" \( -name 'nvidia.ko*' -o -name 'nvidia-current.ko*' \) 2>/dev/null | head -n 1)
-    [[ -z $file ]] || modinfo -F version "$file"
+    [[ -d $archive/$1 ]] || return 0
+    file=$(find "$archive/$1" \( -name 'nvidia.ko*' -o -name 'nvidia-current.ko*' \) -print -quit) || kiln_die "$archive cannot be listed"
+    [[ -z $file ]] || modinfo -F version "$file" || kiln_die "modinfo cannot read $file"
 }
 
-# The other flavour by the same way, built by DKMS, kept, and taken off again.
+# The other flavour in the same way: built by DKMS, kept, and removed again.
 bake_other_flavour() { # FLAVOUR
-    local packages
-    if [[ $(kept_version "$1") == "$NVIDIA_DRIVER_VERSION" ]]; then
+    local packages version
+    version=$(kept_version "$1") || exit 1
+    if [[ $version == "$NVIDIA_DRIVER_VERSION" ]]; then
         kiln_say "the $1 module is kept already"
-        return
+        return 0
     fi
     kiln_say "building the $1 module, to be kept in $archive"
     if [[ $NVIDIA_DRIVER_SOURCE == runfile ]]; then
         install_runfile "$1"
         assert_module "$1"
         keep_flavour "$1"
-        dkms remove "nvidia/$NVIDIA_DRIVER_VERSION" --all >&2
-        rm -rf "/usr/src/nvidia-$NVIDIA_DRIVER_VERSION"
+        dkms remove "nvidia/$NVIDIA_DRIVER_VERSION" --all >&2 || kiln_die "dkms cannot remove the $1 module"
+        rm -rf "/usr/src/nvidia-$NVIDIA_DRIVER_VERSION" || kiln_die "the $1 module's source cannot be removed"
     else
         read -ra packages <<<"$NVIDIA_OTHER_PACKAGES"
-        mapfile -t names < <(kiln_names "${packages[@]}")
+        ((${#packages[@]})) || kiln_die "NVIDIA_OTHER_PACKAGES is empty" "kernel_module: both needs packages of the other module"
         choose_stream "$NVIDIA_OTHER_STREAM"
         kiln_install "${packages[@]}"
         assert_module "$1"
         keep_flavour "$1"
         if [[ $KILN_FAMILY == debian ]]; then
-            _kiln_pm purge -y "${names[@]}"
+            kiln_pm purge -y "${packages[@]%%=*}"
         else
-            _kiln_pm remove "${names[@]}"
-        fi || kiln_die "$KILN_PACKAGE_MANAGER cannot take off ${names[*]} again"
+            kiln_pm remove "${packages[@]%%=*}"
+        fi || kiln_die "$KILN_PACKAGE_MANAGER cannot remove ${packages[*]%%=*} again"
     fi
-    depmod "$kernel"
-    [[ -z $(module_field version) ]] || kiln_die "the $1 module is still in /lib/modules/$kernel" \
-        "the $stays one could not be told from it"
+    depmod "$kernel" || kiln_die "depmod failed for $kernel"
+    version=$(module_field version) || exit 1
+    [[ -z $version ]] || kiln_die "the $1 module is still in /lib/modules/$kernel" \
+        "the $stays module could not be told from it"
+}
+
+# Prints the names of the modules that are kept of a flavour.
+kept_modules() { # FLAVOUR
+    local listed
+    listed=$(cd "$archive/$1" && find . -type f | sort) || kiln_die "$archive/$1 cannot be listed"
+    printf '%s\n' "${listed//$'\n'/ }"
 }
 
 case $NVIDIA_DRIVER_SOURCE in
@@ -198,14 +235,16 @@ assert_module "$stays"
 
 if [[ $NVIDIA_KERNEL_MODULE == both ]]; then
     keep_flavour open
-    others=$(diff <(cd "$archive/proprietary" && find . -type f | sort) <(cd "$archive/open" && find . -type f | sort)) \
-        || kiln_die "the flavours do not have the same modules: ${others//$'\n'/ }" "one could not take the other's place at boot"
+    proprietary=$(kept_modules proprietary) || exit 1
+    open=$(kept_modules open) || exit 1
+    [[ $proprietary == "$open" ]] || kiln_die "the flavours do not have the same modules: proprietary $proprietary; open $open" \
+        "one could not take the other's place at boot"
     kiln_install_runtime etc/systemd/system/kiln-gpu-select.service etc/modprobe.d/kiln-gpu-select.conf
     kiln_record "archive=$archive" "kept+=proprietary open"
 fi
 
 # The runfile brings persistenced without a unit.
-[[ -n $(systemctl list-unit-files --no-legend nvidia-persistenced.service) ]] \
+kiln_unit_exists nvidia-persistenced.service \
     || kiln_install_runtime etc/systemd/system/nvidia-persistenced.service
 kiln_install_runtime opt/kiln/lib/gpu_boot usr/local/bin/kiln-gpu-boot \
     etc/systemd/system/kiln-gpu-boot.service etc/systemd/system/nvidia-persistenced.service.d

@@ -1,57 +1,72 @@
 #!/usr/bin/env bash
-# Fabric manager refuses any driver but its own version. Enabled, but started only where the boot-time
-# selection found NVSwitch: elsewhere it would be a failed unit on every instance.
+# Fabric manager, which refuses any driver but its own version. It is enabled, but starts only where the
+# boot-time selection finds NVSwitch: elsewhere it would be a failed unit on every instance.
+#
+#@ env      NVIDIA_DRIVER_VERSION          required  the driver's version
+#@ env      NVIDIA_FABRICMANAGER_PACKAGES  optional  name=version …; empty: NVIDIA's archive
+#@ env      NVLSM_PACKAGES                 optional  name=version …, for fourth-generation NVSwitch
+#@ env      NVLSM_OS_PACKAGES              optional  the distribution's libraries and tools for it
+#@ download NVIDIA_FABRICMANAGER           optional  NVIDIA's archive, where there are no packages
 export KILN_COMPONENT=nvidia-fabricmanager
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-fabricmanager_version() { nv-fabricmanager --version 2>/dev/null | grep -oE '[0-9]+(\.[0-9]+)+' | head -n 1 || true; }
+# Prints nothing when there is none.
+fabricmanager_version() {
+    local answer
+    answer=$(nv-fabricmanager --version 2>/dev/null) || return 0
+    [[ ! $answer =~ [0-9]+(\.[0-9]+)+ ]] || printf '%s\n' "${BASH_REMATCH[0]}"
+}
 
 # NVIDIA's archive: bin, lib, etc, share and systemd, to be laid out below /usr.
+lay_out() { # TREE LIBRARIES
+    install -m 0755 "$1"/bin/* /usr/bin/ || return 1
+    cp -a "$1"/lib/. "$2/" || return 1
+    mkdir -p /usr/share/nvidia || return 1
+    cp -a "$1"/share/nvidia/. /usr/share/nvidia/ || return 1
+    install -D -m 0644 "$1/etc/fabricmanager.cfg" /usr/share/nvidia/nvswitch/fabricmanager.cfg || return 1
+    install -D -m 0644 "$1/systemd/nvidia-fabricmanager.service" /usr/lib/systemd/system/nvidia-fabricmanager.service
+}
+
 install_archive() {
-    local archive tree
-    if [[ $(fabricmanager_version) == "$NVIDIA_DRIVER_VERSION" ]]; then
-        kiln_say "fabric manager $NVIDIA_DRIVER_VERSION is there already"
-        return
-    fi
-    archive=$(kiln_download NVIDIA_FABRICMANAGER)
-    tree=$(mktemp -d "$KILN_DIR/fabricmanager.XXXXXX")
-    tar -xf "$archive" -C "$tree" --strip-components=1
-    install -m 0755 "$tree"/bin/* /usr/bin/
-    cp -a "$tree"/lib/. "$(ldconfig -p | sed -n 's|.* => \(/.*\)/libc\.so\.6$|\1|p' | head -n 1)/"
-    mkdir -p /usr/share/nvidia
-    cp -a "$tree"/share/nvidia/. /usr/share/nvidia/
-    install -D -m 0644 "$tree/etc/fabricmanager.cfg" /usr/share/nvidia/nvswitch/fabricmanager.cfg
-    install -D -m 0644 "$tree/systemd/nvidia-fabricmanager.service" /usr/lib/systemd/system/nvidia-fabricmanager.service
-    rm -rf "$tree"
-    ldconfig
+    local archive tree cache line libraries=
+    archive=$(kiln_download NVIDIA_FABRICMANAGER) || exit 1
+    tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
+    cache=$(ldconfig -p) || kiln_die "ldconfig cannot list the libraries"
+    while read -r line; do
+        # libc.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libc.so.6
+        [[ $line == 'libc.so.6 '*' => '/*/libc.so.6 ]] || continue
+        libraries=${line##* => }
+        libraries=${libraries%/*}
+        break
+    done <<<"$cache"
+    [[ -n $libraries ]] || kiln_die "ldconfig does not know where libc.so.6 is"
+    lay_out "$tree" "$libraries" || kiln_die "${archive##*/} cannot be installed" "the message of the command that failed is above"
+    rm -rf "$tree" || kiln_die "$tree cannot be removed"
+    ldconfig || kiln_die "ldconfig failed"
     kiln_record "archive=${archive##*/}"
 }
 
+version=$(fabricmanager_version) || exit 1
 if [[ -n $NVIDIA_FABRICMANAGER_PACKAGES ]]; then
-    read -ra packages <<<"$NVIDIA_FABRICMANAGER_PACKAGES"
-    mapfile -t names < <(kiln_names "${packages[@]}")
-    kiln_unhold "${names[@]}"
-    kiln_install "${packages[@]}"
-    kiln_hold "${names[@]}"
-    kiln_record "packages+=${names[*]}"
+    kiln_install_held "$NVIDIA_FABRICMANAGER_PACKAGES"
+elif [[ $version == "$NVIDIA_DRIVER_VERSION" ]]; then
+    kiln_say "fabric manager $NVIDIA_DRIVER_VERSION is installed already"
 else
     install_archive
 fi
-version=$(fabricmanager_version)
+version=$(fabricmanager_version) || exit 1
 [[ $version == "$NVIDIA_DRIVER_VERSION" ]] \
-    || kiln_die "fabric manager is ${version:-missing}, the driver $NVIDIA_DRIVER_VERSION" "they have to be equal"
+    || kiln_die "fabric manager is ${version:-missing}, the driver $NVIDIA_DRIVER_VERSION" "they must be equal"
 
 kiln_install_runtime etc/systemd/system/nvidia-fabricmanager.service.d
 units=(nvidia-fabricmanager.service)
-# Fourth-generation NVSwitch is run through NVLSM, which talks to it over ib_umad.
+# NVLSM runs fourth-generation NVSwitch; it talks to it over ib_umad.
 if [[ -n $NVLSM_PACKAGES ]]; then
-    read -ra packages <<<"$NVLSM_PACKAGES"
     read -ra libraries <<<"$NVLSM_OS_PACKAGES"
-    mapfile -t names < <(kiln_names "${packages[@]}")
-    kiln_unhold "${names[@]}"
-    kiln_install "${packages[@]}" "${libraries[@]}"
-    kiln_hold "${names[@]}"
+    ((${#libraries[@]})) || kiln_die "NVLSM_OS_PACKAGES is empty" "NVLSM needs libibumad of the distribution"
+    kiln_install "${libraries[@]}"
+    kiln_install_held "$NVLSM_PACKAGES"
     kiln_record "nvlsm+=${names[*]}"
     kiln_install_runtime etc/systemd/system/nvlsm.service.d
     units+=(nvlsm.service)

@@ -1,23 +1,29 @@
 #!/usr/bin/env bash
 # NVIDIA's CUDA repository, which holds drivers, CUDA, cuDNN, NCCL and DCGM. Its key is accepted by
 # fingerprint only, and packages are checked against it.
+#
+#@ env      CUDA_REPO                 required  the repository's name for this distribution: rhel7, ubuntu2204
+#@ env      CUDA_REPO_URL             required  its URL for this architecture
+#@ env      CUDA_RPM_KEY_FINGERPRINT  required  of the key that signs RPMs
+#@ env      CUDA_DEB_KEY_FINGERPRINT  required  of the key that signs Debian repositories
+#@ download CUDA_REPO_KEY             required  the family's key file
 export KILN_COMPONENT=nvidia-repo
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-key=$(kiln_download CUDA_REPO_KEY)
+key=$(kiln_download CUDA_REPO_KEY) || exit 1
 if [[ $KILN_FAMILY == debian ]]; then
-    signed_by=$(kiln_repo_key "$key" "$CUDA_DEB_KEY_FINGERPRINT" nvidia-cuda)
+    signed_by=$(kiln_repo_key "$key" "$CUDA_DEB_KEY_FINGERPRINT" nvidia-cuda) || exit 1
     printf 'deb [signed-by=%s] %s/ /\n' "$signed_by" "$CUDA_REPO_URL" >/etc/apt/sources.list.d/nvidia-cuda.list
 else
-    gpgkey=$(kiln_repo_key "$key" "$CUDA_RPM_KEY_FINGERPRINT" nvidia-cuda)
+    signed_by=$(kiln_repo_key "$key" "$CUDA_RPM_KEY_FINGERPRINT" nvidia-cuda) || exit 1
     cat >/etc/yum.repos.d/nvidia-cuda.repo <<REPO
 [nvidia-cuda]
 name=NVIDIA CUDA ($CUDA_REPO)
 baseurl=$CUDA_REPO_URL
 enabled=1
 gpgcheck=1
-gpgkey=$gpgkey
+gpgkey=$signed_by
 skip_if_unavailable=0
 REPO
 fi

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# The Systems Manager agent, as the distribution has it. Not held: it updates itself when Systems Manager
-# says so, and no part of the GPU stack depends on it.
+# The Systems Manager agent, as the distribution has it. It is not held: it updates itself when Systems
+# Manager asks for it, and no part of the GPU stack depends on it.
+#
+#@ env      SSM_AGENT_VERSION  optional  version of Amazon's package, on Debian only
+#@ download SSM_AGENT          optional  Amazon's package, on Debian only
 export KILN_COMPONENT=ssm-agent
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
@@ -14,23 +17,26 @@ case $KILN_DISTRO in
         if ! snap list amazon-ssm-agent >/dev/null 2>&1; then
             snap install --classic amazon-ssm-agent >&2 || kiln_die "snap cannot install amazon-ssm-agent"
         fi
-        read -r _ version revision _ < <(snap list amazon-ssm-agent | tail -n 1)
+        listed=$(snap list amazon-ssm-agent) || kiln_die "snap cannot list amazon-ssm-agent"
+        # Name Version Rev …, below a heading.
+        read -r _ version revision _ <<<"${listed##*$'\n'}"
         unit=snap.amazon-ssm-agent.$unit
         kiln_record "snap=amazon-ssm-agent" "revision=$revision"
         ;;
     debian*)
-        if [[ $(kiln_package_version amazon-ssm-agent) != "$SSM_AGENT_VERSION"* ]]; then
-            package=$(kiln_download SSM_AGENT)
-            _kiln_pm install -y --allow-downgrades "$package" || kiln_die "the SSM agent's package cannot be installed"
+        version=$(kiln_package_version amazon-ssm-agent) || exit 1
+        if [[ $version != "${SSM_AGENT_VERSION:?}"* ]]; then
+            package=$(kiln_download SSM_AGENT) || exit 1
+            kiln_pm install -y --allow-downgrades "$package" || kiln_die "the SSM agent's package cannot be installed"
+            version=$(kiln_package_version amazon-ssm-agent) || exit 1
         fi
-        version=$(kiln_package_version amazon-ssm-agent)
         [[ $version == "$SSM_AGENT_VERSION"* ]] \
-            || kiln_die "the SSM agent is ${version:-missing}, components.yaml asks for $SSM_AGENT_VERSION"
+            || kiln_die "the SSM agent is ${version:-missing}, the component asks for $SSM_AGENT_VERSION"
         kiln_record "package=amazon-ssm-agent"
         ;;
     *)
         kiln_install amazon-ssm-agent
-        version=$(kiln_package_version amazon-ssm-agent)
+        version=$(kiln_package_version amazon-ssm-agent) || exit 1
         kiln_record "package=amazon-ssm-agent"
         ;;
 esac

@@ -6,7 +6,9 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 
 kiln_lock_held
 kiln_install_files etc/kiln
-python3 "$KILN_DIR/lib/version_info.py" --kernel "$(kiln_boot_kernel)" --etc "$KILN_ETC" >"$KILN_ETC/version-info.json.new"
+kernel=$(kiln_boot_kernel) || exit 1
+python3 "$KILN_DIR/lib/version_info.py" --kernel "$kernel" --etc "$KILN_ETC" >"$KILN_ETC/version-info.json.new" \
+    || kiln_die "version_info.py failed"
+chmod 0644 "$KILN_ETC/version-info.json.new"
 mv "$KILN_ETC/version-info.json.new" "$KILN_ETC/version-info.json"
-chmod 0644 "$KILN_ETC/version-info.json"
-kiln_say "$(wc -c <"$KILN_ETC/version-info.json") bytes in $KILN_ETC/version-info.json"
+kiln_say "wrote $KILN_ETC/version-info.json"

@@ -1,4 +1,4 @@
-"""`./invoke bench xid`: the Xid monitor against the original's approach and against a floor.
+"""`./invoke bench --what xid`: the Xid monitor against the original's approach and against a floor.
 
 Three contenders in one run on this machine's real kernel log (root is needed):
 

@@ -1,25 +1,65 @@
-"""The one exception the front door turns into a message and an exit code."""
+"""The one exception that the command line turns into a message and an exit status."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kiln.base.findings import Finding
 
 BAD_INPUT = 2
 OPERATION_FAILED = 1
 
 
+@dataclass(frozen=True)
+class Place:
+    """A place in a file; line and column count from 1, None where the error has none."""
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
+
+
 class KilnError(Exception):
     """A failure with a message for a person: what is wrong, where, and what to do.
 
-    `exit_code` is 2 for invalid input, and 1 for an operation that failed.
+    `exit_code` is 2 for invalid input, 1 for a failed operation. `place` and `findings` are what
+    `--json` prints beside the message: they repeat what the message says, for a program.
     """
 
-    def __init__(self, message: str, *, hint: str = "", exit_code: int = BAD_INPUT) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        exit_code: int = BAD_INPUT,
+        place: Place | None = None,
+        findings: Iterable[Finding] = (),
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.exit_code = exit_code
+        self.place = place
+        self.findings = tuple(findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """The error as plain data: what a task prints with `--json`."""
+        data: dict[str, Any] = {
+            "message": self.message,
+            "hint": self.hint,
+            "exit_status": self.exit_code,
+        }
+        if self.place:
+            data |= asdict(self.place)
+        if self.findings:
+            data["findings"] = [finding.as_json() for finding in self.findings]
+        return data
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
@@ -30,16 +70,16 @@ def operation_failed(message: str, *, hint: str = "") -> KilnError:
     return KilnError(message, hint=hint, exit_code=OPERATION_FAILED)
 
 
-# What other tools call the same thing: no letters in common, so no likeness finds it.
+# Other tools' names for the same processors, which difflib cannot match: they share no letters.
 _ALSO = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}
 
 
 def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
-    """The known value a person most likely meant, or None when nothing is close.
+    """The known value that a person most likely meant, or None when none is close.
 
-    Capitals and spaces around it do not count; `likeness` is difflib's, 1 for the same.
+    Case and surrounding spaces are ignored; `likeness` is difflib's ratio, 1 for equal texts.
     """
-    options = {str(one).casefold(): str(one) for one in known}
+    options = {str(value).casefold(): str(value) for value in known}
     word = str(wrong).strip().casefold()
     if _ALSO.get(word) in options:
         return _ALSO[word]
@@ -48,8 +88,8 @@ def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.5) -> str |
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """A hint: the nearest right value, or the whole list when nothing is close."""
-    options = sorted({str(k) for k in known})
+    """A hint: the nearest known value and the list of all; only the list when none is close."""
+    options = sorted({str(value) for value in known})
     best = nearest(wrong, options)
     if best:
         return f"did you mean {best!r}? Known: {', '.join(options)}."

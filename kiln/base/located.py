@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, Place
 
 Path_ = tuple[str | int, ...]
 Mark = tuple[int, int]
 
 # Versions are text: YAML would read `cuda: 12.10` as the number 12.1 and `510e3` as 510000.
-_KEPT_AS_TEXT = {"tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"}
-# Far more than any file of ours; a thread with a small stack bears three times that.
-_DEEP = 2000
+_KEPT_AS_TEXT = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+# Our files nest six levels and hold a few thousand values. Each limit is far above that and far
+# below what exhausts Python's stack or the memory.
+_MOST_LEVELS = 100
+_MOST_VALUES = 100_000
+_TOO_DEEP = f"nested more than {_MOST_LEVELS} levels deep"
 
 
 @dataclass(frozen=True)
@@ -35,99 +42,164 @@ class Located:
                 return self.values[path[:end]]
         return (1, 1)
 
+    def place(self, path: Path_) -> Place:
+        """Where the value at `path` stands."""
+        return Place(self.file, *self.mark(path))
+
     def at(self, path: Path_) -> str:
         """`file:line:column` of the value at `path`."""
-        line, column = self.mark(path)
-        return f"{self.file}:{line}:{column}"
+        return str(self.place(path))
 
     def at_key(self, path: Path_) -> str:
         """`file:line:column` of the key at `path`; of its value when it has no key."""
-        line, column = self.keys.get(path, self.mark(path))
-        return f"{self.file}:{line}:{column}"
+        return str(Place(self.file, *self.keys.get(path, self.mark(path))))
 
 
 def load(path: Path, shown_as: str | None = None) -> Located:
     """Read a YAML file.
 
-    Raises KilnError (exit code 2) when the file is missing, is not YAML, or has a key twice.
+    Raises KilnError (exit status 2) when the file is missing or is not the YAML that `parse` takes.
     """
     name = shown_as or path.name
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise KilnError(
-            f"{path}: no such file", hint="create it, or run from the checkout"
+            f"{path}: no such file",
+            hint="create it, or run from the checkout",
+            place=Place(str(path)),
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise KilnError(f"{path}: cannot be read: {error}") from None
+        raise KilnError(f"{path}: cannot be read: {error}", place=Place(str(path))) from None
     return parse(text, name)
 
 
 def parse(text: str, name: str) -> Located:
-    """Like `load`, from text. `name` is how errors call the file."""
-    values: dict[Path_, Mark] = {}
-    keys: dict[Path_, Mark] = {}
+    """Like `load`, from text. `name` is how errors call the file.
+
+    Numbers with a dot and dates stay text, so that a version is what was written. Raises KilnError
+    (exit status 2) with `file:line:column` for what is not YAML, for a key that stands twice or is
+    not one word, for a merge key, and for a document that is nested or multiplied too much.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    # The version whose `yes` and `on` are booleans, as most editors and tools expect.
+    yaml.version = (1, 1)
+    yaml.Composer = _ShallowComposer
+    reading = _Reading(yaml, name)
     try:
-        node = yaml.compose(text, Loader=_loader(text))
-        data = _plain(node, (), name, values, keys) if node is not None else {}
-    except yaml.MarkedYAMLError as error:
+        node = yaml.compose(text)
+        data = reading.plain(node, ()) if node is not None else {}
+    except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise KilnError(
-            f"{where}: not valid YAML: {error.problem or error.context}",
-            hint="check indentation, quotes and colons on this line and the one above",
+        raise _refused(
+            Place(name, mark.line + 1, mark.column + 1) if mark else Place(name),
+            f"not valid YAML: {error.problem or error.context}",
+            "check indentation, quotes and colons on this line and the one above",
         ) from None
-    except yaml.YAMLError as error:
-        raise KilnError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise KilnError(
-            f"{name}: it is nested too deep",
-            hint="does an alias (*name) stand inside what it names?",
+    except ReaderError as error:
+        before = text[: error.position]
+        column = len(before) - before.rfind("\n")
+        raise _refused(
+            Place(name, before.count("\n") + 1, column),
+            f"not valid YAML: {str(error).splitlines()[0]}",
         ) from None
-    return Located(name, data, values, keys)
+    except YAMLError as error:
+        raise _refused(Place(name), f"not valid YAML: {str(error).splitlines()[0]}") from None
+    return Located(name, data, reading.values, reading.keys)
 
 
-def _loader(text: str) -> Any:
-    """The quick loader, unless the text may be nested deeper than its C stack can bear."""
-    deepest = text.count("[") + text.count("{") + 2 * max(map(len, text.splitlines()), default=0)
-    return yaml.CSafeLoader if deepest < _DEEP else yaml.SafeLoader
+class _ShallowComposer(Composer):
+    """Composes recursively, and refuses a document before that exhausts Python's stack."""
+
+    levels = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """See ruamel.yaml."""
+        self.levels += 1
+        if self.levels > _MOST_LEVELS:
+            mark = self.parser.peek_event().start_mark
+            raise ComposerError(problem=_TOO_DEEP, problem_mark=mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.levels -= 1
 
 
-def _plain(
-    node: yaml.Node, path: Path_, name: str, values: dict[Path_, Mark], keys: dict[Path_, Mark]
-) -> Any:
-    values[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
-    if isinstance(node, yaml.MappingNode):
+@dataclass
+class _Reading:
+    """From ruamel.yaml's nodes to plain data, with the marks of values and keys beside it."""
+
+    yaml: YAML
+    name: str
+    values: dict[Path_, Mark] = field(default_factory=dict)
+    keys: dict[Path_, Mark] = field(default_factory=dict)
+
+    def plain(self, node: Node, path: Path_, mark: Mark | None = None) -> Any:
+        """The data of a node; an alias (`*name`) is followed each time it stands somewhere.
+
+        `mark` is where the value stands, when that is not where the node begins.
+        """
+        mark = mark or _start(node)
+        place = Place(self.name, *mark)
+        if len(path) > _MOST_LEVELS:
+            raise _refused(place, _TOO_DEEP, "does an alias (*name) stand inside what it names?")
+        if len(self.values) >= _MOST_VALUES:
+            raise _refused(
+                place,
+                f"more than {_MOST_VALUES} values",
+                "aliases (*name) multiply what they name: write the values out",
+            )
+        self.values[path] = mark
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, SequenceNode):
+            return [self.plain(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node)
+
+    def _mapping(self, node: MappingNode, path: Path_) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            mark = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-            at = f"{name}:{mark[0]}:{mark[1]}"
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise KilnError(f"{at}: a key must be one word", hint="is a colon missing?")
+            place = Place(self.name, *_start(key_node))
+            if not isinstance(key_node, ScalarNode):
+                raise _refused(place, "a key must be one word", "is a colon missing?")
             key = str(key_node.value)
             here = (*path, key)
             if key == "<<":
-                raise KilnError(
-                    f"{at}: merge keys (<<) are not supported",
-                    hint="write the values out, or put them into `defaults`",
+                raise _refused(
+                    place,
+                    "merge keys (<<) are not supported",
+                    "write the values out, or put them into `defaults`",
                 )
             if key in mapping:
-                line, column = keys[here]
-                raise KilnError(
-                    f"{at}: {key!r} stands twice (first at line {line}, column {column})",
-                    hint="keep one of them",
+                line, column = self.keys[here]
+                raise _refused(
+                    place,
+                    f"{key!r} stands twice (first at line {line}, column {column})",
+                    "keep one of them",
                 )
-            keys[here] = mark
-            mapping[key] = _plain(value_node, here, name, values, keys)
+            self.keys[here] = _start(key_node)
+            mapping[key] = self.plain(value_node, here, _if_empty(value_node, key_node))
         return mapping
-    if isinstance(node, yaml.SequenceNode):
-        return [
-            _plain(item, (*path, index), name, values, keys)
-            for index, item in enumerate(node.value)
-        ]
-    if node.tag in _KEPT_AS_TEXT:
-        return node.value
-    try:
-        return yaml.SafeLoader("").construct_object(node)
-    except ValueError:  # a number of thousands of digits
-        return node.value
+
+    def _scalar(self, node: Node) -> Any:
+        if node.tag in _KEPT_AS_TEXT:
+            return node.value
+        try:
+            return self.yaml.constructor.construct_object(node)
+        except (ValueError, KeyError):  # a number of thousands of digits, `!!bool maybe`
+            return node.value
+
+
+def _start(node: Node) -> Mark:
+    return (node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _if_empty(value: Node, key: Node) -> Mark | None:
+    """Where a value is missing: behind its key's colon. ruamel.yaml names the token after it."""
+    if value.start_mark.index != value.end_mark.index:
+        return None
+    return (key.end_mark.line + 1, key.end_mark.column + 2)
+
+
+def _refused(place: Place, what: str, hint: str = "") -> KilnError:
+    return KilnError(f"{place}: {what}", hint=hint, place=place)

@@ -1,4 +1,4 @@
-"""What a task needs on this machine: found, or installed after saying so, or refused."""
+"""The programs that a task needs on this machine: checked, installed if missing, or refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import yaml
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 
-# Where a system's own tools are that a user's PATH may leave out.
+# Folders of system tools that a user's PATH may leave out.
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 @dataclass(frozen=True)
 class Need:
-    """A command, the package that brings it, and what it is for."""
+    """A command, the package that contains it, and what it is used for."""
 
     command: str
     package: str
@@ -28,17 +28,17 @@ class Need:
 
 
 def missing(*groups: str) -> list[Need]:
-    """What of these groups of `knowledge/host-packages.yaml` is not on this machine."""
+    """The commands in these groups of `knowledge/host-packages.yaml` that this machine lacks."""
     data = yaml.safe_load((KNOWLEDGE / "host-packages.yaml").read_text())
     needs = [Need(**entry) for group in groups for entry in data[group]]
-    return [need for need in needs if not _found(need.command)]
+    return [need for need in needs if not shutil.which(need.command)]
 
 
 def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
-    """Install what is missing with apt-get, after saying what and why.
+    """Install what is missing with apt-get, after `say` was called with what and why.
 
-    Raises KilnError (exit code 1): with the line to run when `install` is false, when there is
-    no apt-get, no root, or when it fails.
+    Raises KilnError (exit status 1) with the line to run when `install` is false, when there is
+    no apt-get or no root, and when apt-get fails.
     """
     _with_sbin()
     wanted = missing(*groups)
@@ -70,15 +70,15 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
             check=False,
         )
         if done.returncode:
-            said = [part for part in (done.stderr + done.stdout).splitlines() if part.strip()]
+            output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
             raise operation_failed(
-                f"{' '.join(step)} failed: {said[-1] if said else done.returncode}",
-                hint=f"mend apt, or install by hand: {line}",
+                f"{' '.join(step)} failed: {output[-1] if output else done.returncode}",
+                hint=f"repair apt, or install by hand: {line}",
             )
 
 
 def free_disk(folder: Path, gib: float) -> None:
-    """Is there room? Raises KilnError (exit code 1) when less than `gib` GiB are free."""
+    """Raises KilnError (exit status 1) when less than `gib` GiB are free where `folder` is."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30
@@ -88,10 +88,6 @@ def free_disk(folder: Path, gib: float) -> None:
             hint="make room, `./invoke lab.clean` deletes the lab's AMIs, or point "
             "KILN_LAB_STATE at another disk",
         )
-
-
-def _found(command: str) -> bool:
-    return shutil.which(command) is not None
 
 
 def _with_sbin() -> None:

@@ -1,21 +1,16 @@
-"""The tasks that look at the matrix and start nothing: check, render, validate, lock."""
+"""What `./invoke check` answers: findings for the matrix or for one combination."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from typing import Any
 
-from kiln.base import needs, vocabulary
+from kiln.base import vocabulary
 from kiln.base.errors import BAD_INPUT, KilnError
 from kiln.base.findings import Finding, Place, errors, gravest_last
 from kiln.compat import engine
 from kiln.matrix import load
-from kiln.packer import lock as locking
-from kiln.packer import program
-from kiln.packer import render as rendering
-from kiln.packer import validate as validation
 
 
 def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
@@ -104,42 +99,3 @@ def _places(entry: dict[str, Any]) -> dict[str, Any]:
 def exit_code(answer: dict[str, Any]) -> int:
     """2 when anything is an error: the matrix, or the combination, is invalid input."""
     return BAD_INPUT if any(entry["level"] == "error" for entry in answer["findings"]) else 0
-
-
-def render(*, check_only: bool) -> int:
-    """Write the HCL of every row, or say what is stale; the exit code."""
-    recipes = load.load_recipes()
-    if check_only:
-        stale = rendering.stale(recipes)
-        if stale:
-            print("\n".join(stale), file=sys.stderr)
-            print("error: packer/ is stale\n  run: ./invoke render, and commit", file=sys.stderr)
-            return 1
-        print(f"packer/ is what the matrix says ({len(recipes)} AMIs)")
-        return 0
-    changed = rendering.write_all(recipes)
-    print("\n".join(changed) if changed else f"nothing to change ({len(recipes)} AMIs)")
-    return 0
-
-
-def validate(*, install: bool, as_json: bool) -> int:
-    """Validate every row's HCL; the exit code."""
-    recipes = load.load_recipes()
-    needs.ensure("packer", install=install, say=lambda line: print(line, file=sys.stderr))
-    found = validation.validate(recipes, program.find())
-    if as_json:
-        print(json.dumps([one.as_json() for one in found], indent=2))
-    else:
-        for one in found:
-            print(f"{'valid' if one.valid else 'INVALID'}  {one.name}  {one.seconds:.1f} s")
-            for finding in one.findings:
-                print(f"  {finding}")
-    return 0 if all(one.valid for one in found) else BAD_INPUT
-
-
-def lock(*, update: bool, as_json: bool) -> int:
-    """Show (or write) how amis.lock.yaml differs from what the bakes download; the exit code."""
-    recipes = load.load_recipes()
-    change = locking.update(recipes) if update else locking.plan_lock(recipes, locking.load())
-    print(json.dumps(change.as_json(), indent=2) if as_json else change.as_text())
-    return 0 if update or not change else 1

@@ -1,4 +1,9 @@
-"""The front door: Invoke's program, and errors as one message with the right exit code."""
+"""The command line's outer layer: Invoke, with errors as one message and an exit status.
+
+Invoke reads the arguments and calls the task. What it cannot do is here: exit status 2 and a hint
+for arguments that it refuses, a task's result as exit status, errors as messages (with `--json`
+as JSON as well), SIGTERM that ends a task as Ctrl-C does.
+"""
 
 from __future__ import annotations
 
@@ -11,50 +16,81 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from invoke import Context, Exit, Program, Task
-from invoke.exceptions import ParseError
+from invoke.exceptions import ParseError, UnknownFileType
 
-from kiln.base.errors import BAD_INPUT, OPERATION_FAILED, KilnError
-
-# The tasks whose one word may be left out, and the flag it stands for.
-_LEFT_OUT = {"lab.shell": "--instance", "lab.logs": "--instance", "bench": "--what"}
+from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 
 
-class Front(Program):
-    """Invoke, except that a flag or task it does not know is bad input: exit code 2."""
+def main() -> None:
+    """Run the task that the command line names, in the caller's folder."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a letter must not end the task that prints it.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    with contextlib.suppress(OSError):
+        os.chdir(os.environ.pop("KILN_CWD", "."))
+    _end_on_sigterm()
+    raise SystemExit(run(sys.argv))
 
-    def parse_core(self, argv: list[str] | None) -> None:
-        """See invoke.Program."""
-        # Invoke keeps Python from storing what it compiles: half a second of every build.
-        before = sys.dont_write_bytecode
+
+def run(argv: Sequence[str]) -> int:
+    """Parse `argv` (the first word is the program) and run its tasks; the exit status."""
+    program = Program(name="AMI Kiln", binary="./invoke", version=version())
+
+    def steps() -> int:
         try:
-            super().parse_core(_with_flag(sys.argv if argv is None else argv))
-        except ParseError as error:
-            raise Exit(code=_refuse(f"{error}\n  see ./invoke --help", BAD_INPUT)) from None
-        finally:
-            sys.dont_write_bytecode = before
+            _steps(program, argv)
+        except Exit as end:  # --help, --list, and each task with a status of its own
+            return end.code
+        return 0
 
-    def parse_cleanup(self) -> None:
-        """See invoke.Program."""
-        try:
-            super().parse_cleanup()
-        except ParseError as error:  # --help of no task
-            raise Exit(code=_refuse(f"{error}\n  see ./invoke --list", BAD_INPUT)) from None
+    # Arguments that Invoke refuses are not parsed: a program that asked for JSON still gets it.
+    return guarded(steps, as_json="--json" in argv)
 
-    def parse_tasks(self) -> None:
-        """See invoke.Program."""
-        try:
-            super().parse_tasks()
-        except ParseError as error:
-            hint = "see ./invoke --list and ./invoke --help TASK"
-            raise Exit(code=_refuse(f"{error}\n  {hint}", BAD_INPUT)) from None
-        except ValueError as error:
-            # Invoke casts a flag to the type of its default and lets int() complain.
-            raise Exit(code=_refuse(f"a flag takes a whole number: {error}", BAD_INPUT)) from None
+
+def _steps(program: Program, argv: Sequence[str]) -> None:
+    """The steps of `invoke.Program.run`, which exits with status 1 where ours is 2.
+
+    Raises KilnError for arguments that Invoke refuses, Exit when Invoke or a task ends early.
+    """
+    program.create_config()
+    with _refused_by_invoke():
+        program.parse_core(list(argv))
+    # parse_core keeps Python from storing what it compiles, which costs each start half a second.
+    sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+    program.parse_collection()
+    with _refused_by_invoke():
+        program.parse_tasks()
+        program.parse_cleanup()
+        program.update_config()
+    program.execute()
+
+
+@contextlib.contextmanager
+def _refused_by_invoke() -> Iterator[None]:
+    """Turns what Invoke raises for bad arguments into KilnError (exit status 2)."""
+    hint = "see ./invoke --list, and ./invoke --help TASK for its flags"
+    try:
+        yield
+    except ParseError as error:
+        # Where parsing stopped: None at the start of the line.
+        task_name = error.context.name if error.context else None
+        raise KilnError(
+            str(error), hint=f"see ./invoke --help {task_name}" if task_name else hint
+        ) from None
+    except UnknownFileType as error:
+        raise KilnError(str(error), hint=hint) from None
+    except ValueError as error:
+        # Invoke casts a flag's value to the type of its default and lets int() complain.
+        raise KilnError(f"a flag needs a whole number: {error}", hint=hint) from None
+    except Exit as end:
+        if end.message:
+            raise KilnError(end.message, hint=hint) from None
+        raise
 
 
 def task(
@@ -62,65 +98,99 @@ def task(
     help: dict[str, str] | None = None,  # noqa: A002 - invoke.task's own word
     **options: Any,
 ) -> Callable[[Callable[..., int | None]], Task[Any]]:
-    """Like invoke.task: a KilnError becomes its message and exit code, never a traceback.
-
-    The function's result is the exit code; None is 0.
-    """
+    """Like invoke.task, but the function returns the exit status (None is 0) and errors that
+    `guarded` knows become messages; JSON as well where the task was called with `--json`."""
 
     def wrap(body: Callable[..., int | None]) -> Task[Any]:
-        defaults = inspect.signature(body).parameters
+        parameters = inspect.signature(body).parameters
 
         @functools.wraps(body)
-        def run(context: Context, *args: Any, **kwargs: Any) -> None:
-            raise_sigterm()
-
+        def run_task(context: Context, *args: Any, **kwargs: Any) -> None:
             def checked() -> int | None:
-                _not_empty(defaults, kwargs)
+                _refuse_empty(parameters, kwargs)
                 return body(context, *args, **kwargs)
 
-            code = guarded(checked)
-            if code:
-                raise Exit(code=code)
+            status = guarded(checked, as_json=bool(kwargs.get("json")))
+            if status:
+                raise Exit(code=status)
 
-        return Task(run, name=name, help=help or {}, auto_shortflags=False, **options)
+        return Task(run_task, name=name, help=help or {}, auto_shortflags=False, **options)
 
     return wrap
 
 
-def _not_empty(flags: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> None:
-    """Raises KilnError for a flag with nothing in it: a shell variable that is not set."""
+def _refuse_empty(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> None:
+    """Raises KilnError for a flag without a value: in a script, a variable that is not set."""
     for name, value in values.items():
-        if value != flags[name].default and isinstance(value, str) and not value.strip():
+        if value != parameters[name].default and isinstance(value, str) and not value.strip():
             flag = name.replace("_", "-")
             raise KilnError(
                 f"--{flag} is empty", hint="give it a value, or leave it out (is a variable unset?)"
             )
 
 
-def guarded(body: Callable[[], int | None]) -> int:
-    """Run `body`; its exit code, or that of the error it ended with, printed on stderr."""
+def guarded(body: Callable[[], int | None], *, as_json: bool = False) -> int:
+    """Run `body`; its exit status, or that of the error that ended it, printed on stderr.
+
+    With `as_json` the error is also printed on stdout, as one line of JSON. Programming errors
+    are not caught.
+    """
     try:
-        return body() or 0
+        status = body() or 0
+        # What is still buffered may not fit either: find out here, not when Python exits.
+        sys.stdout.flush()
     except KilnError as error:
-        return _refuse(str(error), error.exit_code)
+        return _refuse(error, as_json=as_json)
     except KeyboardInterrupt:
-        return _refuse("interrupted", OPERATION_FAILED)
+        return _refuse(operation_failed("interrupted"), as_json=as_json)
     except BrokenPipeError:
-        # `| head` has seen enough; Python would complain again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # `| head` has read enough.
+        _discard_output()
         return OPERATION_FAILED
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            return _refuse(
-                f"the disk is full: {error.filename or 'while writing'}\n  make room and try again",
-                OPERATION_FAILED,
+            refused = operation_failed(
+                f"the disk is full: {error.filename or 'while writing'}",
+                hint="make room and try again",
             )
-        if error.filename is not None:
-            return _refuse(f"{error.filename}: {error.strerror}", OPERATION_FAILED)
-        raise
+        elif error.filename is not None:
+            refused = operation_failed(f"{error.filename}: {error.strerror}")
+        else:
+            raise
+        if error.filename is None:
+            _discard_output()
+        return _refuse(refused, as_json=as_json)
+    return status
 
 
-def raise_sigterm() -> None:
+def _discard_output() -> None:
+    """Send stdout nowhere: Python flushes it on exit and would report the same error again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show(data: Any, *, as_json: bool, text: Callable[[Any], str]) -> None:
+    """Print data for a program or for a person."""
+    print(json.dumps(data, indent=2, default=str) if as_json else text(data))
+
+
+def note(text: str) -> None:
+    """Tell a person something that is not the task's output: on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _refuse(error: KilnError, *, as_json: bool) -> int:
+    # Colour for a person, none in a log.
+    mark = "\033[31merror:\033[0m" if sys.stderr.isatty() else "error:"
+    print(f"{mark} {error}", file=sys.stderr)
+    if as_json:
+        # One line, so that a task that prints a line per event stays readable line by line.
+        with contextlib.suppress(OSError):
+            print(json.dumps({"error": error.as_json()}), flush=True)
+    return error.exit_code
+
+
+def _end_on_sigterm() -> None:
     """SIGTERM ends a task as Ctrl-C does, so that clean-up runs."""
 
     def stop(number: int, frame: Any) -> None:
@@ -129,46 +199,16 @@ def raise_sigterm() -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-def show(data: Any, *, as_json: bool, text: Callable[[Any], str]) -> None:
-    """Print data for a program or for a person."""
-    print(json.dumps(data, indent=2, default=str) if as_json else text(data))
-
-
-def _refuse(message: str, code: int) -> int:
-    # A colour where a person looks, none in a log.
-    mark = "\033[31merror:\033[0m" if sys.stderr.isatty() else "error:"
-    print(f"{mark} {message}", file=sys.stderr)
-    return code
-
-
-def main() -> None:
-    """Run Invoke on tasks.py, where the caller is."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal without a letter must not end the task that wanted to show it.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    with contextlib.suppress(OSError):
-        os.chdir(os.environ.pop("KILN_CWD", "."))
-    Front(name="AMI Kiln", binary="./invoke", version=_version()).run()
-
-
-def _with_flag(argv: list[str]) -> list[str]:
-    """`bench xid` for `bench --what xid`: Invoke has no positional that may be left out."""
-    for at, (task_name, word) in enumerate(pairwise(argv), 1):
-        if task_name in _LEFT_OUT and not word.startswith("-"):
-            return [*argv[:at], _LEFT_OUT[task_name], *argv[at:]]
-    return argv
-
-
-def _version() -> str:
+def version() -> str:
+    """AMI Kiln's version: `[project] version` of pyproject.toml, where it stands once."""
     from kiln.base.paths import ROOT
 
-    line = next(
-        line
-        for line in (ROOT / "pyproject.toml").read_text().splitlines()
-        if line.startswith("version")
-    )
-    return line.split('"')[1]
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return str(tomllib.load(file)["project"]["version"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The matrix as a table: what each AMI holds and how its last build ended."""
+"""The matrix as a table: what is on each AMI, and the result of its last build."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> lis
 
 
 def table(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> Table:
-    """The same for a terminal: as wide as it needs to be, so print it with `soft_wrap=True`."""
+    """The same for a terminal, as wide as its longest row: print it with `soft_wrap=True`."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    found = Table(box=None, pad_edge=False, header_style="bold")
+    result = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("AMI", "distro", "driver", "module", "CUDA", "NCCL", "EFA", "flavor", "arch"):
-        found.add_column(heading)
-    found.add_column("last build")
+        result.add_column(heading)
+    result.add_column("last build")
     for row in rows(recipes, records):
         cells = (
             row["name"],
@@ -47,11 +47,11 @@ def table(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> Ta
         )
         build = row["last_build"]
         parts = (build["status"], build["ami_id"], str(build["finished"] or "")[:10])
-        said = " ".join(part for part in parts if part)
-        found.add_row(*cells, Text(said, style=_STYLES.get(build["status"], "dim")))
-    # A version cut short is a wrong version: let the terminal wrap lines rather than Rich columns.
-    found.width = Console(width=1000).measure(found).maximum
-    return found
+        shown = " ".join(part for part in parts if part)
+        result.add_row(*cells, Text(shown, style=_STYLES.get(build["status"], "dim")))
+    # A truncated version is a wrong version: the terminal wraps lines, Rich does not cut columns.
+    result.width = Console(width=1000).measure(result).maximum
+    return result
 
 
 def _row(recipe: Recipe, record: Record | None) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 from datetime import date
 from typing import Any
 
-from kiln import facts
+from kiln import components, facts
 from kiln.base import versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
-from kiln.base.findings import Finding, Level, by_cause
+from kiln.base.findings import Finding, Level, by_cause, errors
 from kiln.base.recipe import Recipe
 from kiln.compat import trust
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
@@ -19,6 +19,7 @@ from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, of_recipe
 from kiln.compat.rules.driver import meant as meant_driver
 from kiln.compat.rules.registry import Rule
+from kiln.components import environment
 
 LATEST = "latest"
 _CHOICES = {
@@ -64,7 +65,26 @@ def check(
     ]
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
     findings += trust.findings(recipe)
+    if not errors(findings):
+        # Components can be filled in only for a combination that the rules accept.
+        findings += _environment(recipe)
     return [replace(finding, rows=(recipe.name,)) for finding in dict.fromkeys(findings)]
+
+
+def _environment(recipe: Recipe) -> list[Finding]:
+    """Variables that a component gives its provisioner and the script does not declare, or the
+    other way round; the place is the script's. A component that a recipe cannot have is an error
+    at the row."""
+    findings: list[Finding] = []
+    for name in recipe.components:
+        try:
+            step = components.get(name).for_recipe(recipe)
+        except KilnError as error:
+            finding = Finding("error", environment.RULE, error.message, error.hint)
+            findings.append(finding.at(recipe.row.place))
+            continue
+        findings += environment.problems(name, environment.given(step))
+    return findings
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:

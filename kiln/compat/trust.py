@@ -81,7 +81,7 @@ def _locked() -> dict[str, dict[str, Any]]:
     return {entry["url"]: entry for entry in data.get("artifacts", ()) if entry.get("sha256")}
 
 
-def _used_keys(component: components.Component, recipe: Recipe) -> Iterator[facts.SigningKey]:
+def _used_keys(component: components.Step, recipe: Recipe) -> Iterator[facts.SigningKey]:
     """The keys of the component's key files; NVIDIA's repository has one per package format, and a
     recipe that downloads no key file trusts none."""
     if not any(download.env.endswith("_KEY") for download in component.downloads):

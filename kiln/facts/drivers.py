@@ -1,5 +1,5 @@
-"""NVIDIA's driver branches, their releases, and the packages named after them
-(`knowledge/drivers.yaml`)."""
+"""NVIDIA's driver branches, their releases and the CUDA they run
+(`knowledge/drivers.yaml`, `cuda.yaml`)."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ def supported_branches(today: date) -> list[Branch]:
     ]
 
 
-def companion_packages(driver: str, archive: str) -> dict[str, str]:
-    """Package names of fabricmanager and imex for a driver; the archive is rpm or deb
-    (NVIDIA's) or ubuntu (Ubuntu's own)."""
-    name = versions.major(driver)
-    for entry in table("drivers")["packages"][archive]:
-        if ("from" not in entry or versions.at_least(name, entry["from"])) and (
-            "below" not in entry or versions.below(name, entry["below"])
-        ):
-            return {kind: entry[kind].format(branch=name) for kind in ("fabricmanager", "imex")}
-    raise LookupError(f"drivers.yaml names no {archive} packages for {driver}")
+def driver_cuda(driver: str) -> str:
+    """The newest CUDA major that a driver's branch runs: 580.178.04 → 13; the oldest known major
+    for a driver from before them all."""
+    floors: dict[str, str] = table("cuda")["floors"]
+    majors = sorted(floors, key=versions.key)
+    branch_name = versions.major(driver)
+    runs = [
+        major for major in majors if versions.at_least(branch_name, versions.major(floors[major]))
+    ]
+    return runs[-1] if runs else majors[0]
 
 
 def nvlsm_versions() -> list[str]:

@@ -1,4 +1,4 @@
-"""`amis.lock.yaml`: exactly which bytes a bake downloads, derived from recipes × components.yaml.
+"""`amis.lock.yaml`: exactly which bytes a bake downloads, derived from recipes and components.
 
 An artefact is a URL with its version and sha256. The sha256 comes from the facts, or from the
 first build on AWS that downloaded it; from then on it is enforced. A key file is known by its
@@ -24,13 +24,13 @@ from kiln.base import located
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
-from kiln.components import Component, Download
+from kiln.components import Download, Step
 from kiln.facts import table
 
 FILE = ROOT / "amis.lock.yaml"
 _HEAD = """\
-# Exactly which bytes a bake downloads. Made from amis.yaml and
-# kiln/facts/knowledge/components.yaml by `./invoke lock --update`; do not edit.
+# Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
+# by `./invoke lock --update`; do not edit.
 # sha256: null = nobody has recorded it yet: the first build on AWS does, and from then on a bake
 # whose download differs stops. A key is known by its
 # fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
@@ -129,8 +129,8 @@ def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, A
     repositories: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
         filled = [components.get(name).for_recipe(recipe) for name in recipe.components]
-        for component in filled:
-            for entry in _artifacts(component, recipe, known):
+        for step in filled:
+            for entry in _artifacts(step, recipe, known):
                 artifacts.setdefault(entry["url"], entry)
         for url, signed_by, packages in _packages(filled, recipe):
             repository = repositories.setdefault(
@@ -240,25 +240,25 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
 
 
 def _artifacts(
-    component: Component, recipe: Recipe, known: Mapping[str, Mapping[str, Any]]
+    step: Step, recipe: Recipe, known: Mapping[str, Mapping[str, Any]]
 ) -> Iterable[dict[str, Any]]:
-    for download in component.downloads:
+    for download in step.downloads:
         if "latest" in download.url:
             raise KilnError(
-                f"component {component.name!r} of {recipe.name} downloads {download.url}",
+                f"component {step.name!r} of {recipe.name} downloads {download.url}",
                 hint="nothing called latest may reach a provisioner: name the version in the URL",
             )
-        fingerprint = _fingerprint(component, download)
+        fingerprint = _fingerprint(step, download)
         if fingerprint:
             yield {"url": download.url, "fingerprint": fingerprint}
             continue
-        signed = _signed(component, download)
+        signed = _signed(step, download)
         if signed:
-            yield {"url": download.url, "signs": signed, "signed_by": _signer(component, download)}
+            yield {"url": download.url, "signs": signed, "signed_by": _signer(step, download)}
             continue
         before = known.get(download.url, {})
         sha256, source = before.get("sha256"), before.get("source")
-        published = _published(download)
+        published = facts.known_sha256(download.url)
         if sha256 and published and sha256 != published.sha256:
             raise KilnError(
                 f"{FILE.name}: {download.url} is locked with sha256 {sha256}, but published with "
@@ -273,69 +273,61 @@ def _artifacts(
             unconfirmed = not published.confirmed
         yield {
             "url": download.url,
-            "version": download.version or getattr(recipe, component.needs or "driver"),
+            "version": download.version or getattr(recipe, step.needs or "driver"),
             "sha256": sha256,
             "source": source,
             **({"confirmed": False} if unconfirmed else {}),
         }
 
 
-def _published(download: Download) -> facts.Checksum | None:
-    """The hash that the component or checksums.yaml names for a download."""
-    if download.sha256:
-        return facts.Checksum(download.sha256, download.source, download.confirmed)
-    return facts.known_sha256(download.url)
-
-
-def _fingerprint(component: Component, download: Download) -> str | None:
+def _fingerprint(step: Step, download: Download) -> str | None:
     """The key's fingerprint when the download is a key file, else None."""
     if not download.env.endswith("_KEY"):
         return None
     file = PurePosixPath(download.url).name  # NVIDIA names its key files by fingerprint
-    prints = _fingerprints(component)
+    prints = _fingerprints(step)
     named = [one for one in prints if one.endswith(file.split(".", maxsplit=1)[0].upper())]
     return (named or prints)[0]
 
 
-def _signed(component: Component, download: Download) -> str | None:
+def _signed(step: Step, download: Download) -> str | None:
     """The URL of the component's file whose detached signature the download is, else None."""
-    return next(
-        (other.url for other in component.downloads if download.url == f"{other.url}.sig"), None
-    )
+    return next((other.url for other in step.downloads if download.url == f"{other.url}.sig"), None)
 
 
-def _signer(component: Component, download: Download) -> str:
+def _signer(step: Step, download: Download) -> str:
     """The fingerprint of the one key that the component checks its signature with."""
-    prints = _fingerprints(component)
+    prints = _fingerprints(step)
     if len(prints) != 1:
         raise KilnError(
-            f"component {component.name!r} downloads the signature {download.url}, but names "
+            f"component {step.name!r} downloads the signature {download.url}, but names "
             f"{len(prints)} keys to check it with",
-            hint="name the vendor's key, and no other, in its `keys` in components.yaml",
+            hint="name the vendor's key, and no other, in the `keys` of "
+            f"kiln/components/{step.name.replace('-', '_')}.py",
         )
     return prints[0]
 
 
-def _fingerprints(component: Component) -> list[str]:
+def _fingerprints(step: Step) -> list[str]:
     """The fingerprints of the component's signing keys."""
     known = table("keys")["keys"]
-    return [str(known[name]["fingerprint"]) for name in component.keys.values()]
+    return [str(known[name]["fingerprint"]) for name in step.keys.values()]
 
 
-def _packages(filled: list[Component], recipe: Recipe) -> Iterable[tuple[str, str, list[str]]]:
+def _packages(filled: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, list[str]]]:
     """(repository, fingerprint of its key, packages) per component that installs packages."""
-    own = {component.name: _repository(component) for component in filled}
+    own = {step.name: _repository(step) for step in filled}
     vendor = own.get("nvidia-repo")
-    for component in filled:
-        packages, libraries = _named(component, "_PACKAGES"), _named(component, "_OS_PACKAGES")
+    for step in filled:
+        packages, libraries = _named(step, "_PACKAGES"), _named(step, "_OS_PACKAGES")
         packages = [package for package in packages if package not in libraries]
         # driver_source chooses for the driver and what has to be at its version.
-        from_distro = recipe.driver_source == "distro" and component.needs in {
+        from_distro = recipe.driver_source == "distro" and step.needs in {
             None,
             "driver",
             "imex",
         }
-        where = own[component.name] or vendor
+        where = own[step.name] or vendor
         if from_distro or where is None:
             packages, libraries = [], [*packages, *libraries]
         if libraries:
@@ -344,19 +336,19 @@ def _packages(filled: list[Component], recipe: Recipe) -> Iterable[tuple[str, st
             yield where[0], where[1], packages
 
 
-def _named(component: Component, ending: str) -> list[str]:
+def _named(step: Step, ending: str) -> list[str]:
     """The packages in the component's variables whose names end so."""
-    lists = [value for name, value in component.env.items() if name.endswith(ending)]
+    lists = [value for name, value in step.env.items() if name.endswith(ending)]
     return [package for value in lists for package in value.split()]
 
 
-def _repository(component: Component) -> tuple[str, str] | None:
+def _repository(step: Step) -> tuple[str, str] | None:
     """The repository a component sets up, and its key's fingerprint."""
-    url = next((v for name, v in component.env.items() if name.endswith("_REPO_URL")), None)
+    url = next((v for name, v in step.env.items() if name.endswith("_REPO_URL")), None)
     if not url:
         return None
-    key = next(one for one in component.downloads if one.env.endswith("_KEY"))
-    return url, _fingerprint(component, key) or ""
+    key = next(one for one in step.downloads if one.env.endswith("_KEY"))
+    return url, _fingerprint(step, key) or ""
 
 
 def _flat(lock: Mapping[str, Any]) -> dict[str, str]:

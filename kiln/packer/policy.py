@@ -181,7 +181,7 @@ def _files_exist(document: Document) -> Iterator[Finding]:
                     yield document.finding(
                         "provisioner-exists",
                         f"{path} does not exist",
-                        "write it, or take its component out of components.yaml",
+                        "write it, or take its component out of kiln/components/__init__.py",
                         rf'^ *{attribute} *= .*"{re.escape(path)}"',
                     )
 

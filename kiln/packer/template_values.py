@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,19 @@ from kiln.base import located, tags
 from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS, ROOT, RUNTIME, RUNTIME_VARIANTS
 from kiln.base.recipe import Recipe
-from kiln.components import Component
+from kiln.components import Step, environment
 from kiln.packer import hcl, program
 
 
 def values(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """What the templates in templates/packer/ are filled with; they are rendered into `folder`.
 
-    Raises KilnError when a component has no provisioner, or names a key or a field that does not
-    exist.
+    Raises KilnError when a component has no provisioner, gives its script other variables than
+    the script declares, or names a key or a field that does not exist.
     """
     chosen = [components.get(name).for_recipe(recipe) for name in recipe.components]
     _require_provisioners(recipe, chosen)
+    _require_environment(recipe, chosen)
     checkout = os.path.relpath(ROOT, folder.resolve())
     keys = {key for component in chosen for key in component.keys.values()}
     return {
@@ -90,7 +92,7 @@ def _uploads(checkout: str) -> list[str]:
     return [*(f"{checkout}/{path}" for path in found), "files"]
 
 
-def _steps(chosen: list[Component]) -> list[dict[str, Any]]:
+def _steps(chosen: list[Step]) -> list[dict[str, Any]]:
     steps = []
     rebooted = False
     for component in chosen:
@@ -117,7 +119,7 @@ def _steps(chosen: list[Component]) -> list[dict[str, Any]]:
     return steps
 
 
-def _require_provisioners(recipe: Recipe, chosen: list[Component]) -> None:
+def _require_provisioners(recipe: Recipe, chosen: list[Step]) -> None:
     for component in chosen:
         path = PROVISIONERS / f"{component.name}.sh"
         if not path.is_file():
@@ -128,14 +130,31 @@ def _require_provisioners(recipe: Recipe, chosen: list[Component]) -> None:
             )
 
 
+def _require_environment(recipe: Recipe, chosen: list[Step]) -> None:
+    findings = [
+        finding
+        for component in chosen
+        for finding in environment.problems(component.name, environment.given(component))
+    ]
+    if findings:
+        lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]
+        raise KilnError(f"{recipe.name}: " + "\n".join(lines), hint=findings[0].hint)
+
+
 def locked() -> dict[str, str]:
     """URL → SHA-256 of every download that `amis.lock.yaml` knows the hash of."""
     path = ROOT / "amis.lock.yaml"
-    artifacts = located.load(path).data.get("artifacts", []) if path.is_file() else []
+    return _hashes_in(path, path.stat().st_mtime_ns) if path.is_file() else {}
+
+
+@lru_cache(maxsize=1)
+def _hashes_in(path: Path, changed: int) -> dict[str, str]:
+    """The hashes of a lock file; `changed` is its time, so that a new file is read again."""
+    artifacts = located.load(path).data.get("artifacts", [])
     return {item["url"]: item["sha256"] for item in artifacts if item.get("sha256")}
 
 
-def _hashes(chosen: list[Component]) -> dict[str, str]:
+def _hashes(chosen: list[Step]) -> dict[str, str]:
     """URL → SHA-256, of the recipe's downloads whose hash is locked."""
     known = locked()
     urls = [download.url for component in chosen for download in component.downloads]

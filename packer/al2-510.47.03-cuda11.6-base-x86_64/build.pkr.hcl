@@ -406,7 +406,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "CUDNN_VERSION=8.5.0.96",
-      "CUDA_VERSION=11.6.2",
       "CUDNN_PACKAGES=libcudnn8=8.5.0.96@cuda11 libcudnn8-devel=8.5.0.96@cuda11",
     ])
   }
@@ -417,7 +416,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "NCCL_VERSION=2.12.7",
-      "CUDA_VERSION=11.6.2",
       "NCCL_PACKAGES=libnccl=2.12.7@cuda11.6 libnccl-devel=2.12.7@cuda11.6",
     ])
   }

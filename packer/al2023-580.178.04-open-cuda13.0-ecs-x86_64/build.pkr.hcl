@@ -399,7 +399,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "CUDNN_VERSION=9.24.1.1",
-      "CUDA_VERSION=13.0.2",
       "CUDNN_PACKAGES=libcudnn9-cuda-13=9.24.1.1 libcudnn9-devel-cuda-13=9.24.1.1 libcudnn9-headers-cuda-13=9.24.1.1",
     ])
   }
@@ -410,7 +409,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "NCCL_VERSION=2.28.9",
-      "CUDA_VERSION=13.0.2",
       "NCCL_PACKAGES=libnccl=2.28.9@cuda13.0 libnccl-devel=2.28.9@cuda13.0",
     ])
   }

@@ -4,6 +4,9 @@
 #
 # Safe to run again: it changes what differs and nothing else. It fetches nothing but the agent's
 # package, and that only where the agent is missing, by a checksum that is inside this file too.
+#
+# bash ignores `set -e` inside substitutions, if and ||: what is called there handles its failure itself.
+# shellcheck enable=check-extra-masked-returns
 set -euo pipefail
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -69,17 +72,19 @@ parse() {
         esac
         shift
     done
-    [[ $(id -u) == 0 ]] || die 2 "this must run as root" "try: sudo bash $0"
+    [[ $EUID == 0 ]] || die 2 "this must run as root" "try: sudo bash $0"
     state=$root/var/lib/kiln/telemetry
     agent_home=$root/opt/aws/amazon-cloudwatch-agent
     agent_etc=/opt/aws/amazon-cloudwatch-agent/etc
 }
 
 unpack() {
+    local sum
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     payload >"$work/payload.tar.gz"
-    [[ $(sha256sum <"$work/payload.tar.gz") == "$BUNDLE_SHA256  -" ]] \
+    sum=$(checksum "$work/payload.tar.gz") || exit 1
+    [[ $sum == "$BUNDLE_SHA256" ]] \
         || die 1 "this file is damaged: its payload does not match its checksum" "copy it here again"
     tar -xzf "$work/payload.tar.gz" -C "$work"
     : >"$work/plan"
@@ -88,7 +93,7 @@ unpack() {
 # ------------------------------------------------------------------ is this a machine we know?
 
 check_distro() {
-    local id='' version='' kind
+    local id='' version='' kind known
     [[ -r $root/etc/os-release ]] || die 2 "$root/etc/os-release is missing: not a system we know"
     # shellcheck disable=SC1091
     id=$(. "$root/etc/os-release" && echo "${ID:-}")
@@ -98,8 +103,8 @@ check_distro() {
     while IFS=$'\t' read -r known_id known_version kind; do
         [[ $id == "$known_id" && $version == "$known_version" ]] && package_kind=$kind
     done <"$work/distros.tsv"
-    [[ -n $package_kind ]] || die 2 "no support for ${id:-an unknown system} ${version:-}" \
-        "known: $(cut -f 1,2 <"$work/distros.tsv" | tr '\t' ' ' | paste -sd, | sed 's/,/, /g')"
+    known=$(cut -f 1,2 <"$work/distros.tsv" | tr '\t' ' ' | paste -sd, | sed 's/,/, /g') || known=
+    [[ -n $package_kind ]] || die 2 "no support for ${id:-an unknown system} ${version:-}" "known: $known"
     distro="$id $version"
 }
 
@@ -136,16 +141,18 @@ systemd_version() {
 
 # Every regular file below FOLDER goes to the same place below /; a later plan wins.
 plan_folder() {
-    local folder=$1 prefix=$2 file
-    while IFS= read -r -d '' file; do
-        plan_file "$file" "$prefix/${file#"$folder"/}"
-    done < <(find "$folder" -type f -print0 | sort -z)
+    local folder=$1 prefix=$2 file files
+    files=$(find "$folder" -type f | sort) || die 1 "$folder cannot be listed"
+    while IFS= read -r file; do
+        [[ -z $file ]] || plan_file "$file" "$prefix/${file#"$folder"/}"
+    done <<<"$files"
 }
 
 plan_file() {
-    awk -F '\t' -v target="$2" '$2 != target' "$work/plan" >"$work/plan.new"
-    printf '%s\t%s\n' "$1" "$2" >>"$work/plan.new"
-    mv "$work/plan.new" "$work/plan"
+    if ! awk -F '\t' -v target="$2" '$2 != target' "$work/plan" >"$work/plan.new" \
+        || ! printf '%s\t%s\n' "$1" "$2" >>"$work/plan.new" || ! mv "$work/plan.new" "$work/plan"; then
+        die 1 "the plan in $work cannot be written"
+    fi
 }
 
 make_plan() {
@@ -154,7 +161,7 @@ make_plan() {
     version=$(systemd_version)
     for variant in "$work"/variants/systemd-before-*; do
         [[ -d $variant ]] || continue
-        ((version < ${variant##*-})) && plan_folder "$variant" ''
+        ((version >= ${variant##*-})) || plan_folder "$variant" ''
     done
     if [[ -n $with_agent ]]; then
         plan_folder "$agent_config" "$agent_etc"
@@ -170,7 +177,8 @@ choose_agent_config() {
     local have folder folders
     [[ -n $with_agent ]] || return 0
     have=$(agent_version)
-    mapfile -t folders < <(find "$work/agent" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | sort -V)
+    folders=$(find "$work/agent" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | sort -V) || die 1 "$work/agent cannot be listed"
+    mapfile -t folders <<<"$folders"
     agent_config=
     for folder in "${folders[@]}"; do
         version_at_least "$have" "$folder" && agent_config=$work/agent/$folder
@@ -181,12 +189,17 @@ choose_agent_config() {
 
 agent_version() { grep -oE '[0-9]+(\.[0-9]+)+' "$agent_home/bin/CWAGENT_VERSION" 2>/dev/null | head -n 1 || true; }
 
-version_at_least() { [[ -n $1 && $(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1) == "$2" ]]; }
+version_at_least() {
+    local sorted
+    [[ -n $1 ]] || return 1
+    sorted=$(printf '%s\n%s\n' "$1" "$2" | sort -V) || die 1 "the versions $1 and $2 cannot be compared"
+    [[ ${sorted%%$'\n'*} == "$2" ]]
+}
 
 # ------------------------------------------------------------------ the agent's package
 
 install_agent() {
-    local arch url sum file
+    local arch url sum seen file version
     [[ -z $with_agent || -e $agent_home/bin/CWAGENT_VERSION ]] && return
     [[ -z $root ]] || die 1 "the CloudWatch agent is not in $root" \
         "install its package there first, or use --without-agent"
@@ -207,7 +220,8 @@ try:
 except OSError as error:
     sys.exit(str(error))
 EOF
-        [[ $(sha256sum <"$file") == "$sum  -" ]] || die 1 "$url is not the file this bundle was made for" \
+        seen=$(checksum "$file") || exit 1
+        [[ $seen == "$sum" ]] || die 1 "$url is not the file this bundle was made for" \
             "its SHA-256 should be $sum"
     fi
     case $package_kind in
@@ -216,7 +230,8 @@ EOF
     esac || die 1 "the package of the CloudWatch agent does not install" "the message is above"
     mkdir -p "$state"
     : >"$state/agent-installed"
-    say "installed the CloudWatch agent $(agent_version)"
+    version=$(agent_version)
+    say "installed the CloudWatch agent $version"
 }
 
 # The agent merges all its files, and a clash with a file that was here before would stop it: so its
@@ -239,29 +254,44 @@ check_agent_accepts() {
 
 # ------------------------------------------------------------------ files, and the way back
 
-checksum() { sha256sum <"$1" | cut -d ' ' -f 1; }
+checksum() {
+    local sum
+    sum=$(sha256sum <"$1") || die 1 "$1 cannot be read"
+    printf '%s\n' "${sum%% *}"
+}
 
 # The checksum under which we put PATH here last time, empty when we did not.
-ours() { [[ -e $state/manifest ]] && awk -v path="$1" '$2 == path { print $1 }' "$state/manifest"; return 0; }
+ours() {
+    [[ -e $state/manifest ]] || return 0
+    awk -v path="$1" '$2 == path { print $1 }' "$state/manifest" || die 1 "$state/manifest cannot be read"
+}
 
 # Files under /etc/kiln that somebody edited since we put them there stay as they are.
 note_edited() {
-    local sum path
+    local sum path now
     : >"$work/edited"
     [[ -e $state/manifest ]] || return 0
     while read -r sum path; do
         [[ $path == /etc/kiln/* && -e $root$path ]] || continue
-        [[ $(checksum "$root$path") == "$sum" ]] || echo "$path" >>"$work/edited"
+        now=$(checksum "$root$path") || exit 1
+        [[ $now == "$sum" ]] || echo "$path" >>"$work/edited"
     done <"$state/manifest"
 }
 
-edited() { grep -q -F -x -e "$1" "$work/edited"; }
+edited() {
+    local status=0
+    grep -q -F -x -e "$1" "$work/edited" || status=$?
+    ((status < 2)) || die 1 "$work/edited cannot be read"
+    return "$status"
+}
 
 # What stands in a place of ours and is not from us is kept for --uninstall to bring back.
 keep_foreign() {
-    local source path
+    local source path sum
     while IFS=$'\t' read -r source path; do
-        [[ -e $root$path && -z $(ours "$path") ]] || continue
+        [[ -e $root$path ]] || continue
+        sum=$(ours "$path") || exit 1
+        [[ -z $sum ]] || continue
         cmp -s "$source" "$root$path" && continue
         mkdir -p "$state/before${path%/*}"
         cp -a "$root$path" "$state/before$path"
@@ -274,14 +304,15 @@ keep_foreign() {
 
 # Written before the files are: a run that is cut off can be taken back.
 write_manifest() {
-    local source path
+    local source path sum
     mkdir -p "$state"
     while IFS=$'\t' read -r source path; do
         if edited "$path"; then
-            printf '%s %s\n' "$(ours "$path")" "$path"
+            sum=$(ours "$path") || exit 1
         else
-            printf '%s %s\n' "$(checksum "$source")" "$path"
+            sum=$(checksum "$source") || exit 1
         fi
+        printf '%s %s\n' "$sum" "$path"
     done <"$work/plan" >"$work/manifest"
     : >"$work/gone"
     if [[ -e $state/manifest ]]; then
@@ -290,7 +321,7 @@ write_manifest() {
 }
 
 put_files() {
-    local source path mode
+    local source path mode now
     changed=
     while IFS=$'\t' read -r source path; do
         if edited "$path"; then
@@ -299,8 +330,9 @@ put_files() {
         fi
         mode=644
         [[ -x $source ]] && mode=755
-        if cmp -s "$source" "$root$path" && [[ $(stat -c %a "$root$path") == "$mode" ]]; then
-            continue
+        if cmp -s "$source" "$root$path"; then
+            now=$(stat -c %a "$root$path")
+            [[ $now != "$mode" ]] || continue
         fi
         install -D -m "$mode" "$source" "$root$path.kiln-new"
         mv -f "$root$path.kiln-new" "$root$path"
@@ -313,14 +345,14 @@ put_files() {
     done <"$work/gone"
 }
 
-# Units of ours that say where they belong.
-units() {
+# Units of ours that say where they belong, into the array `units`.
+list_units() {
     local path
-    awk '{ print $2 }' "$1" | while read -r path; do
+    units=()
+    while read -r _ path; do
         [[ $path == /etc/systemd/system/* && ${path#/etc/systemd/system/} != */* ]] || continue
-        grep -qs '^\[Install\]' "$root$path" || continue
-        echo "${path##*/}"
-    done
+        ! grep -qs '^\[Install\]' "$root$path" || units+=("${path##*/}")
+    done <"$state/manifest"
 }
 
 # The EFA timer only where the agent cannot count itself: the series have the same names.
@@ -336,10 +368,11 @@ leave_units() {
 }
 
 run_systemd() {
-    local unit all=() idle=() restarted=()
-    while read -r unit; do
+    local unit units type all=() idle=() restarted=()
+    list_units
+    for unit in ${units[@]+"${units[@]}"}; do
         if wanted "$unit"; then all+=("$unit"); else idle+=("$unit"); fi
-    done < <(units "$state/manifest")
+    done
     ((${#idle[@]} == 0)) || leave_units "${idle[@]}"
     if [[ -n $with_agent ]]; then
         systemd_unit is-enabled amazon-cloudwatch-agent.service >/dev/null 2>&1 || : >"$state/agent-enabled"
@@ -350,7 +383,8 @@ run_systemd() {
     [[ -n $start ]] || return 0
     systemctl daemon-reload
     for unit in "${all[@]}"; do
-        if [[ $(systemctl show -p Type "$unit") == Type=oneshot ]]; then
+        type=$(systemctl show -p Type "$unit") || die 1 "systemctl does not know $unit"
+        if [[ $type == Type=oneshot ]]; then
             # A check that reports by itself; a GPU that fails it is no failure of this.
             [[ -z $changed ]] || systemctl restart --no-block "$unit" || true
         elif [[ -n $changed ]] || ! systemctl -q is-active "$unit"; then
@@ -408,7 +442,7 @@ remove_agent() {
     case $package_kind in
         rpm) rpm -e amazon-cloudwatch-agent >&2 ;;
         deb) dpkg --purge amazon-cloudwatch-agent >&2 ;;
-    esac
+    esac || die 1 "the package of the CloudWatch agent cannot be removed" "the message is above"
     if compgen -G "$agent_home/etc/amazon-cloudwatch-agent.d/*" >/dev/null \
         || [[ -e $agent_home/etc/amazon-cloudwatch-agent.json ]]; then
         say "left the configuration in $agent_home/etc that is not ours"
@@ -419,7 +453,7 @@ remove_agent() {
 }
 
 bundle_uninstall() {
-    local path all
+    local path units all
     if [[ ! -d $state ]]; then
         say "nothing to do: it is not installed here"
         return
@@ -427,8 +461,8 @@ bundle_uninstall() {
     # A run that was cut off before it placed files has none.
     : >>"$state/manifest"
     note_edited
-    mapfile -t all < <(units "$state/manifest")
-    ((${#all[@]} == 0)) || leave_units "${all[@]}"
+    list_units
+    ((${#units[@]} == 0)) || leave_units "${units[@]}"
     while read -r _ path; do
         if edited "$path"; then
             say "left your own $path"

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from xdist.scheduler import LoadFileScheduling
 
+from kiln import components
 from kiln.base.errors import KilnError
-from kiln.base.paths import KNOWLEDGE
 from lab import control, host, settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,8 +194,7 @@ def slim_checkout(folder: Path, *keep: str) -> Path:
     out = (".git", *ignored)
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*out), symlinks=True)
     (copy / ".venv").symlink_to(ROOT / ".venv")
-    components = yaml.safe_load((KNOWLEDGE / "components.yaml").read_text())["components"]
-    optional = {one["name"] for one in components if one.get("optional", True)}
+    optional = {component.name for component in components.everything() if component.optional}
     rows = yaml.safe_load((copy / "amis.yaml").read_text())
     rows["defaults"]["without"] = sorted(optional - set(keep))
     (copy / "amis.yaml").write_text(yaml.safe_dump(rows, sort_keys=False))

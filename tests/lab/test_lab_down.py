@@ -241,7 +241,7 @@ def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -
     invoke("lab.up")
     ec2, instance = launched(own)
     deadline = time.monotonic() + 120
-    while "cloud-init" not in (said := invoke("lab.logs", instance).stdout):
+    while "cloud-init" not in (said := invoke("lab.logs", "--instance", instance).stdout):
         assert time.monotonic() < deadline, said
     shell = invoke("lab.shell")
     assert shell.returncode == 0, shell.stderr

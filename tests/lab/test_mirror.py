@@ -441,11 +441,11 @@ class TestRunFile:
 
     def tell_dkms(self, guest: Path) -> None:
         """What a provisioner does, so that DKMS takes the kernel's own compiler."""
-        (guest / "tmp/kiln.sh").write_text((PROVISIONERS / "lib/kiln.sh").read_text())
-        given = "KILN_DIR=/tmp KILN_ETC=/tmp/etc KILN_DISTRO=al2 KILN_FAMILY=al KILN_ARCH=x86_64"
+        shutil.copytree(PROVISIONERS / "lib", guest / "tmp/lib", dirs_exist_ok=True)
+        given = "KILN_DIR=/tmp KILN_ETC=/tmp/etc KILN_DISTRO=al2 KILN_FAMILY=al"
         given += " KILN_PACKAGE_MANAGER=yum KILN_COMPONENT=nvidia-driver"
         done = inside(
-            guest, f"export {given}; . /tmp/kiln.sh; kiln_dkms_compiler {self.KERNEL} nvidia"
+            guest, f"export {given}; . /tmp/lib/kiln.sh; kiln_dkms_compiler {self.KERNEL} nvidia"
         )
         assert done.returncode == 0, done.stderr
 

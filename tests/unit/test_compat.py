@@ -293,7 +293,7 @@ def test_a_check_machine_the_driver_does_not_drive_is_pointed_out():
     assert any("p3dn.24xlarge" in message for message in messages)
 
 
-def test_the_names_components_yaml_derives_are_the_vendors_names():
+def test_the_names_that_components_ask_for_are_the_vendors_names():
     for recipe in RECIPES.values():
         for driver in ("570.211.01", "580.178.04", "590.48.01", "595.112.07"):
             for source in ("repo", "distro"):

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from invoke import Program
 from invoke.config import Config
 from invoke.loader import FilesystemLoader
 
 from devel import links
-from kiln.cli.front import Front
 from kiln.pipeline.record import Record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,16 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
-CODE_FOLDERS = ("kiln", "lab", "provisioners", "runtime", "templates", "tests", "setup")
+CODE_FOLDERS = (
+    "devel",
+    "kiln",
+    "lab",
+    "provisioners",
+    "runtime",
+    "templates",
+    "tests",
+    "setup",
+)
 # A call ends where the shell's next word is another's, or the inline code ends.
 CALL = re.compile(r"\./invoke((?: +(?![|&>;#])[^\s`|&;)]+)*)")
 FLAG = re.compile(r"--?[a-z][\w-]*")
@@ -28,7 +37,7 @@ def tasks() -> dict[str, set[str]]:
     """Task → its flags, as Invoke reads tasks.py; '' has those of ./invoke itself."""
     config = Config(project_location=str(ROOT))
     module, _ = FilesystemLoader(start=str(ROOT), config=config).load("tasks")
-    own = {name for arg in Front().core_args() for name in (f"--{n}" for n in arg.names)}
+    own = {name for arg in Program().core_args() for name in (f"--{n}" for n in arg.names)}
     return {
         "": own,
         **{context.name: set(context.flags) for context in module.ns.to_contexts()},

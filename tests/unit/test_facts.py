@@ -70,7 +70,7 @@ def test_a_processor_under_its_other_name_is_the_same_processor(wrong, meant):
 def test_every_driver_the_facts_mention_is_a_release_they_know():
     known = {v for one in facts.branches().values() for v in (*one.versions, *one.betas)}
     named = set()
-    for name in ("components", "cuda", "distros", "drivers", "kernel_builds", "services"):
+    for name in ("cuda", "distros", "drivers", "kernel_builds", "packages", "services"):
         for value in _texts(facts.table(name)):
             named |= set(re.findall(r"(?<![\d.])[456]\d\d\.\d{2,3}\.\d{2}(?![\d.])", value))
     assert len(named) > 100

@@ -1,19 +1,24 @@
-"""The front door: errors as one message and an exit code, paths as the caller means them."""
+"""The command line: errors as one message and an exit status, paths as the caller means them."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from invoke import Context, Exit
+from invoke import Context, Exit, Program
 
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, Place, operation_failed
+from kiln.base.findings import Finding
 from kiln.base.paths import ROOT
-from kiln.cli import front, offline
+from kiln.cli import front, xid
+from tests.unit.records import a_record
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -26,7 +31,7 @@ def raising(error: BaseException) -> Callable[[], int]:
 @pytest.mark.parametrize(
     ("error", "code", "says"),
     [
-        (KilnError("wrong", hint="mend it"), 2, "error: wrong\n  mend it\n"),
+        (KilnError("wrong", hint="do this"), 2, "error: wrong\n  do this\n"),
         (operation_failed("down"), 1, "error: down\n"),
         (KeyboardInterrupt(), 1, "error: interrupted\n"),
         (OSError(errno.ENOSPC, "No space left", "/b"), 1, "error: the disk is full: /b\n"),
@@ -69,19 +74,177 @@ def test_a_bug_is_not_hidden() -> None:
         front.guarded(lambda: 1 // 0)
 
 
+class Recorded(Program):
+    """A Program whose steps only note that they were called."""
+
+    STEPS = (
+        "create_config",
+        "parse_core",
+        "parse_collection",
+        "parse_tasks",
+        "parse_cleanup",
+        "update_config",
+        "execute",
+    )
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.called: list[str] = []
+        for step in self.STEPS:
+            setattr(self, step, lambda *_, step=step: self.called.append(step))
+
+
+def test_the_steps_are_those_of_invokes_own_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[Recorded] = []
+
+    def made(**options: Any) -> Recorded:
+        programs.append(Recorded(**options))
+        return programs[-1]
+
+    monkeypatch.setattr(front, "Program", made)
+    assert front.run(["./invoke"]) == 0
+    theirs = Recorded()
+    theirs.run(["./invoke"])
+    assert programs[0].called == theirs.called == list(Recorded.STEPS)
+
+
+def test_arguments_mean_what_invoke_says_they_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(
+        Program,
+        "execute",
+        lambda program: tasks.extend((task.name, task.as_kwargs) for task in program.tasks),
+    )
+    argv = ["./invoke", "--search-root", str(ROOT), "test", "-k", "bench", "lint"]
+    assert front.run(argv) == 0
+    (test, flags), (lint, _) = tasks
+    assert (test, flags["k"], lint) == ("test", "bench", "lint")
+
+
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("arguments", "message"),
     [
-        (["./invoke", "bench", "xid"], ["./invoke", "bench", "--what", "xid"]),
-        (["./invoke", "lab.logs", "i-1"], ["./invoke", "lab.logs", "--instance", "i-1"]),
-        (["./invoke", "lab.logs"], ["./invoke", "lab.logs"]),
-        (["./invoke", "bench", "--json"], ["./invoke", "bench", "--json"]),
+        (["lab.shell", "i-0123"], "No idea what 'i-0123' is!\n  see ./invoke --help lab.shell\n"),
+        (["bench", "xid"], "No idea what 'xid' is!\n  see ./invoke --help bench\n"),
+        (["--list", "nothing"], "Sub-collection 'nothing' not found!\n  see ./invoke --list"),
+        (["--list-depth", "many"], "a flag needs a whole number: "),
+        (["telemetry.cost", "p5.48xlarge", "--instances", "x"], "a flag needs a whole number: "),
+        (["xid.explain"], "'xid.explain' did not receive required positional arguments: 'code'"),
+        (["list", "--config", "x.txt"], "Config files of type 'txt'"),
+        (["build", "--distro"], "Flag <Argument: distro> needed value and was not given one!"),
     ],
 )
-def test_a_word_may_stand_for_the_flag_that_may_be_left_out(
-    given: list[str], meant: list[str]
+def test_arguments_that_invoke_refuses_are_bad_input(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert front._with_flag(given) == meant
+    assert front.run(["./invoke", "--search-root", str(ROOT), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {message}")
+    assert captured.out == ""
+
+
+def test_a_refused_flag_is_json_for_a_program_that_asked_for_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert front.run(["./invoke", "--search-root", str(ROOT), "list", "--json", "--bogus"]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"] == {
+        "message": "No idea what '--bogus' is!",
+        "hint": "see ./invoke --help list",
+        "exit_status": 2,
+    }
+    assert captured.err.startswith("error: No idea what '--bogus' is!\n")
+
+
+FINDING = Finding("error", "DRV-1", "too old", row="al2", file="amis.yaml", line=7)
+
+
+@pytest.mark.parametrize(
+    ("error", "printed"),
+    [
+        (
+            KilnError("wrong", hint="do this"),
+            {"message": "wrong", "hint": "do this", "exit_status": 2},
+        ),
+        (
+            KilnError("f.yaml:3:5: twice", place=Place("f.yaml", 3, 5)),
+            {
+                **{"message": "f.yaml:3:5: twice", "hint": "", "exit_status": 2},
+                **{"file": "f.yaml", "line": 3, "column": 5},
+            },
+        ),
+        (
+            KilnError("cannot work", findings=[FINDING]),
+            {
+                **{"message": "cannot work", "hint": "", "exit_status": 2},
+                "findings": [FINDING.as_json()],
+            },
+        ),
+        (operation_failed("down"), {"message": "down", "hint": "", "exit_status": 1}),
+        (KeyboardInterrupt(), {"message": "interrupted", "hint": "", "exit_status": 1}),
+        (
+            OSError(errno.ENOSPC, "No space left", "/b"),
+            {
+                "message": "the disk is full: /b",
+                "hint": "make room and try again",
+                "exit_status": 1,
+            },
+        ),
+    ],
+)
+def test_with_json_an_error_is_a_line_of_json_as_well(
+    error: BaseException, printed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    @front.task()
+    def look(c: Context, json: bool = False) -> int:
+        raise error
+
+    statuses = []
+    for arguments in ({}, {"json": True}):
+        with pytest.raises(Exit) as ended:
+            look(Context(), **arguments)
+        statuses.append(ended.value.code)
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == 1
+    assert json.loads(captured.out) == {"error": printed}
+    assert statuses == [printed["exit_status"]] * 2
+    first, second = captured.err[: len(captured.err) // 2], captured.err[len(captured.err) // 2 :]
+    assert first == second
+    assert first.startswith(f"error: {printed['message']}\n")
+
+
+def test_a_bad_matrix_is_json_with_its_place(tmp_path: Path) -> None:
+    matrix = tmp_path / "mine.yaml"
+    matrix.write_text("defaults: {}\ndefaults: {}\n")
+    done = invoke(tmp_path, "check", "--json", KILN_MATRIX=str(matrix))
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert (error["file"], error["line"], error["column"]) == ("mine.yaml", 2, 1)
+    assert done.stderr.decode() == f"error: {error['message']}\n  {error['hint']}\n"
+
+
+def test_sigterm_ends_a_task_as_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        front._end_on_sigterm()
+        assert front.guarded(lambda: signal.raise_signal(signal.SIGTERM)) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_the_version_is_that_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "[tool.x]\nversion = '9'\n[project]\nname = \"x\"\n  version='1.2.3' # \"4\"\n"
+    (tmp_path / "pyproject.toml").write_text(text)
+    monkeypatch.setattr("kiln.base.paths.ROOT", tmp_path)
+    assert front.version() == "1.2.3"
+
+
+def test_version_is_printed(tmp_path: Path) -> None:
+    done = invoke(tmp_path, "--version")
+    assert done.stdout.decode() == f"AMI Kiln {front.version()}\n"
 
 
 def invoke(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
@@ -105,12 +268,12 @@ def test_a_path_means_where_the_caller_is(tmp_path: Path) -> None:
 
 def test_a_log_without_an_event_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "kernel.log").write_text("[ 1.0] usb 1-1: new device\n")
-    assert offline.parse(str(tmp_path / "kernel.log"), as_json=False) == 0
+    xid.print_events(str(tmp_path / "kernel.log"), as_json=False)
     assert capsys.readouterr().err.startswith("no Xid and no SXid in ")
     (tmp_path / "kernel.log").write_text(
         "h kernel: message repeated 3 times: [ NVRM: Xid (PCI:0000:00:1e): 45, pid=0, name=x, Ch 1]"
     )
-    offline.parse(str(tmp_path / "kernel.log"), as_json=False)
+    xid.print_events(str(tmp_path / "kernel.log"), as_json=False)
     assert "pid 0 x (x3): " in capsys.readouterr().out
 
 
@@ -119,7 +282,7 @@ def test_a_process_name_in_a_log_cannot_steer_the_terminal(
 ) -> None:
     log = tmp_path / "kernel.log"
     log.write_text("NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=\x1b]0;x\x07, GPU has fallen off\n")
-    assert offline.parse(str(log), as_json=False) == 0
+    xid.print_events(str(log), as_json=False)
     assert "\\x1b]0;x\\x07" in capsys.readouterr().out
 
 
@@ -133,13 +296,14 @@ def test_a_closed_standard_input_is_one_message(
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(KilnError, match="standard input is closed"):
-        offline.parse("-", as_json=True)
+        xid.print_events("-", as_json=True)
 
 
 def test_a_folder_in_the_environment_means_where_the_caller_is(tmp_path: Path) -> None:
     run = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
     run.mkdir(parents=True)
-    (run / "record.json").write_text('{"status": "verified", "ami_id": "ami-0mine"}')
+    record = a_record(status="verified", ami_id="ami-0mine")
+    (run / "record.json").write_text(json.dumps(record.as_json()))
     assert b"verified ami-0mine" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine").stdout
 
 
@@ -154,15 +318,44 @@ def test_a_locale_without_a_letter_ends_no_task(tmp_path: Path, locale: dict[str
         assert done.stderr == b""
 
 
-def test_a_reader_that_has_seen_enough_sees_no_traceback(tmp_path: Path) -> None:
+@pytest.fixture
+def buffered() -> dict[str, str]:
+    """An environment in which Python buffers what it prints, as it does by default."""
+    return {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.mark.parametrize(
+    ("pipe", "output"), [("list --json | head -c 1", b"["), ("xid.explain 79 | true", b"")]
+)
+def test_a_reader_that_ends_early_sees_no_traceback(
+    tmp_path: Path, buffered: dict[str, str], pipe: str, output: bytes
+) -> None:
     done = subprocess.run(
-        f"'{ROOT}/invoke' list --json | head -c 1",
+        f"'{ROOT}/invoke' {pipe}",
         shell=True,
         cwd=tmp_path,
+        env=buffered,
         capture_output=True,
         check=False,
     )
-    assert (done.stdout, done.stderr) == (b"[", b"")
+    assert (done.stdout, done.stderr) == (output, b"")
+
+
+@pytest.mark.parametrize("task", [["list"], ["--list"], ["xid.explain", "79", "--json"]])
+def test_output_that_cannot_be_written_is_one_message(
+    tmp_path: Path, buffered: dict[str, str], task: list[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [str(ROOT / "invoke"), *task],
+            cwd=tmp_path,
+            env=buffered,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    message = b"error: the disk is full: while writing\n  make room and try again\n"
+    assert (done.returncode, done.stderr) == (1, message)
 
 
 def test_a_home_that_is_not_there_is_not_needed(tmp_path: Path) -> None:

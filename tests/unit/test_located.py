@@ -9,6 +9,10 @@ import pytest
 from kiln.base import located
 from kiln.base.errors import KilnError
 
+# Nine names for ten values each, every name after the first standing for ten of the one before.
+BILLION = "a0: &a0 [" + "x, " * 10 + "]\n" + "".join(
+    f"a{n}: &a{n} [" + f"*a{n - 1}, " * 10 + "]\n" for n in range(1, 9)
+)  # fmt: skip
 MALFORMED = {
     "an open bracket": ("a: [1, 2\nb: 3\n", "f.yaml:2:2: not valid YAML"),
     "a tab": ("a:\n\tb: 1\n", "f.yaml:2:1: not valid YAML"),
@@ -17,44 +21,86 @@ MALFORMED = {
     "a list as key": ("? [a]\n: b\n", "f.yaml:1:3: a key must be one word"),
     "two documents": ("a: 1\n---\nb: 2\n", "f.yaml:2:1: not valid YAML"),
     "a Python object": ("a: !!python/object:os.system ls\n", "f.yaml:1:4: not valid YAML"),
-    "an alias inside itself": ("a: &a [*a]\n", "f.yaml: it is nested too deep"),
-    "more brackets than libyaml's own stack can bear": (
+    "an alias inside itself": ("a: &a [*a]\n", "f.yaml:1:4: nested more than 100 levels deep"),
+    "a hundred thousand brackets": (
         "a: " + "[" * 100000,
-        "f.yaml: it is nested too deep",
+        "f.yaml:1:103: not valid YAML: nested more than 100 levels deep",
     ),
-    "more dashes than that": ("a:\n- " + "- " * 50000 + "x\n", "f.yaml: it is nested too deep"),
-    "a thousand brackets": ("a: " + "[" * 3000 + "]" * 3000, "f.yaml: it is nested too deep"),
-    "a control character": ("a: \x00\n", "f.yaml: not valid YAML"),
+    "fifty thousand dashes": (
+        "a:\n- " + "- " * 50000 + "x\n",
+        "f.yaml:2:199: not valid YAML: nested more than 100 levels deep",
+    ),
+    "brackets that are closed again": (
+        "a: " + "[" * 3000 + "]" * 3000,
+        "f.yaml:1:103: not valid YAML: nested more than 100 levels deep",
+    ),
+    "aliases that multiply to a billion values": (BILLION, "f.yaml:1:37: more than 100000 values"),
+    "a control character": ("a: 1\nb: \x00\n", "f.yaml:2:4: not valid YAML"),
+    "a tag with a value that it cannot have": ("a: !!binary Ж\n", "f.yaml:1:4: not valid YAML"),
 }
 
 
-@pytest.mark.parametrize(("text", "said"), MALFORMED.values(), ids=MALFORMED.keys())
-def test_malformed_yaml_is_one_message_with_its_place(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_yaml_is_one_message_with_its_place(text: str, message: str) -> None:
     with pytest.raises(KilnError) as caught:
         located.parse(text, "f.yaml")
-    assert caught.value.message.startswith(said)
+    assert caught.value.message.startswith(message)
     assert "\n" not in caught.value.message
     assert caught.value.exit_code == 2
 
 
-def test_a_missing_file_is_said_with_its_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [text for text, _ in MALFORMED.values()], ids=MALFORMED.keys())
+def test_a_program_gets_the_place_as_data(text: str) -> None:
+    with pytest.raises(KilnError) as caught:
+        located.parse(text, "f.yaml")
+    data = caught.value.as_json()
+    assert data["message"].startswith(f"{data['file']}:{data['line']}:{data['column']}: ")
+
+
+def test_a_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match=r"nowhere\.yaml: no such file"):
         located.load(tmp_path / "nowhere.yaml")
 
 
-def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+def test_nesting_up_to_the_limit_is_read() -> None:
+    data = located.parse("a: " + "[" * 90 + "]" * 90, "f.yaml").data
+    assert str(data).count("[") == 90
+
+
+def test_a_value_that_is_missing_has_its_place_behind_the_colon() -> None:
+    document = located.parse("a:\n  b:  # why\n  c: ''\nd:\n", "f.yaml")
+    assert document.at(("a", "b")) == "f.yaml:2:5"
+    assert document.at(("a", "c")) == "f.yaml:3:6"
+    assert document.at(("d",)) == "f.yaml:4:3"
+
+
+def test_an_alias_is_the_value_that_it_names() -> None:
+    document = located.parse("a: &x [1]\nb: *x\n", "f.yaml")
+    assert document.data == {"a": [1], "b": [1]}
+    assert document.at(("b", 0)) == "f.yaml:1:8"
+
+
+def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(KilnError, match="cannot be read"):
         located.load(tmp_path / "f.yaml")
 
 
-@pytest.mark.parametrize("text", ["12.10", "1.0", "2026-11-21", "1e3", "0.5"])
+@pytest.mark.parametrize("text", ["580.10", "12.10", "1.0", "2026-11-21", "1e3", "510e3", "0.5"])
 def test_what_looks_like_a_number_or_a_date_stays_text(text: str) -> None:
     assert located.parse(f"v: {text}\n", "f.yaml").data == {"v": text}
 
 
 def test_a_number_nobody_can_count_to_stays_text() -> None:
     assert located.parse("a: " + "9" * 5000, "f.yaml").data == {"a": "9" * 5000}
+
+
+def test_keys_are_text_too() -> None:
+    assert located.parse("1.30: a\n5: b\ntrue: c\n", "f.yaml").data == {
+        "1.30": "a",
+        "5": "b",
+        "true": "c",
+    }
 
 
 def test_whole_numbers_booleans_and_nothing_are_themselves() -> None:

@@ -8,6 +8,7 @@ import pytest
 from kiln import components
 from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS, ROOT
+from kiln.components import Download
 from kiln.facts import known_sha256, table
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock, render
@@ -62,12 +63,15 @@ PUBLISHED = [
     for files in table("checksums")["files"]
     for version in files["sha256"]
 ]
+DEBIAN = next(one for one in RECIPES if one.distro.id == "debian12")
 
 
 def of_version(version, arch):
-    """A recipe for which every component would be asked for that version."""
+    """Recipes for which every component would be asked for that version."""
     fields = ("efa", "gdrcopy", "mig_parted", "driver")
-    return replace(CLASSIC, arch=arch, **dict.fromkeys(fields, version))
+    recipe = replace(CLASSIC, arch=arch, **dict.fromkeys(fields, version))
+    newest = {"cuda": "13.0.2", "driver_source": "repo"}
+    return recipe, replace(recipe, distro=DEBIAN.distro, **newest)
 
 
 @pytest.mark.parametrize(("files", "version"), PUBLISHED)
@@ -76,9 +80,10 @@ def test_a_published_checksum_is_of_a_file_that_a_component_downloads(files, ver
     downloaded = {
         download.url
         for arch in ("x86_64", "arm64")
+        for recipe in of_version(version, arch)
         for component in components.everything()
-        if component.needs in (None, "efa", "gdrcopy", "mig_parted", "driver")
-        for download in component.for_recipe(of_version(version, arch)).downloads
+        if component.needs in (None, "efa", "gdrcopy", "mig_parted", "driver", "nccl")
+        for download in component.for_recipe(recipe).downloads
     }
     assert url in downloaded
     assert re.fullmatch("[0-9a-f]{64}", files["sha256"][version])
@@ -100,7 +105,7 @@ def test_no_file_has_two_published_checksums_and_no_two_files_the_same():
     assert len(set(hashes)) == len(hashes)
 
 
-def test_a_checksum_that_a_component_names_is_in_the_lock_with_its_source(locked):
+def test_the_checksum_of_a_file_whose_version_no_recipe_names_is_in_the_lock(locked):
     url = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz"
     entry = artifact(locked, url)
     assert entry["version"] == "2.13.6"
@@ -128,7 +133,7 @@ def test_a_signature_is_known_by_the_file_it_signs_and_its_key(locked):
 
 SIGNED = [
     pytest.param(component, file, other, id=f"{component.name}: {other.env}")
-    for component in components.everything()
+    for component in (components.get(name).for_recipe(CLASSIC) for name in CLASSIC.components)
     for file in component.downloads
     for other in component.downloads
     if other.url == f"{file.url}.sig"
@@ -143,7 +148,7 @@ def test_what_the_lock_knows_by_its_signature_is_checked_before_it_is_used(
     variable = {
         found[2]: found[1]
         for line in lines
-        if (found := re.fullmatch(r"\s*(\w+)=\$\(kiln_download (\w+)\)", line))
+        if (found := re.fullmatch(r"\s*(\w+)=\$\(kiln_download (\w+)\) \|\| exit 1", line))
     }
     (key,) = (name for name in variable if name.endswith("_KEY"))
     (fingerprint,) = component.keys
@@ -157,8 +162,8 @@ def test_what_the_lock_knows_by_its_signature_is_checked_before_it_is_used(
 
 @pytest.mark.parametrize("keys", [{}, {"EFA_KEY_FINGERPRINT": "efa", "OTHER": "fsx-lustre"}])
 def test_a_signature_without_the_one_key_to_check_it_with_is_refused(monkeypatch, keys):
-    efa = replace(components.get("efa"), keys=keys)
-    bad = replace(efa, downloads=efa.downloads[:2])
+    efa = components.get("efa")
+    bad = replace(efa, keys=keys, downloads=lambda recipe: efa.downloads(recipe)[:2])
     monkeypatch.setattr(components, "get", lambda name: bad)
     with pytest.raises(KilnError, match=f"names {len(keys)} keys to check it with") as error:
         lock.wanted([CLASSIC], EMPTY)
@@ -241,7 +246,7 @@ def test_the_checksum_of_a_key_or_a_signature_is_not_recorded(locked, url):
 def test_a_download_called_latest_is_refused(monkeypatch):
     efa = components.get("efa")
     url = "https://efa-installer.amazonaws.com/aws-efa-installer-latest.tar.gz"
-    bad = replace(efa, downloads=(replace(efa.downloads[0], url=url),))
+    bad = replace(efa, downloads=lambda recipe: (Download("EFA_INSTALLER", url),))
     monkeypatch.setattr(components, "get", lambda name: bad)
     with pytest.raises(KilnError, match="latest"):
         lock.wanted([CLASSIC], EMPTY)

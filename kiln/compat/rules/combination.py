@@ -11,7 +11,7 @@ from kiln import components, facts
 from kiln.base import versions
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.components import Component
+from kiln.components import Step
 from kiln.facts import Branch, InstanceType, table
 
 
@@ -261,7 +261,7 @@ def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
     return Combination(**{**values, **more})
 
 
-def _packages(filled: list[Component]) -> tuple[str, ...]:
+def _packages(filled: list[Step]) -> tuple[str, ...]:
     """The packages the components install, as `name=version`."""
     return tuple(
         package
@@ -272,9 +272,9 @@ def _packages(filled: list[Component]) -> tuple[str, ...]:
     )
 
 
-def _filled(recipe: Recipe) -> list[Component]:
-    """The components as they will run. One that cannot be filled in is left to LIB-CUDA or, when
-    components.yaml itself is wrong, to `render`, which refuses it."""
+def _filled(recipe: Recipe) -> list[Step]:
+    """What the components will do. A recipe that lacks a version which a component depends on is
+    left to LIB-CUDA and to `render`, which refuses it."""
     filled = []
     for name in recipe.components:
         with suppress(KilnError):

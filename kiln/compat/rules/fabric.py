@@ -100,9 +100,10 @@ def package_names(c: Combination) -> Iterator[Verdict]:
         if not match:
             continue
         version = match[2] if match[2] and "." in match[2] else c.driver
-        right = facts.companion_packages(version, kind)
-        wanted = right["imex" if "imex" in package else "fabricmanager"]
-        if match[1] != wanted:
+        companion = "nvidia-imex" if "imex" in package else "nvidia-fabricmanager"
+        known = facts.packages(companion, version, archive=kind)
+        if known and match[1] not in known.names:
+            (wanted,) = known.names
             yield Verdict(
                 f"{package}: for driver branch {versions.major(version)} on {c.distro} the package "
                 f"is called {wanted}",

@@ -168,6 +168,6 @@ def built_for_the_running_kernel(c: Combination) -> Iterator[Verdict]:
         yield Verdict(
             "the kernel is updated without a reboot before the driver is built: its headers are "
             "not those of the running kernel",
-            hint="bake `kernel` before `nvidia-driver`, with `reboots: true` in "
-            "kiln/facts/knowledge/components.yaml, or pin the kernel",
+            hint="bake `kernel` before `nvidia-driver` (kiln/components/__init__.py), with "
+            "`reboots=True` in kiln/components/kernel.py, or pin the kernel",
         )

@@ -186,11 +186,11 @@ def _who_needs(c: Combination, need: dict[str, str]) -> str | None:
 def dcgm_fits(c: Combination) -> Iterator[Verdict]:
     """DCGM 4 comes per CUDA major of the driver; DCGM 3 stops before new drivers and GPUs."""
     known = table("services")["dcgm"]
-    native = versions.major(c.branch.native_cuda) if c.branch else None
+    native = facts.driver_cuda(c.driver) if c.driver and c.branch else None
     for package in c.packages:
         match = re.match(r"datacenter-gpu-manager-4-(?:proprietary-)?cuda(\d+)", package)
         if match and native and match[1] != native:
-            right = known["packages"]["4"].format(major=native)
+            right = _dcgm_packages("4", native)[-1]
             yield Verdict(
                 f"{package} is for drivers of CUDA {match[1]}; driver {c.driver} is one of CUDA "
                 f"{native}",
@@ -198,7 +198,7 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
                 # Drivers run what was built for an older CUDA, not for a newer one.
                 advice=versions.below(match[1], native),
             )
-    old_package = known["packages"]["3"] in c.packages
+    old_package = set(_dcgm_packages("3", "")) & set(c.packages)
     if not old_package and not (c.dcgm and versions.major(c.dcgm) == "3"):
         return
     limit = known["last_of_3"]
@@ -245,14 +245,21 @@ def exporter_fits(c: Combination) -> Iterator[Verdict]:
         )
 
 
+def _dcgm_packages(version: str, driver_cuda: str) -> tuple[str, ...]:
+    """The names of DCGM's packages at a version, for drivers of that CUDA major."""
+    known = facts.packages("dcgm", version, driver_cuda=driver_cuda)
+    return known.names if known else ()
+
+
 @rule("NCT-REPO")
 def retired_toolkit(c: Combination) -> Iterator[Verdict]:
     """nvidia-docker is gone."""
-    known = table("services")["container_toolkit"]
+    retired = table("services")["container_toolkit"]["retired"]
     for name in (*c.packages, *c.downloads):
-        if any(old in name for old in known["retired"]):
+        if any(old in name for old in retired):
+            places = table("downloads")["repositories"]["CONTAINER_TOOLKIT_REPO_URL"]
             yield Verdict(
                 f"{name} is a retired name",
-                hint=f"use {known['packages'][0]} from {known['deb_repo']['url']} or "
-                f"{known['rpm_repo']}",
+                hint="use nvidia-container-toolkit from "
+                + " or ".join(place["url"] for place in places),
             )

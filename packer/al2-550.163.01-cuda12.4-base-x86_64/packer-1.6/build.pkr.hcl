@@ -394,7 +394,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "CUDNN_VERSION=8.9.7.29",
-      "CUDA_VERSION=12.4.1",
       "CUDNN_PACKAGES=libcudnn8=8.9.7.29@cuda12 libcudnn8-devel=8.9.7.29@cuda12",
     ])
   }
@@ -405,7 +404,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "NCCL_VERSION=2.21.5",
-      "CUDA_VERSION=12.4.1",
       "NCCL_PACKAGES=libnccl=2.21.5@cuda12.4 libnccl-devel=2.21.5@cuda12.4",
     ])
   }

@@ -385,7 +385,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "CUDNN_VERSION=9.24.1.1",
-      "CUDA_VERSION=13.2.1",
       "CUDNN_PACKAGES=libcudnn9-cuda-13=9.24.1.1 libcudnn9-devel-cuda-13=9.24.1.1 libcudnn9-headers-cuda-13=9.24.1.1",
     ])
   }
@@ -396,7 +395,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "NCCL_VERSION=2.30.7",
-      "CUDA_VERSION=13.2.1",
       "NCCL_PACKAGES=libnccl=2.30.7@cuda13.2 libnccl-devel=2.30.7@cuda13.2",
     ])
   }

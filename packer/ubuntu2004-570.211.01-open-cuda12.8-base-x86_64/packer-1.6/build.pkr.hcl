@@ -387,7 +387,6 @@ build {
     execute_command = local.run_as_root
     environment_vars = concat(local.environment, [
       "NCCL_VERSION=2.26.2",
-      "CUDA_VERSION=12.8.1",
       "NCCL_PACKAGES=libnccl2=2.26.2@cuda12.8 libnccl-dev=2.26.2@cuda12.8",
     ])
   }

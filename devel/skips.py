@@ -1,0 +1,75 @@
+"""The tests that were skipped, and what lifts each skip: the end of `./invoke test`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+# A skip's reason → what has to be there for the test to run. The first pattern that matches counts.
+LIFTED_BY = (
+    (r"qemu-user-static", "root, binfmt_misc in the kernel, and the package qemu-user-static"),
+    (r"/dev/kmsg", "root on a machine whose /dev/kmsg can be written"),
+    (r"systemctl", "root, and the package systemd"),
+    (r"systemd-analyze", "the package systemd"),
+    (r"binutils", "the package binutils"),
+    (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),
+    (r"no other Python", "other Python versions from pyenv, 3.7 to 3.13: pyenv install 3.12"),
+    (r"no Python (?P<version>[\d.]+|{\w+})", "that Python version: pyenv install 3.x"),
+    (r"Debian mirror", "a package mirror that this machine can reach"),
+    (r"not quiet", "a machine whose kernel log nobody else writes to meanwhile"),
+    (r"IPv6", "IPv6 on the loopback interface"),
+    (r"the lab cannot run here", "root on a Linux machine with namespaces and overlayfs"),
+    (
+        r"on this image and instance type|is not part of this image",
+        "an image that has the component: KILN_MUTATION_ROWS names the rows to mutate",
+    ),
+    (r"others go through sudo|\broot\b", "root: sudo ./invoke test"),
+)
+UNKNOWN = "see the reason"
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A test that did not run, and the reason it gave."""
+
+    test: str
+    reason: str
+
+    @property
+    def lifted_by(self) -> str:
+        """What has to be there for the test to run."""
+        return next(
+            (lift for pattern, lift in LIFTED_BY if re.search(pattern, self.reason)), UNKNOWN
+        )
+
+
+def read(reports: Iterable[Path]) -> list[Skip]:
+    """The skipped tests of pytest's JUnit reports; a report that does not exist has none."""
+    skips = []
+    for report in reports:
+        if not report.exists():  # pytest did not get as far as writing it
+            continue
+        for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+            skipped = case.find("skipped")
+            if skipped is not None:
+                name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+                skips.append(Skip(name, skipped.get("message", "")))
+    return skips
+
+
+def as_text(skips: Iterable[Skip]) -> str:
+    """A list for a person, by what lifts the skips; empty when nothing was skipped."""
+    groups: dict[str, list[Skip]] = {}
+    for skip in skips:
+        groups.setdefault(skip.lifted_by, []).append(skip)
+    if not groups:
+        return ""
+    count = sum(map(len, groups.values()))
+    lines = [f"{count} {'test was' if count == 1 else 'tests were'} skipped. To run them:"]
+    for lift, group in groups.items():
+        lines.append(f"  {lift}")
+        lines += [f"    {skip.test}: {skip.reason}" for skip in group]
+    return "\n".join(lines)

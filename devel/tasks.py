@@ -1,0 +1,46 @@
+"""Tasks for the people who work on AMI Kiln: test, lint, bench, generate."""
+
+from __future__ import annotations
+
+from invoke import Context
+
+from kiln.cli.flags import JSON, NO_INSTALL
+from kiln.cli.front import task
+
+
+@task(
+    help={
+        "k": "only tests whose name contains this: -k matrix",
+        "no-lab": "leave out tests/lab",
+        "quick": "within a minute: unit tests that start no lab, Packer or long search",
+    }
+)
+def test(c: Context, k: str | None = None, no_lab: bool = False, quick: bool = False) -> int:
+    """Everything: linters, unit tests, and the lab's tests on real guests."""
+    from devel import testing
+
+    return testing.quick(only=k) if quick else testing.test(only=k, lab=not no_lab)
+
+
+@task(help=NO_INSTALL)
+def lint(c: Context, no_install: bool = False) -> int:
+    """ruff, mypy --strict, import-linter, shellcheck, the docs' links, stale generated files."""
+    from devel import testing
+
+    return testing.lint(install=not no_install)
+
+
+@task(help={"check": "write nothing; fail if what is committed is stale"})
+def generate(c: Context, check: bool = False) -> int:
+    """Write everything generated that is committed: schemas, policy, catalogues, packer/."""
+    from devel import generate as generating
+
+    return generating.generate(check_only=check)
+
+
+@task(help={"what": "pipeline, xid or mig: --what mig", **JSON})
+def bench(c: Context, what: str = "pipeline", json: bool = False) -> int:
+    """Speed, as ratios taken in one run: ./invoke bench, ./invoke bench --what xid"""
+    from devel import bench as benches
+
+    return benches.run(what, as_json=json)

@@ -1,0 +1,124 @@
+"""Tasks of the lab, the EC2 on this machine: lab.up, lab.down, lab.status, lab.shell, …"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from invoke import Context
+
+from kiln.base.errors import KilnError
+from kiln.cli.flags import JSON, NO_INSTALL
+from kiln.cli.front import note, show, task
+
+
+@task(help={**NO_INSTALL, **JSON})
+def up(c: Context, no_install: bool = False, json: bool = False) -> None:
+    """Start the lab and print the endpoint that any AWS client can use."""
+    from kiln.base import needs
+    from lab import control, host, settings
+
+    host.can_run()
+    needs.ensure("packer", "ssh", "lab", install=not no_install, say=note)
+    control.up()
+    show(control.environment(settings.current()), as_json=json, text=_exports)
+
+
+@task()
+def down(c: Context) -> None:
+    """Stop the lab: guests, mounts, bridge and NAT are removed, AMIs are kept."""
+    from lab import control
+
+    note("\n".join(f"took down {item}" for item in control.down()) or "the lab is down")
+
+
+@task(help=JSON)
+def status(c: Context, json: bool = False) -> int:
+    """The lab's instances and AMIs; exit status 1 when the lab is down."""
+    from lab import control
+
+    state = control.status()
+    show(state, as_json=json, text=_state)
+    return 0 if state else 1
+
+
+@task(help={"instance": "instance id (default: the only one that runs): --instance i-0123"})
+def shell(c: Context, instance: str | None = None) -> int:
+    """A root shell in a guest; its exit status is the shell's."""
+    from lab import control, settings
+
+    return control.shell(settings.current(), instance or _running_instance())
+
+
+@task(help={"instance": "a guest's console instead of the lab's log: --instance i-0123"})
+def logs(c: Context, instance: str | None = None) -> None:
+    """The lab's log, or a guest's console."""
+    from lab import settings
+
+    lab = settings.current()
+    path = lab.instances / instance / "console.log" if instance else lab.log
+    if not path.exists():
+        raise KilnError(f"there is no log {path}", hint="./invoke lab.status lists the instances")
+    sys.stdout.write(path.read_text(errors="replace"))
+
+
+@task(help={"bases": "also delete the root filesystems and packages that labs share"})
+def clean(c: Context, bases: bool = False) -> None:
+    """`lab.down`, and delete the lab's AMIs, disks and logs."""
+    from lab import control
+
+    removed = control.clean(bases=bases)
+    note("\n".join(f"removed {item}" for item in removed) or "there was nothing to remove")
+
+
+@task(
+    name="import",
+    help={
+        "distro": "the distribution in the archive: --distro al2023",
+        "rootfs": "tar archive or folder: --rootfs al2023.tar.xz",
+        "mirror": "package mirror to install from: --mirror https://mirror.example/al2023",
+    },
+)
+def import_(c: Context, distro: str, rootfs: str | None = None, mirror: str | None = None) -> None:
+    """Replace a stand-in root filesystem by a real one."""
+    from lab import host, importer
+
+    host.can_run()
+    base = importer.import_rootfs(distro, Path(rootfs) if rootfs else None, mirror)
+    print(f"{distro} guests now boot from {base}")
+
+
+def _exports(variables: dict[str, str]) -> str:
+    """What an AWS client needs, ready for `eval` or a copy."""
+    return "\n".join(f"export {name}={value}" for name, value in variables.items())
+
+
+def _state(state: dict[str, Any] | None) -> str:
+    """`lab.status` for a person."""
+    if state is None:
+        return "the lab is down; start it with ./invoke lab.up"
+    instances = [
+        f"  {item['id']}  {item['state']:<13} {item['instance_type']:<14} {item['address']:<12} "
+        f"{item['distro']}  from {item['ami']}"
+        for item in state["instances"]
+    ]
+    images = [f"  {item['id']}  {item['name']} ({item['region']})" for item in state["amis"]]
+    title = f"lab {state['lab']} at {state['endpoint']}, up {state['seconds_up']:.0f} s"
+    return "\n".join([title, *instances, *images])
+
+
+def _running_instance() -> str:
+    """The id of the only instance that runs; raises KilnError when there is not exactly one."""
+    from lab import control
+
+    state = control.status() or {"instances": []}
+    running = [item["id"] for item in state["instances"] if item["state"] == "running"]
+    if not running:
+        raise KilnError("0 guests are running", hint="start one with any AWS client: docs/lab.md")
+    if len(running) > 1:
+        raise KilnError(
+            f"{len(running)} guests are running: {', '.join(running)}",
+            hint=f"name one: ./invoke lab.shell --instance {running[0]}",
+        )
+    return str(running[0])

@@ -1,0 +1,90 @@
+"""Tasks that read the matrix: list, check, which."""
+
+from __future__ import annotations
+
+from invoke import Context
+
+from kiln.cli.flags import JSON
+from kiln.cli.front import show, task
+
+
+@task(name="list", help=JSON)
+def list_(c: Context, json: bool = False) -> None:
+    """The matrix as a table, with the result of each AMI's last build."""
+    from kiln.cli import tables
+    from kiln.matrix import load
+    from kiln.pipeline import record
+
+    recipes = load.load_recipes()
+    records = {recipe.name: record.last(recipe.name) for recipe in recipes}
+    if json:
+        show(tables.rows(recipes, records), as_json=True, text=str)
+    else:
+        from rich.console import Console
+
+        Console(soft_wrap=True).print(tables.table(recipes, records), soft_wrap=True)
+
+
+@task(
+    help={
+        "distro": "check a combination instead of the matrix: --distro al2",
+        "driver": "with --distro: --driver 510.47.03",
+        "cuda": "--cuda 11.6.2",
+        "nccl": "--nccl 2.12.7",
+        "efa": "EFA installer: --efa 1.34.0",
+        "kernel-module": "open, proprietary or both: --kernel-module open",
+        "instance-type": "must it run on this type? --instance-type p5.48xlarge",
+        "arch": "x86_64 or arm64: --arch arm64",
+        "flavor": "base, eks, ecs or parallelcluster: --flavor eks",
+        "kubernetes": "with flavour eks: --flavor eks --kubernetes 1.35",
+        "parallelcluster": "with flavour parallelcluster: --parallelcluster 3.16.3",
+        "strict": "a driver branch past its end of life is an error, not a warning",
+        **JSON,
+    }
+)
+def check(
+    c: Context,
+    distro: str | None = None,
+    driver: str | None = None,
+    cuda: str | None = None,
+    nccl: str | None = None,
+    efa: str | None = None,
+    kernel_module: str | None = None,
+    instance_type: str | None = None,
+    arch: str | None = None,
+    flavor: str | None = None,
+    kubernetes: str | None = None,
+    parallelcluster: str | None = None,
+    strict: bool = False,
+    json: bool = False,
+) -> int:
+    """Is the matrix (or one combination) valid, and do its parts work together?"""
+    from kiln.cli import checks
+
+    combination = {
+        "distro": distro,
+        "driver": driver,
+        "cuda": cuda,
+        "nccl": nccl,
+        "efa": efa,
+        "kernel_module": kernel_module,
+        "instance_type": instance_type,
+        "arch": arch,
+        "flavor": flavor,
+        "kubernetes": kubernetes,
+        "parallelcluster": parallelcluster,
+    }
+    answer = checks.check(combination, strict=strict)
+    show(answer, as_json=json, text=checks.as_text)
+    return checks.exit_code(answer)
+
+
+@task(help={"instance-type": "an EC2 GPU instance type: --instance-type p5.48xlarge", **JSON})
+def which(c: Context, instance_type: str, json: bool = False) -> int:
+    """Which rows of the matrix run on an instance type, best first, and why others do not."""
+    from kiln.compat import which as rows
+    from kiln.matrix import load
+
+    answer = rows.which(instance_type, load.load_recipes())
+    show(answer, as_json=json, text=rows.which_text)
+    return 0 if answer["serves"] else 1

@@ -1,0 +1,85 @@
+"""Tasks about telemetry: telemetry.cost, telemetry.bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from invoke import Context
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.cli.flags import JSON
+from kiln.cli.front import show, task
+
+if TYPE_CHECKING:
+    from kiln.telemetry import Telemetry
+    from kiln.telemetry.bundle import AgentPackage
+
+
+@task(
+    help={
+        "instance-type": "EC2 GPU instance type: --instance-type p4d.24xlarge",
+        "profile": "compute, graphics or full: --profile compute",
+        "interval": "seconds between two measurements: --interval 60",
+        "instances": "how many instances: --instances 10",
+        **JSON,
+    }
+)
+def cost(
+    c: Context,
+    instance_type: str,
+    profile: str = "compute",
+    interval: int = 60,
+    instances: int = 1,
+    json: bool = False,
+) -> None:
+    """CloudWatch series of a profile on an instance type, and their price per month."""
+    from kiln import telemetry
+
+    answer = telemetry.cost(instance_type, _settings(profile, interval), instances=instances)
+    show(answer, as_json=json, text=telemetry.cost_text)
+
+
+@task(
+    help={
+        "out": "the script to write: --out install-telemetry.sh",
+        "profile": "compute, graphics, full or none (events only): --profile compute",
+    }
+)
+def bundle(c: Context, out: str = "build/install-telemetry.sh", profile: str = "compute") -> None:
+    """Write a script that installs Xid events and GPU metrics on a running instance."""
+    from kiln.telemetry import bundle as installer
+
+    digest = installer.write(Path(out), _settings(profile), _agent_packages())
+    print(f"{out}  sha256 {digest}\nrun it as root on the instance; --uninstall removes everything")
+
+
+def _settings(profile: str, interval: int = 60) -> Telemetry:
+    """Settings from flags. Raises KilnError (exit status 2) with the nearest right value."""
+    from pydantic import ValidationError
+
+    from kiln.telemetry import Telemetry
+
+    try:
+        return Telemetry(profile=profile, interval=interval)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"]
+        raise KilnError(message.removeprefix("Value error, ")) from None
+
+
+def _agent_packages() -> Iterable[AgentPackage]:
+    """The CloudWatch agent's packages whose checksum is in amis.lock.yaml."""
+    from kiln.packer import lock
+    from kiln.telemetry.bundle import AgentPackage
+
+    for entry in lock.load(ROOT / "amis.lock.yaml")["artifacts"]:
+        url = entry["url"]
+        if (
+            "/amazon-cloudwatch-agent." in url
+            and url.endswith((".rpm", ".deb"))
+            and entry["sha256"]
+        ):
+            distro, machine = url.split("/")[-4:-2]
+            yield AgentPackage(distro, machine, url, entry["sha256"])

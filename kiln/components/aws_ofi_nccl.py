@@ -1,0 +1,25 @@
+"""NCCL's EFA plugin from source, for EFA installers that do not bring it."""
+
+from __future__ import annotations
+
+from kiln.base.recipe import Recipe
+from kiln.components.component import Component, Download, download, needed
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """The plugin's version."""
+    return {"AWS_OFI_NCCL_VERSION": needed(recipe.ofi_nccl, "ofi_nccl", recipe)}
+
+
+def downloads(recipe: Recipe) -> tuple[Download, ...]:
+    """The release's source archive."""
+    return download(recipe, "AWS_OFI_NCCL", needed(recipe.ofi_nccl, "ofi_nccl", recipe))
+
+
+COMPONENT = Component(
+    name="aws-ofi-nccl",
+    what="NCCL's EFA plugin from source, for installers that do not bring it",
+    needs="ofi_nccl",
+    environment=environment,
+    downloads=downloads,
+)

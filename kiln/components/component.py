@@ -1,0 +1,206 @@
+"""What a component is, and the few look-ups that all components share.
+
+Each component is a module beside this one, with its name: provisioners/nvidia-driver.sh is
+`nvidia_driver.py`. It has up to three functions of a recipe, each left out where there is nothing
+to say, and `COMPONENT` at its end:
+
+    environment(recipe) → the script's variables
+    downloads(recipe)   → the files that the script fetches
+    files(recipe)       → path on the image → text, which kiln_install_files puts there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kiln import facts
+from kiln.base import versions
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that the provisioner fetches: `<env>_URL` and `<env>_SHA256` in its environment.
+
+    `version` where no field of the recipe names one; the script then gets `<env>_VERSION` too. The
+    hash is that of amis.lock.yaml, by the whole URL (file names repeat). A file called like another
+    one with .sig after it is its detached signature, by one of the component's `keys`: the
+    script checks it, so the lock needs no hash of it.
+    """
+
+    env: str
+    url: str
+    version: str = ""
+
+
+def _no_variables(recipe: Recipe) -> dict[str, str]:
+    del recipe
+    return {}
+
+
+def _no_downloads(recipe: Recipe) -> tuple[Download, ...]:
+    del recipe
+    return ()
+
+
+@dataclass(frozen=True)
+class Component:
+    """One provisioner: `provisioners/<name>.sh`, checked by `tests/ami/test_<name>.py`.
+
+    `needs` names the recipe's field without which the component is not baked in, `optional` says
+    whether a row may leave it out, `reboots` that the build instance may reboot after it. `keys`
+    maps a variable of the script to the name of a signing key in keys.yaml: the script gets the
+    key's fingerprint.
+
+    Variables that end in `_PACKAGES` are lists of packages from the vendor's repository, those
+    that end in `_OS_PACKAGES` from the distribution's, as kiln_install takes them.
+    """
+
+    name: str
+    what: str
+    needs: str | None = None
+    optional: bool = True
+    reboots: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+    environment: Callable[[Recipe], dict[str, str]] = _no_variables
+    downloads: Callable[[Recipe], tuple[Download, ...]] = _no_downloads
+    files: Callable[[Recipe], dict[str, str]] = _no_variables
+
+    @property
+    def lacks(self) -> dict[str, str]:
+        """Distributions that have no such thing to bake → why. Their images go without it."""
+        entries = facts.table("packages")["lacks"].get(self.name, {})
+        return {distro: entry["why"] for distro, entry in entries.items()}
+
+    def for_recipe(self, recipe: Recipe) -> Step:
+        """What the component does for a recipe.
+
+        Raises KilnError when the recipe lacks a version that the component cannot do without, or
+        no package names are known for it.
+        """
+        return Step(
+            name=self.name,
+            what=self.what,
+            needs=self.needs,
+            reboots=self.reboots,
+            env=self.environment(recipe),
+            downloads=self.downloads(recipe),
+            keys=dict(self.keys),
+            files=self.files(recipe),
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a component does for one recipe: the script's environment, what it downloads, the
+    signing keys it checks with (variable → name in keys.yaml) and the image's files."""
+
+    name: str
+    what: str
+    needs: str | None
+    reboots: bool
+    env: dict[str, str]
+    downloads: tuple[Download, ...]
+    keys: dict[str, str]
+    files: dict[str, str]
+
+
+def needed(version: str | None, field_name: str, recipe: Recipe) -> str:
+    """A version that the component cannot do without.
+
+    Raises KilnError (exit code 2) when the recipe does not name it.
+    """
+    if version is None:
+        raise KilnError(
+            f"{recipe.name} names no {field_name}, and one of its components depends on it",
+            hint=f"name a version of {field_name}, or take off what depends on it",
+        )
+    return version
+
+
+def of_cuda(recipe: Recipe) -> dict[str, str]:
+    """What names in packages.yaml that depend on the recipe's CUDA refer to.
+
+    Raises KilnError (exit code 2) when the recipe names none.
+    """
+    cuda = needed(recipe.cuda, "cuda", recipe)
+    series = versions.series(cuda)
+    return {
+        "cuda_major": versions.major(cuda),
+        "cuda_series": series,
+        "cuda_package": series.replace(".", "-"),
+    }
+
+
+def operating_system(recipe: Recipe) -> str:
+    """amazon, ubuntu or debian: whose packages the image is made of."""
+    if recipe.distro.family == "al":
+        return "amazon"
+    return "ubuntu" if recipe.distro.id.startswith("ubuntu") else "debian"
+
+
+def archive(recipe: Recipe) -> str:
+    """Where packages at the driver's version come from: rpm and deb are NVIDIA's repositories;
+    amazon, ubuntu and debian the distribution's own, for `driver_source: distro`."""
+    system = operating_system(recipe)
+    if recipe.driver_source == "distro":
+        return system
+    return "rpm" if system == "amazon" else "deb"
+
+
+def packages(recipe: Recipe, component: str, version: str = "0", **more: str) -> str:
+    """A component's packages as kiln_install takes them: `name=version`, with `@cuda…` where the
+    revision names a CUDA. `more` are fields of packages.yaml that a recipe does not have.
+
+    Raises KilnError (exit code 2) when the recipe's archive is not known to have them.
+    """
+    known = facts.packages(component, version, **{**_fields(recipe), **more})
+    if known is None:
+        raise KilnError(
+            f"{recipe.name}: no package of {component} {version} is known for "
+            f"{recipe.distro.id} with driver_source {recipe.driver_source}",
+            hint="choose another driver_source, or add its name to "
+            "kiln/facts/knowledge/packages.yaml",
+        )
+    build = f"@cuda{known.built_for}" if known.built_for else ""
+    return " ".join([*(f"{name}={version}{build}" for name in known.names), *known.unversioned])
+
+
+def packaged(recipe: Recipe, component: str, version: str, **more: str) -> bool:
+    """Is the recipe's archive known to have packages of the component?"""
+    return facts.packages(component, version, **{**_fields(recipe), **more}) is not None
+
+
+def repository(recipe: Recipe, env: str) -> str:
+    """The URL of a vendor's repository; empty when it has none for the distribution."""
+    rows = facts.table("downloads")["repositories"][env]
+    row = facts.first_match("downloads.yaml", env, rows, "0", _fields(recipe))
+    return facts.fill("downloads.yaml", env, row["url"], "0", _fields(recipe)) if row else ""
+
+
+def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple[Download, ...]:
+    """The file that a variable of the script stands for, at the component's version; nothing when
+    there is none for the distribution. `more` are fields of downloads.yaml that a recipe lacks."""
+    rows = facts.table("downloads")["downloads"][env]
+    fields = {**_fields(recipe), **more}
+    row = facts.first_match("downloads.yaml", env, rows, version, fields)
+    if row is None:
+        return ()
+    pinned = row.get("version", "")
+    url = facts.fill("downloads.yaml", env, row["url"], pinned or version, fields)
+    return (Download(env, url, pinned),)
+
+
+def _fields(recipe: Recipe) -> dict[str, str]:
+    """What conditions and placeholders of packages.yaml and downloads.yaml refer to."""
+    return {
+        "distro": recipe.distro.id,
+        "family": recipe.distro.family,
+        "os": operating_system(recipe),
+        "archive": archive(recipe),
+        "arch": recipe.arch,
+        "repo": recipe.distro.cuda_repo,
+        **facts.table("downloads")["processors"][recipe.arch],
+    }

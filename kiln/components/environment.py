@@ -1,0 +1,143 @@
+"""The environment that a provisioner declares in its header, and whether a component gives it.
+
+A header is the leading comment block of a script; its `#@` lines declare variables:
+
+    #@ env      NAME  required|optional  description
+    #@ download NAME  required|optional  description
+
+`env` declares one variable. `download` declares NAME_URL, required or optional as written, and
+NAME_SHA256, which is optional: the lock file may not know the hash yet. A required variable must
+be given and must not be empty. provisioners/lib/kiln.sh (`kiln_env`) reads the same lines on the
+build instance.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kiln.base.errors import KilnError, nearest
+from kiln.base.findings import Finding
+from kiln.base.paths import PROVISIONERS, ROOT
+from kiln.components.component import Step
+
+LIBRARY = PROVISIONERS / "lib" / "kiln.sh"
+RULE = "environment"
+_FORM = "#@ env|download NAME required|optional description"
+_LINE = re.compile(
+    r"#@ +(?P<kind>env|download) +(?P<name>[A-Z][A-Z0-9_]*)"
+    r" +(?P<need>required|optional) +(?P<text>\S.*)"
+)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of a script's header: `required` means given and not empty; `line` from 1."""
+
+    name: str
+    required: bool
+    description: str
+    line: int
+
+
+@cache
+def declared(script: Path) -> tuple[Variable, ...]:
+    """The variables in a script's header, in its order.
+
+    Raises KilnError (exit code 2), with file and line, for a line that is not of the form above,
+    for a name declared twice and for a `#@` line below the header.
+    """
+    variables: dict[str, Variable] = {}
+    in_header = True
+    for number, line in enumerate(script.read_text(encoding="utf-8").splitlines(), 1):
+        in_header = in_header and line.startswith("#")
+        if not line.startswith("#@"):
+            continue
+        place = f"{_shown(script)}:{number}"
+        if not in_header:
+            raise KilnError(
+                f"{place}: `#@` stands below the header, where nothing reads it",
+                hint="move the line into the comment block at the top of the script",
+            )
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise KilnError(f"{place}: not a declaration: {line}", hint=f"expected: {_FORM}")
+        for variable in _variables(match, number):
+            if variable.name in variables:
+                first = variables[variable.name].line
+                raise KilnError(
+                    f"{place}: {variable.name} is declared twice, first in line {first}",
+                    hint="remove one of the two lines",
+                )
+            variables[variable.name] = variable
+    return tuple(variables.values())
+
+
+def common() -> tuple[Variable, ...]:
+    """The variables that every script gets; the header of provisioners/lib/kiln.sh."""
+    return declared(LIBRARY)
+
+
+def given(step: Step) -> dict[str, str]:
+    """The variables that a component gives its script for a recipe, apart from the common ones:
+    name → value. A hash is empty here: it comes from the lock file. A fingerprint is the name of
+    its key, which stands for it.
+    """
+    variables = dict(step.env)
+    for download in step.downloads:
+        variables[f"{download.env}_URL"] = download.url
+        variables[f"{download.env}_SHA256"] = ""
+        if download.version:
+            variables[f"{download.env}_VERSION"] = download.version
+    return {**variables, **step.keys}
+
+
+def problems(component: str, given: Mapping[str, str]) -> list[Finding]:
+    """Errors where a component's variables are not those that its script declares.
+
+    `given`: name → value of what the component gives, without the common variables. A variable
+    given and not declared is an error, so is a required one that is missing or empty; each names
+    the script and a line. Raises KilnError for a header that cannot be read.
+    """
+    script = PROVISIONERS / f"{component}.sh"
+    variables = {variable.name: variable for variable in declared(script)}
+    known = {variable.name for variable in common()}
+    findings = []
+    for name in given:
+        if name in known:
+            message = f"component {component} gives {name}, which every script gets already"
+            findings.append(_finding(script, 1, message, f"remove {name} from the component"))
+        elif name not in variables:
+            message = f"component {component} gives {name}, which the script does not declare"
+            close = nearest(name, variables)
+            hint = f"did you mean {close}? " if close else ""
+            hint += f"A new variable needs a line in the script's header: {_FORM}"
+            findings.append(_finding(script, 1, message, hint))
+    for variable in variables.values():
+        if variable.required and not given.get(variable.name):
+            state = "gives an empty" if variable.name in given else "does not give"
+            message = f"component {component} {state} {variable.name}, which the script requires"
+            hint = f"{variable.name}: {variable.description}"
+            findings.append(_finding(script, variable.line, message, hint))
+    return findings
+
+
+def _variables(match: re.Match[str], line: int) -> list[Variable]:
+    name, required, text = match["name"], match["need"] == "required", match["text"].strip()
+    if match["kind"] == "env":
+        return [Variable(name, required, text, line)]
+    return [
+        Variable(f"{name}_URL", required, text, line),
+        Variable(f"{name}_SHA256", False, f"its SHA-256, when it is known: {text}", line),
+    ]
+
+
+def _finding(script: Path, line: int, message: str, hint: str) -> Finding:
+    return Finding("error", RULE, message, hint, file=_shown(script), line=line)
+
+
+def _shown(script: Path) -> str:
+    return script.relative_to(ROOT).as_posix() if script.is_relative_to(ROOT) else str(script)

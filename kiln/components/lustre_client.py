@@ -1,0 +1,31 @@
+"""The Lustre client, for FSx for Lustre."""
+
+from __future__ import annotations
+
+from kiln import facts
+from kiln.base.recipe import Recipe
+from kiln.components.component import Component, Download, download, repository
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """Where the client's packages are: a topic of Amazon Linux 2's extras, or FSx's repository."""
+    known = facts.table("packages")["lustre"]
+    return {
+        "LUSTRE_TOPIC": known["topics"].get(recipe.distro.id, ""),
+        "LUSTRE_SUITE": known["suites"].get(recipe.distro.id, ""),
+        "LUSTRE_REPO_URL": repository(recipe, "LUSTRE_REPO_URL"),
+    }
+
+
+def downloads(recipe: Recipe) -> tuple[Download, ...]:
+    """The signing key of FSx's repository, which is for Ubuntu only."""
+    return download(recipe, "LUSTRE_KEY")
+
+
+COMPONENT = Component(
+    name="lustre-client",
+    what="Lustre client, for FSx for Lustre",
+    keys={"LUSTRE_KEY_FINGERPRINT": "fsx-lustre"},
+    environment=environment,
+    downloads=downloads,
+)

@@ -1,0 +1,41 @@
+"""Fabric manager at exactly the driver's version, and NVLSM where the recipe names it."""
+
+from __future__ import annotations
+
+from kiln.base.recipe import Recipe
+from kiln.components.component import Component, Download, download, packaged, packages
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """Fabric manager's package, and NVLSM's, which has versions of its own."""
+    return {
+        "NVIDIA_DRIVER_VERSION": recipe.driver,
+        "NVIDIA_FABRICMANAGER_PACKAGES": (
+            packages(recipe, "nvidia-fabricmanager", recipe.driver) if _from_package(recipe) else ""
+        ),
+        "NVLSM_PACKAGES": packages(recipe, "nvlsm", recipe.nvlsm) if recipe.nvlsm else "",
+        "NVLSM_OS_PACKAGES": packages(recipe, "nvlsm-libraries") if recipe.nvlsm else "",
+    }
+
+
+def downloads(recipe: Recipe) -> tuple[Download, ...]:
+    """NVIDIA's redistributable archive, where there is no package that fits the driver."""
+    if _from_package(recipe):
+        return ()
+    return download(recipe, "NVIDIA_FABRICMANAGER", recipe.driver)
+
+
+def _from_package(recipe: Recipe) -> bool:
+    """Does fabric manager come from the archive that the driver's packages come from?"""
+    return recipe.driver_source != "runfile" and packaged(
+        recipe, "nvidia-fabricmanager", recipe.driver
+    )
+
+
+COMPONENT = Component(
+    name="nvidia-fabricmanager",
+    what="fabric manager at exactly the driver's version, started only where NVSwitch is present",
+    needs="driver",
+    environment=environment,
+    downloads=downloads,
+)

@@ -1,0 +1,79 @@
+"""What a component's packages are called, by version and archive (`knowledge/packages.yaml`), and
+how such a table is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.base import versions
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.facts.tables import table
+
+
+@dataclass(frozen=True)
+class Packages:
+    """Packages of one component: `names` have the component's version, `unversioned` their own.
+
+    `built_for` is the CUDA that the packages' revision names, empty when it names none.
+    """
+
+    names: tuple[str, ...]
+    unversioned: tuple[str, ...]
+    built_for: str
+
+
+def packages(component: str, version: str, **fields: str) -> Packages | None:
+    """What a component's packages are called at a version, by packages.yaml; None when the archive
+    has none. `fields` are what its conditions and names refer to, `archive` and `module` say.
+
+    Raises KilnError when a condition or a name needs a field that is not given.
+    """
+    rows = table("packages")["packages"][component]
+    row = first_match("packages.yaml", component, rows, version, fields)
+    if row is None:
+        return None
+
+    def filled(texts: list[str]) -> tuple[str, ...]:
+        return tuple(fill("packages.yaml", component, text, version, fields) for text in texts)
+
+    return Packages(
+        names=filled(row["names"]),
+        unversioned=filled(row.get("unversioned", [])),
+        built_for="".join(filled([row.get("built_for", "")])),
+    )
+
+
+def first_match(
+    file: str, key: str, rows: list[dict[str, Any]], version: str, fields: dict[str, str]
+) -> dict[str, Any] | None:
+    """The first of a table's rows whose `when` holds: `from` and `below` are of `version`, all
+    other conditions of `fields`, where a list names alternatives."""
+
+    def holds(condition: str, value: str | list[str]) -> bool:
+        if condition == "from":
+            return versions.at_least(version, str(value))
+        if condition == "below":
+            return versions.below(version, str(value))
+        if condition not in fields:
+            raise KilnError(
+                f"kiln/facts/knowledge/{file}: {key}: there is no condition {condition!r}",
+                hint=did_you_mean(condition, ["from", "below", *fields]),
+            )
+        return fields[condition] in (value if isinstance(value, list) else [value])
+
+    return next(
+        (row for row in rows if all(holds(*item) for item in row.get("when", {}).items())), None
+    )
+
+
+def fill(file: str, key: str, text: str, version: str, fields: dict[str, str]) -> str:
+    """A name or URL of a table with its `{placeholders}` filled in."""
+    known = {"version": version, "branch": versions.major(version), **fields}
+    try:
+        return text.format(**known)
+    except (KeyError, IndexError, ValueError) as error:
+        raise KilnError(
+            f"kiln/facts/knowledge/{file}: {key}: {text!r} cannot be filled in: {error}",
+            hint=f"its placeholders may be {', '.join(sorted(known))}",
+        ) from None

@@ -1,0 +1,150 @@
+# shellcheck shell=bash
+# Downloads by hash, keys by fingerprint. Part of kiln.sh.
+set -euo pipefail
+
+# kiln_download X: fetch X_URL into the download folder; prints the file's path. X_SHA256 is enforced when
+# it is known. The hash that was seen goes into downloads.json either way, and from there to the lock file.
+kiln_download() {
+    local url_name=$1_URL sha_name=$1_SHA256 url expected seen='' file how=first-seen
+    url=${!url_name:-} expected=${!sha_name:-}
+    [[ -n $url ]] || kiln_die "$url_name is empty: nothing to download" "the component gives this recipe no such download"
+    file=$KILN_DIR/downloads/$KILN_COMPONENT/${url##*/}
+    mkdir -p "${file%/*}" || kiln_die "the folder ${file%/*} cannot be made"
+    if [[ -f $file && -n $expected ]]; then
+        seen=$(_kiln_sha256 "$file") || exit 1
+    fi
+    if [[ -z $seen || $seen != "$expected" ]]; then
+        kiln_say "downloading $url"
+        rm -f "$file" || kiln_die "$file cannot be replaced"
+        curl --fail --location --silent --show-error --retry 5 --retry-delay 2 --connect-timeout 20 \
+            --proto '=https' --tlsv1.2 --output "$file.part" "$url" \
+            || kiln_die "cannot download $url" "is the host reachable, and is this version still published?"
+        mv "$file.part" "$file" || kiln_die "$file.part cannot be renamed"
+        seen=$(_kiln_sha256 "$file") || exit 1
+    fi
+    if [[ -n $expected && $seen != "$expected" ]]; then
+        rm -f "$file" || true
+        kiln_die "$url does not have the sha256 of the lock file: expected $expected, got $seen" \
+            "if the vendor published it anew, look at why, then run: ./invoke lock --update"
+    fi
+    [[ -z $expected ]] || how=locked
+    python3 "$KILN_DIR/lib/record.py" download "$KILN_ETC/downloads.json" "$url" "$seen" "$how" "$KILN_COMPONENT" \
+        || kiln_die "$KILN_ETC/downloads.json cannot be written"
+    printf '%s\n' "$file"
+}
+
+_kiln_sha256() {
+    local sum
+    sum=$(sha256sum <"$1") || kiln_die "$1 cannot be read"
+    printf '%s\n' "${sum%% *}"
+}
+
+# kiln_unpack ARCHIVE [FLAG…]: prints the path of a new folder with what is in the archive; FLAG goes to tar.
+kiln_unpack() {
+    local archive=$1 tree
+    shift
+    tree=$(mktemp -d "$KILN_DIR/$KILN_COMPONENT.XXXXXX") || kiln_die "no folder can be made in $KILN_DIR"
+    tar -xf "$archive" -C "$tree" "$@" >&2 || kiln_die "${archive##*/} cannot be unpacked"
+    printf '%s\n' "$tree"
+}
+
+# ---------------------------------------------------------------- keys
+
+_kiln_fingerprint() {
+    local text=${1//[ :]/}
+    printf '%s\n' "${text^^}"
+}
+
+# The primary keys' fingerprints in a keyring, one per line; works with GnuPG 2.0 too.
+_kiln_primaries() { # GNUPGHOME
+    local listing kind name primary=
+    listing=$(gpg --homedir "$1" --batch --list-keys --with-colons --fingerprint 2>/dev/null) \
+        || kiln_die "gpg cannot list the keys of a file"
+    while IFS=: read -r kind _ _ _ _ _ _ _ _ name _; do
+        if [[ $kind == pub ]]; then
+            primary=yes
+        elif [[ $kind == fpr && -n $primary ]]; then
+            printf '%s\n' "$name"
+            primary=
+        fi
+    done <<<"$listing"
+}
+
+# Imports FILE into the keyring GNUPGHOME when it holds that key and no other.
+_kiln_import() { # GNUPGHOME FILE FINGERPRINT
+    local want keys
+    want=$(_kiln_fingerprint "$3") || exit 1
+    [[ -n $want ]] || kiln_die "no fingerprint given for ${2##*/}" "the facts about signing keys (keys.yaml) must name it"
+    gpg --homedir "$1" --batch --quiet --import "$2" 2>/dev/null || kiln_die "${2##*/} is not an OpenPGP key file"
+    keys=$(_kiln_primaries "$1") || exit 1
+    keys=${keys//$'\n'/ }
+    [[ $keys == "$want" ]] || kiln_die "${2##*/} holds the wrong key: expected $want, got ${keys:-none}" \
+        "if the vendor rotated its key, prove it, then change its fingerprint in keys.yaml"
+}
+
+# kiln_check_key FILE FINGERPRINT: does the key file hold that key and no other?
+kiln_check_key() { _kiln_check_key "$@" || exit 1; }
+
+# A subshell, for its trap: the keyring is removed however the check ends.
+_kiln_check_key() ( # FILE FINGERPRINT
+    home=$(mktemp -d) || kiln_die "no folder can be made for a keyring"
+    trap 'rm -rf "$home"' EXIT
+    _kiln_import "$home" "$1" "$2"
+)
+
+# kiln_check_signature FILE SIGNATURE KEYFILE FINGERPRINT
+kiln_check_signature() { _kiln_check_signature "$@" || exit 1; }
+
+_kiln_check_signature() ( # FILE SIGNATURE KEYFILE FINGERPRINT
+    home=$(mktemp -d) || kiln_die "no folder can be made for a keyring"
+    trap 'rm -rf "$home"' EXIT
+    _kiln_import "$home" "$3" "$4"
+    want=$(_kiln_fingerprint "$4") || exit 1
+    status=$(gpg --homedir "$home" --batch --trust-model always --status-fd 1 --verify "$2" "$1" 2>/dev/null) \
+        || kiln_die "${1##*/} is not what $want signed"
+    # The last field of VALIDSIG is the primary key, whichever subkey signed.
+    good=
+    while read -r line; do
+        [[ $line != '[GNUPG:] VALIDSIG '*" $want" ]] || good=yes
+    done <<<"$status"
+    [[ -n $good ]] || kiln_die "${1##*/} has a signature, but not by $want"
+    kiln_say "signature of ${1##*/} is good ($want)"
+)
+
+# Writes an armoured or binary key as the binary that apt takes.
+_kiln_write_keyring() { # FILE TARGET
+    local armoured
+    # 1: no such line, the key is binary.
+    armoured=$(grep -c 'BEGIN PGP' "$1") || (($? == 1)) || return 1
+    if ((armoured)); then
+        gpg --batch --yes --output "$2.new" --dearmor "$1" || return 1
+    else
+        cp "$1" "$2.new" || return 1
+    fi
+    chmod 0644 "$2.new" || return 1
+    mv "$2.new" "$2"
+}
+
+# kiln_repo_key FILE FINGERPRINT NAME: check the key, then hand it to the package manager; prints what the
+# repository's definition must name. A key that is refused, or only half installed, is not left behind.
+kiln_repo_key() {
+    local root=${KILN_ROOT:-} target
+    kiln_check_key "$1" "$2"
+    if [[ $KILN_FAMILY == debian ]]; then
+        target=/usr/share/keyrings/$3.gpg
+        mkdir -p "$root${target%/*}" || kiln_die "the folder ${target%/*} cannot be made"
+        _kiln_write_keyring "$1" "$root$target" || {
+            rm -f "$root$target" "$root$target.new" || true
+            kiln_die "$target cannot be written"
+        }
+        printf '%s\n' "$target"
+    else
+        target=/etc/pki/rpm-gpg/RPM-GPG-KEY-$3
+        install -D -m 0644 "$1" "$root$target" || kiln_die "$target cannot be written"
+        rpm --import "$root$target" || {
+            rm -f "$root$target" || true
+            kiln_die "rpm cannot import $target"
+        }
+        printf 'file://%s\n' "$target"
+    fi
+}

@@ -1,0 +1,65 @@
+# shellcheck shell=bash
+# Files and units of the image. Part of kiln.sh.
+set -euo pipefail
+
+# kiln_systemd_version: prints the major version, 219 on Amazon Linux 2.
+kiln_systemd_version() {
+    local text
+    text=$(systemctl --version) || kiln_die "systemctl does not run"
+    # systemd 252 (252.22-1~deb12u1)
+    [[ $text =~ ^systemd\ ([0-9]+) ]] || kiln_die "systemctl prints no version: ${text%%$'\n'*}"
+    printf '%s\n' "${BASH_REMATCH[1]}"
+}
+
+# kiln_unit_exists UNIT: is there such a unit file?
+kiln_unit_exists() {
+    local listed
+    # 1: newer versions of systemd have no unit of that name; older ones end with 0.
+    listed=$(systemctl list-unit-files --no-legend "$1") || (($? == 1)) || kiln_die "systemctl cannot list units"
+    [[ -n $listed ]]
+}
+
+# kiln_install_runtime path…: files and folders below runtime/, owned by root. Where this systemd is too old
+# for a unit, the variant in runtime-variants/systemd-before-240/ takes its place.
+kiln_install_runtime() {
+    local path file files source mode start systemd
+    systemd=$(kiln_systemd_version) || exit 1
+    for path in "$@"; do
+        [[ -e $KILN_DIR/runtime/$path ]] || kiln_die "runtime/$path is missing from the upload"
+        files=$(cd "$KILN_DIR/runtime" && find "$path" -type f ! -name '*.pyc') || kiln_die "runtime/$path cannot be listed"
+        while read -r file; do
+            [[ -n $file ]] || continue
+            source=$KILN_DIR/runtime/$file
+            if ((systemd < 240)) && [[ -e $KILN_DIR/runtime-variants/systemd-before-240/$file ]]; then
+                source=$KILN_DIR/runtime-variants/systemd-before-240/$file
+            fi
+            mode=0644 start=
+            # Fails at the end of a file of one byte.
+            IFS= read -r -n 2 start <"$source" || true
+            [[ $start != '#!' ]] || mode=0755
+            install -D -m "$mode" "$source" "${KILN_ROOT:-}/$file" || kiln_die "/$file cannot be installed"
+        done <<<"$files"
+        kiln_record "files+=/$path"
+    done
+}
+
+# kiln_install_files path…: what was rendered for this recipe, below files/; on top of what runtime/ has.
+kiln_install_files() {
+    local path file files
+    for path in "$@"; do
+        [[ -e $KILN_DIR/files/$path ]] || continue
+        files=$(cd "$KILN_DIR/files" && find "$path" -type f) || kiln_die "files/$path cannot be listed"
+        while read -r file; do
+            [[ -n $file ]] || continue
+            install -D -m 0644 "$KILN_DIR/files/$file" "${KILN_ROOT:-}/$file" || kiln_die "/$file cannot be installed"
+        done <<<"$files"
+        kiln_record "files+=/$path"
+    done
+}
+
+# kiln_enable unit…: at the next boot. Nothing is started on the build instance, so systemd does not read
+# all units again each time.
+kiln_enable() {
+    systemctl --quiet --no-reload enable "$@" || kiln_die "systemd cannot enable $*"
+    kiln_record "units+=$*"
+}

@@ -1,0 +1,198 @@
+# shellcheck shell=bash
+# Packages at exact versions, and holds. Part of kiln.sh.
+set -euo pipefail
+
+# kiln_pm ARGUMENT…: one run of the package tool, repeated when a mirror fails for a moment or another
+# process holds the lock. Returns 1 when it failed three times: the caller says what failed.
+kiln_pm() {
+    local try
+    for try in 1 2 3; do
+        case $KILN_PACKAGE_MANAGER in
+            # A sync per file is for machines that must survive a power cut; cleanup.sh syncs once.
+            apt) apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold \
+                     -o Dpkg::Options::=--force-unsafe-io "$@" >&2 && return 0 ;;
+            *) "$KILN_PACKAGE_MANAGER" -q -y "$@" >&2 && return 0 ;;
+        esac
+        ((try == 3)) || { kiln_say "$KILN_PACKAGE_MANAGER $1 failed, trying again"; sleep $((try * 2)); }
+    done
+    return 1
+}
+
+# kiln_refresh: fetch the package lists. yum and dnf do so by themselves, for a new repository too.
+kiln_refresh() {
+    [[ $KILN_FAMILY == debian ]] || return 0
+    kiln_pm update || kiln_die "the package lists cannot be fetched" "is the repository reachable from the build instance?"
+}
+
+# kiln_package_version NAME: prints upstream version and revision as installed, nothing when it is not.
+kiln_package_version() {
+    local text line
+    if [[ $KILN_FAMILY == debian ]]; then
+        # 1: dpkg does not know the package.
+        text=$(dpkg-query -W -f '${db:Status-Abbrev}${Version}\n' "$1" 2>/dev/null) || (($? == 1)) \
+            || kiln_die "dpkg-query cannot look up $1"
+        while read -r line; do
+            # ii: installed, hi: installed and on hold; other states are not.
+            [[ $line != [hi]i* ]] || printf '%s\n' "${line##* }"
+        done <<<"$text"
+    elif text=$(rpm -q --qf '%{VERSION}-%{RELEASE}\n' "$1" 2>/dev/null); then
+        # Several versions of a kernel are installed side by side.
+        text=$(sort -V <<<"$text") || kiln_die "the versions of $1 cannot be sorted"
+        printf '%s\n' "${text##*$'\n'}"
+    else
+        [[ $text == *'not installed'* ]] || kiln_die "rpm cannot look up $1"
+    fi
+}
+
+# Sets name, version and build of the caller from NAME[=VERSION[@BUILD]].
+_kiln_split() {
+    name=${1%%=*} version='' build=''
+    [[ $1 != *=* ]] || version=${1#*=}
+    [[ $version != *@* ]] || build=${version#*@} version=${version%%@*}
+}
+
+# kiln_matches INSTALLED WANTED BUILD: is it that upstream version, built for BUILD? A revision says the
+# latter as +cuda11.6 or .cuda11.7; @cuda11 means any CUDA 11.
+kiln_matches() {
+    local version=${1#*:}
+    [[ $version == "$2" || $version == "$2"[-+~]* ]] || return 1
+    [[ -z $3 || $version =~ [+.]"$3"([.~-]|$) ]]
+}
+
+# Prints the newest revision of exactly that upstream version that apt can get.
+_kiln_apt_revision() { # NAME VERSION BUILD
+    local offers candidate
+    offers=$(apt-cache madison "$1" | awk -F' *[|] *' '{ print $2 }' | sort -ruV) || kiln_die "apt-cache cannot list the versions of $1"
+    while read -r candidate; do
+        if kiln_matches "$candidate" "$2" "$3"; then
+            printf '%s\n' "$candidate"
+            return 0
+        fi
+    done <<<"$offers"
+    offers=${offers//$'\n'/ }
+    kiln_die "no repository has $1 $2${3:+ built for $3}" "it offers: ${offers:0:400}"
+}
+
+# kiln_install name[=version[@build]]…: does nothing for what is installed already.
+kiln_install() {
+    local spec name version build installed wanted=()
+    for spec in "$@"; do
+        _kiln_split "$spec"
+        installed=$(kiln_package_version "$name") || exit 1
+        if [[ -n $installed ]] && { [[ -z $version ]] || kiln_matches "$installed" "$version" "$build"; }; then
+            continue
+        elif [[ -z $version ]]; then
+            wanted+=("$name")
+        elif [[ $KILN_FAMILY == debian ]]; then
+            version=$(_kiln_apt_revision "$name" "$version" "$build") || exit 1
+            wanted+=("$name=$version")
+        elif [[ -n $build ]]; then
+            wanted+=("$name-$version-*cuda${build#cuda}*")
+        else
+            wanted+=("$name-$version")
+        fi
+    done
+    ((${#wanted[@]})) || return 0
+    kiln_say "installing ${wanted[*]}"
+    if [[ $KILN_FAMILY == debian ]]; then
+        kiln_pm install -y --no-install-recommends --allow-downgrades "${wanted[@]}"
+    else
+        kiln_pm install "${wanted[@]}"
+    fi || kiln_die "$KILN_PACKAGE_MANAGER could not install ${wanted[*]}" \
+        "its own message is above; does the repository still carry exactly these versions?"
+    _kiln_assert_installed "$@"
+}
+
+# yum succeeds for a name that it does not know.
+_kiln_assert_installed() { # name[=version[@build]]…
+    local spec name version build installed
+    for spec in "$@"; do
+        _kiln_split "$spec"
+        installed=$(kiln_package_version "$name") || exit 1
+        [[ -n $installed ]] || kiln_die "$name is not installed" "the repositories do not have it under this name"
+        [[ -z $version ]] || kiln_matches "$installed" "$version" "$build" \
+            || kiln_die "$name is $installed, but the recipe asks for $version${build:+ built for $build}"
+    done
+}
+
+# kiln_install_held "name=version[@build] …": install exactly these versions, over a hold of an earlier run
+# too; hold them; record their names as the component's packages. Sets `names` to the names.
+kiln_install_held() {
+    local specs
+    read -ra specs <<<"${*//$'\n'/ }"
+    ((${#specs[@]})) || kiln_die "no packages were given to install"
+    names=("${specs[@]%%=*}")
+    kiln_unhold "${names[@]}"
+    kiln_install "${specs[@]}"
+    kiln_hold "${names[@]}"
+    kiln_record "packages+=${names[*]}"
+}
+
+# kiln_hold name…: an upgrade of half a GPU stack is an API mismatch at the next boot. A lock takes yum and
+# dnf a second a call: names are collected here, and kiln_lock_held locks them in one call.
+kiln_hold() {
+    local name version
+    if [[ $KILN_FAMILY == debian ]]; then
+        apt-mark hold "$@" >/dev/null || kiln_die "apt-mark cannot hold $*"
+    else
+        for name in "$@"; do
+            version=$(kiln_package_version "$name") || exit 1
+            [[ -n $version ]] || kiln_die "$name cannot be held: it is not installed"
+            printf '%s %s\n' "$name" "$version" >>"$KILN_DIR/to-lock" || kiln_die "$KILN_DIR/to-lock cannot be written"
+        done
+    fi
+    kiln_record "held+=$*"
+}
+
+# kiln_lock_held: after the last install. A package that a later component moved off its version stops the
+# bake.
+kiln_lock_held() {
+    local name version now held collected missing=()
+    [[ -s $KILN_DIR/to-lock ]] || return 0
+    if [[ ! -e ${KILN_ROOT:-}/etc/yum/pluginconf.d/versionlock.conf && ! -e ${KILN_ROOT:-}/etc/dnf/plugins/versionlock.conf ]]; then
+        case $KILN_PACKAGE_MANAGER in
+            yum) kiln_install yum-plugin-versionlock ;;
+            *) kiln_pm install 'dnf-command(versionlock)' || kiln_die "dnf has no versionlock plugin" ;;
+        esac
+    fi
+    held=$(kiln_held) || exit 1
+    collected=$(sort -u "$KILN_DIR/to-lock") || kiln_die "$KILN_DIR/to-lock cannot be read"
+    while read -r name version; do
+        now=$(kiln_package_version "$name") || exit 1
+        [[ $now == "$version" ]] || kiln_die "$name was $version when it was installed, now it is ${now:-removed}" \
+            "a component after it moved it"
+        [[ $'\n'$held$'\n' == *$'\n'"$name-$version"$'\n'* ]] || missing+=("$name")
+    done <<<"$collected"
+    ((${#missing[@]} == 0)) || "$KILN_PACKAGE_MANAGER" -q versionlock add "${missing[@]}" >/dev/null \
+        || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot hold ${missing[*]}"
+}
+
+# kiln_held: prints what is held: names on Debian, name-version-release elsewhere. The latter from the files
+# of yum 3 and dnf 4, which take a second to list it. yum writes 0:name-1.2-3.*, dnf name-0:1.2-3.*.
+kiln_held() {
+    local file files=()
+    if [[ $KILN_FAMILY == debian ]]; then
+        apt-mark showhold || kiln_die "apt-mark cannot list what is held"
+        return 0
+    fi
+    for file in "${KILN_ROOT:-}"/etc/{yum/pluginconf.d,dnf/plugins}/versionlock.list; do
+        [[ ! -e $file ]] || files+=("$file")
+    done
+    ((${#files[@]})) || return 0
+    sed -E 's/^[0-9]+://; s/-[0-9]+:/-/; s/\.\*$//' "${files[@]}" || kiln_die "${files[*]} cannot be read"
+}
+
+# kiln_unhold name…: a second run must be able to move what the first run held.
+kiln_unhold() {
+    local name held
+    held=$(kiln_held) || exit 1
+    for name in "$@"; do
+        if [[ $KILN_FAMILY == debian ]]; then
+            [[ $'\n'$held$'\n' != *$'\n'"$name"$'\n'* ]] || apt-mark unhold "$name" >/dev/null \
+                || kiln_die "apt-mark cannot take the hold off $name"
+        else
+            [[ $'\n'$held != *$'\n'"$name"-[0-9]* ]] || "$KILN_PACKAGE_MANAGER" -q versionlock delete "$name" >/dev/null \
+                || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot take the hold off $name"
+        fi
+    done
+}

@@ -1,0 +1,157 @@
+"""A vendor's host that serves another key than the facts name: the bake stops at that component.
+
+The lab's mirror signs with keys of its own. A script that is given the vendors' real fingerprints
+meets a mirror that serves, and signs with, another key.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import shlex
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import AL2, Guest, inventory, slim_checkout, users_environment
+
+from kiln import components
+from kiln.base.paths import KNOWLEDGE, PROVISIONERS
+from kiln.base.recipe import Recipe
+from kiln.components import environment
+from kiln.matrix.load import load_recipes
+from lab import mirror
+
+KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
+UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
+# The key in the facts, the component that checks it, on Amazon Linux 2 or on Ubuntu 22.04.
+CASES = [
+    ("nvidia-cuda-rpm", "nvidia-repo", "al2"),
+    ("nvidia-cuda-deb", "nvidia-repo", "ubuntu2204"),
+    ("nvidia-container-toolkit", "container-toolkit", "al2"),
+    ("nvidia-container-toolkit", "container-toolkit", "ubuntu2204"),
+    ("efa", "efa", "al2"),
+    ("cloudwatch-agent", "cloudwatch-agent", "ubuntu2204"),
+    ("fsx-lustre", "lustre-client", "ubuntu2204"),
+]
+# What a package manager trusts, and where it takes packages from.
+TRUST = """
+ls -la --time-style=+ /usr/share/keyrings /etc/apt/trusted.gpg.d /etc/apt/sources.list.d \
+    /etc/pki/rpm-gpg /etc/yum.repos.d 2>/dev/null
+rpm -qa 'gpg-pubkey*' 2>/dev/null
+sudo ls /root/.gnupg 2>/dev/null
+(dpkg-query -W 2>/dev/null || rpm -qa) | sort | sha256sum
+ls -d /opt/amazon/efa /opt/aws 2>/dev/null
+true
+"""
+
+
+@pytest.fixture
+def guest(
+    launch: Callable[..., Guest], client: Callable[[str], Any], request: pytest.FixtureRequest
+) -> Guest:
+    """A build instance with the upload on it and a kernel that will boot."""
+    distro = request.param
+    if distro == "al2":
+        made = launch()
+    else:
+        ami = client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
+        made = launch(ami, user="ubuntu")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for path in (PROVISIONERS / "lib", *PROVISIONERS.glob("*.sh")):
+            tar.add(path, path.name)
+    text = base64.b64encode(packed.getvalue()).decode()
+    done = made.run(
+        "sudo mkdir -p /var/tmp/kiln /etc/kiln && echo 5.15.0-1 | sudo tee /etc/kiln/kernel && "
+        f"echo {text} | base64 -d | sudo tar -xz --no-same-owner -C /var/tmp/kiln"
+    )
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def recipe_with(component: str, distro: str) -> Recipe:
+    """A row of that distribution, one with the component where there is one."""
+    rows = [row for row in load_recipes() if row.distro.id == distro]
+    return next((row for row in rows if component in row.components), rows[0])
+
+
+def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]) -> Any:
+    """Run a component's script as Packer does, with these fingerprints."""
+    chosen = components.get(component).for_recipe(recipe)
+    fingerprints = {name: keys[key] for name, key in chosen.keys.items()}
+    given = {
+        **environment.given(chosen),
+        **fingerprints,
+        "KILN_DIR": "/var/tmp/kiln",
+        "KILN_DISTRO": recipe.distro.id,
+        "KILN_FAMILY": recipe.distro.family,
+        "KILN_PACKAGE_MANAGER": recipe.distro.package_manager,
+    }
+    words = " ".join(shlex.quote(f"{name}={text}") for name, text in given.items())
+    return guest.run(f"sudo -n env {words} bash /var/tmp/kiln/{component}.sh")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "component", "guest"),
+    CASES,
+    indirect=["guest"],
+    ids=[f"{key} on {distro}" for key, _, distro in CASES],
+)
+def test_a_key_that_the_facts_do_not_name_is_refused_and_leaves_nothing(
+    vendor: str, component: str, guest: Guest, request: pytest.FixtureRequest
+) -> None:
+    recipe = recipe_with(component, request.node.callspec.params["guest"])
+    before = guest.run(TRUST).stdout
+    real = {name: entry["fingerprint"] for name, entry in KEYS.items()}
+    done = provision(guest, component, recipe, real)
+    assert done.returncode == 1, done.stderr
+    message = (
+        f"holds the wrong key: expected {real[vendor]}, got {mirror.key_fingerprints()[vendor]}"
+    )
+    assert message in done.stderr
+    assert f"kiln: {component}: ERROR: " in done.stderr
+    assert guest.run(TRUST).stdout == before
+    assert guest.run(f"test -e /etc/kiln/components/{component}.json").returncode == 1
+    # The key that is named is accepted: nothing else stopped the script.
+    accepted = provision(guest, component, recipe, mirror.key_fingerprints())
+    assert "holds the wrong key" not in accepted.stderr
+    assert guest.run(TRUST).stdout != before
+
+
+def test_every_key_of_the_facts_is_refused_somewhere() -> None:
+    assert {key for key, _, _ in CASES} == set(KEYS)
+
+
+def test_a_bake_stops_at_the_component_whose_key_is_refused(
+    lab: Any, ec2: Any, tmp_path: Path
+) -> None:
+    checkout = slim_checkout(tmp_path, "nvidia-repo")
+    target = checkout / "lab/target.py"
+    text = target.read_text()
+    lab_keys = '            "signing_keys": mirror.key_fingerprints(),\n'
+    assert lab_keys in text
+    # The vendors' fingerprints stay those of the facts.
+    target.write_text(text.replace(lab_keys, ""))
+    before = inventory(ec2)
+    done = subprocess.run(
+        [str(checkout / "invoke"), "build", "--distro", "al2", "--driver", "510.47.03"],
+        cwd=checkout,
+        env=users_environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    message = f"D42D0685.pub holds the wrong key: expected {KEYS['nvidia-cuda-rpm']['fingerprint']}"
+    assert f"kiln: nvidia-repo: ERROR: {message}" in done.stdout + done.stderr
+    (log,) = (tmp_path / "build" / AL2).glob("*/packer.log")
+    assert "provisioners/nvidia-repo.sh" in log.read_text()
+    assert "provisioners/nvidia-driver.sh" not in log.read_text()
+    assert inventory(ec2) == before

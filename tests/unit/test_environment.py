@@ -1,0 +1,248 @@
+"""A provisioner's header declares its environment; a component gives exactly that."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_provisioners import Machine
+
+from kiln import components
+from kiln.base.errors import KilnError
+from kiln.base.paths import PROVISIONERS
+from kiln.compat import engine
+from kiln.components import environment
+from kiln.matrix.load import load_recipes
+from kiln.packer import render, template_values
+
+SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
+PARTS = sorted((PROVISIONERS / "lib").glob("*.sh"))
+# Set by bash, or written for a user's shell (PATH) and for DKMS (MAKE).
+NOT_GIVEN = {"BASH_REMATCH", "BASH_COMMAND", "IFS", "PATH", "MAKE"}
+
+
+def read_variables(script: Path) -> set[str]:
+    """The upper-case variables that a script reads and does not set itself."""
+    code = re.sub(r"(^|\s)#.*$", "", script.read_text(), flags=re.MULTILINE)
+    used = set(re.findall(r"\$\{?[#!]?([A-Z][A-Z0-9_]+)", code))
+    for name in re.findall(r"kiln_download ([A-Z0-9_]+)", code):
+        used |= {f"{name}_URL", f"{name}_SHA256"}
+    return used - set(re.findall(r"\bexport ([A-Z][A-Z0-9_]+)=", code)) - NOT_GIVEN
+
+
+@pytest.fixture
+def script(tmp_path: Path):
+    def write(*header: str, below: str = "") -> Path:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.sh"
+        path.write_text("\n".join(["#!/usr/bin/env bash", *header, "true", below, ""]))
+        return path
+
+    return write
+
+
+# ------------------------------------------------------------------- the header
+
+
+def test_a_variable_is_declared_by_name_need_and_description(script):
+    path = script("# What it does.", "#@ env  CUDA_VERSION  required  release: 11.6.2")
+    assert environment.declared(path) == (
+        environment.Variable("CUDA_VERSION", True, "release: 11.6.2", 3),
+    )
+
+
+def test_a_download_declares_its_url_and_an_optional_hash(script):
+    path = script("#@ download EFA_KEY required key file")
+    assert [(v.name, v.required) for v in environment.declared(path)] == [
+        ("EFA_KEY_URL", True),
+        ("EFA_KEY_SHA256", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#@ env CUDA_VERSION must it",
+        "#@ env cuda required it",
+        "#@ file CUDA required it",
+        "#@ env CUDA_VERSION required",
+        "#@env CUDA_VERSION required it",
+    ],
+)
+def test_a_line_of_another_form_is_an_error_with_file_and_line(script, line):
+    path = script("# What it does.", line)
+    with pytest.raises(KilnError, match=f"{path}:3: not a declaration") as raised:
+        environment.declared(path)
+    assert raised.value.exit_code == 2
+
+
+def test_a_name_declared_twice_is_an_error(script):
+    path = script("#@ download X required it", "#@ env X_URL optional it")
+    with pytest.raises(KilnError, match=":3: X_URL is declared twice, first in line 2"):
+        environment.declared(path)
+
+
+def test_a_declaration_below_the_header_is_an_error(script):
+    with pytest.raises(KilnError, match="below the header"):
+        environment.declared(script(below="#@ env X required it"))
+
+
+# ------------------------------------------------------------------- before a launch
+
+
+@pytest.fixture
+def cuda() -> dict[str, str]:
+    return {"CUDA_VERSION": "11.6.2", "CUDA_SERIES": "11.6", "CUDA_PACKAGES": "cuda=11.6.2"}
+
+
+def test_what_the_script_declares_and_the_component_gives_is_no_finding(cuda):
+    assert environment.problems("cuda", cuda) == []
+
+
+def test_a_misspelt_variable_is_an_error_that_names_the_right_one(cuda):
+    cuda["CUDA_PAKAGES"] = cuda.pop("CUDA_PACKAGES")
+    given, missing = environment.problems("cuda", cuda)
+    assert "CUDA_PAKAGES, which the script does not declare" in given.message
+    assert "did you mean CUDA_PACKAGES?" in given.hint
+    assert (missing.level, missing.file) == ("error", "provisioners/cuda.sh")
+    line = (PROVISIONERS / "cuda.sh").read_text().splitlines()[missing.line - 1]
+    assert line.startswith("#@ env CUDA_PACKAGES")
+
+
+def test_a_required_variable_that_is_empty_is_an_error(cuda):
+    (finding,) = environment.problems("cuda", {**cuda, "CUDA_SERIES": ""})
+    assert "gives an empty CUDA_SERIES, which the script requires" in finding.message
+
+
+def test_a_component_may_not_give_a_common_variable(cuda):
+    (finding,) = environment.problems("cuda", {**cuda, "KILN_DIR": "/tmp"})
+    assert "KILN_DIR, which every script gets already" in finding.message
+
+
+@pytest.fixture
+def misspelt(monkeypatch):
+    """The component cuda gives CUDA_PAKAGES."""
+    good = components.get("cuda")
+
+    def misspell(recipe):
+        variables = good.environment(recipe)
+        return {name.replace("PACKAGES", "PAKAGES"): text for name, text in variables.items()}
+
+    real = components.get
+    monkeypatch.setattr(
+        components,
+        "get",
+        lambda name: replace(good, environment=misspell) if name == "cuda" else real(name),
+    )
+
+
+def test_render_refuses_a_component_whose_script_declares_other_variables(misspelt):
+    with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:1: .*CUDA_PAKAGES") as raised:
+        render.render(next(recipe for recipe in load_recipes() if recipe.cuda))
+    assert raised.value.exit_code == 2
+
+
+def test_check_finds_it_too_at_the_scripts_line(misspelt):
+    recipe = next(recipe for recipe in load_recipes() if recipe.cuda)
+    found = [finding for finding in engine.check(recipe) if finding.rule == environment.RULE]
+    assert {finding.file for finding in found} == {"provisioners/cuda.sh"}
+    assert {finding.row for finding in found} == {recipe.name}
+
+
+@pytest.mark.parametrize("recipe", load_recipes(), ids=lambda recipe: recipe.name)
+def test_each_row_gives_its_scripts_what_they_declare(recipe):
+    for name in recipe.components:
+        given = environment.given(components.get(name).for_recipe(recipe))
+        assert environment.problems(name, given) == []
+
+
+def test_the_build_gives_every_script_the_common_variables():
+    (recipe, *_) = load_recipes()
+    given = {line.split("=")[0].strip('"') for line in template_values._environment(recipe)}
+    required = {variable.name for variable in environment.common() if variable.required}
+    # A script sets its own name.
+    assert required - {"KILN_COMPONENT"} <= given
+
+
+# ------------------------------------------------------------------- scripts and headers
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_reads_what_it_declares_and_nothing_else(path):
+    declared = {variable.name for variable in environment.declared(path)}
+    common = {variable.name for variable in environment.common()}
+    assert read_variables(path) - declared - common == set(), "not declared"
+    assert declared - read_variables(path) == set(), "declared and not read"
+
+
+def test_the_library_reads_the_common_variables_and_nothing_else():
+    common = {variable.name for variable in environment.common()}
+    used = {name for part in PARTS for name in read_variables(part)}
+    assert used - common == set(), "not declared"
+    readers = used | {name for path in SCRIPTS for name in read_variables(path)}
+    assert common - readers == set(), "declared and not read"
+
+
+# ------------------------------------------------------------------- at bake time
+
+
+def run(machine: Machine, path: Path, **given: str) -> subprocess.CompletedProcess[str]:
+    """A script with that environment; one that goes on past its header prints `body`."""
+    text = path.read_text().partition("\nsource ")[0]
+    copy = machine.root / path.name
+    copy.write_text(f'{text}\nsource "$KILN_DIR/lib/kiln.sh"\necho "body ${{MIG_CONFIG-unset}}"\n')
+    return subprocess.run(
+        [machine.interpreter, str(copy)],
+        env={**machine.environment, **given},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_script_stops_with_one_message_when_required_variables_are_missing(machine):
+    done = run(machine, PROVISIONERS / "cuda.sh", CUDA_VERSION="11.6.2", CUDA_SERIES="")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "kiln: cuda: ERROR: missing or empty in the environment: CUDA_SERIES CUDA_PACKAGES",
+        "kiln: cuda:   the script's header requires it; the component must give it",
+    ]
+
+
+def test_an_optional_variable_that_is_missing_is_empty(machine):
+    done = run(machine, PROVISIONERS / "gpu-mig.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "body \n", "")
+
+
+def test_a_common_variable_that_is_missing_is_named(machine):
+    machine.environment.pop("KILN_FAMILY")
+    done = run(machine, PROVISIONERS / "tuning.sh")
+    assert done.returncode == 1
+    assert "kiln: tuning: ERROR: missing or empty in the environment: KILN_FAMILY" in done.stderr
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_bash_reads_the_same_header_as_the_pipeline(machine, path):
+    if path.stem == "hygiene":
+        pytest.skip("runs without the library")
+    required = [v.name for v in environment.declared(path) if v.required]
+    given = dict.fromkeys(required, "x")
+    assert run(machine, path, **given).returncode == 0
+    for name in required:
+        done = run(machine, path, **{**given, name: ""})
+        assert f"missing or empty in the environment: {name}\n" in done.stderr
+
+
+def test_check_finds_a_component_that_the_recipes_archive_does_not_have():
+    row = next(recipe for recipe in load_recipes() if recipe.driver_source == "distro")
+    recipe = replace(row, components=(*row.components, "nvidia-imex"))
+    (finding,) = [found for found in engine.check(recipe) if found.level == "error"]
+    assert "no package of nvidia-imex" in finding.message
+    assert (finding.file, finding.line) == (recipe.row.file, recipe.row.line)

@@ -1,0 +1,470 @@
+"""bash ignores `set -e` inside $(…), if, || and <(…): no provisioner may go on after a failure.
+
+Two proofs. Every function of provisioners/lib is called where `set -e` is off, with each external
+command that it runs failing in turn: the script must stop. And every place that calls a function
+is read: a status that nobody looks at is an error here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from test_provisioners import Machine, plant, serve, signed_files
+
+from kiln.base.paths import PROVISIONERS
+
+LIBRARY = sorted((PROVISIONERS / "lib").glob("*.sh"))
+SHELLS = [*LIBRARY, *sorted(PROVISIONERS.glob("*.sh"))]
+_DEFINED = re.compile(r"^ *(\w+)\(\) [{(]", re.MULTILINE)
+FUNCTIONS = {name for path in SHELLS for name in _DEFINED.findall(path.read_text())}
+PUBLIC = {
+    name
+    for path in LIBRARY
+    for name in _DEFINED.findall(path.read_text())
+    if name.startswith("kiln_")
+}
+
+# Their status is an answer, or a failure that the caller names: each call must look at it.
+ANSWERS = {
+    "kiln_in_container",
+    "kiln_version_lt",
+    "kiln_matches",
+    "kiln_unit_exists",
+    "kiln_pm",
+    "_kiln_check_key",
+    "_kiln_check_signature",
+    "_kiln_write_keyring",
+    "build",
+    "lay_out",
+}
+# These run no external command, so nothing in them can fail.
+NOTHING_TO_FAIL = {"kiln_say", "kiln_die", "kiln_matches", "kiln_version_lt", "kiln_record"}
+
+
+# ------------------------------------------------------------------- every step failing
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function called as its callers call it; what it needs; which failures do no harm."""
+
+    code: str
+    family: str = "debian"
+    ready: Callable[[Machine], None] = lambda machine: None
+    prints: str | None = None  # a call in $(…) prints this
+    given: dict[str, str] = field(default_factory=dict)
+    # command → why its failure may be ignored
+    harmless: dict[str, str] = field(default_factory=dict)
+
+
+def apt(machine: Machine) -> None:
+    """libnccl2 2.28.9 can be had, and is installed once apt-get has run."""
+    machine.command("apt-get", 'touch "${0%/*}/installed"')
+    machine.command("apt-cache", "echo ' libnccl2 | 2.28.9-1+cuda13.0 | x'")
+    machine.command("apt-mark", "[[ $1 != showhold ]] || echo libnccl2")
+    machine.command(
+        "dpkg-query", '[[ -e "${0%/*}/installed" ]] || exit 1; echo "ii 2.28.9-1+cuda13.0"'
+    )
+    machine.command("sleep", "")
+
+
+def dnf(machine: Machine) -> None:
+    machine.command("dnf", '[[ $* != *install* ]] || touch "${0%/*}/installed"')
+    machine.command(
+        "rpm",
+        '[[ $1 != -q || -e "${0%/*}/installed" ]] || { echo "package is not installed"; exit 1; }\n'
+        "[[ $1 != -q ]] || echo 2.28.9-1",
+    )
+    machine.command("sleep", "")
+    plant(
+        machine.root / "image/etc/dnf/plugins",
+        {"versionlock.conf": "", "versionlock.list": "libnccl-0:2.28.8-1.*\n"},
+    )
+
+
+def dnf_installed(machine: Machine) -> None:
+    dnf(machine)
+    plant(machine.bin, {"installed": ""})
+
+
+def dnf_without_the_plugin(machine: Machine) -> None:
+    dnf_installed(machine)
+    shutil.rmtree(machine.root / "image/etc/dnf")
+
+
+def systemd(machine: Machine) -> None:
+    machine.command("systemctl", "echo systemd 252; echo x.service enabled")
+    plant(machine.kiln, {"runtime/opt/x": "#!/bin/sh\n", "files/etc/x": "x"})
+
+
+def download(machine: Machine) -> None:
+    serve(machine, "the file")
+    plant(machine.kiln, {"downloads/sample/y.run": "the file"})
+
+
+def archive(machine: Machine) -> None:
+    plant(machine.root, {"content/x": "x"})
+    subprocess.run(
+        ["tar", "-cf", str(machine.root / "a.tar"), "-C", str(machine.root), "content"], check=True
+    )
+
+
+def kernel(machine: Machine) -> None:
+    machine.command("uname", "echo 5.10")
+    machine.command("systemd-detect-virt", "exit 1")
+    config = 'CONFIG_CC_VERSION_TEXT="gcc10-gcc (GCC) 10.5.0"\n'
+    names = ("boot/vmlinuz-5.10", "boot/vmlinuz-5.4", "lib/modules/5.10/build/Makefile")
+    plant(machine.root / "image", {"boot/config-5.10": config, **dict.fromkeys(names, "")})
+    plant(machine.root / "image", {"boot/config-5.4": 'CONFIG_CC_VERSION_TEXT="gcc (GCC)"\n'})
+    # The machine that runs this test may have one.
+    machine.command("grubby", "exit 1")
+
+
+NCCL = "2.28.9-1+cuda13.0"
+GRUBBY = {"grubby": "the newest kernel is taken where there is no boot loader"}
+CLEANING = {"rm": "a temporary folder that stays does not change the image"}
+CALLS = {
+    "kiln_pm": Call("kiln_pm update || exit 1", ready=apt),
+    "kiln_refresh": Call("kiln_refresh", ready=apt),
+    "kiln_package_version deb": Call(
+        "kiln_package_version x",
+        ready=lambda m: m.command("dpkg-query", f"echo ii {NCCL}"),
+        prints=NCCL,
+    ),
+    "kiln_package_version rpm": Call(
+        "kiln_package_version x", "al", lambda m: m.command("rpm", "echo 1-1; echo 2-1"), "2-1"
+    ),
+    "kiln_install deb": Call("kiln_install libnccl2=2.28.9@cuda13.0", ready=apt),
+    "kiln_install rpm": Call("kiln_install libnccl=2.28.9", "al", dnf),
+    "kiln_install_held deb": Call("kiln_install_held libnccl2=2.28.9", ready=apt),
+    "kiln_install_held rpm": Call("kiln_install_held libnccl=2.28.9", "al", dnf),
+    "kiln_hold deb": Call("kiln_hold libnccl2", ready=apt),
+    "kiln_hold rpm": Call("kiln_hold libnccl", "al", dnf_installed),
+    "kiln_held deb": Call("kiln_held", ready=apt, prints="libnccl2"),
+    "kiln_held rpm": Call("kiln_held", "al", dnf, "libnccl-2.28.8-1"),
+    "kiln_unhold deb": Call("kiln_unhold libnccl2", ready=apt),
+    "kiln_unhold rpm": Call("kiln_unhold libnccl", "al", dnf),
+    "kiln_lock_held": Call("kiln_hold libnccl; kiln_lock_held", "al", dnf_installed),
+    "kiln_lock_held without the plugin": Call(
+        "kiln_hold libnccl; kiln_lock_held", "al", dnf_without_the_plugin
+    ),
+    "kiln_refresh rpm": Call("kiln_refresh", "al"),
+    "kiln_download": Call(
+        "kiln_download X", ready=download, prints="x.run", given={"X_URL": "https://vendor/x.run"}
+    ),
+    "kiln_download again": Call(
+        "kiln_download X",
+        ready=download,
+        prints="y.run",
+        given={"X_URL": "https://vendor/y.run", "X_SHA256": "HASH"},
+    ),
+    "kiln_unpack": Call(
+        'kiln_unpack "$ROOT/a.tar" --strip-components=1', ready=archive, prints="sample."
+    ),
+    "kiln_check_key": Call('kiln_check_key "$KEY" "$FPR"', harmless=CLEANING),
+    "kiln_check_signature": Call(
+        'kiln_check_signature "$FILE" "$SIGNATURE" "$KEY" "$FPR"', harmless=CLEANING
+    ),
+    "kiln_repo_key deb": Call(
+        'kiln_repo_key "$KEY" "$FPR" v', prints="/usr/share/keyrings/v.gpg", harmless=CLEANING
+    ),
+    "kiln_repo_key deb, a binary key": Call(
+        'kiln_repo_key "$BINARY" "$FPR" v', prints="/usr/share/keyrings/v.gpg", harmless=CLEANING
+    ),
+    "kiln_repo_key rpm": Call(
+        'kiln_repo_key "$KEY" "$FPR" v',
+        "al",
+        lambda m: m.command("rpm", ""),
+        "file:///etc/pki/rpm-gpg/RPM-GPG-KEY-v",
+        harmless=CLEANING,
+    ),
+    "kiln_find_kernel": Call("kiln_find_kernel", ready=kernel, prints="5.10", harmless=GRUBBY),
+    "kiln_boot_kernel": Call("kiln_boot_kernel", ready=kernel, prints="5.10", harmless=GRUBBY),
+    "kiln_assert_kernel": Call(
+        "kiln_assert_kernel",
+        ready=kernel,
+        prints="5.10",
+        harmless={**GRUBBY, "systemd-detect-virt": "it says: not in a container"},
+    ),
+    "kiln_in_container": Call(
+        "kiln_in_container || exit 1", ready=lambda m: m.command("systemd-detect-virt", "")
+    ),
+    "kiln_compiler": Call("kiln_compiler 5.10", ready=kernel, prints="gcc10-gcc"),
+    "kiln_dkms_compiler": Call("kiln_dkms_compiler 5.10 nvidia", ready=kernel),
+    "kiln_dkms_compiler gcc": Call("kiln_dkms_compiler 5.4 nvidia", ready=kernel),
+    "kiln_systemd_version": Call("kiln_systemd_version", ready=systemd, prints="252"),
+    "kiln_unit_exists": Call("kiln_unit_exists x.service || exit 0", ready=systemd),
+    "kiln_install_runtime": Call("kiln_install_runtime opt/x", ready=systemd),
+    "kiln_install_files": Call("kiln_install_files etc/x", ready=systemd),
+    "kiln_enable": Call("kiln_enable x.service", ready=systemd),
+    "kiln_env": Call('kiln_env "$KILN_DIR/lib/kiln.sh"'),
+    "the record": Call("kiln_record version=1"),
+}
+
+
+class Failing:
+    """A machine on which the command of that name fails from its nth call on."""
+
+    def __init__(self, root: Path, call: Call, signed: dict[str, str]) -> None:
+        self.machine, self.call = Machine(root, call.family), call
+        call.ready(self.machine)
+        self.shims, self.counts = root / "shims", root / "counts"
+        self.shims.mkdir()
+        given = {name: text.replace("HASH", HASH) for name, text in call.given.items()}
+        paths = {name.upper(): signed[name] for name in ("file", "signature", "key", "binary")}
+        self.machine.environment |= {
+            **given, **paths, "FPR": signed["fingerprint"], "ROOT": str(root),
+        }  # fmt: skip
+        path = self.machine.environment["PATH"]
+        # Any word of the library that is a program.
+        for name in COMMANDS - BUILTINS:
+            if real := shutil.which(name, path=path):
+                shim = self.shims / name
+                count = f"{self.counts}/{name}"
+                shim.write_text(
+                    f"#!/bin/sh\nn=0\n[ ! -e {count} ] || read n <{count}\n"
+                    f"n=$((n + 1))\necho $n >{count}\n"
+                    f'[ "$FAIL" != {name} ] || [ $n -lt "$FROM" ] || exit 97\nexec {real} "$@"\n'
+                )
+                shim.chmod(0o755)
+
+    def run(self, fail: str = "", nth: int = 0) -> subprocess.CompletedProcess[str]:
+        for left in ("kiln", "image", "etc-kiln", "bin", "counts"):
+            shutil.rmtree(self.machine.root / left, ignore_errors=True)
+        fresh = Machine(self.machine.root, self.call.family)
+        self.call.ready(fresh)
+        self.counts.mkdir()
+        call = self.call.code
+        if self.call.prints is None:
+            # Where set -e is off, and a status that is not 0 is not noticed.
+            body = f"{{ {call}; }} || true"
+        else:
+            body = f'if x=$({call}); then printf "%s\\n" "$x"; else exit 1; fi'
+        body = f'PATH={self.shims}:$PATH\nhash -r\n{body}\necho "went on"'
+        return self.machine.bash(body, FAIL=fail, FROM=str(nth))
+
+
+# Programs by these names are never run: bash has them built in.
+BUILTINS = {
+    "printf",
+    "read",
+    "test",
+    "true",
+    "false",
+    "exit",
+    "command",
+    "local",
+    "pwd",
+    "sh",
+    "bash",
+}
+# sha256 of "the file"
+HASH = "994659de87f727ddcde75df44314f31d7f367b3bff347e852f390530f29720c7"
+COMMANDS = set(re.findall(r"[a-z][a-z0-9_-]+", "".join(path.read_text() for path in LIBRARY)))
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return signed_files(tmp_path_factory.mktemp("gnupg"))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_function_of_the_library_stops_the_script_when_a_command_in_it_fails(
+    tmp_path: Path, signed: dict[str, str], name: str
+) -> None:
+    call = CALLS[name]
+    failing = Failing(tmp_path, call, signed)
+    done = failing.run()
+    assert done.returncode == 0, done.stderr
+    if call.prints is not None:
+        assert call.prints in done.stdout.splitlines()[0]
+    assert done.stdout.splitlines()[-1] == "went on"
+    ran = {path.name: int(path.read_text()) for path in failing.counts.iterdir()}
+    assert ran or name in ("kiln_refresh rpm", "kiln_env")
+    swallowed = []
+    for command, times in ran.items():
+        for nth in range(1, times + 1):
+            done = failing.run(command, nth)
+            if done.returncode == 0 and command not in call.harmless:
+                swallowed.append(f"{command}, call {nth} of {times}")
+            elif command not in call.harmless:
+                assert "kiln: sample: ERROR: " in done.stderr, (command, nth, done.stderr)
+    assert swallowed == []
+
+
+def test_every_function_of_the_library_is_called_with_a_failing_step():
+    called = {word for call in CALLS.values() for word in re.findall(r"kiln_\w+", call.code)}
+    assert PUBLIC - called == NOTHING_TO_FAIL - called
+    assert NOTHING_TO_FAIL <= PUBLIC
+
+
+def test_a_script_that_went_on_after_an_error_fails_all_the_same(tmp_path: Path):
+    done = Machine(tmp_path).bash('x=$(kiln_die "it broke") || true; echo "went on $x"')
+    assert (done.returncode, done.stdout) == (1, "went on \n")
+    assert (
+        done.stderr.splitlines()[-1]
+        == "kiln: sample: ERROR: the script went on after the error above"
+    )
+
+
+def test_a_command_that_fails_without_a_message_is_named(tmp_path: Path):
+    done = Machine(tmp_path).bash("echo a | grep b >/dev/null")
+    assert done.returncode == 1
+    assert "kiln: sample: ERROR: a command failed with status 1: grep b" in done.stderr
+
+
+# ------------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize("family", ["debian", "al"])
+def test_a_refused_key_stops_the_script_before_anything_is_installed(
+    tmp_path: Path, signed: dict[str, str], family: str
+):
+    machine = Machine(tmp_path, family)
+    machine.command("rpm", 'echo "$@" >>"$0.log"')
+    # As nvidia-repo.sh, container-toolkit.sh and lustre-client.sh call it.
+    done = machine.bash(
+        f"signed_by=$(kiln_repo_key '{signed['other']}' {signed['fingerprint']} vendor) || exit 1\n"
+        'echo "installing with $signed_by"'
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ERROR: other holds the wrong key: expected " + signed["fingerprint"] in done.stderr
+    assert not (machine.root / "image").exists()
+    assert not (machine.bin / "rpm.log").exists()
+
+
+def test_a_keyring_that_cannot_be_written_whole_is_not_left_in_part(
+    tmp_path: Path, signed: dict[str, str]
+):
+    machine = Machine(tmp_path)
+    real = shutil.which("gpg")
+    machine.command("gpg", f'{real} "$@" || exit; [[ $* != *--dearmor* ]]')
+    done = machine.bash(f"kiln_repo_key '{signed['key']}' {signed['fingerprint']} vendor")
+    assert done.returncode == 1
+    assert "ERROR: /usr/share/keyrings/vendor.gpg cannot be written" in done.stderr
+    assert [path for path in (machine.root / "image").rglob("*") if path.is_file()] == []
+
+
+# ------------------------------------------------------------------- every place that calls
+
+
+def logical_lines(text: str) -> list[tuple[int, str]]:
+    """Line number and text: heredocs, comments and single-quoted text taken out, lines that go
+    on in the next joined."""
+    text = re.sub(
+        r"<<'?(\w+)'?\n.*?\n\1\n", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL
+    )
+    text = re.sub(r"(^|\s)#[^\n]*", r"\1", text)
+    # Not across an escaped or double-quoted apostrophe.
+    text = re.sub(r"(?<![\w\\\"])'[^']*'", lambda m: "''" + "\n" * m[0].count("\n"), text)
+    joined: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.strip()
+        goes_on = joined and re.search(r"(\\|\|\||&&|\|)$", joined[-1][1])
+        if words and (goes_on or re.match(r"(\|\||&&|\|)", words)) and joined:
+            joined[-1] = (joined[-1][0], joined[-1][1].rstrip("\\").rstrip() + " " + words)
+        else:
+            joined.append((number, words))
+    return [(number, line) for number, line in joined if line]
+
+
+_CALL = "|".join(sorted(FUNCTIONS, key=len, reverse=True))
+_HEAD = r"(?:^|[;{(!]|&&|\|\||\bif|\belif|\bwhile|\buntil|\bthen|\belse|\bdo)\s*"
+
+
+def unchecked(text: str) -> list[tuple[int, str]]:
+    """The places in a shell text where a function's failure would not be noticed."""
+    lines = logical_lines(text)
+    wrong = []
+    function = ""
+    for index, (number, line) in enumerate(lines):
+        if opened := re.match(r"(\w+)\(\) [{(]", line):
+            function = opened[1]
+        inside = re.sub(r"^\w+\(\) [{(] ?", "", line)
+        if re.search(r"[<>]\((?!printf )", inside):
+            wrong.append((number, "process substitution hides the command's status"))
+        wrong += [
+            (number, f"$({name}): its status is not looked at")
+            for name in re.findall(rf"\$\((?:cd [^&]*&& )?({_CALL})\b", inside)
+            if not re.match(rf"(if )?\w+=\$\({name}\b[^)]*\)( \|\| |; then)", inside)
+        ]
+        for found in re.finditer(rf"{_HEAD}({_CALL})(?=[\s;)]|$)(?!\(\))", inside):
+            name, before, after = found[1], inside[: found.start(1)], inside[found.end() :]
+            if before.endswith("$("):
+                continue
+            condition = re.match(r"(if|elif|while|until) ", inside) and "; then" not in before
+            asked = condition or before.rstrip().endswith("!") or re.search(r"\|\||&&", after)
+            last = re.search(r"(\|\||&&)\s*$", before)
+            if name in ANSWERS and not asked and not _is_result(lines, index, function):
+                wrong.append((number, f"{name}: its status is not looked at"))
+            if name not in ANSWERS and asked and not last:
+                wrong.append((number, f"{name} stops the script itself: nothing to ask"))
+    return wrong
+
+
+def _is_result(lines: list[tuple[int, str]], index: int, function: str) -> bool:
+    """Is the call the last of a branch of an `if` that is followed by ||, or of a function whose
+    own status is looked at?"""
+    following = itertools.islice((line for _, line in lines), index + 1, None)
+    first = next(following, "")
+    if function in ANSWERS and first in ("}", ")"):
+        return True
+    depth = 0
+    for line in itertools.chain([first], following):
+        depth += line.startswith("if ")
+        if line.startswith("fi"):
+            if depth == 0:
+                return "||" in line
+            depth -= 1
+        elif depth == 0 and not re.match(r"(else|elif|kiln_)", line):
+            return False
+    return False
+
+
+@pytest.mark.parametrize("path", SHELLS, ids=lambda path: path.stem)
+def test_every_call_of_a_function_is_one_whose_failure_is_noticed(path: Path):
+    assert unchecked(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "key=$(kiln_download X)",
+        "local key=$(kiln_download X) || exit 1",
+        '[[ $(kiln_package_version x) == 1 ]] || kiln_die "no"',
+        'kiln_record "kernel=$(kiln_boot_kernel)"',
+        "while read -r name; do :; done < <(kiln_held)",
+        "mapfile -t names < <(sort x)",
+        "kiln_pm update",
+        "if x; then\nkiln_pm update\nfi",
+        "kiln_unit_exists x; kiln_enable x",
+        "if kiln_install x; then\n:\nfi",
+        "kiln_install x || true",
+        "! kiln_install x",
+    ],
+)
+def test_a_call_whose_failure_would_be_lost_is_found(code: str):
+    assert unchecked(code + "\n") != []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "key=$(kiln_download X) || exit 1",
+        'kiln_pm update ||\n    kiln_die "no"',
+        'if x; then\nkiln_pm a\nelse\nkiln_pm b\nfi || kiln_die "no"',
+        "! kiln_unit_exists x || kiln_enable x",
+        "kiln_install x",
+        "# key=$(kiln_download X)",
+        'diff <(printf "%s" "$a") x',
+    ],
+)
+def test_a_call_that_is_checked_is_not_a_finding(code: str):
+    assert unchecked(code + "\n") == []

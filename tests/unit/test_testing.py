@@ -1,0 +1,99 @@
+"""`./invoke test`: what it leaves out, and what it says about tests that did not run."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devel import skips, testing
+from devel.skips import Skip
+from kiln.base.paths import ROOT
+
+SKIPPING = """
+import pytest
+
+@pytest.mark.skipif(True, reason="groups take root")
+def test_a(): pass
+
+def test_b(): pytest.skip("no Python 3.7 on this machine")
+
+def test_c(): pass
+"""
+
+
+def test_every_skipped_test_is_listed_with_what_lifts_it(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(SKIPPING)
+    report = tmp_path / "report.xml"
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "test_x.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+    )
+    assert skips.as_text(skips.read([report])).splitlines() == [
+        "2 tests were skipped. To run them:",
+        "  root: sudo ./invoke test",
+        "    test_x.py::test_a: groups take root",
+        "  that Python version: pyenv install 3.x",
+        "    test_x.py::test_b: no Python 3.7 on this machine",
+    ]
+
+
+def test_nothing_is_listed_when_nothing_was_skipped(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").write_text("<testsuites><testcase name='a'/></testsuites>")
+    reports = [tmp_path / "report.xml", tmp_path / "never-written.xml"]
+    assert skips.as_text(skips.read(reports)) == ""
+
+
+def reasons(path: Path) -> list[str]:
+    """The reasons of a test file's skips, `{}` for each part that is only known in a run."""
+    texts = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "skipif":
+                texts += [word.value for word in node.keywords if word.arg == "reason"]
+            elif node.func.attr == "skip" and node.args:
+                texts.append(node.args[0])
+    return [
+        "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in text.values)
+        if isinstance(text, ast.JoinedStr)
+        else text.value
+        for text in texts
+        if isinstance(text, ast.JoinedStr | ast.Constant)
+    ]
+
+
+TEST_FILES = sorted([*(ROOT / "tests/unit").glob("*.py"), *(ROOT / "tests/lab").glob("*.py")])
+
+
+def test_what_lifts_it_is_known_for_every_skip() -> None:
+    found = {reason: path.name for path in TEST_FILES for reason in reasons(path)}
+    assert len(found) > 10
+    unknown = {
+        reason: file
+        for reason, file in found.items()
+        if Skip("test", reason.replace("no Python {}", "no Python 3.7")).lifted_by == skips.UNKNOWN
+    }
+    assert unknown == {}
+
+
+def test_the_slow_files_are_there() -> None:
+    assert [name for name in testing.SLOW if not (ROOT / "tests/unit" / name).is_file()] == []
+
+
+def test_quick_runs_the_unit_tests_without_the_slow_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[list[str]] = []
+    monkeypatch.setattr(testing, "_side_by_side", lambda commands: [])
+    monkeypatch.setattr(testing, "_pytest", lambda report, arguments: runs.append(arguments) or 1)
+    assert testing.quick(only="matrix") == 1
+    (arguments,) = runs
+    assert arguments[0] == "tests/unit"
+    assert {f"--ignore=tests/unit/{name}" for name in testing.SLOW} < set(arguments)
+    assert arguments[-2:] == ["-k", "matrix"]
+    assert "left out by --quick: tests/lab" in capsys.readouterr().err
