@@ -1,4 +1,4 @@
-"""Tasks for the people who work on AMI Kiln: test, lint, bench."""
+"""Tasks for the people who work on AMI Kiln: test, lint, bench, generate."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def lint(c: Context, no_install: bool = False) -> int:
     return testing.lint(install=not no_install)
 
 
+@task(help={"check": "write nothing; fail if what is committed is stale"})
+def generate(c: Context, check: bool = False) -> int:
+    """Write everything generated that is committed: schemas, policy, catalogues, packer/."""
+    from devel import generate as generating
+
+    return generating.generate(check_only=check)
+
+
 @task(help={"what": "pipeline, xid or mig: --what mig", **JSON})
 def bench(c: Context, what: str = "pipeline", json: bool = False) -> int:
     """Speed, as ratios taken in one run: ./invoke bench, ./invoke bench --what xid"""
     from devel import bench as benches
 
     return benches.run(what, as_json=json)
-
-
-@task(help={"check": "write nothing; fail if what is committed is stale"})
-def generate(c: Context, check: bool = False) -> int:
-    """Write everything generated that is committed: schemas, policy, catalogues, packer/."""
-    from devel import generate as generators
-
-    return generators.generate(check_only=check)

@@ -194,7 +194,7 @@ def _run(name: str, command: list[str]) -> Finished:
 
 
 def _generated() -> Finished:
-    """Do the committed files that are generated match what they are made from?"""
+    """Is what is generated and committed what it is made from says today?"""
     started = time.monotonic()
     stale = generate.stale()
     return Finished("generated files", not stale, time.monotonic() - started, "\n".join(stale))

@@ -80,10 +80,15 @@ def as_text(answer: dict[str, Any], width: int | None = None) -> str:
     lines = [f"{finding.text(width) if width else finding}\n" for finding in findings]
     subject = f"{answer['amis']} AMIs" if "amis" in answer else "this combination"
     verdict = "cannot work" if count else "valid"
-    lines.append(f"{subject}: {verdict} ({count} errors, {len(findings) - count} warnings)")
+    counts = f"{_counted(count, 'error')}, {_counted(len(findings) - count, 'warning')}"
+    lines.append(f"{subject}: {verdict} ({counts})")
     if answer["instance_types"] and "amis" not in answer:
         lines.append(f"serves: {', '.join(answer['instance_types'])}")
     return "\n".join(lines)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _places(entry: dict[str, Any]) -> dict[str, Any]:

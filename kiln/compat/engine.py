@@ -65,8 +65,8 @@ def check(
     ]
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
     findings += trust.findings(recipe)
-    # Components can be filled in only for a combination that the rules accept.
     if not errors(findings):
+        # Components can be filled in only for a combination that the rules accept.
         findings += _environment(recipe)
     return [replace(finding, rows=(recipe.name,)) for finding in dict.fromkeys(findings)]
 
@@ -81,7 +81,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
             step = components.get(name).for_recipe(recipe)
         except KilnError as error:
             finding = Finding("error", environment.RULE, error.message, error.hint)
-            findings.append(finding.at(recipe.row.place_of()))
+            findings.append(finding.at(recipe.row.place))
             continue
         findings += environment.problems(name, environment.given(step))
     return findings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kiln import facts
-from kiln.base import versions
 from kiln.base.recipe import Recipe
 from kiln.components.component import Component, Download, download, needed
 
@@ -11,8 +10,8 @@ from kiln.components.component import Component, Download, download, needed
 def environment(recipe: Recipe) -> dict[str, str]:
     """The installer's version, and whether its own aws-ofi-nccl gives way to one from source."""
     installer = needed(recipe.efa, "efa", recipe)
-    bundled_from = facts.table("efa")["bundles_plugin_from"][recipe.arch]
-    twice = recipe.ofi_nccl is not None and versions.at_least(installer, bundled_from)
+    bundled = facts.bundles_plugin(installer, recipe.arch, recipe.distro.id)
+    twice = recipe.ofi_nccl is not None and bundled
     return {"EFA_INSTALLER_VERSION": installer, "EFA_SKIP_PLUGIN": "yes" if twice else ""}
 
 

@@ -15,6 +15,7 @@ from kiln.facts.distributions import relatives as relatives
 from kiln.facts.drivers import Branch as Branch
 from kiln.facts.drivers import branch as branch
 from kiln.facts.drivers import branches as branches
+from kiln.facts.drivers import driver_cuda as driver_cuda
 from kiln.facts.drivers import nvlsm_versions as nvlsm_versions
 from kiln.facts.drivers import supported_branches as supported_branches
 from kiln.facts.instance_types import InstanceType as InstanceType
@@ -23,13 +24,12 @@ from kiln.facts.instance_types import instances as instances
 from kiln.facts.instance_types import nvswitches as nvswitches
 from kiln.facts.libraries import bundles_plugin as bundles_plugin
 from kiln.facts.libraries import cuda_release as cuda_release
-from kiln.facts.libraries import driver_cuda as driver_cuda
 from kiln.facts.libraries import efa_plugin as efa_plugin
 from kiln.facts.libraries import first_with_plugin as first_with_plugin
-from kiln.facts.packages import Packages as Packages
-from kiln.facts.packages import fill as fill
-from kiln.facts.packages import first_match as first_match
-from kiln.facts.packages import packages as packages
+from kiln.facts.package_names import Packages as Packages
+from kiln.facts.package_names import fill as fill
+from kiln.facts.package_names import first_match as first_match
+from kiln.facts.package_names import packages as packages
 from kiln.facts.tables import confirmed as confirmed
 from kiln.facts.tables import full_source as full_source
 from kiln.facts.tables import last_day as last_day

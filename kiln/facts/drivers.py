@@ -1,5 +1,5 @@
-"""NVIDIA's driver branches, their releases, and the packages named after them
-(`knowledge/drivers.yaml`)."""
+"""NVIDIA's driver branches, their releases and the CUDA they run
+(`knowledge/drivers.yaml`, `cuda.yaml`)."""
 
 from __future__ import annotations
 
@@ -67,6 +67,18 @@ def supported_branches(today: date) -> list[Branch]:
     return [
         one for one in branches().values() if one.kind in {"LTS", "PB"} and not one.ended(today)
     ]
+
+
+def driver_cuda(driver: str) -> str:
+    """The newest CUDA major that a driver's branch runs: 580.178.04 → 13; the oldest known major
+    for a driver from before them all."""
+    floors: dict[str, str] = table("cuda")["floors"]
+    majors = sorted(floors, key=versions.key)
+    branch_name = versions.major(driver)
+    runs = [
+        major for major in majors if versions.at_least(branch_name, versions.major(floors[major]))
+    ]
+    return runs[-1] if runs else majors[0]
 
 
 def nvlsm_versions() -> list[str]:

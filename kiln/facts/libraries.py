@@ -18,18 +18,6 @@ def cuda_release(version: str) -> str | None:
     )
 
 
-def driver_cuda(driver: str) -> str:
-    """The newest CUDA major that a driver's branch runs: 580.178.04 → 13; the oldest known major
-    for a driver from before them all."""
-    floors: dict[str, str] = table("cuda")["floors"]
-    majors = sorted(floors, key=versions.key)
-    branch_name = versions.major(driver)
-    runs = [
-        major for major in majors if versions.at_least(branch_name, versions.major(floors[major]))
-    ]
-    return runs[-1] if runs else majors[0]
-
-
 def efa_plugin(installer: str) -> str | None:
     """The aws-ofi-nccl version in an EFA installer: its own entry's, or the last one before it."""
     releases: dict[str, dict[str, str]] = table("efa")["releases"]

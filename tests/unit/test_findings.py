@@ -113,3 +113,9 @@ def test_an_error_is_invalid_input() -> None:
     good = checks.check({"distro": "al2023", "driver": "580.178.04"}, strict=False)
     bad = checks.check({"distro": "al2", "driver": "510.47.03", "cuda": "12.2"}, strict=False)
     assert (checks.exit_code(good), checks.exit_code(bad)) == (0, 2)
+
+
+def test_the_last_line_counts_what_was_found() -> None:
+    answer = checks.check({"distro": "al2", "driver": "510.47.03", "cuda": "12.2"}, strict=False)
+    last = checks.as_text(answer).splitlines()[-1]
+    assert last == "this combination: cannot work (1 error, 2 warnings)"

@@ -1,4 +1,5 @@
-"""What vendors call a component's packages: packages.yaml, and how its tables are looked up."""
+"""What a component's packages are called, by version and archive (`knowledge/packages.yaml`), and
+how such a table is read."""
 
 from __future__ import annotations
 
