@@ -97,9 +97,10 @@ def host(request: pytest.FixtureRequest, expect: dict[str, Any]) -> testinfra.ho
 
 def run_python(host: testinfra.host.Host, program: str, **arguments: str) -> Any:
     """Run a Python 3.7 program as root on the machine; its standard output as JSON."""
-    source = f"ARGUMENTS = {arguments!r}\n{program}"
-    packed = base64.b64encode(zlib.compress(source.encode())).decode()
-    command = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
+    packed = base64.b64encode(zlib.compress(program.encode())).decode()
+    # A namespace of its own: nothing may stand before the program's imports from __future__.
+    names = {"ARGUMENTS": arguments, "__name__": "__main__"}
+    command = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')), {names!r})"
     answer = host.run("sudo -n python3 -c %s", command)
     assert answer.rc == 0, f"the program on the machine failed: {answer.stderr[-2000:]}"
     return json.loads(answer.stdout)
