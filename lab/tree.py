@@ -93,8 +93,8 @@ def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
         "--dpkgopt=force-unsafe-io",
         f"--extract-hook=printf '{settings}' > \"$1{_EXCLUDES}\"",
         # Images of EC2 have no such setting: packages that a bake installs land whole.
-        f"--customize-hook=rm \"$1{_EXCLUDES}\"",
-        f"--customize-hook=cd \"$1\" && find {folders} -mindepth 1 -delete",
+        f'--customize-hook=rm "$1{_EXCLUDES}"',
+        f'--customize-hook=cd "$1" && find {folders} -mindepth 1 -delete',
         f"--include={','.join(include)}",
     ]
 
