@@ -75,6 +75,10 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
     """
     if what not in KINDS:
         raise KilnError(f"bench {what} is not known", hint=did_you_mean(what, KINDS))
+    if against and what != "first":
+        raise KilnError(
+            "--against belongs to bench first", hint="./invoke bench first --against COMMIT"
+        )
     if what == "xid":
         from devel import bench_xid
 
@@ -85,10 +89,6 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
 
         show(bench_mig.bench(), as_json=as_json, text=bench_mig.bench_text)
         return 0
-    if against and what != "first":
-        raise KilnError(
-            "--against belongs to bench first", hint="./invoke bench first --against COMMIT"
-        )
     about = machine()
     if what == "first":
         from devel import bench_first

@@ -41,11 +41,16 @@ def figures(against: str = "") -> list[Figure]:
     measured = []
     # The other order second: what the first leaves in the page cache serves the next.
     for commit in (*commits, *(reversed(commits) if against else ())):
-        try:
-            measured += first_run(commit)
-        except KilnError as error:
-            measured.append(Figure(f"first run of {commit[:7]}", None, "s", note=error.message))
+        measured += _measured(commit)
     return measured
+
+
+def _measured(commit: str) -> list[Figure]:
+    """The figures of a first run, or the reason why there are none."""
+    try:
+        return first_run(commit)
+    except KilnError as error:
+        return [Figure(f"first run of {commit[:7]}", None, "s", note=error.message)]
 
 
 def first_run(commit: str) -> list[Figure]:
