@@ -77,7 +77,8 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
         raise KilnError(f"bench {what} is not known", hint=did_you_mean(what, KINDS))
     if against and what != "first":
         raise KilnError(
-            "--against belongs to bench first", hint="./invoke bench first --against COMMIT"
+            "--against belongs to bench --what first",
+            hint="./invoke bench --what first --against COMMIT",
         )
     if what == "xid":
         from devel import bench_xid

@@ -1,4 +1,4 @@
-"""`./invoke bench first`: the first build in a fresh clone, with nothing of ours on the machine.
+"""`./invoke bench --what first`: the first build in a fresh clone, with nothing of ours on the machine.
 
 Cold: the clone (no .venv), the home folder (no cache of pip or uv), the lab's state (no keys, root
 filesystems or packages). Not cold: system packages that this machine already has, apt's lists, and
