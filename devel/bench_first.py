@@ -1,4 +1,6 @@
-"""`./invoke bench --what first`: the first build in a fresh clone, with nothing of ours on the machine.
+"""`./invoke bench --what first`: the first build in a fresh clone.
+
+Nothing of ours is on the machine before, with the exceptions named below.
 
 Cold: the clone (no .venv), the home folder (no cache of pip or uv), the lab's state (no keys, root
 filesystems or packages). Not cold: system packages that this machine already has, apt's lists, and
