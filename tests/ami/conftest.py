@@ -95,13 +95,19 @@ def host(request: pytest.FixtureRequest, expect: dict[str, Any]) -> testinfra.ho
     return found
 
 
+def packed(program: str, arguments: dict[str, str]) -> str:
+    """A program as one line for `python3 -c`; it finds `arguments` as ARGUMENTS.
+
+    Nothing is put before the program: its `from __future__` lines must stay first.
+    """
+    text = base64.b64encode(zlib.compress(program.encode())).decode()
+    known = {"__name__": "__main__", "ARGUMENTS": arguments}
+    return f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{text}')),{known!r})"
+
+
 def run_python(host: testinfra.host.Host, program: str, **arguments: str) -> Any:
     """Run a Python 3.7 program as root on the machine; its standard output as JSON."""
-    packed = base64.b64encode(zlib.compress(program.encode())).decode()
-    # A namespace of its own: nothing may stand before the program's imports from __future__.
-    names = {"ARGUMENTS": arguments, "__name__": "__main__"}
-    command = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')), {names!r})"
-    answer = host.run("sudo -n python3 -c %s", command)
+    answer = host.run("sudo -n python3 -c %s", packed(program, arguments))
     assert answer.rc == 0, f"the program on the machine failed: {answer.stderr[-2000:]}"
     return json.loads(answer.stdout)
 
@@ -109,9 +115,14 @@ def run_python(host: testinfra.host.Host, program: str, **arguments: str) -> Any
 @pytest.fixture(scope="session")
 def machine(host: testinfra.host.Host) -> dict[str, Any]:
     """What is on the machine right now; see collect.py for the shape."""
-    library = VERSION_INFO.read_text().split('\nif __name__ == "__main__"')[0]
-    found: dict[str, Any] = run_python(host, library + "\n" + (HERE / "collect.py").read_text())
+    found: dict[str, Any] = run_python(host, collector())
     return found
+
+
+def collector() -> str:
+    """collect.py behind the functions that it takes from version_info.py."""
+    library = VERSION_INFO.read_text().split('\nif __name__ == "__main__"')[0]
+    return library + "\n" + (HERE / "collect.py").read_text()
 
 
 @pytest.fixture(scope="session")

@@ -208,3 +208,27 @@ def test_no_check_runs_while_the_machine_still_boots(tmp_path: Path):
     lines = asked.read_text().splitlines()
     assert lines[:4] == ["is-system-running"] * 4
     assert lines[4].startswith("show")
+
+
+def harness(expression: str) -> str:
+    """What an expression over the harness's own functions prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import conftest; print({expression})"],
+        cwd=AMI_TESTS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_program_that_collects_the_facts_of_a_machine_is_python():
+    compile(harness("conftest.collector()"), "collector", "exec")
+
+
+def test_a_program_for_the_machine_may_begin_with_a_future_import_and_finds_its_arguments():
+    program = "from __future__ import annotations\nprint(ARGUMENTS['marker'], __name__)"
+    line = harness(f"conftest.packed({program!r}, {{'marker': 'it'}})").rstrip("\n")
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("it __main__\n", "")
