@@ -29,7 +29,7 @@ from kiln.packer import program
 from lab import host, settings
 from lab.target import LabTarget
 
-KINDS = ("pipeline", "xid", "mig")
+KINDS = ("pipeline", "first", "xid", "mig")
 INVOKE = str(ROOT / "invoke")
 # The row whose warm build is timed: the first one of the README.
 DISTRO, DRIVER = "al2", "510.47.03"
@@ -67,13 +67,19 @@ class Figure:
         return "met" if self.value <= self.aim else "missed"
 
 
-def run(what: str, *, as_json: bool) -> int:
-    """Measure `pipeline`, `xid` or `mig` and print it; 1 when something could not be measured.
+def run(what: str, *, as_json: bool, against: str = "") -> int:
+    """Measure one of KINDS and print it; 1 when something could not be measured.
 
-    Raises KilnError: exit code 2 for another `what`, 1 when xid or mig cannot run here.
+    `against` is a commit that `first` measures as well, by turns.
+    Raises KilnError: exit status 2 for another `what`, 1 when xid or mig cannot run here.
     """
     if what not in KINDS:
         raise KilnError(f"bench {what} is not known", hint=did_you_mean(what, KINDS))
+    if against and what != "first":
+        raise KilnError(
+            "--against belongs to bench --what first",
+            hint="./invoke bench --what first --against COMMIT",
+        )
     if what == "xid":
         from devel import bench_xid
 
@@ -85,7 +91,12 @@ def run(what: str, *, as_json: bool) -> int:
         show(bench_mig.bench(), as_json=as_json, text=bench_mig.bench_text)
         return 0
     about = machine()
-    figures = pipeline()
+    if what == "first":
+        from devel import bench_first
+
+        figures = bench_first.figures(against)
+    else:
+        figures = pipeline()
     about["load_1m_after"] = machine()["load_1m"]
     if as_json:
         measured = [{**asdict(one), "verdict": one.verdict} for one in figures]
@@ -235,16 +246,18 @@ def timed(
     *,
     cwd: Path | str = ROOT,
     environment: Mapping[str, str] | None = None,
+    inherit: bool = True,
 ) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Run a command; its seconds of the wall clock, and what it said.
+    """Run a command; its seconds of the wall clock, and its output.
 
+    `environment` is added to this process's, or is all of it where `inherit` is false.
     Interrupted, it gets SIGTERM and all the time it needs to clean up.
     """
     began = time.perf_counter()
     with subprocess.Popen(
         argv,
         cwd=cwd,
-        env={**os.environ, **(environment or {})},
+        env={**(os.environ if inherit else {}), **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -23,7 +23,7 @@ LIFTED_BY = (
     (r"IPv6", "IPv6 on the loopback interface"),
     (r"the lab cannot run here", "root on a Linux machine with namespaces and overlayfs"),
     (
-        r"on this image and instance type|is not part of this image",
+        r"on this image and instance type|does not belong to this image",
         "an image that has the component: KILN_MUTATION_ROWS names the rows to mutate",
     ),
     (r"others go through sudo|\broot\b", "root: sudo ./invoke test"),

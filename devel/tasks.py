@@ -38,9 +38,17 @@ def generate(c: Context, check: bool = False) -> int:
     return generating.generate(check_only=check)
 
 
-@task(help={"what": "pipeline, xid or mig: --what mig", **JSON})
-def bench(c: Context, what: str = "pipeline", json: bool = False) -> int:
+@task(
+    help={
+        "what": "pipeline, first, xid or mig: --what mig",
+        "against": "a commit that --what first measures too, by turns: --against main",
+        **JSON,
+    }
+)
+def bench(
+    c: Context, what: str = "pipeline", against: str | None = None, json: bool = False
+) -> int:
     """Speed, as ratios taken in one run: ./invoke bench, ./invoke bench --what xid"""
     from devel import bench as benches
 
-    return benches.run(what, as_json=json)
+    return benches.run(what, against=against or "", as_json=json)

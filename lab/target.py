@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,12 +84,17 @@ class LabTarget:
         return ("lab", *(f"emulate_{arch}" for arch in emulated))
 
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
-        """See `Target`: starts the lab, makes root filesystems and the vendors' files."""
+        """See `Target`: starts the lab, makes root filesystems and the vendors' files.
+
+        A root filesystem keeps one core busy, so the vendors' files are made beside it.
+        """
         needs.free_disk(current().root, _NEEDS_GIB)
         control.up()
-        for recipe in recipes:
-            bases.ensure(recipe.distro.id, recipe.arch, progress=say)
-            _hashes(recipe)
+        with ThreadPoolExecutor(1) as beside:
+            vendors = beside.submit(_make_vendor_files, recipes)
+            for recipe in recipes:
+                bases.ensure(recipe.distro.id, recipe.arch, progress=say)
+            vendors.result()
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
         """See `Target`: the stand-in of a lab that is down, so that a plan starts nothing."""
@@ -120,6 +126,13 @@ class LabTarget:
             "sha256": _hashes(recipe),
             "signing_keys": mirror.key_fingerprints(),
         }
+
+
+def _make_vendor_files(recipes: Sequence[Recipe]) -> None:
+    """Downloads and package repositories of these recipes, where they are missing."""
+    for recipe in recipes:
+        _hashes(recipe)
+        mirror.prepare(recipe)
 
 
 def _hashes(recipe: Recipe) -> dict[str, str]:

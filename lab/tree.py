@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
@@ -18,6 +19,10 @@ Progress = Callable[[str], None]
 
 # What a guest changes in place. The rest is replaced, never edited, so it can be linked.
 _COPIED = ("etc", "var")
+# dpkg's paths to leave out, in the tree, while mmdebstrap makes it.
+_EXCLUDES = "/etc/dpkg/dpkg.cfg.d/kiln-lab-excludes"
+# Comes with mmdebstrap; needs dpkg-architecture on the host.
+_EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata")
 
 
 def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
@@ -32,7 +37,8 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     """The common Debian tree, made by mmdebstrap when it is missing."""
     archive = aptsources.host()
     recipe = distros.tree()
-    inputs = json.dumps([archive.origin, archive.suite, recipe["include"], recipe["exclude_paths"]])
+    options = _options(recipe["include"], recipe["exclude_paths"])
+    inputs = json.dumps([archive.origin, archive.suite, options])
     tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
     if tree.is_dir():
         return tree
@@ -43,15 +49,8 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     command = [
         "mmdebstrap",
         f"--architectures={deb.architecture(emulation.machine(arch))}",
-        "--variant=minbase",
-        # With the lists kept, apt-get update in a guest only asks whether they are still current.
-        "--skip=cleanup/apt/lists",
-        "--mode=root",
-        '--aptopt=APT::Install-Recommends "false"',
-        '--aptopt=Acquire::Languages "none"',
-        "--dpkgopt=force-unsafe-io",
-        *(f"--dpkgopt=path-exclude={path}" for path in recipe["exclude_paths"]),
-        f"--include={','.join(recipe['include'])}",
+        *options,
+        *_without_syncs(),
         archive.suite,
         str(making),
         *archive.lines(wide=False),
@@ -73,6 +72,39 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
         )
     making.rename(tree)
     return tree
+
+
+def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """The options of mmdebstrap that decide what is in the tree.
+
+    The excluded paths are dpkg's setting for as long as mmdebstrap runs, not an option of
+    mmdebstrap: it would then pass each essential package through a filter written in Python
+    (mmtarfilter), which takes longer than to unpack the excluded files and delete them.
+    """
+    settings = "".join(f"path-exclude={path}\\n" for path in excluded)
+    folders = " ".join(shlex.quote(path.removesuffix("/*").lstrip("/")) for path in excluded)
+    return [
+        "--variant=minbase",
+        # With the lists kept, apt-get update in a guest only asks whether they are still current.
+        "--skip=cleanup/apt/lists",
+        "--mode=root",
+        '--aptopt=APT::Install-Recommends "false"',
+        '--aptopt=Acquire::Languages "none"',
+        "--dpkgopt=force-unsafe-io",
+        f"--extract-hook=printf '{settings}' > \"$1{_EXCLUDES}\"",
+        # Images of EC2 have no such setting: packages that a bake installs land whole.
+        f'--customize-hook=rm "$1{_EXCLUDES}"',
+        f'--customize-hook=cd "$1" && find {folders} -mindepth 1 -delete',
+        f"--include={','.join(include)}",
+    ]
+
+
+def _without_syncs() -> list[str]:
+    """The option that makes dpkg wait for no disk, where this mmdebstrap has such a hook.
+
+    A tree that is cut off by a crash is made again, so nothing in it has to be on disk before.
+    """
+    return [f"--hook-directory={_EATMYDATA}"] if _EATMYDATA.is_dir() else []
 
 
 def _of_family(tree: Path, family: str) -> Path:

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Sourced by ./invoke when .venv has to be made: finds a Python, makes the venv, installs the lock.
+# uv does it in seconds; where uv cannot be used, pip does the same in about a minute.
 set -euo pipefail
 
 # make_venv CHECKOUT VENV STAMP
 make_venv() {
     local here=$1 venv=$2 stamp=$3 python lock
-    python=$(find_python)
+    python=$(find_python) || exit 1
     # Two first calls at the same time: the second waits, then finds the work done.
     exec {lock}>"$here/.venv.lock"
     flock "$lock"
@@ -14,17 +15,14 @@ make_venv() {
         return
     fi
     printf 'ami-kiln: making .venv from requirements.lock with %s (once)\n' "$("$python" -V 2>&1)" >&2
-    # A venv that only has to be brought up to date is not taken from under what runs in it.
-    if [[ ! -x $venv/bin/pip ]]; then
-        make_empty_venv "$python" "$venv"
+    SCRATCH=$(mktemp -d)
+    trap 'rm -rf -- "$SCRATCH"' EXIT
+    if ! install_with_uv "$here" "$venv" "$python"; then
+        printf 'ami-kiln: uv cannot be used here; pip makes .venv, in about a minute\n' >&2
+        install_with_pip "$here" "$venv" "$python"
     fi
-    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes \
-        --only-binary :all: --requirement "$here/requirements.lock" >"$here/.venv.log" 2>&1; then
-        tail -n 15 "$here/.venv.log" >&2
-        stop "pip could not install requirements.lock" \
-            "is the package index reachable? It is taken from pip's own configuration."
-    fi
-    rm -f "$here/.venv.log"
+    rm -rf -- "$SCRATCH" "$here/.venv.log"
+    trap - EXIT
     cp "$here/requirements.lock" "$stamp"
     exec {lock}>&-
 }
@@ -41,16 +39,81 @@ find_python() {
     stop "no Python of version 3.10 or newer was found" "install python3, then try again"
 }
 
-# Debian and Ubuntu split the venv module off: `python3 -m venv` fails without python3-venv.
+# install_with_uv CHECKOUT VENV PYTHON: fails where uv cannot be had or cannot install. A file
+# that does not match its hash ends the program: pip must not be asked for it a second time.
+install_with_uv() {
+    local here=$1 venv=$2 python=$3 setting log=$1/.venv.log variables=() options=()
+    find_pip "$python"
+    if ! PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 "${PIP[@]}" install --quiet --no-deps \
+        --disable-pip-version-check --require-hashes --only-binary :all: \
+        --target "$SCRATCH/uv" --requirement "$here/setup/uv.lock.txt" >"$log" 2>&1; then
+        refuse_wrong_hash "$log" setup/uv.lock.txt
+        return 1
+    fi
+    while IFS= read -r setting; do
+        case $setting in
+        --*) options+=("$setting") ;;
+        *=*) variables+=("$setting") ;;
+        esac
+    done < <("${PIP[@]}" config list 2>/dev/null | "$python" "$here/setup/uv_settings.py")
+    # A venv that only has to be brought up to date is not taken from under what runs in it.
+    if [[ ! -x $venv/bin/python ]]; then
+        rm -rf "$venv"
+        "$SCRATCH/uv/bin/uv" venv --quiet --no-project --python "$python" "$venv" \
+            >"$log" 2>&1 || return 1
+    fi
+    if ! env ${variables[@]+"${variables[@]}"} "$SCRATCH/uv/bin/uv" pip install --quiet --python "$venv/bin/python" \
+        ${options[@]+"${options[@]}"} --require-hashes --only-binary :all: \
+        --requirement "$here/requirements.lock" >"$log" 2>&1; then
+        refuse_wrong_hash "$log" requirements.lock
+        return 1
+    fi
+}
+
+# refuse_wrong_hash LOG LOCK: ends the program when the log of pip or uv reports a wrong hash.
+refuse_wrong_hash() {
+    if grep -qi -e 'do not match the hashes' -e 'hash mismatch' "$1"; then
+        tail -n 15 "$1" >&2
+        stop "a package does not match its hash in $2" \
+            "the package index serves another file than the lock names; pip config list shows which index it is"
+    fi
+}
+
+# install_with_pip CHECKOUT VENV PYTHON
+install_with_pip() {
+    local here=$1 venv=$2 python=$3
+    if [[ ! -x $venv/bin/pip ]] && ! "$venv/bin/python" -m ensurepip >/dev/null 2>&1; then
+        rm -rf "$venv"
+        make_empty_venv "$python" "$venv"
+    fi
+    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+        --only-binary :all: --requirement "$here/requirements.lock" >"$here/.venv.log" 2>&1; then
+        refuse_wrong_hash "$here/.venv.log" requirements.lock
+        tail -n 15 "$here/.venv.log" >&2
+        stop "pip could not install requirements.lock" \
+            "is the package index reachable? It is taken from pip's own configuration."
+    fi
+}
+
+# find_pip PYTHON: sets PIP to a pip that can fetch uv: Python's own, or that of an empty venv.
+find_pip() {
+    PIP=("$1" -m pip)
+    if ! "${PIP[@]}" --version >/dev/null 2>&1; then
+        make_empty_venv "$1" "$SCRATCH/pip"
+        PIP=("$SCRATCH/pip/bin/python" -m pip)
+    fi
+}
+
+# make_empty_venv PYTHON VENV: a venv with pip. Debian and Ubuntu split the venv module off:
+# `python3 -m venv` fails without the package python3-venv.
 make_empty_venv() {
     local python=$1 venv=$2
-    rm -rf "$venv"
     if "$python" -m venv "$venv" >/dev/null 2>&1; then
         return
     fi
     rm -rf "$venv"
     if ! command -v apt-get >/dev/null 2>&1; then
-        stop "$python cannot make a virtual environment" "install its venv module"
+        stop "$python has neither pip nor a venv module" "install one of them"
     fi
     case " ${ARGUMENTS-} " in
     *" --no-install "*)
@@ -58,13 +121,16 @@ make_empty_venv() {
             "run: sudo apt-get update && sudo apt-get install -y python3-venv"
         ;;
     esac
-    printf 'ami-kiln: installing python3-venv with apt-get: Python cannot make .venv without it\n' >&2
+    printf 'ami-kiln: installing python3-venv with apt-get: it brings pip, which fetches what .venv needs\n' >&2
     if ! as_root apt-get -q update >/dev/null 2>&1 ||
         ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -q install -y \
             --no-install-recommends python3-venv >/dev/null 2>&1; then
         stop "python3-venv could not be installed" "run: sudo apt-get install -y python3-venv"
     fi
-    "$python" -m venv "$venv"
+    if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+        stop "$python cannot make a virtual environment" \
+            "install the venv module of this Python, for example python3.12-venv"
+    fi
 }
 
 as_root() {

@@ -48,8 +48,12 @@ def declared(script: Path) -> tuple[Variable, ...]:
     """The variables in a script's header, in its order.
 
     Raises KilnError (exit code 2), with file and line, for a line that is not of the form above,
-    for a name declared twice and for a `#@` line below the header.
+    for a name declared twice and for a `#@` line below the header, and if there is no script.
     """
+    if not script.is_file():
+        raise KilnError(
+            f"{_shown(script)} does not exist", hint="each component has a provisioner of its name"
+        )
     variables: dict[str, Variable] = {}
     in_header = True
     for number, line in enumerate(script.read_text(encoding="utf-8").splitlines(), 1):

@@ -14,8 +14,19 @@ from functools import cache
 from pathlib import Path
 
 from kiln.base.errors import KilnError
-from lab import settings
-from lab.mirror import ca, keys, routes, server
+from kiln.base.recipe import Recipe
+from lab import emulation, settings
+from lab.mirror import (
+    amazon,
+    ca,
+    debian,
+    keys,
+    nvidia_cuda,
+    nvidia_toolkit,
+    repos,
+    routes,
+    server,
+)
 
 LOG = Path("/run/kiln-lab/mirror.log")
 
@@ -54,6 +65,34 @@ def sha256(url: str, state: Path | None = None) -> str:
             hint="lab/mirror/catalogue.yaml says which versions exist in the lab",
         )
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def prepare(recipe: Recipe, state: Path | None = None) -> None:
+    """Build the package repositories that the recipe's bake reads, where they are missing.
+
+    A bake would do with those that the mirror builds on demand, but it waits for each of them.
+    """
+    home = state or settings.current().shared
+    for repository in _repositories(recipe):
+        repos.ensure(repository, _site(home).home / "repos", _site(home).keyring)
+
+
+def _repositories(recipe: Recipe) -> list[repos.Repo]:
+    """The distribution's own repositories, NVIDIA's for CUDA, and the container toolkit's."""
+    machine = emulation.machine(recipe.arch)
+    distro = recipe.distro
+    release = amazon.release(distro.id)
+    own = (
+        [amazon.repository(release, part, machine) for part in amazon.parts(distro.id)]
+        if release
+        else [debian.repository(distro.id, machine)]
+    )
+    format_ = "rpm" if distro.family == "al" else "deb"
+    names = [name for name, arch in nvidia_cuda.MACHINES.items() if arch == machine]
+    vendors = [nvidia_cuda.repository(distro.cuda_repo, name) for name in names]
+    if "container-toolkit" in recipe.components:
+        vendors.append(nvidia_toolkit.repository(format_, machine))
+    return [repository for repository in (*own, *vendors) if repository]
 
 
 def key_fingerprints(state: Path | None = None) -> dict[str, str]:

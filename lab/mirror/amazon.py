@@ -30,6 +30,16 @@ def repository(release: str, part: str, arch: str) -> Repo | None:
     return Repo(f"amazon-{distro_id}-{part}-{arch}", "rpm", "amazon-linux", tuple(chosen))
 
 
+def release(distro_id: str) -> str | None:
+    """The release of al2 or al2023 as URLs name it; None for another distribution."""
+    return next((name for name, known in _DISTROS.items() if known == distro_id), None)
+
+
+def parts(distro_id: str) -> list[str]:
+    """The repositories of al2 or al2023 that have packages: core, and topics of the extras."""
+    return ["core", *(topic for topic, members in system.extras(distro_id).items() if members)]
+
+
 def mirror_list(release: str, part: str, arch: str) -> str:
     """What mirror.list answers: the one mirror there is."""
     return f"{HOST}/kiln-lab/{release}/{part}/{arch}/\n"

@@ -50,6 +50,12 @@ def test_a_base_has_no_identity_of_its_own(distro: str) -> None:
     assert not (root / "etc/hostname").exists()
 
 
+@pytest.mark.parametrize("distro", APT)
+def test_packages_that_a_bake_installs_land_whole_as_on_ec2(distro: str) -> None:
+    settings = (bases.ensure(distro) / "etc/dpkg/dpkg.cfg.d").iterdir()
+    assert not [path for path in settings if "path-exclude" in path.read_text()]
+
+
 @pytest.mark.parametrize("distro", bases.ids())
 def test_a_base_is_made_once(distro: str) -> None:
     before = bases.ensure(distro)

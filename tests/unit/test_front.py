@@ -156,7 +156,7 @@ def test_a_refused_flag_is_json_for_a_program_that_asked_for_json(
     assert captured.err.startswith("error: No idea what '--bogus' is!\n")
 
 
-FINDING = Finding("error", "DRV-1", "too old", row="al2", file="amis.yaml", line=7)
+FINDING = Finding("error", "DRV-1", "too old", rows=("al2",), file="amis.yaml", line=7)
 
 
 @pytest.mark.parametrize(

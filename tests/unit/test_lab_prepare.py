@@ -1,0 +1,74 @@
+"""What the lab makes ahead of a bake, beside the root filesystem."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.matrix import load
+from lab import bases, control, mirror
+from lab import target as lab_target
+from lab.mirror import repos
+from lab.target import LabTarget
+
+
+def row(distro: str) -> Recipe:
+    return next(
+        recipe
+        for recipe in load.load_recipes()
+        if recipe.distro.id == distro and "container-toolkit" in recipe.components
+    )
+
+
+@pytest.mark.parametrize(
+    ("distro", "names"),
+    [
+        ("al2", {"amazon-al2-core-x86_64", "cuda-rhel7-x86_64", "container-toolkit-rpm-x86_64"}),
+        ("al2023", {"amazon-al2023-core-x86_64", "cuda-amzn2023-x86_64"}),
+        ("ubuntu2204", {"ubuntu2204-x86_64", "cuda-ubuntu2204-x86_64"}),
+        ("debian12", {"cuda-debian12-x86_64", "container-toolkit-deb-x86_64"}),
+    ],
+)
+def test_the_repositories_that_a_bake_reads_are_built_before_it(
+    distro: str, names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: set[str] = set()
+    monkeypatch.setattr(repos, "ensure", lambda repo, home, keyring: built.add(repo.name))
+    monkeypatch.setattr(mirror.keys, "ensure", lambda home: None)
+    mirror.prepare(row(distro), tmp_path)
+    assert names <= built
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
+    """A lab that is up, whose root filesystems are there at once."""
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
+    monkeypatch.setattr(lab_target, "_NEEDS_GIB", 0)
+    monkeypatch.setattr(control, "up", lambda: {})
+    monkeypatch.setattr(bases, "ensure", lambda *_, progress: tmp_path)
+    return LabTarget("a test")
+
+
+def test_vendors_files_are_made_while_the_root_filesystem_is(
+    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the other to have begun: one after the other would never end."""
+    both = threading.Barrier(2, timeout=20)
+    monkeypatch.setattr(bases, "ensure", lambda *_, progress: both.wait())
+    monkeypatch.setattr(lab_target, "_make_vendor_files", lambda recipes: both.wait())
+    target.prepare([row("al2")], lambda line: None)
+
+
+def test_a_vendors_file_that_cannot_be_made_ends_the_preparation(
+    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(recipes: object) -> None:
+        raise KilnError("the lab mirror has no such file")
+
+    monkeypatch.setattr(lab_target, "_make_vendor_files", fail)
+    with pytest.raises(KilnError, match="has no such file"):
+        target.prepare([row("al2")], lambda line: None)
