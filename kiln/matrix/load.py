@@ -122,6 +122,11 @@ def _recipe(
         name: getattr(row if name in given else model.stacks[row.stack], name)
         for name in StackFields.model_fields
     }
+    stack["package_snapshot"] = _package_snapshot(model, row)
+    wrong = _bad_snapshot(document, model, row, here, stack["package_snapshot"])
+    if wrong:
+        mistakes += wrong
+        return None
     for name in ("driver", "kernel_module"):
         if stack[name] is None:
             mistakes.append(f"{document.at(here)}: {name} is missing: neither row nor stack has it")
@@ -193,6 +198,45 @@ def _recipe(
     )
 
 
+def _snapshot_path(model: MatrixModel, row: RowModel, here: Path_) -> Path_:
+    """Where a row's `package_snapshot` stands: in the row, else in its stack, else in `defaults`."""
+    name = "package_snapshot"
+    if name in row.model_fields_set:
+        return (*here, name)
+    if name in model.stacks[row.stack].model_fields_set:
+        return ("stacks", row.stack, name)
+    return ("defaults", name)
+
+
+def _package_snapshot(model: MatrixModel, row: RowModel) -> str | None:
+    place = _snapshot_path(model, row, ("amis",))
+    settings = {"amis": row, "stacks": model.stacks[row.stack], "defaults": model.defaults}
+    value: str | None = settings[str(place[0])].package_snapshot
+    return value
+
+
+def _bad_snapshot(
+    document: Located, model: MatrixModel, row: RowModel, here: Path_, value: str | None
+) -> list[str]:
+    """Why the distribution cannot be pinned to this snapshot."""
+    if value is None:
+        return []
+    path = _snapshot_path(model, row, here)
+    shown = ".".join(map(str, path))
+    service = facts.package_snapshots(row.distro)
+    if service is None:
+        having = [
+            name for name in facts.distro_names(with_parents=True) if facts.package_snapshots(name)
+        ]
+        return [
+            f"{document.at(path)}: {shown}: {row.distro} keeps no old states of its repositories, so "
+            f"its packages cannot be pinned. Remove it, or give the row `package_snapshot: null`. "
+            f"Distributions that have snapshots: {', '.join(having)}."
+        ]
+    refusal = service.refusal(value)
+    return [f"{document.at(path)}: {shown}: {row.distro}: {refusal}"] if refusal else []
+
+
 def _distro(name: str, override: DistroModel) -> Distro:
     """A known distribution with what the matrix replaces."""
     replaced = override.model_dump(exclude={"parents"}, exclude_unset=True)
@@ -222,6 +266,7 @@ def _origins(
         paths[name] = (*(here if name in row.model_fields_set else stack), name)
     for name in type(model.defaults).model_fields:
         paths[name] = (*(here if name in row.model_fields_set else shared), name)
+    paths["package_snapshot"] = _snapshot_path(model, row, here)
     for name in ("instance_type", "verify_instance_type"):
         paths[name] = (*(here if arch in getattr(row, name) else shared), name, arch)
     paths["flavor"] = (*here, "flavors", row.flavors.index(flavor))  # type: ignore[arg-type]

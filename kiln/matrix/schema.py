@@ -92,6 +92,13 @@ class DistroModel(Strict):
         return value
 
 
+PACKAGE_SNAPSHOT: Any = Field(
+    None,
+    description="the distribution's packages as they were: a release of Amazon Linux 2023, or a "
+    "UTC time for Ubuntu and Debian",
+)
+
+
 class StackFields(Strict):
     """The GPU stack. A row may override any field of its stack; null takes a component off."""
 
@@ -124,6 +131,7 @@ class StackFields(Strict):
         None, description="NVLink subnet manager, for the NVSwitches of B200 and B300"
     )
     imex: bool | None = Field(None, description="nvidia-imex, for GB200 and GB300 hosts")
+    package_snapshot: str | None = PACKAGE_SNAPSHOT
 
 
 class VolumeModel(Strict):
@@ -157,6 +165,7 @@ class RowSettings(Strict):
         None,
         description="the distribution's longer support (Ubuntu Pro) is yours: `check` minds it",
     )
+    package_snapshot: str | None = PACKAGE_SNAPSHOT
 
 
 class RowModel(RowSettings, StackFields):

@@ -487,6 +487,10 @@ DIRTY = {
     "CloudWatch agent state": ("opt/aws/amazon-cloudwatch-agent/logs/state/x", "x"),
     "SSM agent registration": ("var/lib/amazon/ssm/Vault/x", "x"),
     "package caches": ("var/cache/apt/archives/x.deb", "x"),
+    "package sources of a snapshot": (
+        "etc/apt/sources.list.d/kiln-package-snapshot.list",
+        "deb https://snapshot/ jammy main",
+    ),
     "build files": ("var/tmp/kiln/x", "x"),
     "temporary files": ("tmp/x", "x"),
     "passwords": ("etc/shadow", "root:$6$salt$hash:1::::::\n"),
