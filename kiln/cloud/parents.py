@@ -42,11 +42,13 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
     )
 
 
-def again(known: ParentAmi, target: Target) -> ParentAmi:
+def again(known: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:
     """The parent AMI of an earlier build, by its id.
 
     Raises KilnError (exit status 1) if it no longer exists.
     """
+    if target.parent_without_request(recipe):
+        return known  # nobody can be asked before the lab is up; a build asks when it is
     with aws.explained("the parent AMI could not be looked up"):
         images = _with_id(known.ami_id, target)
     if not images:

@@ -199,7 +199,7 @@ def _recipe(
 
 
 def _snapshot_path(model: MatrixModel, row: RowModel, here: Path_) -> Path_:
-    """Where a row's `package_snapshot` stands: in the row, else in its stack, else in `defaults`."""
+    """Where a row's `package_snapshot` stands: in the row, else its stack, else `defaults`."""
     name = "package_snapshot"
     if name in row.model_fields_set:
         return (*here, name)
@@ -225,13 +225,12 @@ def _bad_snapshot(
     shown = ".".join(map(str, path))
     service = facts.package_snapshots(row.distro)
     if service is None:
-        having = [
-            name for name in facts.distro_names(with_parents=True) if facts.package_snapshots(name)
-        ]
+        known = facts.distro_names(with_parents=True)
+        having = [name for name in known if facts.package_snapshots(name)]
         return [
-            f"{document.at(path)}: {shown}: {row.distro} keeps no old states of its repositories, so "
-            f"its packages cannot be pinned. Remove it, or give the row `package_snapshot: null`. "
-            f"Distributions that have snapshots: {', '.join(having)}."
+            f"{document.at(path)}: {shown}: nobody keeps old states of the repositories of "
+            f"{row.distro}, so its packages cannot be pinned. Remove the key, or give the row "
+            f"`package_snapshot: null`. Distributions that have snapshots: {', '.join(having)}."
         ]
     refusal = service.refusal(value)
     return [f"{document.at(path)}: {shown}: {row.distro}: {refusal}"] if refusal else []

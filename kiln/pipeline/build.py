@@ -21,7 +21,7 @@ from kiln.packer import program, render
 from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.draft import clean_dead_runs
-from kiln.pipeline.plan import Options, Plan
+from kiln.pipeline.plan import Options, Plan, Rebuilt
 from kiln.pipeline.record import Checks, Record
 
 _AT_ONCE = 4
@@ -35,11 +35,18 @@ def run(
     install: bool,
     dry_run: bool,
     as_json: bool,
+    rebuilt: Rebuilt | None = None,
 ) -> int:
-    """Build these recipes (or show the plan); the exit code."""
+    """Build these recipes (or show the plan); the exit code.
+
+    `rebuilt`: there is one recipe, and it is baked again from a record's inputs. It was judged
+    when it was first built, so today's knowledge does not refuse it.
+    """
     progress = Progress()
     progress.say(str(target))
-    _compatible(recipes, options)
+    _check_flags(options)
+    if rebuilt is None:
+        _compatible(recipes, options)
     if target.bills:
         for recipe in recipes:
             bakes = options.instance_type or recipe.instance_type
@@ -49,13 +56,14 @@ def run(
         target = target.identified()
         progress.say(f"account: {target.place}")
     if dry_run:
-        _print_plans([planning.plan(recipe, target, options) for recipe in recipes], as_json)
+        plans = [planning.plan(recipe, target, options, rebuilt) for recipe in recipes]
+        _print_plans(plans, as_json)
         return 0
     stop = Stop()
     built = []
     for turn, some in enumerate(_in_turn(recipes, target, progress)):
         try:
-            plans, found = _set_up(some, options, target, progress, install=install)
+            plans, found = _set_up(some, options, target, progress, rebuilt, install=install)
         except KilnError as error:
             if turn == 0:
                 raise
@@ -148,12 +156,19 @@ def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[
 
 
 def _set_up(
-    recipes: list[Recipe], options: Options, target: Target, progress: Progress, *, install: bool
+    recipes: list[Recipe],
+    options: Options,
+    target: Target,
+    progress: Progress,
+    rebuilt: Rebuilt | None,
+    *,
+    install: bool,
 ) -> tuple[list[Plan], program.Packer]:
     """What these rows need on this machine, and their plans, rendered."""
     found = _ready(recipes, target, progress, install=install)
-    plans = [planning.plan(recipe, target, options) for recipe in recipes]
-    _say_if_stale(recipes, progress)
+    plans = [planning.plan(recipe, target, options, rebuilt) for recipe in recipes]
+    if rebuilt is None:
+        _say_if_stale(recipes, progress)
     with progress.stage("render and policy"):
         for one in plans:
             build_row.prepare(one)
@@ -161,12 +176,16 @@ def _set_up(
     return plans, found
 
 
-def _compatible(recipes: list[Recipe], options: Options) -> None:
-    """Refuse, before anything is launched, what is known not to work, also on the machines that
-    are asked for."""
+def _check_flags(options: Options) -> None:
+    """Refuse flags that are not of the form of an instance type or a subnet."""
     for flag in ("instance_type", "verify_instance_type"):
         flags.instance_type(flag, getattr(options, flag))
     flags.subnet(options.subnet_id)
+
+
+def _compatible(recipes: list[Recipe], options: Options) -> None:
+    """Refuse, before anything is launched, what is known not to work, also on the machines that
+    are asked for."""
     # A value from the command line stands nowhere in the matrix.
     asked = [name for name in ("instance_type", "verify_instance_type") if getattr(options, name)]
     chosen = [

@@ -30,7 +30,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What a rebuild takes from a record: its parent AMI, and words for where the recipe is from."""
+    """What a rebuild takes from a record: the parent AMI, and words for the recipe's origin."""
 
     source: ParentAmi
     recipe_from: str
@@ -123,7 +123,10 @@ def plan(recipe: Recipe, target: Target, options: Options, rebuilt: Rebuilt | No
     `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe.
     Raises KilnError: source AMI not found, a provisioner is missing, AWS refuses.
     """
-    source = parents.again(rebuilt.source, target) if rebuilt else parents.resolve(recipe, target)
+    if rebuilt is None:
+        source = parents.resolve(recipe, target)
+    else:
+        source = parents.again(rebuilt.source, recipe, target)
     return Plan(
         recipe=recipe,
         target=target,
