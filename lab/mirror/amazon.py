@@ -20,6 +20,8 @@ def repository(release: str, part: str, arch: str) -> Repo | None:
     distro_id = _DISTROS.get(name)
     if distro_id is None or (state and state not in system.releases(distro_id)):
         return None
+    if state == system.parents_release(distro_id):
+        state = ""
     packages = system.amazon_linux(distro_id, arch, state or None)
     extras = system.extras(distro_id)
     if part == "core":
@@ -29,12 +31,8 @@ def repository(release: str, part: str, arch: str) -> Repo | None:
         chosen = [package for package in packages if package.name in extras[part]]
     else:
         return None
-    return Repo(
-        f"amazon-{distro_id}-{part}-{arch}{f'-{state}' if state else ''}",
-        "rpm",
-        "amazon-linux",
-        tuple(chosen),
-    )
+    full_name = "-".join(filter(None, ["amazon", distro_id, part, arch, state]))
+    return Repo(full_name, "rpm", "amazon-linux", tuple(chosen))
 
 
 def release(distro_id: str) -> str | None:
