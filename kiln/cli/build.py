@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from invoke import Context
 
 from kiln.cli.flags import JSON, ROWS, TARGET
-from kiln.cli.front import task
+from kiln.cli.front import report, show, task
+
+if TYPE_CHECKING:
+    from kiln.pipeline.build import Outcome
+    from kiln.pipeline.plan import Plan
 
 
 @task(
@@ -45,6 +51,7 @@ def build(
     json: bool = False,
 ) -> int:
     """Build an AMI, boot it, check it, record it: --distro al2 --driver 510.47.03"""
+    from kiln.base.progress import Progress
     from kiln.cli import targets
     from kiln.matrix import load, select
     from kiln.pipeline import build as builds
@@ -69,14 +76,14 @@ def build(
         iam_instance_profile=iam_instance_profile,
         keep=keep,
     )
-    return builds.run(
-        recipes,
-        options,
-        target=targets.choose(target, region),
-        install=not no_install,
-        dry_run=dry_run,
-        as_json=json,
+    progress = Progress()
+    place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
+    if dry_run:
+        return _show_plans(builds.plans(recipes, options, place), as_json=json)
+    outcome = builds.build(
+        recipes, options, place, progress, install=not no_install, on_failure=report
     )
+    return _show_outcome(outcome, as_json=json)
 
 
 @task(
@@ -111,6 +118,7 @@ def rebuild(
     json: bool = False,
 ) -> int:
     """Bake again from a record: its recipe, its parent AMI, its package snapshot."""
+    from kiln.base.progress import Progress
     from kiln.cli import targets
     from kiln.pipeline import build as builds
     from kiln.pipeline import rebuild as rebuilding
@@ -127,15 +135,21 @@ def rebuild(
         iam_instance_profile=iam_instance_profile,
         keep=keep,
     )
-    return builds.run(
+    chosen = targets.choose(built.target if target == "auto" else target, region or built.region)
+    progress = Progress()
+    place = builds.announce([recipe], options, chosen, progress.say, rebuilt)
+    if dry_run:
+        return _show_plans(builds.plans([recipe], options, place, rebuilt), as_json=json)
+    outcome = builds.build(
         [recipe],
         options,
-        target=targets.choose(built.target if target == "auto" else target, region or built.region),
+        place,
+        progress,
         install=not no_install,
-        dry_run=dry_run,
-        as_json=json,
+        on_failure=report,
         rebuilt=rebuilt,
     )
+    return _show_outcome(outcome, as_json=json)
 
 
 @task(
@@ -156,13 +170,37 @@ def verify(
     json: bool = False,
 ) -> int:
     """Boot an existing AMI, run its checks, and tag it with the verdict."""
+    from kiln.base.progress import Progress
     from kiln.cli import targets
+    from kiln.cli.summary import summary
     from kiln.pipeline import verify as verifies
 
-    return verifies.run(
+    judged = verifies.verify(
         ami,
         instance_type,
         target=targets.choose(target, region),
+        progress=Progress(),
         install=not no_install,
-        as_json=json,
     )
+    show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))
+    return 0 if judged.good else 1
+
+
+def _show_plans(planned: list[Plan], *, as_json: bool) -> int:
+    show(
+        [plan.as_json() for plan in planned],
+        as_json=as_json,
+        text=lambda data: "\n\n".join(plan.as_text() for plan in planned),
+    )
+    return 0
+
+
+def _show_outcome(outcome: Outcome, *, as_json: bool) -> int:
+    from kiln.cli.summary import summary
+
+    show(
+        [build.record.as_json() for build in outcome.built],
+        as_json=as_json,
+        text=lambda data: "\n".join(summary(build.record) for build in outcome.built),
+    )
+    return 0 if outcome.good else 1
