@@ -49,7 +49,8 @@ def announce(
     """Refuse what is known not to work, and say where and on what the rest will be built.
 
     A recipe of a record (`rebuilt`) was judged when it was first built: today's knowledge does not
-    refuse it. Returns the target with its account known. Raises KilnError: exit status 2 for recipes and
+    refuse it.
+    Returns the target with its account known. Raises KilnError: exit status 2 for recipes and
     options that cannot work, 1 if AWS does not accept the credentials.
     """
     say(str(target))
