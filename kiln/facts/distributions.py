@@ -36,9 +36,9 @@ def distro_names(*, with_parents: bool = False) -> list[str]:
 class PackageSnapshots:
     """A service that has a distribution's archive as it was at a time or at a release.
 
-    `kind`: `releasever` (dnf's variable chooses the release) or `apt` (`sources` take the place of
-    the parent's). `form` is the value's regular expression, `what` the same in words; `first` is
-    the first value that the service has, where it is known.
+    `kind`: `releasever` (dnf's variable chooses the release) or `apt` (lines of sources.list, made
+    of `templates`, take the place of the parent's). `form` is the value's regular expression,
+    `what` the same in words; `first` is the first value that the service has, where it is known.
     """
 
     name: str
@@ -46,7 +46,7 @@ class PackageSnapshots:
     form: str
     what: str
     first: str = ""
-    sources: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
 
     def refusal(self, value: str) -> str:
         """Why the service cannot have this value; empty when it can."""
@@ -61,7 +61,7 @@ class PackageSnapshots:
     def lines(self, distro_name: str, value: str) -> list[str]:
         """The lines of sources.list that stand for the archive at `value`."""
         codename = distro(distro_name).get("codename", "")
-        return [line.format(snapshot=value, codename=codename) for line in self.sources]
+        return [line.format(snapshot=value, codename=codename) for line in self.templates]
 
 
 def package_snapshots(distro_name: str) -> PackageSnapshots | None:
@@ -76,7 +76,7 @@ def package_snapshots(distro_name: str) -> PackageSnapshots | None:
         form=entry["form"],
         what=entry["what"],
         first=entry.get("from", ""),
-        sources=tuple(entry.get("sources", ())),
+        templates=tuple(entry.get("lines", ())),
     )
 
 

@@ -1,4 +1,4 @@
-"""A row pinned to a package snapshot gives the same image again, and the same row unpinned does not.
+"""A row that is pinned to a package snapshot gives the same image again, an unpinned row does not.
 
 Two parents stand in for AWS's on two days: the row takes the newest AMI of a name, and between two
 builds a newer one appears, of a later release of Amazon Linux 2023.
@@ -70,7 +70,7 @@ class History:
 @pytest.fixture(scope="module")
 def world(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> World:
     home = tmp_path_factory.mktemp("snapshot")
-    made = World(slim_checkout(home), home)
+    made = World(slim_checkout(home, "nvidia-repo"), home)
     made.write_matrix("pinned", package_snapshot=PINNED)
     made.write_matrix("loose")
     return made
