@@ -209,10 +209,12 @@ def _snapshot_path(model: MatrixModel, row: RowModel, here: Path_) -> Path_:
 
 
 def _package_snapshot(model: MatrixModel, row: RowModel) -> str | None:
-    place = _snapshot_path(model, row, ("amis",))
-    settings = {"amis": row, "stacks": model.stacks[row.stack], "defaults": model.defaults}
-    value: str | None = settings[str(place[0])].package_snapshot
-    return value
+    """The value that stands at `_snapshot_path`."""
+    place = _snapshot_path(model, row, ("amis",))[0]
+    if place == "amis":
+        return row.package_snapshot
+    stack = model.stacks[row.stack]
+    return stack.package_snapshot if place == "stacks" else model.defaults.package_snapshot
 
 
 def _bad_snapshot(
