@@ -123,7 +123,7 @@ def _refuse_empty(parameters: Mapping[str, inspect.Parameter], values: Mapping[s
     """Raises KilnError for a flag without a value: in a script, a variable that is not set."""
     for name, value in values.items():
         if value != parameters[name].default and isinstance(value, str) and not value.strip():
-            flag = name.replace("_", "-")
+            flag = name.strip("_").replace("_", "-")
             raise KilnError(
                 f"--{flag} is empty", hint="give it a value, or leave it out (is a variable unset?)"
             )

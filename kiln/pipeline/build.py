@@ -17,7 +17,7 @@ from kiln.base.stopping import Stop, on_signals
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
-from kiln.packer import program
+from kiln.packer import program, render
 from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.draft import clean_dead_runs
@@ -153,6 +153,7 @@ def _set_up(
     """What these rows need on this machine, and their plans, rendered."""
     found = _ready(recipes, target, progress, install=install)
     plans = [planning.plan(recipe, target, options) for recipe in recipes]
+    _say_if_stale(recipes, progress)
     with progress.stage("render and policy"):
         for one in plans:
             build_row.prepare(one)
@@ -180,6 +181,15 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
     found = errors(engine.check_matrix(chosen))
     if found:
         raise KilnError("\n".join(map(str, found)))
+
+
+def _say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
+    """Tell whoever builds that the committed HCL is not what will be baked."""
+    if render.stale(recipes, orphans=False):
+        progress.say(
+            "packer/ is stale: this build bakes what the matrix says now; ./invoke render "
+            "brings packer/ up to date"
+        )
 
 
 def _several(plans: list[Plan], found: program.Packer, stop: Stop) -> list[build_row.Built]:
