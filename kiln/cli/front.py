@@ -179,10 +179,14 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _refuse(error: KilnError, *, as_json: bool) -> int:
-    # Colour for a person, none in a log.
+def report(error: KilnError) -> None:
+    """Tell a person what failed: on stderr, in colour on a terminal."""
     mark = "\033[31merror:\033[0m" if sys.stderr.isatty() else "error:"
-    print(f"{mark} {error}", file=sys.stderr)
+    print(f"{mark} {error}", file=sys.stderr, flush=True)
+
+
+def _refuse(error: KilnError, *, as_json: bool) -> int:
+    report(error)
     if as_json:
         # One line, so that a task that prints a line per event stays readable line by line.
         with contextlib.suppress(OSError):

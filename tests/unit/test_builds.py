@@ -13,6 +13,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
+from kiln.cli.summary import summary
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
@@ -102,5 +103,5 @@ def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
         image_note="an AMI of the lab on this machine",
         emulated="qemu-user on x86_64",
     )
-    assert "lab on this machine, arm64 by qemu-user on x86_64)" in build.summary(record)
-    assert "lab on this machine)" in build.summary(replace(record, emulated=None))
+    assert "lab on this machine, arm64 by qemu-user on x86_64)" in summary(record)
+    assert "lab on this machine)" in summary(replace(record, emulated=None))
