@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from kiln.base import vocabulary
-from kiln.base.errors import BAD_INPUT, KilnError
+from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.base.findings import Finding, Place, errors, gravest_last
 from kiln.compat import engine
 from kiln.matrix import load
@@ -98,4 +98,4 @@ def _places(entry: dict[str, Any]) -> dict[str, Any]:
 
 def exit_code(answer: dict[str, Any]) -> int:
     """2 when anything is an error: the matrix, or the combination, is invalid input."""
-    return BAD_INPUT if any(entry["level"] == "error" for entry in answer["findings"]) else 0
+    return INVALID_INPUT if any(entry["level"] == "error" for entry in answer["findings"]) else 0

@@ -74,11 +74,11 @@ def suggest(
         return Suggestion(tuple(resolving), whole=True)
     if singles:
         return Suggestion(tuple(singles))
-    for one, other in combinations(moves, 2):
+    for field, other_field in combinations(moves, 2):
         pairs = [
-            {one: first, other: second}
-            for first in _near(combination, one)[:_PAIR_WIDTH]
-            for second in _near(combination, other)[:_PAIR_WIDTH]
+            {field: value, other_field: other_value}
+            for value in _near(combination, field)[:_PAIR_WIDTH]
+            for other_value in _near(combination, other_field)[:_PAIR_WIDTH]
         ]
         if best := best_of(pairs):
             return Suggestion((best,), whole(best))
@@ -90,14 +90,14 @@ def together(combination: Combination, rebuild: Rebuild | None = None) -> str | 
     done: Change = {}
     for _ in range(_STEPS):
         now = _changed(combination, done, rebuild)
-        clash = next((one for one in clashes(now) if one.blocks), None)
+        clash = next((clash for clash in clashes(now) if clash.blocks), None)
         if clash is None:
             return _shown(done)
         again = (lambda more, done=done: rebuild({**done, **more})) if rebuild else None
-        found = suggest(now, clash, again)
-        if found is None:
+        suggestion = suggest(now, clash, again)
+        if suggestion is None:
             return None
-        done = {**done, **found.changes[0]}
+        done = {**done, **suggestion.changes[0]}
     return None
 
 
@@ -115,7 +115,7 @@ def _best(
     scored = []
     for distance, change in enumerate(changes):
         left = clashes(replace(plain, **change))
-        if {one.rule.id for one in left if one.blocks} <= allowed:
+        if {clash.rule.id for clash in left if clash.blocks} <= allowed:
             scored.append((len(left), distance, change))
     for _, _, change in sorted(scored, key=lambda entry: entry[:2])[:_TRIED]:
         if rebuild is None or _broken(rebuild(change)) <= allowed:
@@ -124,7 +124,7 @@ def _best(
 
 
 def _broken(combination: Combination) -> set[str]:
-    return {one.rule.id for one in clashes(combination) if one.blocks}
+    return {clash.rule.id for clash in clashes(combination) if clash.blocks}
 
 
 def _shown(change: Change) -> str:
@@ -158,8 +158,8 @@ def _distros(c: Combination) -> list[str]:
     """Relatives whose kernel is known, so that they can be judged, and of which the flavour has
     parents; any distribution with such parents where no relative has."""
     flavors = table("distros")["flavors"]
-    there = flavors[c.flavor]["os"] if c.flavor in flavors else table("distros")["distros"]
-    judged = [name for name in there if "kernels" in facts.distro(name)]
+    offered = flavors[c.flavor]["os"] if c.flavor in flavors else table("distros")["distros"]
+    judged = [name for name in offered if "kernels" in facts.distro(name)]
     relatives = facts.relatives(c.distro)
     return [name for name in judged if name in relatives] or judged
 

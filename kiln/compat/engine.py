@@ -38,7 +38,7 @@ def check(
     """The findings on one recipe, in the order of the rules, each at the value it is about.
 
     `more` says what a recipe has no field for (see `Combination`), such as `mig=("1g.5gb",)`.
-    Raises KilnError (exit code 2) when a target is no GPU instance type.
+    Raises KilnError (exit status 2) when a target is no GPU instance type.
     """
     day = today or date.today()
     try:
@@ -137,7 +137,7 @@ def check_combination(
     counts as not said. A component may be `latest`. Returns `{"findings": [Finding as JSON …],
     "instance_types": [names of offered types …]}`, no types when an error is not about a target.
 
-    Raises KilnError (exit code 2) for an unknown distribution, instance type or field.
+    Raises KilnError (exit status 2) for an unknown distribution, instance type or field.
     """
     facts.distro(distro)
     targets = [facts.instance(name) for name in (instance_type, *instance_types) if name]
@@ -187,7 +187,7 @@ def serves(combination: Combination) -> list[str]:
     """The offered instance types the combination works on; none when it does not work at all."""
     if "driver" in combination.latest:
         return []  # which one that is decides what it serves
-    return [target.type for target in served(combination) if target.offered]
+    return [instance_type.type for instance_type in served(combination) if instance_type.offered]
 
 
 def _known_fields(given: dict[str, Any]) -> None:
@@ -205,22 +205,26 @@ def _known_fields(given: dict[str, Any]) -> None:
 def _findings(
     combination: Combination, strict: bool, rebuild: Rebuild | None = None
 ) -> list[tuple[Rule, Finding]]:
-    against = clashes(combination)
-    ways = [suggest(combination, clash, rebuild) if clash.blocks else None for clash in against]
+    found_clashes = clashes(combination)
+    suggestions = [
+        suggest(combination, clash, rebuild) if clash.blocks else None for clash in found_clashes
+    ]
     # If no single change resolves every clash, a combination of changes may.
-    partial = any(way and not way.whole for way in ways)
+    partial = any(suggestion and not suggestion.whole for suggestion in suggestions)
     everything = together(combination, rebuild) if partial else None
     return [
-        (clash.rule, _finding(clash, strict, way, everything))
-        for clash, way in zip(against, ways, strict=True)
+        (clash.rule, _finding(clash, strict, suggestion, everything))
+        for clash, suggestion in zip(found_clashes, suggestions, strict=True)
     ]
 
 
-def _finding(clash: Clash, strict: bool, way: Suggestion | None, everything: str | None) -> Finding:
+def _finding(
+    clash: Clash, strict: bool, suggestion: Suggestion | None, everything: str | None
+) -> Finding:
     hints = [clash.verdict.hint] if clash.verdict.hint else []
-    if way:
-        hints.append(str(way))
-    if way and not way.whole and everything:
+    if suggestion:
+        hints.append(str(suggestion))
+    if suggestion and not suggestion.whole and everything:
         hints.append(f"nearest that works: {everything}")
     return Finding(
         level=_level(clash, strict),

@@ -110,7 +110,7 @@ class Step:
 def needed(version: str | None, field_name: str, recipe: Recipe) -> str:
     """A version that the component cannot do without.
 
-    Raises KilnError (exit code 2) when the recipe does not name it.
+    Raises KilnError (exit status 2) when the recipe does not name it.
     """
     if version is None:
         raise KilnError(
@@ -123,7 +123,7 @@ def needed(version: str | None, field_name: str, recipe: Recipe) -> str:
 def of_cuda(recipe: Recipe) -> dict[str, str]:
     """What names in packages.yaml that depend on the recipe's CUDA refer to.
 
-    Raises KilnError (exit code 2) when the recipe names none.
+    Raises KilnError (exit status 2) when the recipe names none.
     """
     cuda = needed(recipe.cuda, "cuda", recipe)
     series = versions.series(cuda)
@@ -154,7 +154,7 @@ def packages(recipe: Recipe, component: str, version: str = "0", **more: str) ->
     """A component's packages as kiln_install takes them: `name=version`, with `@cuda…` where the
     revision names a CUDA. `more` are fields of packages.yaml that a recipe does not have.
 
-    Raises KilnError (exit code 2) when the recipe's archive is not known to have them.
+    Raises KilnError (exit status 2) when the recipe's archive is not known to have them.
     """
     known = facts.packages(component, version, **{**_fields(recipe), **more})
     if known is None:

@@ -47,7 +47,7 @@ class Variable:
 def declared(script: Path) -> tuple[Variable, ...]:
     """The variables in a script's header, in its order.
 
-    Raises KilnError (exit code 2), with file and line, for a line that is not of the form above,
+    Raises KilnError (exit status 2), with file and line, for a line that is not of the form above,
     for a name declared twice and for a `#@` line below the header, and if there is no script.
     """
     if not script.is_file():

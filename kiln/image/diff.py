@@ -75,7 +75,7 @@ def diff(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[Change]:
     """The differences from image a to image b, by severity, then kind and name.
 
     Either is a build record or the data of a version-info.json. Severities are in
-    knowledge/diff.yaml. Raises KilnError (exit code 2) when one holds no version-info.
+    knowledge/diff.yaml. Raises KilnError (exit status 2) when one holds no version-info.
     """
     a = version_info.of(record_a, "the first record")
     b = version_info.of(record_b, "the second record")

@@ -37,7 +37,7 @@ _NOT_SOFTWARE = (".sig", ".pub", ".key", ".gpg", "gpgkey")
 def of_name(name: str) -> str:
     """`sbom` of a build by its name: see `kiln.pipeline.record.find` for what a name may be.
 
-    Raises KilnError (exit code 2) when there is none, or when it holds no version-info.
+    Raises KilnError (exit status 2) when there is none, or when it holds no version-info.
     """
     info, recipe = version_info.load(name)
     with version_info.reading(name):
@@ -58,7 +58,7 @@ def sbom(
     what provisioners built from source, and every other download with its sha256. The same record
     gives the same serial number; `made` is the time of the bake.
 
-    Raises KilnError (exit code 2) when the record holds no version-info.
+    Raises KilnError (exit status 2) when the record holds no version-info.
     """
     info = version_info.of(record)
     about = recipe.as_json() if isinstance(recipe, Recipe) else recipe or {}

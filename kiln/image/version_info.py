@@ -41,12 +41,12 @@ class Package:
 def of(data: dict[str, Any], called: str = "the record") -> dict[str, Any]:
     """The version-info in a build record, or the record itself when it is one.
 
-    Raises KilnError (exit code 2) when there is none, or when it is not what a bake writes.
+    Raises KilnError (exit status 2) when there is none, or when it is not what a bake writes.
     """
     for candidate in (data.get("versions"), data):
         if isinstance(candidate, dict) and isinstance(candidate.get("packages"), list):
-            for wrong in _wrong(candidate):
-                raise KilnError(f"{called}: {wrong}", hint=_NOT_OURS)
+            for mistake in _wrong(candidate):
+                raise KilnError(f"{called}: {mistake}", hint=_NOT_OURS)
             return candidate
     raise KilnError(
         f"{called} holds no version-info",
@@ -101,7 +101,7 @@ def reading(called: str) -> Iterator[None]:
     """Around what reads a file that a person gave: a value in it of another kind than a bake
     writes (a number for a name) is their file's fault.
 
-    Raises KilnError (exit code 2).
+    Raises KilnError (exit status 2).
     """
     try:
         yield

@@ -32,7 +32,7 @@ __all__ = ["json_schema", "load_recipes"]
 def load_recipes(path: Path | None = None) -> list[Recipe]:
     """Read the matrix and expand it, in the order of its rows.
 
-    Raises KilnError (exit code 2) whose message holds one line per mistake, each beginning
+    Raises KilnError (exit status 2) whose message holds one line per mistake, each beginning
     with file:line:column.
     """
     path = path or matrix_file()

@@ -189,7 +189,7 @@ def json_schema() -> str:
 def validated(document: Located) -> MatrixModel:
     """The matrix in a YAML document.
 
-    Raises KilnError (exit code 2) with one line per mistake, each beginning with
+    Raises KilnError (exit status 2) with one line per mistake, each beginning with
     file:line:column.
     """
     if not isinstance(document.data, dict):

@@ -100,8 +100,8 @@ def check_label(
         return [
             f"MIG label {label!r}: none of {', '.join(t.type for t in types)} has a GPU with MIG"
         ]
-    found = (_label_problem(chosen_label, t) for t in capable)
-    return [problem for problem in found if problem]
+    label_problems = (_label_problem(chosen_label, t) for t in capable)
+    return [problem for problem in label_problems if problem]
 
 
 @cache

@@ -69,11 +69,11 @@ def k8s(
 def _by_gpu(label: str, strategy: str, labels: dict[str, Any]) -> dict[str, dict[str, int]]:
     """What one GPU of each model offers. Raises KilnError, the first model's, when none can."""
     tried = {kind.name: _attempt(label, strategy, kind, labels) for kind in gpu_types().values()}
-    found = {name: offered for name, offered in tried.items() if isinstance(offered, dict)}
+    offers = {name: offered for name, offered in tried.items() if isinstance(offered, dict)}
     for refusal in tried.values():
-        if not found and isinstance(refusal, KilnError):
+        if not offers and isinstance(refusal, KilnError):
             raise refusal
-    return found
+    return offers
 
 
 def _attempt(
@@ -108,8 +108,8 @@ def _layout(label: str, count: int, kind: Any, labels: dict[str, Any]) -> dict[i
     ]
     try:
         wanted = _target.resolve(_config.choose(labels, label), gpus)
-        for one in wanted.values():
-            _target.check(one, kind)
+        for setting in wanted.values():
+            _target.check(setting, kind)
     except _errors.MigError as e:
         raise KilnError(e.message, hint=e.hint) from e
     return {w.gpu: _target.devices_of(w.shapes) for w in wanted.values() if w.mode}
@@ -130,13 +130,13 @@ def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]]) -> None:
 
 def _resources(per_gpu: dict[int, dict[str, int]], count: int, strategy: str) -> dict[str, int]:
     """{resource name: how many one node offers}. GPUs left whole count as nvidia.com/gpu."""
-    found: dict[str, int] = {}
+    resources: dict[str, int] = {}
     for index in range(count):
         for profile, n in per_gpu.get(index, {None: 1}).items():
             whole = profile is None or strategy == "single"
             name = "nvidia.com/gpu" if whole else f"nvidia.com/mig-{str(profile).replace('+', '.')}"
-            found[name] = found.get(name, 0) + n
-    return dict(sorted(found.items()))
+            resources[name] = resources.get(name, 0) + n
+    return dict(sorted(resources.items()))
 
 
 def _operator_values(label: str, strategy: str, owner: str) -> dict[str, Any]:

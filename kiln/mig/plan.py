@@ -111,9 +111,9 @@ class _Search:
     def fewest(self, wanted: Layout, gpus: int) -> list[Layout] | None:
         """A spread over the fewest GPUs, or None when `gpus` of them are not enough."""
         for count in range(self.at_least(wanted), gpus + 1):
-            found = self._spread(wanted, count, 0, set())
-            if found is not None:
-                return found
+            layouts = self._spread(wanted, count, 0, set())
+            if layouts is not None:
+                return layouts
         return None
 
     def _spread(
@@ -133,9 +133,9 @@ class _Search:
         dead.add((wanted, gpus, first))
         return None
 
-    def least_mixed(self, wanted: Layout, found: list[Layout]) -> list[Layout]:
+    def least_mixed(self, wanted: Layout, spread: list[Layout]) -> list[Layout]:
         """As many GPUs as `found`, with the fewest profiles on each; the best within EFFORT."""
-        best, least = found, sum(map(_kinds_in, found))
+        best, least = spread, sum(map(_kinds_in, spread))
         floor = self._floor(wanted)
         purest = sorted(self.possible, key=lambda c: (_kinds_in(c), -self._bulk(c)))
         steps = 0
@@ -160,7 +160,7 @@ class _Search:
                 if least <= floor or steps > EFFORT:
                     return
 
-        search(wanted, len(found), 0, 0, [])
+        search(wanted, len(spread), 0, 0, [])
         return best
 
     def _floor(self, wanted: Layout) -> int:

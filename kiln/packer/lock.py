@@ -70,7 +70,7 @@ class LockDiff:
 def load(path: Path = FILE) -> dict[str, Any]:
     """The lock file's data; an empty lock when there is no file.
 
-    Raises KilnError (exit code 2) when it is not a lock file.
+    Raises KilnError (exit status 2) when it is not a lock file.
     """
     if not path.is_file():
         return {"artifacts": [], "packages": []}
@@ -122,7 +122,7 @@ def _broken(lock: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], st
 def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
     """The lock these recipes need, with every sha256 that `current` or the facts know.
 
-    Raises KilnError (exit code 2) when something would be downloaded as "latest".
+    Raises KilnError (exit status 2) when something would be downloaded as "latest".
     """
     known = {entry["url"]: entry for entry in current["artifacts"]}
     artifacts: dict[str, dict[str, Any]] = {}
@@ -187,7 +187,7 @@ def record(
     """Merge what a bake saw (`downloads` of its version-info) into the lock file.
 
     `when` names the build, for the entry's source. Only a bake on AWS counts: the lab's mirror
-    serves stand-ins. Raises KilnError: exit code 2 for a lab bake or entries without URL or
+    serves stand-ins. Raises KilnError: exit status 2 for a lab bake or entries without URL or
     sha256, 1 when a sha256 differs from the one that is locked, with both.
     """
     if target != "aws":

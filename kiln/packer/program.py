@@ -92,7 +92,7 @@ def facts() -> dict[str, Any]:
 def find() -> Packer:
     """The first HashiCorp Packer on PATH, or the binary that `KILN_PACKER` names.
 
-    Raises KilnError (exit code 1) when there is none or it is too old.
+    Raises KilnError (exit status 1) when there is none or it is too old.
     """
     named = os.environ.get("KILN_PACKER")
     # Packer runs in the folder of its HCL.
@@ -220,7 +220,7 @@ def _events(
     grace: float,
     ended: list[int],
 ) -> Generator[Event, None, None]:
-    """Run Packer and yield its lines; its exit code is appended to `ended`."""
+    """Run Packer and yield its lines; its exit status is appended to `ended`."""
     # A session of its own: the terminal's Ctrl-C must not reach Packer besides our signal, since
     # the second one makes it leave without cleaning up. The signal is SIGTERM because the first
     # Packer process is only a wrapper, which passes SIGTERM on but swallows SIGINT.
@@ -259,7 +259,7 @@ def _events(
 
 
 def _end(process: subprocess.Popen[str], reader: threading.Thread, *, patient: bool) -> int:
-    """Wait for Packer, or end it with its plugins when its time is up; its exit code."""
+    """Wait for Packer, or end it with its plugins when its time is up; its exit status."""
     if process.poll() is None and patient and not reader.is_alive():
         return process.wait()
     if process.poll() is None:
@@ -337,4 +337,4 @@ def _how_to_install() -> str:
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else f"exit code {done.returncode}"
+    return lines[-1].strip() if lines else f"exit status {done.returncode}"

@@ -22,7 +22,7 @@ from kiln.facts import instances
 
 Outcome = Literal["passed", "failed", "skipped"]
 
-# pytest's exit codes 0 and 1 mean that the checks ran to their end.
+# pytest's exit statuss 0 and 1 mean that the checks ran to their end.
 _RAN = (0, 1)
 
 
@@ -90,7 +90,7 @@ def run_checks(
 ) -> Verdict:
     """Run the checks against a machine. JUnit and the checks' output are kept in `folder`.
 
-    Raises KilnError (exit code 1) when they did not run to their end, so nothing is known, and
+    Raises KilnError (exit status 1) when they did not run to their end, so nothing is known, and
     StoppedError as soon as `stop` is set.
     """
     expect_file = folder / "expect.json"

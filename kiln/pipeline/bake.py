@@ -32,7 +32,7 @@ def bake(
 ) -> str:
     """Run Packer on a plan's HCL; the id of the AMI in the plan's region.
 
-    Raises KilnError (exit code 1), with what a provisioner said last, when Packer fails, and
+    Raises KilnError (exit status 1), with what a provisioner said last, when Packer fails, and
     StoppedError, with the instance it had launched, when `stop` was set.
     """
     target = plan.target

@@ -36,7 +36,7 @@ def run(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Build these recipes (or show the plan); the exit code."""
+    """Build these recipes (or show the plan); the exit status."""
     progress = Progress()
     progress.say(str(target))
     _compatible(recipes, options)

@@ -15,7 +15,7 @@ def explain(code: str | int) -> dict[str, Any]:
     Keys: kind (`xid` or `sxid`), code, name, mnemonic, meaning, causes, severity, action, source,
     and what else is known (action_nvidia, nvidia, since_driver, recovery, …). A number without a
     kind is an Xid below 1000 and an SXid from there on.
-    Raises KilnError (exit code 2) for what is no code or not in the catalogue, with the nearest.
+    Raises KilnError (exit status 2) for what is no code or not in the catalogue, with the nearest.
     """
     module = runtime_import.load("gpu_xid.explain")
     try:
@@ -43,7 +43,7 @@ def parse_stream(
     One dict per event with at least xid, sxid, pci, pid, process, name, severity, action and raw;
     None where the line does not say it. notes: see gpu_xid.stream.events.
     """
-    found: Iterator[dict[str, Any]] = runtime_import.load("gpu_xid.stream").events(
+    events: Iterator[dict[str, Any]] = runtime_import.load("gpu_xid.stream").events(
         lines, notes=notes
     )
-    return found
+    return events

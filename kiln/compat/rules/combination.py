@@ -216,7 +216,7 @@ def _parent_kernel(combination: Combination) -> str | None:
 def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
     """A recipe as a combination; `more` adds or replaces fields.
 
-    Raises KilnError (exit code 2) for a target that is no GPU instance type.
+    Raises KilnError (exit status 2) for a target that is no GPU instance type.
     """
     chosen = recipe.components
     filled = _filled(recipe)
@@ -248,7 +248,9 @@ def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
         "imex": recipe.imex,
         "mig_label": None if recipe.mig_config == "none" else recipe.mig_config,
         "packages": packages,
-        "downloads": tuple(one.url for component in filled for one in component.downloads),
+        "downloads": tuple(
+            download.url for component in filled for download in component.downloads
+        ),
         "kubernetes": recipe.kubernetes,
         "parallelcluster": recipe.parallelcluster,
         "extended_support": recipe.extended_support,

@@ -29,7 +29,7 @@ def unknown(c: Combination) -> Iterator[Verdict]:
 
 
 def _releases() -> list[str]:
-    return [v for one in facts.branches().values() for v in (*one.versions, *one.betas)]
+    return [v for branch in facts.branches().values() for v in (*branch.versions, *branch.betas)]
 
 
 def meant(driver: str) -> str | None:
@@ -53,8 +53,8 @@ def ended(c: Combination) -> Iterator[Verdict]:
     if branch is None or not branch.ended(c.today):
         return
     supported = ", ".join(
-        f"{one.name} ({one.kind}, to {one.end_of_life})"
-        for one in facts.supported_branches(c.today)
+        f"{other.name} ({other.kind}, to {other.end_of_life})"
+        for other in facts.supported_branches(c.today)
     )
     yield Verdict(
         f"driver branch {branch.name} left support on {branch.end_of_life}",
@@ -78,7 +78,9 @@ def beta(c: Combination) -> Iterator[Verdict]:
 def open_too_early(c: Combination) -> Iterator[Verdict]:
     """Open modules from a branch that never had any."""
     if c.branch and "open" in c.modules and "open" not in c.branch.modules:
-        first = next(one.name for one in facts.branches().values() if "open" in one.modules)
+        first = next(
+            branch.name for branch in facts.branches().values() if "open" in branch.modules
+        )
         yield Verdict(
             f"driver branch {c.branch.name} has no open kernel modules; {first} is the first",
         )
@@ -111,7 +113,7 @@ def cuda_minor(c: Combination) -> Iterator[Verdict]:
     wanted = versions.series(c.cuda)
     if versions.at_least(c.branch.native_cuda, wanted):
         return
-    native = [one.name for one in facts.branches().values() if one.native_cuda == wanted]
+    native = [branch.name for branch in facts.branches().values() if branch.native_cuda == wanted]
     yield Verdict(
         f"CUDA {wanted} on driver {c.driver} (own CUDA {c.branch.native_cuda}) runs in minor "
         "version compatibility: no new driver features, and code built as PTX only fails with "

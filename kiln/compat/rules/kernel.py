@@ -68,9 +68,9 @@ def _newer_than_failure(driver: str, kernel: str) -> str | None:
     if any(versions.at_least(driver, good) for good in _builds(kernel, branch)):
         return None
     for cause in table("kernel_builds")["causes"]:
-        last, mend = cause["drivers"].get(branch), cause.get("fixed_in")
-        mended = mend and versions.major(mend) == branch and versions.at_least(driver, mend)
-        if last and kernel in cause["kernels"] and not mended:
+        last, fix = cause["drivers"].get(branch), cause.get("fixed_in")
+        fixed = fix and versions.major(fix) == branch and versions.at_least(driver, fix)
+        if last and kernel in cause["kernels"] and not fixed:
             return f"{last} of the same branch does not compile there ({cause['what']})"
     return None
 
@@ -96,8 +96,8 @@ def _measured(driver: str, kernel: str, *, patched: bool = False) -> dict[str, A
     for result in table("kernel_builds")["measured"]:
         same_source = result.get("patched", False) == patched
         if (result["driver"], result["kernel"]) == (driver, kernel) and same_source:
-            found: dict[str, Any] = result
-            return found
+            measurement: dict[str, Any] = result
+            return measurement
     return None
 
 

@@ -59,7 +59,7 @@ def nccl_packaged(c: Combination) -> Iterator[Verdict]:
         if entry["cuda"] is None or cuda is None:
             continue
         built = entry["cuda"]
-        fits = any(_fits(cuda, one, exact) for one in built)
+        fits = any(_fits(cuda, packaged_for, exact) for packaged_for in built)
         if not fits:
             yield Verdict(
                 f"NCCL {nccl} was packaged for CUDA {', '.join(built)}, not for {cuda}",
@@ -78,21 +78,21 @@ def _nccl_for(cuda: str) -> str:
     fitting = [
         version
         for version, entry in table("nccl")["versions"].items()
-        if entry["cuda"] and any(_fits(cuda, one, False) for one in entry["cuda"])
+        if entry["cuda"] and any(_fits(cuda, built, False) for built in entry["cuda"])
     ]
     return f"for CUDA {cuda} take NCCL {fitting[0]} to {fitting[-1]}" if fitting else ""
 
 
-@rule("NCCL-ARCH", by_target=True)
+@rule("NCCL-ARCH", by_instance_type=True)
 def nccl_compiled_for(c: Combination) -> Iterator[Verdict]:
     """A source build holds code for the GPUs it was told about."""
     if c.nccl_gencode is None:
         return
     missing: dict[str, str] = {}
-    for target in c.targets:
-        sm = target.compute_capability.replace(".", "")
+    for instance_type in c.instance_types:
+        sm = instance_type.compute_capability.replace(".", "")
         if sm not in c.nccl_gencode:
-            missing[sm] = target.type
+            missing[sm] = instance_type.type
     for sm, name in missing.items():
         yield Verdict(
             f"NCCL is built without sm_{sm}, which {name} needs",
@@ -133,11 +133,11 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
             )
     known = table("cuda")["cudnn"]
     reached = [
-        one
-        for one in known
-        if versions.at_least(asked, one["from"])
+        entry
+        for entry in known
+        if versions.at_least(asked, entry["from"])
         # A bare major (libcudnn8) means the newest of it.
-        or ("." not in asked and versions.major(one["from"]) == asked)
+        or ("." not in asked and versions.major(entry["from"]) == asked)
     ]
     built = reached[-1] if reached else known[0]
     if c.cuda_major and c.cuda_major not in built["majors"]:
@@ -150,11 +150,11 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
 
 
 def _cudnn_for(major: str) -> str:
-    first = [one["from"] for one in table("cuda")["cudnn"] if major in one["majors"]]
+    first = [entry["from"] for entry in table("cuda")["cudnn"] if major in entry["majors"]]
     return f"for CUDA {major} take cuDNN from {first[0]} on" if first else ""
 
 
-@rule("GDR-DRV", by_target=True)
+@rule("GDR-DRV", by_instance_type=True)
 def gdrcopy_knows(c: Combination) -> Iterator[Verdict]:
     """GDRCopy's module has to keep up with driver, CUDA, GPU and kernel."""
     if not c.gdrcopy:
@@ -176,13 +176,20 @@ def _who_needs(c: Combination, need: dict[str, str]) -> str | None:
     if "cuda_major_from" in need and c.cuda and versions.at_least(c.cuda, need["cuda_major_from"]):
         return f"CUDA {c.cuda}"
     if "gpu_arch" in need:
-        return next((one.type for one in c.targets if one.gpu_arch == need["gpu_arch"]), None)
+        return next(
+            (
+                instance_type.type
+                for instance_type in c.instance_types
+                if instance_type.gpu_arch == need["gpu_arch"]
+            ),
+            None,
+        )
     if "kernel_from" in need and kernel and versions.at_least(kernel.series, need["kernel_from"]):
         return f"kernel {kernel}"
     return None
 
 
-@rule("DCGM-MAJOR", by_target=True)
+@rule("DCGM-MAJOR", by_instance_type=True)
 def dcgm_fits(c: Combination) -> Iterator[Verdict]:
     """DCGM 4 comes per CUDA major of the driver; DCGM 3 stops before new drivers and GPUs."""
     known = table("services")["dcgm"]
@@ -205,10 +212,10 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
     unsure = not facts.confirmed(limit)
     if c.branch_name and versions.at_least(c.branch_name, limit["below_branch"]):
         yield Verdict(f"DCGM 3 does not know driver {c.driver}", "take DCGM 4", unsure=unsure)
-    for target in c.targets:
-        if target.gpu_arch in limit["not_arch"]:
+    for instance_type in c.instance_types:
+        if instance_type.gpu_arch in limit["not_arch"]:
             yield Verdict(
-                f"DCGM 3 does not know the {target.ec2_name} of {target.type}",
+                f"DCGM 3 does not know the {instance_type.ec2_name} of {instance_type.type}",
                 "take DCGM 4",
                 unsure=unsure,
             )
@@ -229,7 +236,7 @@ def exporter_fits(c: Combination) -> Iterator[Verdict]:
                 f"add dcgm: {pair[0]}" if pair else "add dcgm: and the version it was tested with",
             )
     elif pair and c.dcgm not in pair:
-        partner = [one for one, tested in known["pairs"].items() if c.dcgm in tested]
+        partner = [exporter for exporter, tested in known["pairs"].items() if c.dcgm in tested]
         yield Verdict(
             f"dcgm-exporter {c.dcgm_exporter} was tested with DCGM {' and '.join(pair)}, "
             f"not with {c.dcgm}",
