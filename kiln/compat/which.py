@@ -1,4 +1,4 @@
-"""Which rows of the matrix serve an instance type: best first, with reasons for the others."""
+"""The rows of the matrix that serve an instance type, best first, and why the others do not."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def which(
     """The rows for an instance type.
 
     Returns `{"instance_type": …, "gpus": "8 × NVIDIA H100 80GB HBM3", "serves": [{"row", "reasons",
-    "warnings"} best first], "does_not": [{"row", "reasons"}]}`. Best is: driver and distribution
-    get fixes, then fewest warnings, then EFA where the type has it, then the driver that gets
-    fixes longest. What a row has for other types, and this one has no use for, is no warning.
+    "warnings"} best first], "does_not": [{"row", "reasons"}]}`. The best row has a driver and a
+    distribution that still get fixes, then the fewest warnings, then EFA if the type has it, then
+    the driver with the latest end of life. Components that only other types need cause no warning.
 
-    Raises KilnError (exit status 2) when it is no GPU instance type.
+    Raises KilnError (exit status 2) if `instance_type` is not a known GPU instance type.
     """
     wanted = facts.instance(instance_type)
     serves, does_not = [], []
@@ -88,7 +88,7 @@ def _gpus(instance_type: InstanceType) -> str:
 
 
 def _reasons(c: Combination, instance_type: InstanceType) -> list[str]:
-    """What speaks for the row on this type, and what it lacks there."""
+    """Why the row suits this type, and what it lacks."""
     module = (
         f"both modules baked, {instance_type.prefers} loaded"
         if len(c.modules) > 1

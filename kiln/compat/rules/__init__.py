@@ -1,7 +1,7 @@
 """The compatibility rules, by theme. Each is a function under its id in knowledge/rules.yaml.
 
 A rule gets a `Combination` and yields a `Verdict` per clash; a rule about instance types is asked
-once per target. What it compares comes from `kiln.facts`: a rule holds no version of its own.
+once per instance type. What it compares comes from `kiln.facts`: a rule holds no version of its own.
 Importing the package registers them all.
 """
 
