@@ -101,6 +101,6 @@ def _locked_from(name: str) -> LockDiff:
     if not build.versions:
         raise KilnError(
             f"{run} has no versions: it ended before its AMI was checked",
-            hint="take a run whose status is verified",
+            hint="choose a run whose status is verified",
         )
     return locking.record(build.versions["downloads"], target=build.target, when=run)

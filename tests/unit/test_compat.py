@@ -345,7 +345,7 @@ def test_what_a_parallelcluster_release_brings_is_minded():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"kubernetes": "1.35"}, "--kubernetes says something about flavour eks only"),
+        ({"kubernetes": "1.35"}, "--kubernetes is valid only for flavour eks"),
         ({"flavor": "eks", "parallelcluster": "3.16.3"}, "about flavour parallelcluster only"),
         ({"flavor": "eks", "kubernetes": "1.35.2"}, "1.35.2 is not a version such as 1.35"),
         ({"flavor": "parallelcluster", "parallelcluster": "3.1"}, "3.1 is not a version such as"),

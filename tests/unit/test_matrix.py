@@ -81,7 +81,7 @@ MISTAKES = {
     "missing key": (("amis:\n" + ROW, ""), "amis.yaml:1:1: amis is missing"),
     "a distro nobody knows": (
         ("  al2:", "  al22:"),
-        "amis.yaml:5:3: AMI Kiln knows no distribution 'al22': did you mean 'al2'",
+        "amis.yaml:5:3: unknown distribution 'al22': did you mean 'al2'",
     ),
     "a key under its former name": (
         ("parents:", "source:"),
@@ -89,7 +89,7 @@ MISTAKES = {
     ),
     "unknown distro": (
         (ROW, "- {distro: al22, stack: classic}"),
-        "amis.yaml:21:12: AMI Kiln builds on no distribution 'al22': did you mean 'al2'",
+        "amis.yaml:21:12: AMI Kiln does not build on distribution 'al22': did you mean 'al2'",
     ),
     "unknown stack": (
         (ROW, "- {distro: al2, stack: clasic}"),
@@ -119,7 +119,7 @@ MISTAKES = {
     "version latest": (
         ("510.47.03", "latest"),
         "amis.yaml:17:13: stacks.classic.driver: 'latest' is not a version such as 510.47.03 "
-        "(nothing may be called latest: name the version)",
+        "(latest is not allowed: name the version)",
     ),
     "half a version": (
         ("cuda: 11.6.2", "cuda: 11"),
@@ -211,7 +211,7 @@ MISTAKES = {
     ),
     "a placeholder without its value": (
         row("flavors: [eks]"),
-        "amis.yaml:14:42: {kubernetes} is asked for, but the row has no `kubernetes`",
+        "amis.yaml:14:42: {kubernetes} needs a value, but the row has no `kubernetes`",
     ),
     "unknown component": (
         row("without: [gpu-mg]"),
@@ -236,7 +236,7 @@ MISTAKES = {
     ),
     "a stack without driver": (
         ("    driver: 510.47.03\n", ""),
-        "amis.yaml:20:3: driver is missing: neither row nor stack has it",
+        "amis.yaml:20:3: driver is missing in the row and its stack",
     ),
     "unknown telemetry key": (
         row("telemetry: {profil: compute}"),
