@@ -342,7 +342,7 @@ def test_ctrl_c_twice_does_not_cut_the_clean_up_short(going: Going, new: Callabl
     going.signal(signal.SIGINT)
     code, said = going.end()
     assert code == 1, said
-    assert "still stopping: what was made is being removed, please wait" in said
+    assert "still stopping: removing what the run created, please wait" in said
     assert "Traceback" not in said
     assert new() == {}
 
