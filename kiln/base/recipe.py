@@ -93,6 +93,7 @@ class Recipe:
 
     `name` is the AMI's, with its versions; `line` names its folder and stays when they change.
     A GPU stack field that is None means that the component is not on the image.
+    `package_snapshot` None means the distribution's archive as it is on the day of the bake.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Recipe:
     telemetry: dict[str, Any]
     mig_config: str | None
     extended_support: bool
+    package_snapshot: str | None
     row: Row = field(compare=False)
 
     @property

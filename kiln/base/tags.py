@@ -19,6 +19,8 @@ RUN_ID = tag("run-id")
 # The recipe's name in the matrix, and its recipe digest.
 RECIPE = tag("recipe")
 RECIPE_DIGEST = tag("recipe-digest")
+# The recipe's digest with the parent AMI and the package snapshot: what went in.
+INPUT_DIGEST = tag("input-digest")
 GIT_COMMIT = tag("git-commit")
 SOURCE_AMI = tag("source-ami")
 TARGET = tag("target")
@@ -35,6 +37,7 @@ EFA = tag("efa")
 OF_A_BAKE = (
     RECIPE,
     RECIPE_DIGEST,
+    INPUT_DIGEST,
     RUN_ID,
     GIT_COMMIT,
     SOURCE_AMI,

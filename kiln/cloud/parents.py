@@ -42,6 +42,43 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
     )
 
 
+def again(known: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:
+    """The parent AMI of an earlier build, by its id.
+
+    Raises KilnError (exit status 1) if it no longer exists.
+    """
+    if target.parent_without_request(recipe):
+        return known  # nobody can be asked before the lab is up; a build asks when it is
+    with aws.explained("the parent AMI could not be looked up"):
+        images = _with_id(known.ami_id, target)
+    if not images:
+        raise operation_failed(
+            f"the parent AMI {known.ami_id} ({known.name or 'of unknown name'}) no longer exists "
+            f"in {target.region}",
+            hint="vendors remove their old AMIs: copy a parent that must last into an account of "
+            "yours, and name that copy in `distros`"
+            + (f"; {target.missing_parent_hint}" if target.missing_parent_hint else ""),
+        )
+    return ParentAmi(
+        ami_id=known.ami_id,
+        name=str(images[0].get("Name", "")),
+        created=str(images[0].get("CreationDate", "")),
+        found_by="the id in the record",
+    )
+
+
+def _with_id(ami_id: str, target: Target) -> list[dict[str, object]]:
+    from botocore.exceptions import ClientError
+
+    try:
+        answer = aws.ec2(target).describe_images(ImageIds=[ami_id])
+    except ClientError as error:
+        if error.response["Error"].get("Code", "").startswith("InvalidAMIID"):
+            return []
+        raise
+    return [dict(image) for image in answer["Images"]]
+
+
 def _from_parameter(recipe: Recipe, target: Target) -> str:
     from botocore.exceptions import ClientError
 

@@ -29,6 +29,7 @@ from kiln.components import (
     nvidia_fabricmanager,
     nvidia_imex,
     nvidia_repo,
+    package_snapshot,
     ssm_agent,
     tuning,
     version_info,
@@ -38,6 +39,7 @@ from kiln.components.component import Component, Download, Step
 __all__ = ["Component", "Download", "Step", "everything", "get", "names", "selected"]
 
 _IN_BAKE_ORDER = (
+    package_snapshot,
     kernel,
     nvidia_repo,
     nvidia_driver,

@@ -9,8 +9,10 @@ from kiln.facts.checksums import Checksum as Checksum
 from kiln.facts.checksums import SigningKey as SigningKey
 from kiln.facts.checksums import known_sha256 as known_sha256
 from kiln.facts.checksums import signing_keys as signing_keys
+from kiln.facts.distributions import PackageSnapshots as PackageSnapshots
 from kiln.facts.distributions import distro as distro
 from kiln.facts.distributions import distro_names as distro_names
+from kiln.facts.distributions import package_snapshots as package_snapshots
 from kiln.facts.distributions import relatives as relatives
 from kiln.facts.drivers import Branch as Branch
 from kiln.facts.drivers import branch as branch

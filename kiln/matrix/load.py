@@ -122,6 +122,11 @@ def _recipe(
         name: getattr(row if name in given else model.stacks[row.stack], name)
         for name in StackFields.model_fields
     }
+    stack["package_snapshot"] = _package_snapshot(model, row)
+    wrong = _bad_snapshot(document, model, row, here, stack["package_snapshot"])
+    if wrong:
+        mistakes += wrong
+        return None
     for name in ("driver", "kernel_module"):
         if stack[name] is None:
             mistakes.append(f"{document.at(here)}: {name} is missing in the row and its stack")
@@ -193,6 +198,46 @@ def _recipe(
     )
 
 
+def _snapshot_path(model: MatrixModel, row: RowModel, here: Path_) -> Path_:
+    """Where a row's `package_snapshot` stands: in the row, else its stack, else `defaults`."""
+    name = "package_snapshot"
+    if name in row.model_fields_set:
+        return (*here, name)
+    if name in model.stacks[row.stack].model_fields_set:
+        return ("stacks", row.stack, name)
+    return ("defaults", name)
+
+
+def _package_snapshot(model: MatrixModel, row: RowModel) -> str | None:
+    """The value that stands at `_snapshot_path`."""
+    place = _snapshot_path(model, row, ("amis",))[0]
+    if place == "amis":
+        return row.package_snapshot
+    stack = model.stacks[row.stack]
+    return stack.package_snapshot if place == "stacks" else model.defaults.package_snapshot
+
+
+def _bad_snapshot(
+    document: Located, model: MatrixModel, row: RowModel, here: Path_, value: str | None
+) -> list[str]:
+    """Why the distribution cannot be pinned to this snapshot."""
+    if value is None:
+        return []
+    path = _snapshot_path(model, row, here)
+    shown = ".".join(map(str, path))
+    service = facts.package_snapshots(row.distro)
+    if service is None:
+        known = facts.distro_names(with_parents=True)
+        having = [name for name in known if facts.package_snapshots(name)]
+        return [
+            f"{document.at(path)}: {shown}: nobody keeps old states of the repositories of "
+            f"{row.distro}, so its packages cannot be pinned. Remove the key, or give the row "
+            f"`package_snapshot: null`. Distributions that have snapshots: {', '.join(having)}."
+        ]
+    refusal = service.refusal(value)
+    return [f"{document.at(path)}: {shown}: {row.distro}: {refusal}"] if refusal else []
+
+
 def _distro(name: str, override: DistroModel) -> Distro:
     """A known distribution with the matrix's overrides."""
     replaced = override.model_dump(exclude={"parents"}, exclude_unset=True)
@@ -222,6 +267,7 @@ def _origins(
         paths[name] = (*(here if name in row.model_fields_set else stack), name)
     for name in type(model.defaults).model_fields:
         paths[name] = (*(here if name in row.model_fields_set else shared), name)
+    paths["package_snapshot"] = _snapshot_path(model, row, here)
     for name in ("instance_type", "verify_instance_type"):
         paths[name] = (*(here if arch in getattr(row, name) else shared), name, arch)
     paths["flavor"] = (*here, "flavors", row.flavors.index(flavor))  # type: ignore[arg-type]

@@ -92,6 +92,13 @@ class DistroModel(Strict):
         return value
 
 
+PACKAGE_SNAPSHOT: Any = Field(
+    None,
+    description="the distribution's packages as they were: a release of Amazon Linux 2023, or a "
+    "UTC time for Ubuntu and Debian",
+)
+
+
 class StackFields(Strict):
     """The GPU stack. A row may override any field of its stack; null removes a component."""
 
@@ -124,6 +131,7 @@ class StackFields(Strict):
         None, description="NVLink subnet manager, for the NVSwitches of B200 and B300"
     )
     imex: bool | None = Field(None, description="nvidia-imex, for GB200 and GB300 hosts")
+    package_snapshot: str | None = PACKAGE_SNAPSHOT
 
 
 class VolumeModel(Strict):
@@ -159,6 +167,7 @@ class RowSettings(Strict):
         None,
         description="you have the distribution's extended support (Ubuntu Pro), for `check`",
     )
+    package_snapshot: str | None = PACKAGE_SNAPSHOT
 
 
 class RowModel(RowSettings, StackFields):

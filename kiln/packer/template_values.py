@@ -31,6 +31,7 @@ _TAGS = {
     tags.SOURCE_AMI: Expression("var.source_ami"),
     tags.GIT_COMMIT: Expression("var.git_commit"),
     tags.RECIPE_DIGEST: Expression("var.recipe_digest"),
+    tags.INPUT_DIGEST: Expression("var.input_digest"),
     tags.RUN_ID: Expression("local.run_id"),
     tags.TARGET: Expression("var.target"),
 }

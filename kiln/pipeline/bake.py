@@ -37,7 +37,11 @@ def bake(
     target = plan.target
     variables: dict[str, Any] = {
         **render.variables(
-            plan.recipe, run_id=run.id, git_commit=runs.git_commit(), target=target.kind
+            plan.recipe,
+            run_id=run.id,
+            git_commit=runs.git_commit(),
+            target=target.kind,
+            input_digest=plan.input_digest,
         ),
         "region": target.region,
         "source_ami": plan.source.ami_id,

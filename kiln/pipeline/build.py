@@ -20,7 +20,7 @@ from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.draft import clean_dead_runs
-from kiln.pipeline.plan import Options, Plan
+from kiln.pipeline.plan import Options, Plan, Rebuilt
 
 _AT_ONCE = 4
 
@@ -40,15 +40,23 @@ class Outcome:
 
 
 def announce(
-    recipes: list[Recipe], options: Options, target: Target, say: Callable[[str], None]
+    recipes: list[Recipe],
+    options: Options,
+    target: Target,
+    say: Callable[[str], None],
+    rebuilt: Rebuilt | None = None,
 ) -> Target:
     """Refuse recipes that cannot work, and say where and on which instance types to build.
 
+    A recipe of a record (`rebuilt`) was judged when it was first built: today's knowledge does not
+    refuse it.
     Returns the target with its account known. Raises KilnError: exit status 2 for recipes and
     options that cannot work, 1 if AWS does not accept the credentials.
     """
     say(str(target))
-    _compatible(recipes, options)
+    _check_flags(options)
+    if rebuilt is None:
+        _compatible(recipes, options)
     if target.bills:
         for recipe in recipes:
             bakes = options.instance_type or recipe.instance_type
@@ -60,9 +68,11 @@ def announce(
     return target
 
 
-def plans(recipes: list[Recipe], options: Options, target: Target) -> list[Plan]:
+def plans(
+    recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None = None
+) -> list[Plan]:
     """What builds of these recipes will do; starts nothing. Raises what `plan.plan` raises."""
-    return [planning.plan(recipe, target, options) for recipe in recipes]
+    return [planning.plan(recipe, target, options, rebuilt) for recipe in recipes]
 
 
 def build(
@@ -73,8 +83,11 @@ def build(
     *,
     install: bool,
     on_failure: Callable[[KilnError], None],
+    rebuilt: Rebuilt | None = None,
 ) -> Outcome:
     """Build these recipes, several in parallel; `on_failure` gets each failure at once.
+
+    `rebuilt`: there is one recipe, and it is baked again from a record's inputs.
 
     Raises KilnError if nothing could be started, or if a single recipe's build failed.
     """
@@ -88,7 +101,7 @@ def build(
 
     for turn, together in enumerate(_in_turn(recipes, target, progress)):
         try:
-            planned, packer = _set_up(together, options, target, progress, install=install)
+            planned, packer = _set_up(together, options, target, progress, rebuilt, install=install)
         except KilnError as error:
             if turn == 0:
                 raise
@@ -130,12 +143,19 @@ def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[
 
 
 def _set_up(
-    recipes: list[Recipe], options: Options, target: Target, progress: Progress, *, install: bool
+    recipes: list[Recipe],
+    options: Options,
+    target: Target,
+    progress: Progress,
+    rebuilt: Rebuilt | None,
+    *,
+    install: bool,
 ) -> tuple[list[Plan], program.Packer]:
     """Prepare this machine for the recipes, and check their rendered plans."""
     packer = _ready(recipes, target, progress, install=install)
-    planned = plans(recipes, options, target)
-    _say_if_stale(recipes, progress)
+    planned = plans(recipes, options, target, rebuilt)
+    if rebuilt is None:
+        _say_if_stale(recipes, progress)
     with progress.stage("render and policy"):
         for plan in planned:
             build_row.prepare(plan)
@@ -143,11 +163,15 @@ def _set_up(
     return planned, packer
 
 
-def _compatible(recipes: list[Recipe], options: Options) -> None:
-    """Refuse recipes and options that cannot work, before anything is launched."""
+def _check_flags(options: Options) -> None:
+    """Refuse what is not of the form of an instance type or a subnet."""
     for flag in ("instance_type", "verify_instance_type"):
         flags.instance_type(flag, getattr(options, flag))
     flags.subnet(options.subnet_id)
+
+
+def _compatible(recipes: list[Recipe], options: Options) -> None:
+    """Refuse recipes and options that cannot work, before anything is launched."""
     # A value from the command line has no place in the matrix.
     asked = [name for name in ("instance_type", "verify_instance_type") if getattr(options, name)]
     chosen = [

@@ -27,6 +27,7 @@ locals {
     "kiln:source-ami"    = var.source_ami
     "kiln:git-commit"    = var.git_commit
     "kiln:recipe-digest" = var.recipe_digest
+    "kiln:input-digest"  = var.input_digest
     "kiln:run-id"        = local.run_id
     "kiln:target"        = var.target
   }
@@ -82,6 +83,14 @@ build {
       local.files,
     ]
     destination = "/var/tmp/kiln/"
+  }
+
+  # the distribution's packages as of the row's package_snapshot
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "package-snapshot", local.nowhere)
+    script           = "${local.checkout}/provisioners/package-snapshot.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "package-snapshot", [])
   }
 
   # current packages, the kernel that will boot and its headers, the compiler that built it
@@ -308,6 +317,7 @@ build {
     custom_data = {
       recipe        = local.recipe.name
       recipe_digest = var.recipe_digest
+      input_digest  = var.input_digest
       run_id        = local.run_id
       git_commit    = var.git_commit
       source_ami    = var.source_ami

@@ -62,6 +62,7 @@ def test_every_file_in_the_table_of_downloads_is_fetched_by_a_component() -> Non
         "container_toolkit": "1.20.0",
         "mig_parted": "0.14.3",
         "cloudwatch_agent": "1.300071.0",
+        "package_snapshot": "20240301T030400Z",
     }
     made = [step(name, "debian12", driver_source="runfile", **full) for name in components.names()]
     fetched = {download.env for each in made for download in each.downloads}
