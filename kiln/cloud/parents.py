@@ -1,4 +1,4 @@
-"""The parent AMI of a recipe: looked up when a build is planned, never guessed."""
+"""The parent AMI of a recipe, looked up when a build is planned."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kiln.cloud.target import ParentAmi, Target
 
 
 def resolve(recipe: Recipe, target: Target) -> ParentAmi:
-    """Look the parent AMI up.
+    """Look up the parent AMI.
 
-    Raises KilnError (exit code 1) when there is none, with the look-up that failed.
+    Raises KilnError (exit status 1) if there is none, with the look-up that failed.
     """
     source = recipe.source_ami
     known = target.parent_without_request(recipe)
@@ -32,7 +32,7 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
             ],
         )
     if not images:
-        raise _not_found(recipe, target, "no image fits")
+        raise _not_found(recipe, target, "no image matches")
     newest = max(images, key=lambda image: str(image["CreationDate"]))
     return ParentAmi(
         ami_id=str(newest["ImageId"]),
@@ -108,7 +108,7 @@ def _describe(recipe: Recipe, target: Target, **query: object) -> list[dict[str,
 def _not_found(recipe: Recipe, target: Target, why: str) -> Exception:
     hint = (
         f"see `parents` of {recipe.distro.id} in kiln/facts/knowledge/distros.yaml; `distros` in "
-        f"{recipe.row.file} may replace it"
+        f"{recipe.row.file} can override it"
     )
     if target.missing_parent_hint:
         hint += f"; {target.missing_parent_hint}"

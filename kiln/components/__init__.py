@@ -83,13 +83,13 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Component:
-    """The component of that name; KeyError when there is none."""
+    """The component of that name. Raises KeyError if there is none."""
     return _COMPONENTS[name]
 
 
 def selected(stack: Mapping[str, Any], without: set[str], distro: str) -> tuple[str, ...]:
-    """The components that a GPU stack asks for and a distribution has, less those that a row
-    leaves out, in bake order."""
+    """The components that a GPU stack requests and the distribution supports, without those that a
+    row leaves out, in bake order."""
     return tuple(
         component.name
         for component in everything()

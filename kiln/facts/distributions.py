@@ -14,7 +14,7 @@ from kiln.facts.tables import table
 def distro(name: str) -> dict[str, Any]:
     """The entry of a distribution in distros.yaml.
 
-    Raises KilnError (exit code 2) when there is none, with the nearest one that is.
+    Raises KilnError (exit status 2) for an unknown distribution, with the nearest known one.
     """
     known: dict[str, dict[str, Any]] = table("distros")["distros"]
     if name not in known:
@@ -27,7 +27,7 @@ def distro(name: str) -> dict[str, Any]:
 
 
 def distro_names(*, with_parents: bool = False) -> list[str]:
-    """The known distributions; `with_parents`: those that AMIs can be built on."""
+    """The known distributions; with `with_parents` only those that AMIs can be built on."""
     known: dict[str, dict[str, Any]] = table("distros")["distros"]
     return [name for name, entry in known.items() if entry.get("parents") or not with_parents]
 
@@ -89,6 +89,6 @@ def _is_time(value: str) -> bool:
 
 
 def relatives(name: str) -> list[str]:
-    """The distributions of the same vendor, this one included."""
+    """The distributions of the same vendor, including this one."""
     vendor = distro(name)["vendor"]
     return [other for other in distro_names() if distro(other)["vendor"] == vendor]

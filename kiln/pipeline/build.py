@@ -1,4 +1,4 @@
-"""Builds one recipe or several: refuses what cannot work, prepares, bakes side by side."""
+"""Builds recipes: refuses invalid ones, prepares, bakes several in parallel."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def announce(
     say: Callable[[str], None],
     rebuilt: Rebuilt | None = None,
 ) -> Target:
-    """Refuse what is known not to work, and say where and on what the rest will be built.
+    """Refuse recipes that cannot work, and say where and on which instance types to build.
 
     A recipe of a record (`rebuilt`) was judged when it was first built: today's knowledge does not
     refuse it.
@@ -85,7 +85,7 @@ def build(
     on_failure: Callable[[KilnError], None],
     rebuilt: Rebuilt | None = None,
 ) -> Outcome:
-    """Build these recipes, several side by side; `on_failure` hears of each failure at once.
+    """Build these recipes, several in parallel; `on_failure` gets each failure at once.
 
     `rebuilt`: there is one recipe, and it is baked again from a record's inputs.
 
@@ -124,11 +124,11 @@ def _ready(
     target.check_host()
     groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     needs.ensure(*groups, install=install, say=progress.say)
-    found = program.find()
+    packer = program.find()
     if target.preparation:
         with progress.stage(target.preparation) as stage:
             target.prepare(recipes, stage.line)
-    return found
+    return packer
 
 
 def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
@@ -151,7 +151,7 @@ def _set_up(
     *,
     install: bool,
 ) -> tuple[list[Plan], program.Packer]:
-    """What these rows need on this machine, and their plans, rendered."""
+    """Prepare this machine for the recipes, and check their rendered plans."""
     packer = _ready(recipes, target, progress, install=install)
     planned = plans(recipes, options, target, rebuilt)
     if rebuilt is None:
@@ -171,9 +171,8 @@ def _check_flags(options: Options) -> None:
 
 
 def _compatible(recipes: list[Recipe], options: Options) -> None:
-    """Refuse, before anything is launched, what is known not to work, also on the machines that
-    are asked for."""
-    # A value from the command line stands nowhere in the matrix.
+    """Refuse recipes and options that cannot work, before anything is launched."""
+    # A value from the command line has no place in the matrix.
     asked = [name for name in ("instance_type", "verify_instance_type") if getattr(options, name)]
     chosen = [
         replace(
@@ -190,7 +189,7 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
 
 
 def _say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
-    """Tell whoever builds that the committed HCL is not what will be baked."""
+    """Report that the committed HCL is not what will be baked."""
     if render.stale(recipes, orphans=False):
         progress.say(
             "packer/ is stale: this build bakes what the matrix says now; ./invoke render "
@@ -201,7 +200,7 @@ def _say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
 def _several(
     planned: list[Plan], packer: program.Packer, stop: Stop, failed: Callable[[KilnError], None]
 ) -> list[Built]:
-    """Build side by side; a recipe that fails does not stop the others."""
+    """Build in parallel; a failure does not stop the other builds."""
     with ThreadPoolExecutor(max_workers=min(len(planned), _AT_ONCE)) as pool:
         pending = [
             pool.submit(build_row.build, plan, packer, Progress(label=plan.recipe.name), stop)
@@ -214,7 +213,7 @@ def _several(
 
 
 def _ended(plan: Plan, future: Future[Built], failed: Callable[[KilnError], None]) -> Built | None:
-    """Wait for one of several builds; its failure is reported and ends no other."""
+    """Wait for one of several builds; report its failure instead of raising it."""
     try:
         return future.result()
     except KilnError as error:

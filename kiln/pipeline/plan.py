@@ -1,4 +1,4 @@
-"""What a build will do, before it does anything: shown by --dry-run and kept in the record."""
+"""The plan of a build, made before it starts anything: shown by --dry-run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kiln.packer import render
 
 @dataclass(frozen=True)
 class Options:
-    """How a build is run; none of it changes the image."""
+    """Options of a build that do not change the image."""
 
     instance_type: str | None = None
     verify_instance_type: str | None = None
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def steps(self) -> list[str]:
-        """What happens, in order, in words."""
+        """The steps of the build in words, in order."""
         baked = [f"bake {name}: {components.get(name).what}" for name in self.recipe.components]
         return [
             f"launch {self.instance_type} from {self.source.ami_id}",
@@ -118,10 +118,10 @@ def input_digest(recipe_digest: str, parent_ami: str, package_snapshot: str | No
 
 
 def plan(recipe: Recipe, target: Target, options: Options, rebuilt: Rebuilt | None = None) -> Plan:
-    """Resolve what a build needs to know. Starts nothing.
+    """Plan a build; starts nothing.
 
     `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe.
-    Raises KilnError: source AMI not found, a provisioner is missing, AWS refuses.
+    Raises KilnError if the parent AMI is not found, a provisioner is missing, or AWS refuses.
     """
     if rebuilt is None:
         source = parents.resolve(recipe, target)

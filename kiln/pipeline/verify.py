@@ -1,4 +1,4 @@
-"""`verify`: boots and checks an AMI that exists already, against the recipe it was baked from."""
+"""`verify`: boots an existing AMI and checks it against the recipe that it was baked from."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ build {
     environment_vars = lookup(local.environment_of, "efa", [])
   }
 
-  # NCCL's EFA plugin from source, for installers that do not bring it
+  # NCCL's EFA plugin from source, for installers that do not bundle it
   provisioner "shell" {
     only             = lookup(local.runs_on, "aws-ofi-nccl", local.nowhere)
     script           = "${local.checkout}/provisioners/aws-ofi-nccl.sh"
@@ -231,7 +231,7 @@ build {
     environment_vars = lookup(local.environment_of, "aws-hw-monitor", [])
   }
 
-  # mig-parted's program, with which gpu-mig then makes the instances
+  # mig-parted, with which gpu-mig then creates the instances
   provisioner "shell" {
     only             = lookup(local.runs_on, "mig-parted", local.nowhere)
     script           = "${local.checkout}/provisioners/mig-parted.sh"
@@ -287,7 +287,7 @@ build {
     environment_vars = lookup(local.environment_of, "cloudwatch-agent", [])
   }
 
-  # /etc/kiln/version-info.json, the truth about what is on the image
+  # /etc/kiln/version-info.json, the list of what is on the image
   provisioner "shell" {
     only             = lookup(local.runs_on, "version-info", local.nowhere)
     script           = "${local.checkout}/provisioners/version-info.sh"

@@ -90,7 +90,7 @@ def test_an_archive_that_does_not_have_a_package_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["nccl", "cudnn", "nccl-tests"])
 def test_what_is_built_for_a_cuda_is_refused_without_one(name: str) -> None:
-    with pytest.raises(KilnError, match="names no cuda") as error:
+    with pytest.raises(KilnError, match="has no cuda") as error:
         step(name, "al2023", cuda=None)
     assert error.value.exit_code == 2
 
