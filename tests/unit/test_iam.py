@@ -121,7 +121,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             log=folder / "packer.log",
             manifest=folder / "manifest.json",
             variables={
-                **render.variables(recipe, run_id="r1", git_commit="c0", target="lab"),
+                **render.variables(
+                    recipe, run_id="r1", git_commit="c0", target="lab", input_digest="i0"
+                ),
                 "source_ami": parent,
                 "ssh_source_cidrs": ["192.0.2.1/32"],
                 "security_group_ids": [group],
