@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +37,9 @@ def missing(*groups: str) -> list[Need]:
 def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     """Install what is missing with apt-get, after `say` was called with what and why.
 
-    Raises KilnError (exit status 1) with the line to run when `install` is false, when there is
-    no apt-get or no root, and when apt-get fails.
+    The package lists are updated only where apt-get cannot install with those it has. Raises
+    KilnError (exit status 1) with the line to run when `install` is false, when there is no
+    apt-get or no root, and when apt-get fails.
     """
     _with_sbin()
     wanted = missing(*groups)
@@ -56,25 +57,29 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     if sudo and not shutil.which("sudo"):
         raise operation_failed(f"missing on this machine:\n{reasons}", hint=f"run as root: {line}")
     say(f"installing with apt-get:\n{reasons}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for step in (
-        ["apt-get", "-q", "update"],
-        ["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages],
-    ):
-        done = subprocess.run(
-            [*sudo, *step],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    install_them = ["install", "-y", "--no-install-recommends", *packages]
+    # apt-get update is the slow half, and only outdated or missing package lists need it.
+    if _apt_get(sudo, install_them).returncode == 0:
+        return
+    for words in (["update"], install_them):
+        done = _apt_get(sudo, words)
         if done.returncode:
             output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
             raise operation_failed(
-                f"{' '.join(step)} failed: {output[-1] if output else done.returncode}",
+                f"apt-get {' '.join(words)} failed: {output[-1] if output else done.returncode}",
                 hint=f"repair apt, or install by hand: {line}",
             )
+
+
+def _apt_get(sudo: Sequence[str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*sudo, "apt-get", "-q", *words],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def free_disk(folder: Path, gib: float) -> None:
