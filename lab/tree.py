@@ -21,8 +21,13 @@ Progress = Callable[[str], None]
 _COPIED = ("etc", "var")
 # dpkg's paths to leave out, in the tree, while mmdebstrap makes it.
 _EXCLUDES = "/etc/dpkg/dpkg.cfg.d/kiln-lab-excludes"
-# Comes with mmdebstrap; needs dpkg-architecture on the host.
-_EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata")
+# Wraps dpkg in the tree so that it waits for no disk. Comes with mmdebstrap; needs
+# dpkg-architecture on the host.
+_EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata/extract.sh")
+# Debian's byte-compiler of Python packages, and where it waits while mmdebstrap makes the tree:
+# a package's postinst calls it only where it is found.
+_PY3COMPILE, _PY3COMPILE_LATER = "/usr/bin/py3compile", "/usr/lib/kiln-lab-py3compile"
+_PYTHON_MODULES, _PYTHONS_OWN = "/usr/lib/python3/dist-packages", "/usr/share/python3"
 
 
 def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
@@ -92,6 +97,9 @@ def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
         '--aptopt=Acquire::Languages "none"',
         "--dpkgopt=force-unsafe-io",
         f"--extract-hook=printf '{settings}' > \"$1{_EXCLUDES}\"",
+        f"--extract-hook={_divert('add')}",
+        f"--customize-hook={_divert('remove')}",
+        f'--customize-hook=chroot "$1" {_compile_modules()}',
         # Images of EC2 have no such setting: packages that a bake installs land whole.
         f'--customize-hook=rm "$1{_EXCLUDES}"',
         f'--customize-hook=cd "$1" && find {folders} -mindepth 1 -delete',
@@ -99,12 +107,42 @@ def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
     ]
 
 
+def _divert(action: str) -> str:
+    """A hook's command that puts py3compile aside (`add`) or back (`remove`)."""
+    return (
+        f'chroot "$1" dpkg-divert --quiet --local --rename --divert {_PY3COMPILE_LATER} '
+        f"--{action} {_PY3COMPILE}"
+    )
+
+
+def _compile_modules() -> str:
+    """The command, in the tree, that byte-compiles what Debian's Python packages brought.
+
+    Each of about thirty packages would start py3compile by itself, on the core that installs them.
+    The folder for top-level modules is made first: two that find it missing would both make it.
+    """
+    script = (
+        f"mkdir -p {_PYTHON_MODULES}/__pycache__ && "
+        f"find {_PYTHONS_OWN} {_PYTHON_MODULES} -maxdepth 1 ! -name __pycache__ "
+        f"! -path {_PYTHON_MODULES} ! -path '{_PYTHONS_OWN}/*' -print0 "
+        f"| sort -z | xargs -0 -r -n 24 -P 2 py3compile"
+    )
+    return f"sh -c {shlex.quote(script)}"
+
+
 def _without_syncs() -> list[str]:
-    """The option that makes dpkg wait for no disk, where this mmdebstrap has such a hook.
+    """The options that make dpkg wait for no disk, where this mmdebstrap has such a hook.
 
     A tree that is cut off by a crash is made again, so nothing in it has to be on disk before.
+    mmdebstrap's own second half of the hook would end with a sync of all disks of this machine.
     """
-    return [f"--hook-directory={_EATMYDATA}"] if _EATMYDATA.is_dir() else []
+    if not _EATMYDATA.is_file():
+        return []
+    undo = (
+        'rm "$1"/usr/bin/dpkg "$1"/usr/bin/eatmydata "$1"/usr/lib/*/libeatmydata.so* && '
+        'chroot "$1" dpkg-divert --quiet --local --rename --remove /usr/bin/dpkg'
+    )
+    return [f"--extract-hook={_EATMYDATA}", f"--customize-hook={undo}"]
 
 
 def _of_family(tree: Path, family: str) -> Path:
