@@ -26,28 +26,27 @@ _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 _LAB_FOR_TESTS = "9"
 _TWO_LABS = ("-n", "2")
 KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
-# Files of tests/unit that `./invoke test --quick` leaves out: they start many processes (./invoke,
-# Packer, shells, other Pythons), or search long for a counterexample.
+# Files of tests/unit that `./invoke test --quick` leaves out, each with more than three seconds of
+# CPU time: they start many processes (./invoke, Packer, shells, other Pythons), or search long for
+# a counterexample.
 SLOW = (
+    "test_ami_checks.py",
     "test_cli.py",
+    "test_first_call.py",
     "test_front.py",
-    "test_iam.py",
     "test_mig_apply.py",
     "test_mig_glance.py",
     "test_mig_miniyaml.py",
     "test_mig_placement.py",
     "test_mig_properties.py",
     "test_packer.py",
-    "test_provisioners.py",
+    "test_provisioner_failures.py",
     "test_standin_nvidia_smi_commands.py",
     "test_standin_nvidia_smi_mig.py",
-    "test_stopping.py",
     "test_telemetry_bundle.py",
     "test_validate.py",
     "test_verify.py",
     "test_xid_cli.py",
-    "test_xid_fuzz.py",
-    "test_xid_hooks.py",
     "test_xid_pythons.py",
 )
 

@@ -127,7 +127,7 @@ def test_its_report_needs_nothing_else_and_says_lab(built: Finished) -> None:
     report = (built.folder / "report.html").read_text()
     assert report.startswith("<!DOCTYPE html>")
     assert not re.search(r"<script|<link|<img|https?://|@import|url\(", report)
-    assert "exists in the <strong>lab</strong> alone" in report
+    assert "<strong>an AMI of the lab on this machine</strong>" in report
     assert built.record["ami_id"] in report
     assert report.count('<td class="passed">') == built.record["checks"]["passed"]
 
