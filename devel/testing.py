@@ -103,7 +103,7 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
     """Linters, unit tests, lab tests; the exit status. With `only`, just the tests named so."""
     needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
     chosen = ["-k", only] if only else []
-    linters = (lambda: 0) if only else lint
+    linters: Callable[[], int] = (lambda: 0) if only else lint
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
         if lab:
             status = _all(Path(folder), chosen, linters)
