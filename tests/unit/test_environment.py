@@ -159,7 +159,7 @@ def test_each_row_gives_its_scripts_what_they_declare(recipe):
 
 
 def test_the_build_gives_every_script_the_common_variables():
-    given = set(re.findall(r'"(KILN_[A-Z_]+)=', render.shared()["build.pkr.hcl"]))
+    given = set(re.findall(r'^ *"(KILN_\w+)=', render.shared()["build.pkr.hcl"], re.MULTILINE))
     required = {variable.name for variable in environment.common() if variable.required}
     # A script sets its own name.
     assert required - {"KILN_COMPONENT"} <= given
