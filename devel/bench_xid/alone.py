@@ -42,7 +42,7 @@ def measure(contender: Contender, lines: int, burst: int, *, rounds: int) -> dic
 
 
 def cpu_per_line(contender: Contender, kernel: Kernel, text: str, mark: str, count: int) -> float:
-    """CPU microseconds per line, of all processes. Lines are written in groups that fit a buffer."""
+    """CPU microseconds per line, of all processes. Lines come in groups that fit any buffer."""
     before = cpu_ns(contender.pids())
     for n in range(count):
         kernel.say(text.format(n=n, mark=mark))

@@ -29,7 +29,7 @@ def tags(image: dict[str, Any]) -> dict[str, str]:
 
 def test_the_first_line_says_where_and_why(built: Finished) -> None:
     assert built.done.stderr.splitlines()[0] == (
-        "target: lab on this machine (no AWS credentials found); nothing of this is in AWS"
+        "target: lab on this machine (no AWS credentials found); nothing is created in AWS"
     )
 
 

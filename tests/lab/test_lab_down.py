@@ -195,7 +195,7 @@ def test_a_port_in_use_is_one_clear_message(invoke: Invoke, own: Lab) -> None:
         done = invoke("lab.up")
     assert done.returncode == 1
     assert done.stderr.count("error: ") == 1
-    assert f"something else listens on 127.0.0.1:{own.port}" in done.stderr
+    assert f"another program listens on 127.0.0.1:{own.port}" in done.stderr
     assert "KILN_LAB_PORT" in done.stderr
     assert "Traceback" not in done.stderr
     assert on_this_machine(own) == nothing(own)
@@ -268,7 +268,7 @@ def test_bases_are_not_deleted_while_one_is_being_made(invoke: Invoke, tmp_path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = invoke("lab.clean", "--bases", KILN_LAB_STATE=str(tmp_path / "lab"))
     assert done.returncode == 1, done.stderr
-    assert "a root filesystem is being made just now" in done.stderr
+    assert "a root filesystem is being made at the moment" in done.stderr
     assert (bases / "tree").is_dir()
     assert invoke("lab.clean", "--bases", KILN_LAB_STATE=str(tmp_path / "lab")).returncode == 0
     assert not bases.exists()

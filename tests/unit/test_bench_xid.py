@@ -80,6 +80,6 @@ def test_a_missed_aim_is_marked_and_a_met_one_is_not() -> None:
 
 def test_a_loaded_machine_is_named_beside_the_figures() -> None:
     said = report()
-    assert "Others took" not in table(said)
+    assert "Other processes used" not in table(said)
     said["machine"]["others_cpu_percent"] = 40
-    assert "Others took 40 % of the CPUs" in table(said)
+    assert "Other processes used 40 % of the CPUs" in table(said)

@@ -31,7 +31,7 @@ def groups_of(*command: str) -> str:
 def folders(name: str) -> list[Path]:
     """os.walk does not mind that groups of other guests come and go meanwhile."""
     walk = os.walk("/sys/fs/cgroup")
-    return [Path(top, one) for top, below, _ in walk for one in below if name in one]
+    return [Path(top, folder) for top, below, _ in walk for folder in below if name in folder]
 
 
 def test_a_command_runs_in_a_group_of_its_own_as_the_process_that_was_started(name):
@@ -56,5 +56,5 @@ def test_a_group_is_removed_with_what_a_systemd_made_below_it(name):
 
 
 def test_where_no_group_can_be_made_the_command_runs_all_the_same(name, monkeypatch):
-    monkeypatch.setattr(cgroups, "_here", lambda: [Path("/proc/nothing")])
+    monkeypatch.setattr(cgroups, "_own", lambda: [Path("/proc/nothing")])
     assert groups_of(*cgroups.run_in(name), "echo", "a b", "--") == "a b --\n"
