@@ -68,8 +68,8 @@ def expect() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def recipe(expect: dict[str, Any]) -> dict[str, Any]:
     """The recipe the AMI was made from."""
-    found: dict[str, Any] = expect["recipe"]
-    return found
+    result: dict[str, Any] = expect["recipe"]
+    return result
 
 
 @pytest.fixture(scope="session")
@@ -78,21 +78,21 @@ def host(request: pytest.FixtureRequest, expect: dict[str, Any]) -> testinfra.ho
     spec = request.config.getoption("hosts")
     if not spec:
         pytest.exit("--hosts=ssh://user@address is missing", BAD_CALL)
-    found = testinfra.get_host(
+    result = testinfra.get_host(
         spec,
         ssh_config=request.config.getoption("ssh_config"),
         ssh_identity_file=request.config.getoption("ssh_identity_file"),
         ssh_extra_args=request.config.getoption("ssh_extra_args"),
     )
     try:
-        answer = found.run(f"sudo -n true && {{ {UNTIL_BOOTED}; true; }}")
+        answer = result.run(f"sudo -n true && {{ {UNTIL_BOOTED}; true; }}")
     except RuntimeError as error:
-        said = re.findall(r'stderr="?b?.?(.+?)["\']?\)?$', str(error))
-        why = (said[0] if said else str(error)).replace("\\r\\n", "")
+        output = re.findall(r'stderr="?b?.?(.+?)["\']?\)?$', str(error))
+        why = (output[0] if output else str(error)).replace("\\r\\n", "")
         pytest.exit(f"{spec} cannot be reached over SSH: {why}", UNREACHABLE)
     if answer.rc != 0:
         pytest.exit(f"{spec}: sudo asks for a password: {answer.stderr.strip()}", UNREACHABLE)
-    return found
+    return result
 
 
 def packed(program: str, arguments: dict[str, str]) -> str:
@@ -115,8 +115,8 @@ def run_python(host: testinfra.host.Host, program: str, **arguments: str) -> Any
 @pytest.fixture(scope="session")
 def machine(host: testinfra.host.Host) -> dict[str, Any]:
     """What is on the machine right now; see collect.py for the shape."""
-    found: dict[str, Any] = run_python(host, collector())
-    return found
+    result: dict[str, Any] = run_python(host, collector())
+    return result
 
 
 def collector() -> str:
@@ -140,5 +140,5 @@ def gpu(expect: dict[str, Any]) -> dict[str, Any]:
         pytest.skip(f"{expect['instance_type']} has no NVIDIA GPU")
     if expect["target"] == "lab" and expect["recipe"]["driver_source"] == "distro":
         pytest.skip("the distribution's real driver runs in the lab, which has no GPU")
-    found: dict[str, Any] = expect["gpu"]
-    return found
+    result: dict[str, Any] = expect["gpu"]
+    return result

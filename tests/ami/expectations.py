@@ -8,9 +8,9 @@ from typing import Any
 
 def version(text: str) -> tuple[int, ...]:
     """The leading numbers: "510.47.03" → (510, 47, 3). Text would put 5.14 after 10.14."""
-    found = re.match(r"\d+(?:\.\d+)*", text.strip())
-    assert found, f"{text!r} is not a version"
-    return tuple(int(part) for part in found.group().split("."))
+    result = re.match(r"\d+(?:\.\d+)*", text.strip())
+    assert result, f"{text!r} is not a version"
+    return tuple(int(part) for part in result.group().split("."))
 
 
 def packages(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
@@ -20,9 +20,9 @@ def packages(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
 
 def recorded(version_info: dict[str, Any], component: str) -> dict[str, Any]:
     """What the component's provisioner recorded at bake time."""
-    found: dict[str, Any] = version_info["components"].get(component, {})
-    assert found, f"{component}.sh left no record: was it run?"
-    return found
+    result: dict[str, Any] = version_info["components"].get(component, {})
+    assert result, f"{component}.sh left no record: was it run?"
+    return result
 
 
 ARCHIVE = "/opt/kiln/modules"
@@ -36,8 +36,8 @@ def flavour(module: dict[str, str]) -> str:
 def modules_in_place(machine: dict[str, Any]) -> list[dict[str, str]]:
     """What modprobe finds on the kernel that boots."""
     kernel = machine["baked"]["kernel"]["boots"]
-    found = machine["now"]["modules"]
-    return [m for m in found if m["kernel"] == kernel and not m["path"].startswith(ARCHIVE)]
+    result = machine["now"]["modules"]
+    return [m for m in result if m["kernel"] == kernel and not m["path"].startswith(ARCHIVE)]
 
 
 def kept_modules(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
@@ -52,11 +52,11 @@ def assert_packages_at(
     """Each of these packages is there, once, at exactly that upstream version."""
     assert names, "the provisioner recorded no package"
     for name in names:
-        found = packages(machine, name)
-        assert len(found) == 1, f"{name}: {len(found)} installed, one expected"
-        assert found[0]["version"] == wanted, f"{name} is {found[0]['version']}, not {wanted}"
-        assert build in found[0]["release"], (
-            f"{name} {found[0]['release']} was not built for {build}"
+        result = packages(machine, name)
+        assert len(result) == 1, f"{name}: {len(result)} installed, one expected"
+        assert result[0]["version"] == wanted, f"{name} is {result[0]['version']}, not {wanted}"
+        assert build in result[0]["release"], (
+            f"{name} {result[0]['release']} was not built for {build}"
         )
 
 

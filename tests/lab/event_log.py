@@ -27,9 +27,9 @@ def whole_lines(text: str) -> list[str]:
 
 def _files(folder: Path) -> dict[int, Path]:
     """The log and its rotated files by inode: in a rotation one has two names for a moment."""
-    found = {}
+    result = {}
     for path in sorted(folder.glob("gpuevent.log*"), reverse=True):
         if not path.name.endswith(".position"):
             with suppress(FileNotFoundError):
-                found[path.stat().st_ino] = path
-    return found
+                result[path.stat().st_ino] = path
+    return result

@@ -102,8 +102,8 @@ class Guest:
             [*control.inside(self.leader, "--all"), "env", "-i", _PATH, *command],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        said = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
-        assert not check or done.returncode == rc, said
+        output = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == rc, output
         return done.stdout + done.stderr
 
     def until(self, condition: Callable[[], object], seconds: float = 60) -> bool:

@@ -59,9 +59,9 @@ def test_packages_that_a_bake_installs_land_whole_as_on_ec2(distro: str) -> None
 @pytest.mark.parametrize("distro", bases.ids())
 def test_a_base_is_made_once(distro: str) -> None:
     before = bases.ensure(distro)
-    said: list[str] = []
-    assert bases.ensure(distro, progress=said.append) == before
-    assert said == []
+    output: list[str] = []
+    assert bases.ensure(distro, progress=output.append) == before
+    assert output == []
 
 
 @pytest.mark.parametrize("distro", AL)

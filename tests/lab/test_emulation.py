@@ -74,7 +74,7 @@ def test_the_setting_is_taken_back_with_the_root_filesystems(
     # Not the real name: a guest on this machine may be living by it.
     monkeypatch.setattr(emulation, "_name", lambda arch: f"kiln-test-{arch}")
     emulation.ensure(OTHER)
-    assert [Path(one).name for one in emulation.forget_all()] == [f"kiln-test-{OTHER}"]
+    assert [Path(item).name for item in emulation.forget_all()] == [f"kiln-test-{OTHER}"]
     assert emulation.forget_all() == []
 
 

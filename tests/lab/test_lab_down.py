@@ -78,7 +78,7 @@ def launched(lab: Lab) -> tuple[Any, str]:
 def processes(lab: Lab) -> list[str]:
     """The command lines of what belongs to a lab: its server, its guests and all in them."""
     marks = {f"KILN_LAB={lab.bridge}", f"KILN_LAB_INDEX={lab.index}"}
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -88,8 +88,8 @@ def processes(lab: Lab) -> list[str]:
         if f"{lab.instances}/" in command or (
             marks & environment and ("lab.server" in command or "systemd" in command)
         ):
-            found.append(command)
-    return found
+            result.append(command)
+    return result
 
 
 def on_this_machine(lab: Lab) -> dict[str, list[str]]:
@@ -135,7 +135,7 @@ def test_two_who_start_the_lab_at_once_share_it(own: Lab, invoke: Invoke) -> Non
 def test_down_leaves_nothing_of_a_lab_with_a_running_instance(invoke: Invoke, own: Lab) -> None:
     assert invoke("lab.up").returncode == 0
     launched(own)
-    assert [kind for kind, found in on_this_machine(own).items() if not found] == []
+    assert [kind for kind, result in on_this_machine(own).items() if not result] == []
     done = invoke("lab.down")
     assert done.returncode == 0, done.stderr
     assert on_this_machine(own) == nothing(own)
@@ -165,8 +165,8 @@ def test_a_killed_lab_comes_up_again_without_its_remains_in_the_way(
     os.kill(int(own.pid_file.read_text()), signal.SIGKILL)
     assert invoke("lab.up").returncode == 0
     ec2, instance = launched(own)
-    found = ec2.describe_instances()["Reservations"]
-    assert [one["InstanceId"] for page in found for one in page["Instances"]] == [instance]
+    result = ec2.describe_instances()["Reservations"]
+    assert [item["InstanceId"] for page in result for item in page["Instances"]] == [instance]
     assert len(on_this_machine(own)["mounts"]) == 1
 
 
@@ -179,9 +179,9 @@ def test_amis_outlive_the_lab_with_their_tags_and_their_disk(invoke: Invoke, own
     assert invoke("lab.down").returncode == 0
     assert on_this_machine(own) == nothing(own)
     assert invoke("lab.up").returncode == 0
-    (found,) = client(own).describe_images(Owners=["self"])["Images"]
-    assert (found["ImageId"], found["Name"], found["State"]) == (image, "kept", "available")
-    assert found["Tags"] == [{"Key": "kiln:verified", "Value": "pass today"}]
+    (result,) = client(own).describe_images(Owners=["self"])["Images"]
+    assert (result["ImageId"], result["Name"], result["State"]) == (image, "kept", "available")
+    assert result["Tags"] == [{"Key": "kiln:verified", "Value": "pass today"}]
     again = client(own).run_instances(
         ImageId=image, MinCount=1, MaxCount=1, InstanceType="g4dn.xlarge"
     )["Instances"][0]["InstanceId"]
@@ -241,8 +241,8 @@ def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -
     invoke("lab.up")
     ec2, instance = launched(own)
     deadline = time.monotonic() + 120
-    while "cloud-init" not in (said := invoke("lab.logs", "--instance", instance).stdout):
-        assert time.monotonic() < deadline, said
+    while "cloud-init" not in (output := invoke("lab.logs", "--instance", instance).stdout):
+        assert time.monotonic() < deadline, output
     shell = invoke("lab.shell")
     assert shell.returncode == 0, shell.stderr
     # A guest that goes down stops its processes, then kills them: who waits must not stop too.

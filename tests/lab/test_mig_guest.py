@@ -73,7 +73,7 @@ def kind_of(gpu: str) -> Any:
 def layouts(gpu: str) -> dict[str, Layout]:
     """The map's labels that this GPU can do."""
     kind, device_id = kind_of(gpu), f"0x{SHOWN['models'][gpu]['pci']}"
-    found = {}
+    result = {}
     for label, entries in yaml.safe_load(MAP.read_text())["mig-configs"].items():
         mine = [e for e in entries if device_id in e.get("device-filter", [device_id])]
         if not mine:
@@ -81,13 +81,13 @@ def layouts(gpu: str) -> dict[str, Layout]:
         slices = sorted(mine[-1].get("mig-devices", {}).items())
         wanted = target.Wanted(0, mine[-1]["mig-enabled"], target.shape_all(slices))
         if not target.misfit(wanted, kind):
-            found[label] = (wanted.mode, tuple(slices))
-    return found
+            result[label] = (wanted.mode, tuple(slices))
+    return result
 
 
 def every_change(names: list[str]) -> list[str]:
     """The shortest walk that goes from every name to every other: each pair once."""
-    left = {here: [there for there in names if there != here] for here in names}
+    left = {here: [name for name in names if name != here] for here in names}
     at, walk = [names[0]], []
     while at:
         if left[at[-1]]:
@@ -126,8 +126,8 @@ class Machine(guests.Guest):
         try:
             self.run("systemctl", "restart", "aws-gpu-mig")
         except AssertionError as error:
-            said = self.run("journalctl", "-u", "aws-gpu-mig", "-n", "20", check=False)
-            raise AssertionError(f"{error}\n{said}") from error
+            output = self.run("journalctl", "-u", "aws-gpu-mig", "-n", "20", check=False)
+            raise AssertionError(f"{error}\n{output}") from error
 
     def apply(self, label: str) -> None:
         """The label through the unit."""
@@ -135,9 +135,9 @@ class Machine(guests.Guest):
         self.restart()
 
     def unit(self, *names: str, of: str = "aws-gpu-mig.service") -> list[str]:
-        said = self.run("systemctl", "show", of, *[f"-p{n}" for n in names])
-        found = dict(line.split("=", 1) for line in said.splitlines())
-        return [found[n] for n in names]
+        output = self.run("systemctl", "show", of, *[f"-p{n}" for n in names])
+        result = dict(line.split("=", 1) for line in output.splitlines())
+        return [result[n] for n in names]
 
     def changes(self) -> list[list[str]]:
         """The changing nvidia-smi commands since the last call."""
@@ -159,15 +159,15 @@ class Machine(guests.Guest):
         kept = self.run_dir / "nvidia-smi/state.json"
         # Without the file nothing was changed since the boot, or the factory.
         text = kept.read_text() if kept.exists() else self.run("kiln-lab-gpu", "show")
-        found = set()
+        result = set()
         for gpu in json.loads(text).values():
             assert gpu["mig"] == gpu["mig_pending"]
             slices = Counter(
                 i["profile"] if [c["name"] for c in i["cis"]] == [whole(i["profile"])] else str(i)
                 for i in gpu["instances"]
             )
-            found.add((gpu["mig"], tuple(sorted(slices.items()))))
-        return found
+            result.add((gpu["mig"], tuple(sorted(slices.items()))))
+        return result
 
 
 def whole(profile: str) -> str:

@@ -54,13 +54,13 @@ class Guest(guests.Guest):
         return [name for name in names if name != "kiln-events.json"]
 
     def tree(self) -> dict[str, str]:
-        found = {}
+        result = {}
         for folder in WATCHED:
             for path in sorted((self.root / folder).rglob("*")):
                 name = str(path.relative_to(self.root))
                 if name not in CHANGES_BY_ITSELF and not CHANGED_BY_THE_PACKAGE.fullmatch(name):
-                    found[name] = _content(path)
-        return found
+                    result[name] = _content(path)
+        return result
 
 
 # The bundle's distributions by the lab's names: amzn 2023 is al2023, ubuntu 22.04 ubuntu2204.
@@ -178,8 +178,8 @@ def test_what_the_agents_translator_refuses_is_not_installed(guest):
     )
     translator.chmod(0o755)
     before = guest.tree()
-    said = guest.install(rc=1)
-    assert "Different values are specified for run_as_user" in said
+    output = guest.install(rc=1)
+    assert "Different values are specified for run_as_user" in output
     assert guest.tree() == before
 
 
@@ -189,8 +189,8 @@ def test_a_system_it_does_not_know_is_left_alone(guest):
     text = release.read_text()
     release.unlink()
     release.write_text(re.sub(r"(?m)^ID=.*", "ID=gentoo", text))
-    said = guest.install("--agent-package", "/root/agent", rc=2)
-    assert "no support for gentoo" in said
+    output = guest.install("--agent-package", "/root/agent", rc=2)
+    assert "no support for gentoo" in output
     changed = {name for name, content in guest.tree().items() if before.get(name) != content}
     assert changed == {"etc/os-release"}
 

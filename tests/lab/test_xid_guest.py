@@ -20,8 +20,8 @@ pytestmark = xid_guest.NEEDS
 
 @pytest.fixture(scope="module")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    with xid_guest.booted(tmp_path_factory.mktemp("xid")) as found:
-        yield found
+    with xid_guest.booted(tmp_path_factory.mktemp("xid")) as result:
+        yield result
 
 
 @pytest.fixture(autouse=True)
@@ -138,8 +138,8 @@ def test_a_gpu_that_fails_twice_a_second_has_its_hooks_run_each_time(guest: Gues
 
 
 def test_the_sandbox_scores_below_three(guest: Guest) -> None:
-    said = guest.run("systemd-analyze", "security", "--no-pager", UNIT)
-    score = float(said.split("Overall exposure level for")[1].split(":")[1].split()[0])
+    output = guest.run("systemd-analyze", "security", "--no-pager", UNIT)
+    score = float(output.split("Overall exposure level for")[1].split(":")[1].split()[0])
     assert score < 3
 
 

@@ -85,10 +85,10 @@ class Guest(guests.Guest):
 @contextlib.contextmanager
 def booted(home: Path) -> Iterator[Guest]:
     """A guest in `home`, gone when the block ends."""
-    with guests.made(Guest, home) as found:
-        install(found.root)
-        found.boot()
-        yield found
+    with guests.made(Guest, home) as result:
+        install(result.root)
+        result.boot()
+        yield result
 
 
 def install(root: Path) -> None:
@@ -122,6 +122,6 @@ def from_debian(package: str, folder: Path) -> Path:
     )
     if got.returncode:
         pytest.skip(f"no Debian mirror gives {package}: {got.stderr.strip()[-200:]}")
-    (found,) = folder.glob(f"{package}_*.deb")
-    subprocess.run(["dpkg-deb", "-x", found, folder / "files"], check=True)
+    (result,) = folder.glob(f"{package}_*.deb")
+    subprocess.run(["dpkg-deb", "-x", result, folder / "files"], check=True)
     return folder / "files"

@@ -32,12 +32,12 @@ SECONDS = {
 
 def parts(total: float) -> dict[str, Figure]:
     log = LOG.format("03:48:39", "03:48:41", "03:49:02")
-    return {one.what.strip(): one for one in bench.split(total, SECONDS, log, "record.json")}
+    return {item.what.strip(): item for item in bench.split(total, SECONDS, log, "record.json")}
 
 
 def test_a_build_is_split_into_packer_boots_checks_and_what_the_pipeline_adds() -> None:
     figures = parts(32.4)
-    values = {what: one.value for what, one in figures.items()}
+    values = {what: item.value for what, item in figures.items()}
     assert values == {
         "warm lab build": 32.4,
         "packer build": 24.8,
@@ -58,7 +58,7 @@ def test_what_the_pipeline_adds_is_named_stage_by_stage_with_the_rest() -> None:
 
 
 def test_a_figure_over_its_aim_is_missed() -> None:
-    verdicts = {what: one.verdict for what, one in parts(32.6).items() if one.verdict}
+    verdicts = {what: item.verdict for what, item in parts(32.6).items() if item.verdict}
     assert verdicts == {"warm lab build": "missed", "added by the pipeline": "missed"}
     assert parts(30.0)["warm lab build"].verdict == "met"
 
@@ -113,7 +113,7 @@ def test_json_has_the_figures_and_the_machine(
     bench.run("pipeline", as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert data["machine"]["cpus"] >= 1
-    assert [(one["value"], one["verdict"]) for one in data["figures"]] == [
+    assert [(figure["value"], figure["verdict"]) for figure in data["figures"]] == [
         (1.0, "met"),
         (1.0, "met"),
         (None, "not measured"),

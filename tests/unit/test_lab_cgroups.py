@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    found = f"test-{uuid.uuid4().hex[:8]}"
-    yield found
-    cgroups.remove(found)
+    result = f"test-{uuid.uuid4().hex[:8]}"
+    yield result
+    cgroups.remove(result)
 
 
 def groups_of(*command: str) -> str:

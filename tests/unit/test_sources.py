@@ -48,10 +48,10 @@ def publish(ec2: Any, name: str, arch: str = "x86_64") -> str:
 def test_a_public_parameter_is_asked_for_by_name() -> None:
     """moto serves the parameters that AWS publishes."""
     with mock_aws():
-        found = parents.resolve(BY_PARAMETER, AWS)
-    assert found.ami_id.startswith("ami-")
-    assert found.name
-    assert found.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
+        result = parents.resolve(BY_PARAMETER, AWS)
+    assert result.ami_id.startswith("ami-")
+    assert result.name
+    assert result.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
 
 
 @pytest.mark.usefixtures("ec2")
@@ -78,8 +78,8 @@ def test_of_several_it_is_the_newest(ec2: Any, monkeypatch: pytest.MonkeyPatch) 
 
     def dated(*arguments: Any, **query: Any) -> list[dict[str, object]]:
         dates = {newer: "2026-11-01T00:00:00.000Z", older: "2026-02-01T00:00:00.000Z"}
-        found = described(*arguments, **query)
-        return [{**image, "CreationDate": dates[str(image["ImageId"])]} for image in found]
+        result = described(*arguments, **query)
+        return [{**image, "CreationDate": dates[str(image["ImageId"])]} for image in result]
 
     monkeypatch.setattr(parents, "_describe", dated)
     assert parents.resolve(by_name("mine-*"), AWS).ami_id == newer
