@@ -1,4 +1,4 @@
-"""Small helpers of the checks: numeric versions, packages, holds, units."""
+"""Helpers for the checks: numeric versions, packages, holds, units."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def packages(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
-    """Every installed package of that name; several versions may be there at once."""
+    """Every installed package of that name; several versions may be installed."""
     return [package for package in machine["now"]["packages"] if package["name"] == name]
 
 
@@ -29,7 +29,7 @@ ARCHIVE = "/opt/kiln/modules"
 
 
 def flavour(module: dict[str, str]) -> str:
-    """Of which flavour a driver's module is."""
+    """Which kind a driver's kernel module is: open or proprietary."""
     return "proprietary" if module["license"] == "NVIDIA" else "open"
 
 
@@ -41,7 +41,7 @@ def modules_in_place(machine: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def kept_modules(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
-    """The modules of a flavour that are kept for the kernel that boots."""
+    """The modules of a kind that are kept for the kernel that boots."""
     folder = f"{ARCHIVE}/{machine['baked']['kernel']['boots']}/{name}/"
     return [m for m in machine["now"]["modules"] if m["path"].startswith(folder)]
 
@@ -49,7 +49,7 @@ def kept_modules(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
 def assert_packages_at(
     machine: dict[str, Any], names: list[str], wanted: str, build: str = ""
 ) -> None:
-    """Each of these packages is there, once, at exactly that upstream version."""
+    """Each of these packages is installed once, with exactly that upstream version."""
     assert names, "the provisioner recorded no package"
     for name in names:
         result = packages(machine, name)
@@ -61,7 +61,7 @@ def assert_packages_at(
 
 
 def assert_held(machine: dict[str, Any], names: list[str]) -> None:
-    """Each of these packages is held at what is installed now."""
+    """Each of these packages is held at its installed version."""
     assert names, "the provisioner held nothing"
     held = set(machine["now"]["held"])
     for name in names:
@@ -82,21 +82,21 @@ def assert_enabled(machine: dict[str, Any], unit: str) -> None:
 
 
 def assert_active(machine: dict[str, Any], unit: str) -> None:
-    """The unit runs now; a oneshot has ended well and stays."""
+    """The unit is active; a oneshot has succeeded and remains active."""
     facts = machine["units"].get(unit, {})
     state = f"{facts.get('ActiveState')} ({facts.get('SubState')})"
     assert facts.get("ActiveState") == "active", f"{unit} is {state}, not active"
 
 
 def assert_not_started(machine: dict[str, Any], unit: str) -> None:
-    """The unit's condition kept it from starting here, and nothing failed."""
+    """The unit did not start because of its condition, and nothing failed."""
     facts = machine["units"].get(unit, {})
     assert facts.get("ActiveState") == "inactive", f"{unit} is {facts.get('ActiveState')}"
     assert facts.get("ConditionResult") == "no", f"{unit} was not held back by its condition"
 
 
 def nvidia_smi(machine: dict[str, Any]) -> list[dict[str, str]]:
-    """One entry per GPU that nvidia-smi shows."""
+    """An entry for each GPU that nvidia-smi lists."""
     answer = machine["commands"]["nvidia-smi"]
     assert answer["rc"] == 0, f"nvidia-smi failed with {answer['rc']}: {answer['out'].strip()}"
     keys = ("index", "name", "uuid", "driver_version", "bus_id", "persistence_mode", "mig")

@@ -1,4 +1,4 @@
-"""The CloudWatch agent: pinned, configured from the recipe, without memory of the bake."""
+"""The CloudWatch agent: pinned, configured from the recipe, without state of the bake."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The CUDA toolkit of the recipe's release, found by compiler, loader and shell."""
+"""The CUDA toolkit of the recipe's release, available to compiler, loader and shell."""
 
 import re
 

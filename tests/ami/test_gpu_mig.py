@@ -1,4 +1,4 @@
-"""MIG: the layout the recipe asks for is configured, and its unit did its work at boot."""
+"""MIG: the recipe's layout is configured, and its unit has applied it at boot."""
 
 import re
 

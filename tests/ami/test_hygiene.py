@@ -1,4 +1,4 @@
-"""Nothing of the build instance is left, and what an instance makes for itself is fresh."""
+"""Nothing of the build instance is left, and the instance has made its own keys and ids."""
 
 import json
 import re

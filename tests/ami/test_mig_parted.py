@@ -1,4 +1,4 @@
-"""mig-parted: the recipe's version, without a service of its own, left to gpu-mig to use."""
+"""mig-parted: the recipe's version, without a service of its own; gpu-mig uses it."""
 
 import re
 

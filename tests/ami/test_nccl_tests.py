@@ -1,4 +1,4 @@
-"""nccl-tests: built with this image's libraries, and where it can be tried, they add up."""
+"""nccl-tests: built with this image's libraries, and passing where GPUs can be used."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Fabric manager: exactly the driver's version, running exactly where there is NVSwitch."""
+"""Fabric manager: exactly the driver's version, running only on machines with NVSwitch."""
 
 import re
 

@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Mutation:
-    """One way to break a guest: `checks` must go red by it, those in `also` may."""
+    """A way to break a guest: `checks` must fail because of it, those in `also` may."""
 
     command: str
     checks: frozenset[str]
@@ -33,13 +33,13 @@ class Plan:
         return next(m for item in self.rounds for m in item if check in m.checks)
 
     def colours(self, check: str) -> list[str]:
-        """What the check has to be in each round: red, green, or any where it may be red too."""
+        """The check's expected outcome in each round: red, green, or any if it may be either."""
         return [_colour(check, item) for item in self.rounds]
 
 
 @dataclass(frozen=True)
 class Round:
-    """What came of a round: the outcome of each check, and what mutations said on stderr."""
+    """The result of a round: the outcome of each check, and the mutations' stderr."""
 
     outcomes: Mapping[str, str]
     messages: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Round:
 
 
 def load(entries: Mapping[str, Mapping[str, Any]], checks: Iterable[str]) -> list[Mutation]:
-    """The mutations for these checks ("test_kernel.py::test_x"); one for all that share it."""
+    """The mutations for these checks ("test_kernel.py::test_x"); checks may share a mutation."""
     wanted = set(checks)
     result: dict[str, tuple[set[str], set[str]]] = {}
     for file, of_file in entries.items():
@@ -66,7 +66,7 @@ def load(entries: Mapping[str, Mapping[str, Any]], checks: Iterable[str]) -> lis
 
 
 def lacking(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The checks that a guest skips, and the reason that they must give there."""
+    """The checks that a guest skips, and the reason that they must give."""
     return {
         f"{file}::{name}": entry["not_in_a_lab"]
         for file, of_file in entries.items()
@@ -76,7 +76,7 @@ def lacking(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def plan(mutations: list[Mutation]) -> Plan:
-    """The fewest rounds that hold each mutation twice."""
+    """The smallest number of rounds that contain each mutation twice."""
     for rounds in itertools.count(2):
         made = _assigned(mutations, rounds)
         if made:
@@ -85,7 +85,7 @@ def plan(mutations: list[Mutation]) -> Plan:
 
 
 def verdict(made: Plan, found: list[Round], check: str) -> str:
-    """Empty when the check's colours are as they have to be; else what is wrong, in words."""
+    """Empty when the check has the expected outcomes, else a description of the problem."""
     owner = made.owner(check)
     seen = [item.outcomes.get(check, "not run") for item in found]
     for number, colour in enumerate(made.colours(check)):

@@ -63,7 +63,7 @@ def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
 
 @pytest.fixture(scope="module")
 def built(checkout: Path, account: dict[str, str], ec2: Any) -> Built:
-    """A finished build with what is new in EC2 since."""
+    """A finished build, and the resources in EC2 that it created."""
     before = inventory(ec2)
     command = [checkout / "invoke", "build", "--distro", "al2", "--driver", "510.47.03", "--json"]
     done = subprocess.run(
@@ -76,7 +76,7 @@ def built(checkout: Path, account: dict[str, str], ec2: Any) -> Built:
 
 
 def failures(done: subprocess.CompletedProcess[str]) -> str:
-    """The checks that failed, with why."""
+    """The failed checks and their messages."""
     checks = [
         check for result in json.loads(done.stdout or "[]") for check in result["checks"]["checks"]
     ]

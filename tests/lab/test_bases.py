@@ -147,7 +147,7 @@ class TestImport:
     def shared(
         self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A state folder of its own: what is imported must not become other tests' base."""
+        """A state folder of its own, so that other tests do not use the imported base."""
         self.real = bases.ensure("debian12")
         monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path_factory.mktemp("state")))
 

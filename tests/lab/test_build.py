@@ -1,4 +1,4 @@
-"""`./invoke build --distro al2 --driver 510.47.03` in the lab: one build, looked at from all sides.
+"""`./invoke build --distro al2 --driver 510.47.03` in the lab: a build and all its results.
 
 Then `verify`, which finds the same AMI good on another instance type and a broken one bad.
 """
@@ -175,7 +175,7 @@ def test_verify_finds_it_good_on_another_instance_type(
     assert (record["kind"], record["status"]) == ("verify", "verified")
     assert record["verify_instance_type"] == "p4d.24xlarge"
     outcomes = {(check["file"], check["outcome"]) for check in record["checks"]["checks"]}
-    # A g4dn.xlarge has no NVSwitch for it to manage.
+    # A g4dn.xlarge has no NVSwitch.
     assert ("test_nvidia_fabricmanager", "passed") in outcomes
     image = ec2.describe_images(ImageIds=[ami])["Images"][0]
     assert tags(image)["kiln:verified"].startswith("pass ")

@@ -1,4 +1,4 @@
-"""The lab by hand: what `lab.up` starts, `lab.down` takes away, however the lab ended."""
+"""`lab.down` removes everything that `lab.up` started, however the lab ended."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def own() -> Lab:
-    """Not the lab of the other tests: that one has to stay up."""
+    """Not the lab of the other tests, which must stay up."""
     usual = lab_of_the_tests()
     return Lab((usual.index + 25) % 55, usual.root)
 
 
 @pytest.fixture
 def invoke(own: Lab, tmp_path: Path) -> Iterator[Invoke]:
-    """./invoke with a lab of its own, whose bases are those that all labs share."""
+    """./invoke with a lab of its own, which shares the bases with all labs."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -65,7 +65,7 @@ def client(lab: Lab, service: str = "ec2") -> Any:
 
 
 def launched(lab: Lab) -> tuple[Any, str]:
-    """An instance that runs, and the client it was launched with."""
+    """A running instance, and the client that launched it."""
     name = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
     source = client(lab, "ssm").get_parameter(Name=name)["Parameter"]["Value"]
     ec2 = client(lab)
@@ -76,7 +76,7 @@ def launched(lab: Lab) -> tuple[Any, str]:
 
 
 def processes(lab: Lab) -> list[str]:
-    """The command lines of what belongs to a lab: its server, its guests and all in them."""
+    """The command lines of a lab's processes: its server, its guests and their processes."""
     marks = {f"KILN_LAB={lab.bridge}", f"KILN_LAB_INDEX={lab.index}"}
     result = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -93,7 +93,7 @@ def processes(lab: Lab) -> list[str]:
 
 
 def on_this_machine(lab: Lab) -> dict[str, list[str]]:
-    """What the lab has here, by kind, seen without the lab's own code."""
+    """The lab's resources on this machine, by kind, determined without the lab's code."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
     return {
@@ -107,10 +107,10 @@ def on_this_machine(lab: Lab) -> dict[str, list[str]]:
 
 
 def control_groups(lab: Lab) -> dict[str, list[str]]:
-    """Where systemd runs on the host it makes them, and takes them away."""
+    """On hosts with systemd, systemd makes and removes them."""
     if Path("/run/systemd/system").exists():
         return {}
-    # os.walk, for it does not mind that groups of other guests come and go meanwhile.
+    # os.walk ignores groups of other guests that disappear in the meantime.
     mine = [
         f"{folder}/{name}"
         for folder, names, _ in os.walk("/sys/fs/cgroup")
@@ -245,7 +245,7 @@ def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -
         assert time.monotonic() < deadline, output
     shell = invoke("lab.shell")
     assert shell.returncode == 0, shell.stderr
-    # A guest that goes down stops its processes, then kills them: who waits must not stop too.
+    # A guest that shuts down stops its processes before it kills them; ours must not stop.
     stopped = "(sleep 1; kill -KILL $$) & kill -STOP $$"
     leader = leader_of(int((own.instances / instance / "nspawn.pid").read_text()))
     assert leader
@@ -260,7 +260,7 @@ def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -
 
 
 def test_bases_are_not_deleted_while_one_is_being_made(invoke: Invoke, tmp_path: Path) -> None:
-    """Whoever makes one holds the lock, as here."""
+    """The process that makes a root filesystem holds this lock."""
     bases = tmp_path / "lab" / "bases"
     bases.mkdir(parents=True)
     (bases / "tree").mkdir()

@@ -56,13 +56,13 @@ Layout = tuple[bool, tuple[tuple[str, int], ...]]  # MIG mode; how many of which
 
 
 def machine_of(gpu: str) -> str:
-    """The smallest instance type with more than one GPU of this model, where there is one."""
+    """The smallest instance type with several GPUs of this model, or else with a single GPU."""
     sizes = {n: len(m["bus"]) for n, m in SHOWN["machines"].items() if m["gpu"] == gpu}
     return min(sizes, key=lambda name: (sizes[name] == 1, sizes[name], name))
 
 
 def kind_of(gpu: str) -> Any:
-    """gpu-mig's facts about it, under the names that its driver has for the profiles."""
+    """gpu-mig's facts about the GPU, by its driver's names of the profiles."""
     model = SHOWN["models"][gpu]
     known = next(k for k in gpu_types().values() if f"0x{model['pci']}" in k.pci_device_ids)
     names = [profile["profile"] for profile in model["mig_facts"]["profiles"]]
@@ -71,7 +71,7 @@ def kind_of(gpu: str) -> Any:
 
 
 def layouts(gpu: str) -> dict[str, Layout]:
-    """The map's labels that this GPU can do."""
+    """The labels of the map that this GPU supports."""
     kind, device_id = kind_of(gpu), f"0x{SHOWN['models'][gpu]['pci']}"
     result = {}
     for label, entries in yaml.safe_load(MAP.read_text())["mig-configs"].items():
@@ -86,7 +86,7 @@ def layouts(gpu: str) -> dict[str, Layout]:
 
 
 def every_change(names: list[str]) -> list[str]:
-    """The shortest walk that goes from every name to every other: each pair once."""
+    """The shortest sequence that goes from every name to every other: each pair once."""
     left = {here: [name for name in names if name != here] for here in names}
     at, walk = [names[0]], []
     while at:
@@ -98,14 +98,14 @@ def every_change(names: list[str]) -> list[str]:
 
 
 class Machine(guests.Guest):
-    """A guest with gpu-mig's unit, whose GPUs can be changed for others."""
+    """A guest with gpu-mig's unit, whose GPUs can be replaced."""
 
     def settings(self, **values: str) -> None:
         lines = {"MIG_IMDS": "no", **values}
         self.write("/etc/default/gpu-mig", "".join(f"{k}={v}\n" for k, v in lines.items()))
 
     def gpus(self, instance_type: str) -> None:
-        """Other GPUs from here on, as they come from the factory."""
+        """Replace the GPUs by others in their factory state."""
         self.write(
             "/etc/kiln-lab/instance.json",
             json.dumps({"instance_type": instance_type, "instance_id": "i-0guest"}),
@@ -122,7 +122,7 @@ class Machine(guests.Guest):
         self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(values))
 
     def restart(self) -> None:
-        """The unit once more, as at boot; fails the test when it fails, with what it said."""
+        """Run the unit again, as at boot; fails the test with its log when it fails."""
         try:
             self.run("systemctl", "restart", "aws-gpu-mig")
         except AssertionError as error:
@@ -130,7 +130,7 @@ class Machine(guests.Guest):
             raise AssertionError(f"{error}\n{output}") from error
 
     def apply(self, label: str) -> None:
-        """The label through the unit."""
+        """Apply the label through the unit."""
         self.settings(MIG_CONFIG=label)
         self.restart()
 
@@ -187,7 +187,7 @@ def lay_down(guest: Machine) -> None:
         else:
             shutil.copy(source, target)
     guest.write("/etc/systemd/system/kubelet.service", KUBELET)
-    # A test starts it more often than systemd takes for sane.
+    # The tests start it more often than systemd's start limit allows.
     guest.write(
         "/etc/systemd/system/aws-gpu-mig.service.d/test.conf",
         "[Unit]\nStartLimitIntervalSec=0\n",
@@ -259,7 +259,7 @@ def test_every_label_is_reached_from_every_other_one(running, gpu):
 
 @pytest.mark.parametrize("gpu", ONE_OF_EACH)
 def test_after_a_reboot_what_the_gpus_forgot_is_made_again(running, gpu):
-    """Instances are gone on every GPU; the mode lasts on Ampere alone."""
+    """Instances are lost on every GPU; the mode persists only on Ampere."""
     running.gpus(machine_of(gpu))
     wanted = layouts(gpu)
     forgets_mode = kind_of(gpu).arch != "ampere"

@@ -1,4 +1,4 @@
-"""The vendors' hosts as a guest meets them: real TLS, real package tools, the vendors' own 404."""
+"""The vendors' hosts as a guest sees them: real TLS, real package tools, 404 as the vendors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int,
 
 
 def fetch(port: int, url: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    """Status and body, over TLS that trusts the lab's CA and nobody else, with SNI and Host."""
+    """Status and body, over TLS that trusts only the lab's CA, with SNI and Host."""
     host, path = url.removeprefix("https://").split("/", 1)
     context = ssl.create_default_context(cafile=str(ca.ensure().certificate))
 
@@ -238,9 +238,9 @@ class TestPackages:
         keyring = keys.ensure()
         first = repos.Repo("r", "deb", "ubuntu", (a_package(),))
         second = repos.Repo("r", "deb", "ubuntu", (a_package(version="2"),))
-        item = repos.ensure(first, tmp_path, keyring)
-        assert repos.ensure(first, tmp_path, keyring) == item
-        assert repos.ensure(second, tmp_path, keyring) != item
+        folder = repos.ensure(first, tmp_path, keyring)
+        assert repos.ensure(first, tmp_path, keyring) == folder
+        assert repos.ensure(second, tmp_path, keyring) != folder
 
     def test_a_deb_repository_is_signed_by_its_key_alone(self, tmp_path: Path) -> None:
         keyring = keys.ensure()
@@ -440,7 +440,7 @@ class TestRunFile:
         )
 
     def tell_dkms(self, guest: Path) -> None:
-        """What a provisioner does, so that DKMS takes the kernel's own compiler."""
+        """Make DKMS use the kernel's own compiler, as a provisioner does."""
         shutil.copytree(PROVISIONERS / "lib", guest / "tmp/lib", dirs_exist_ok=True)
         given = "KILN_DIR=/tmp KILN_ETC=/tmp/etc KILN_DISTRO=al2 KILN_FAMILY=al"
         given += " KILN_PACKAGE_MANAGER=yum KILN_COMPONENT=nvidia-driver"

@@ -1,4 +1,4 @@
-"""How mutations share a few guests, and what is said when a check has not the colours it must."""
+"""How mutations share a few guests, and the message when a check has an unexpected outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def all_of_them() -> mutations.Plan:
 
 
 def as_planned(plan: mutations.Plan) -> list[Round]:
-    """What comes of the rounds when each mutation does its work and nothing else."""
+    """The results when each mutation breaks its checks and nothing else."""
     checks = {check for item in plan.rounds for mutation in item for check in mutation.checks}
     return [
         Round({c: "failed" if any(c in m.checks for m in made) else "passed" for c in checks})

@@ -28,7 +28,7 @@ pytestmark = guests.AS_ROOT
 AGENT_BUILD = "1.300071.0b1720"
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 SERVICES = ("aws-hw-monitor.service", "amazon-cloudwatch-agent.service")
-# What an installation may touch; the rest of a running system changes by itself.
+# What an installation may change; other files of a running system change by themselves.
 WATCHED = ("etc", "opt", "usr/local", "var/lib/kiln")
 CHANGES_BY_ITSELF = {"etc/ld.so.cache", "etc/resolv.conf", "etc/machine-id", "etc/mtab"}
 # The agent's package makes the user cwagent and, as packages do, leaves it behind.
@@ -142,7 +142,7 @@ def test_the_agent_outlives_nvidia_smi_and_reports_the_gpu_when_it_is_there(gues
 
 
 def test_without_the_decision_before_its_start_the_agent_would_die(guest):
-    """Shows that the test above can fail: the stand-in agent behaves as the real one."""
+    """The test above can fail, because the stand-in agent behaves like the real one."""
     guest.install("--agent-package", "/root/agent")
     staged = "/opt/aws/amazon-cloudwatch-agent/etc/kiln.d/gpu.json"
     guest.run("cp", staged, f"{MERGED}/not-decided.json")

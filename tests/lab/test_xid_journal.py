@@ -49,7 +49,7 @@ def journal_reads_the_kernel(guest: Guest, answer: str) -> None:
 
 
 def rows(guest: Guest) -> list[dict[str, Any]]:
-    """This test's events in the log and in what was rotated away."""
+    """This test's events in the log and its rotated files."""
     result = event_log.rows(guest.root / "var/log")
     return [row for row in result if guest.marker in row.get("raw", "")]
 
@@ -160,7 +160,7 @@ def test_every_event_of_the_corpus_is_found_in_a_journal_of_the_last_boot(
 
 
 def corpus_messages() -> list[bytes]:
-    """The kernel's message in each line of the corpus, of events and look-alikes."""
+    """The kernel's message in each line of the corpus: events and similar messages."""
     strip = runtime_import.load("gpu_xid.prefix").strip
     lines = [json.loads(line)["line"] for line in CORPUS.read_text().splitlines()]
     return [strip(line).text.encode() for line in lines if "\n" not in line]
@@ -174,7 +174,7 @@ def said(text: str) -> list[tuple[Any, ...]]:
 
 
 def export(messages: list[bytes]) -> bytes:
-    """Kernel messages of one earlier boot in the journal's export format."""
+    """Kernel messages of an earlier boot in the journal's export format."""
     start = int((time.time() - 3600) * 1000000)
     entries = []
     for number, message in enumerate(messages):

@@ -1,4 +1,4 @@
-"""Each guest has a control group of its own: in one, two systemds remove each other's units'."""
+"""Each guest has a control group of its own, so that systemds do not remove each other's groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def groups_of(*command: str) -> str:
 
 
 def folders(name: str) -> list[Path]:
-    """os.walk does not mind that groups of other guests come and go meanwhile."""
+    """os.walk ignores groups of other guests that disappear in the meantime."""
     walk = os.walk("/sys/fs/cgroup")
     return [Path(top, folder) for top, below, _ in walk for folder in below if name in folder]
 
