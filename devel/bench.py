@@ -160,7 +160,7 @@ def validate_figures(rounds: int = 2) -> list[Figure]:
         for recipe in recipes:
             argv = program.command(packer, "validate", variables=program.EXAMPLE_VARIABLES)
             seconds, done = timed(
-                argv, cwd=packer_dir() / recipe.name, environment={"CHECKPOINT_DISABLE": "1"}
+                argv, cwd=packer_dir() / recipe.line, environment={"CHECKPOINT_DISABLE": "1"}
             )
             require(done.returncode == 0, done)
             alone.append(seconds)

@@ -88,10 +88,12 @@ class Row:
 class Recipe:
     """One AMI. Every field but `row` goes into the digest.
 
+    `name` is the AMI's, with its versions; `line` names its folder and stays when they change.
     A GPU stack field that is None means that the component is not on the image.
     """
 
     name: str
+    line: str
     distro: Distro
     arch: str
     flavor: str

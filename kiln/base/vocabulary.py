@@ -55,6 +55,10 @@ USER = Form(r"^[a-z_][a-z0-9_-]*$", "a user name such as ec2-user")
 DEVICE = Form(r"^/dev/[a-z0-9]+$", "a device such as /dev/xvda")
 # Names of folders and AMIs are made of it.
 ID = Form(r"^[a-z][a-z0-9_]*$", "a name of small letters, digits and underscores")
+LINE = Form(
+    r"^[a-z][a-z0-9_]*(-[a-z0-9_]+)*$",
+    "a name of small letters, digits and dashes such as lts-both",
+)
 INSTANCE_TYPE = Form(r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$", "an instance type such as g4dn.xlarge")
 
 # What to call a text that has not one of the schema's forms, by the form's regular expression.
@@ -70,6 +74,7 @@ DESCRIBED = {
         USER,
         DEVICE,
         ID,
+        LINE,
         INSTANCE_TYPE,
     )
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke import Context
 
 from kiln.cli.flags import JSON, ROWS, TARGET
-from kiln.cli.front import task
+from kiln.cli.front import report, show, task
 
 
 @task(
@@ -45,7 +45,9 @@ def build(
     json: bool = False,
 ) -> int:
     """Build an AMI, boot it, check it, record it: --distro al2 --driver 510.47.03"""
+    from kiln.base.progress import Progress
     from kiln.cli import targets
+    from kiln.cli.summary import summary
     from kiln.matrix import load, select
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
@@ -69,14 +71,25 @@ def build(
         iam_instance_profile=iam_instance_profile,
         keep=keep,
     )
-    return builds.run(
-        recipes,
-        options,
-        target=targets.choose(target, region),
-        install=not no_install,
-        dry_run=dry_run,
-        as_json=json,
+    progress = Progress()
+    place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
+    if dry_run:
+        planned = builds.plans(recipes, options, place)
+        show(
+            [plan.as_json() for plan in planned],
+            as_json=json,
+            text=lambda data: "\n\n".join(plan.as_text() for plan in planned),
+        )
+        return 0
+    outcome = builds.build(
+        recipes, options, place, progress, install=not no_install, on_failure=report
     )
+    show(
+        [build.record.as_json() for build in outcome.built],
+        as_json=json,
+        text=lambda data: "\n".join(summary(build.record) for build in outcome.built),
+    )
+    return 0 if outcome.good else 1
 
 
 @task(
@@ -97,13 +110,17 @@ def verify(
     json: bool = False,
 ) -> int:
     """Boot an existing AMI, run its checks, and tag it with the verdict."""
+    from kiln.base.progress import Progress
     from kiln.cli import targets
+    from kiln.cli.summary import summary
     from kiln.pipeline import verify as verifies
 
-    return verifies.run(
+    judged = verifies.verify(
         ami,
         instance_type,
         target=targets.choose(target, region),
+        progress=Progress(),
         install=not no_install,
-        as_json=json,
     )
+    show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))
+    return 0 if judged.good else 1

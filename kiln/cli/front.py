@@ -123,7 +123,7 @@ def _refuse_empty(parameters: Mapping[str, inspect.Parameter], values: Mapping[s
     """Raises KilnError for a flag without a value: in a script, a variable that is not set."""
     for name, value in values.items():
         if value != parameters[name].default and isinstance(value, str) and not value.strip():
-            flag = name.replace("_", "-")
+            flag = name.strip("_").replace("_", "-")
             raise KilnError(
                 f"--{flag} is empty", hint="give it a value, or leave it out (is a variable unset?)"
             )
@@ -179,10 +179,14 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _refuse(error: KilnError, *, as_json: bool) -> int:
-    # Colour for a person, none in a log.
+def report(error: KilnError) -> None:
+    """Tell a person what failed: on stderr, in colour on a terminal."""
     mark = "\033[31merror:\033[0m" if sys.stderr.isatty() else "error:"
-    print(f"{mark} {error}", file=sys.stderr)
+    print(f"{mark} {error}", file=sys.stderr, flush=True)
+
+
+def _refuse(error: KilnError, *, as_json: bool) -> int:
+    report(error)
     if as_json:
         # One line, so that a task that prints a line per event stays readable line by line.
         with contextlib.suppress(OSError):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.base.errors import BAD_INPUT, operation_failed
+from kiln.base.errors import BAD_INPUT, KilnError, operation_failed
 from kiln.cli.flags import JSON, NO_INSTALL
 from kiln.cli.front import note, show, task
 
 if TYPE_CHECKING:
+    from kiln.base.findings import Finding
+    from kiln.packer.lock import LockDiff
     from kiln.packer.validate import Validation
 
 
 @task(help={"check": "write nothing; fail if what is committed is stale"})
 def render(c: Context, check: bool = False) -> None:
-    """Write packer/<ami-name>/ for each row of the matrix."""
+    """Write packer/: what all AMIs share, and a folder for each."""
     from kiln.matrix import load
     from kiln.packer import render as rendering
 
@@ -48,22 +51,56 @@ def validate(c: Context, no_install: bool = False, json: bool = False) -> int:
 
 
 def _lines(results: list[Validation]) -> str:
-    """A line for each row, its findings below it."""
+    """A line for each row, then each distinct finding once, with the rows that have it."""
     lines = []
+    causes: dict[tuple[str, str], Finding] = {}
     for result in results:
         verdict = "valid" if result.valid else "INVALID"
         lines.append(f"{verdict}  {result.name}  {result.seconds:.1f} s")
-        lines += [f"  {finding}" for finding in result.findings]
-    return "\n".join(lines)
+        for finding in result.findings:
+            key = (finding.rule, finding.message)
+            rows = causes[key].rows if key in causes else ()
+            names = tuple(dict.fromkeys([*rows, result.name]))
+            causes[key] = replace(causes.get(key, finding), rows=names)
+    return "\n".join([*lines, *(str(finding) for finding in causes.values())])
 
 
-@task(help={"update": "write amis.lock.yaml", **JSON})
-def lock(c: Context, update: bool = False, json: bool = False) -> int:
+@task(
+    help={
+        "update": "write amis.lock.yaml",
+        "from": "write the hashes that a build on AWS saw first: run id, record file or AMI name",
+        **JSON,
+    }
+)
+def lock(c: Context, update: bool = False, from_: str | None = None, json: bool = False) -> int:
     """Compare what a bake downloads with amis.lock.yaml; --update writes the file."""
     from kiln.matrix import load
     from kiln.packer import lock as locking
 
-    recipes = load.load_recipes()
-    change = locking.update(recipes) if update else locking.plan_lock(recipes, locking.load())
+    if update and from_:
+        raise KilnError("lock takes --update or --from, not both", hint="run --update first")
+    if from_:
+        change = _locked_from(from_)
+    else:
+        recipes = load.load_recipes()
+        change = locking.update(recipes) if update else locking.plan_lock(recipes, locking.load())
     show(change.as_json(), as_json=json, text=lambda _: change.as_text())
-    return 0 if update or not change else 1
+    return 0 if update or from_ or not change else 1
+
+
+def _locked_from(name: str) -> LockDiff:
+    """Lock the hashes in the record of a build on AWS.
+
+    Raises KilnError for a run in the lab or without an AMI, or a hash that is not the locked one.
+    """
+    from kiln.packer import lock as locking
+    from kiln.pipeline import record
+
+    build = record.find(name)
+    run = f"run {build.run_id}"
+    if not build.versions:
+        raise KilnError(
+            f"{run} has no versions: it ended before its AMI was checked",
+            hint="take a run whose status is verified",
+        )
+    return locking.record(build.versions["downloads"], target=build.target, when=run)

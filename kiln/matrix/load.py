@@ -164,6 +164,7 @@ def _recipe(
     without = {*row.without, *model.defaults.without}
     return Recipe(
         name=_name(row.distro, stack, flavor, arch),
+        line="-".join([row.distro, row.line or row.stack, flavor, arch]),
         distro=distro,
         arch=arch,
         flavor=flavor,
@@ -276,13 +277,23 @@ def _name(distro: str, stack: dict[str, Any], flavor: str, arch: str) -> str:
 
 
 def _duplicates(document: Located, recipes: list[Recipe]) -> list[str]:
-    seen: dict[str, Recipe] = {}
+    """Two AMIs of one name, and two different ones that share a line."""
+    names: dict[str, Recipe] = {}
+    lines: dict[str, Recipe] = {}
     wrong = []
     for recipe in recipes:
-        first = seen.setdefault(recipe.name, recipe)
-        if first is not recipe:
+        at = document.at(("amis", recipe.row.index))
+        twin = names.setdefault(recipe.name, recipe)
+        other = lines.setdefault(recipe.line, recipe)
+        if twin is not recipe:
             wrong.append(
-                f"{document.at(('amis', recipe.row.index))}: {recipe.name} exists already "
-                f"(line {first.row.line}): take one of the rows out, or change its stack"
+                f"{at}: {recipe.name} exists already (line {twin.row.line}): take one of the rows "
+                "out, or change its stack"
+            )
+        elif other is not recipe:
+            wrong.append(
+                f"{at}: {recipe.name} shares the line {recipe.line} with {other.name} (line "
+                f"{other.row.line}): give one of the rows a `line` of its own, such as "
+                f"`line: {recipe.stack}-2`, which takes the place of the stack in that name"
             )
     return wrong

@@ -43,6 +43,7 @@ User = Annotated[str, _text(vocabulary.USER)]
 Device = Annotated[str, _text(vocabulary.DEVICE)]
 Id = Annotated[str, _text(vocabulary.ID)]
 InstanceType = Annotated[str, _text(vocabulary.INSTANCE_TYPE)]
+Line = Annotated[str, _text(vocabulary.LINE)]
 
 
 class Strict(BaseModel):
@@ -163,6 +164,11 @@ class RowModel(RowSettings, StackFields):
 
     distro: str
     stack: str
+    line: Line | None = Field(
+        None,
+        description="takes the place of the stack in the name of the AMI's folder in packer/, "
+        "where two rows would share it",
+    )
     flavors: list[Flavor] = Field(["base"], min_length=1)
     arches: list[Arch] = Field(["x86_64"], min_length=1)
 

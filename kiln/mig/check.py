@@ -10,7 +10,7 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import load
-from kiln.mig.profiles import chosen, gpu_types
+from kiln.mig.profiles import NoMigError, chosen, gpu_types
 
 _errors = load("gpu_mig.errors")
 _profile = load("gpu_mig.profile")
@@ -38,10 +38,8 @@ def check(
     wanted = instances(devices)
     try:
         _, kind = chosen(gpu, instance_type)
-    except KilnError as e:
-        if not e.message.startswith("no MIG on this GPU"):
-            raise
-        return {**answer, "reason": e.message}
+    except NoMigError as error:
+        return {**answer, "reason": error.message}
     answer["gpu"] = kind.name
     names = [profile for profile, _ in wanted]
     unknown = sorted({n for n in names if n not in kind.profiles})

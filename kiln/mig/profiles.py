@@ -13,6 +13,10 @@ _facts = load("gpu_mig.facts")
 _profile = load("gpu_mig.profile")
 
 
+class NoMigError(KilnError):
+    """The GPU exists and cannot be sliced."""
+
+
 @cache
 def gpu_types() -> dict[str, Any]:
     """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`), straight from knowledge/mig.yaml."""
@@ -35,7 +39,7 @@ def gpu_type(name: str) -> Any:
             return gpu
     without = {_squeeze(n): n for n in facts.table("mig")["not_mig"]}
     if asked in without:
-        raise KilnError(f"no MIG on this GPU: {without[asked]} cannot be sliced")
+        raise NoMigError(f"no MIG on this GPU: {without[asked]} cannot be sliced")
     fitting = [gpu for gpu in known.values() if asked and _squeeze(gpu.name).startswith(asked)]
     if len(fitting) == 1:
         return fitting[0]
@@ -55,7 +59,7 @@ def on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
     machine = facts.instance(instance_type)
     if not machine.mig:
         able = ", ".join(t.type for t in facts.instances().values() if t.mig)
-        raise KilnError(
+        raise NoMigError(
             f"no MIG on this GPU: {instance_type} has {machine.ec2_name}",
             hint=f"types with MIG: {able}.",
         )

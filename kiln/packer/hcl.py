@@ -1,9 +1,12 @@
-"""Values as HCL text, laid out as `packer fmt` wants it."""
+"""Plain data as HCL text, laid out as `packer fmt` lays it out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping, Sequence
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 def string(text: object) -> str:
@@ -13,29 +16,40 @@ def string(text: object) -> str:
 
 
 class Expression(str):
-    """HCL that is to be evaluated, not quoted: `Expression("var.region")`."""
+    """HCL that is evaluated, not quoted: `Expression("var.region")`."""
 
     __slots__ = ()
 
 
-def value(item: object) -> str:
-    """An expression as it is, anything else as a string."""
-    return str(item) if isinstance(item, Expression) else string(item)
+def value(item: object, indent: int = 0) -> str:
+    """A text or expression, or a list or mapping of such, as HCL; `indent`: of the line on which
+    it begins."""
+    if isinstance(item, Expression):
+        return str(item)
+    if isinstance(item, Mapping):
+        return _mapping(item, indent)
+    if isinstance(item, Sequence) and not isinstance(item, str):
+        lines = [f"{' ' * (indent + 2)}{value(entry, indent + 2)}," for entry in item]
+        return "\n".join(["[", *lines, f"{' ' * indent}]"]) if lines else "[]"
+    return string(item)
 
 
-def mapping(items: Mapping[str, object], indent: int) -> str:
-    """`{ "key" = value … }` over several lines; `indent` is that of the line it begins on + 2."""
-    if not items:
-        return "{}"
-    keys = {key: string(key) for key in items}
-    width = max(len(text) for text in keys.values())
-    pad = " " * (indent + 2)
-    lines = [f"{pad}{keys[key]:<{width}} = {value(item)}" for key, item in items.items()]
-    return "\n".join(["{", *lines, " " * indent + "}"])
+def _mapping(items: Mapping[str, object], indent: int) -> str:
+    bare = all(_IDENTIFIER.fullmatch(key) for key in items)
+    names = {key: key if bare else string(key) for key in items}
+    entries = [(names[key], value(item, indent + 2)) for key, item in items.items()]
+    lines: list[str] = []
+    aligned: list[tuple[str, str]] = []
+    for key, text in entries:
+        if "\n" in text:  # packer fmt aligns neighbours that are one line each
+            lines += [*_aligned(aligned, indent + 2), f"{' ' * (indent + 2)}{key} = {text}"]
+            aligned = []
+        else:
+            aligned.append((key, text))
+    lines += _aligned(aligned, indent + 2)
+    return "\n".join(["{", *lines, f"{' ' * indent}}}"]) if lines else "{}"
 
 
-def sequence(items: Iterable[object], indent: int) -> str:
-    """`[ value, … ]` over several lines."""
-    pad = " " * (indent + 2)
-    lines = [f"{pad}{value(item)}," for item in items]
-    return "\n".join(["[", *lines, " " * indent + "]"]) if lines else "[]"
+def _aligned(entries: Sequence[tuple[str, str]], indent: int) -> list[str]:
+    width = max((len(key) for key, _ in entries), default=0)
+    return [f"{' ' * indent}{key:<{width}} = {text}" for key, text in entries]

@@ -1,4 +1,4 @@
-"""An HCL file read back: its data, and the line on which something stands."""
+"""Rendered HCL read back: its data, and the file and line where something stands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.findings import Finding
-from kiln.packer.program import BUILD_1_6
+from kiln.packer.program import FOLDER_1_6
 
 # Prose may name what values may not.
 PROSE = ("condition", "description", "error_message")
@@ -18,26 +18,15 @@ PROSE = ("condition", "description", "error_message")
 
 @dataclass(frozen=True)
 class Document:
-    """One HCL file: where errors say it is, where it is, its text and its data."""
+    """One HCL file: what findings call it, its text and its data."""
 
     name: str
-    path: Path
     text: str
     data: dict[str, Any]
 
-    @property
-    def for_1_6(self) -> bool:
-        """Is it the file for Packer 1.6, which knows no IMDSv2 and no plugins?"""
-        return self.name.endswith(BUILD_1_6)
-
-    @property
-    def folder(self) -> Path:
-        """The folder Packer runs in, which paths in the HCL are relative to."""
-        return self.path.parent.parent if self.for_1_6 else self.path.parent
-
     def line(self, *patterns: str) -> int:
         """The line that the last of `patterns` (regular expressions) matches, each looked for
-        after the one before; of the last one found when a later one is missing."""
+        after the one before; of the last match when a later pattern has none."""
         at = 0
         for pattern in patterns:
             match = re.compile(pattern, re.MULTILINE).search(self.text, at)
@@ -50,36 +39,97 @@ class Document:
         """An error at the line that `patterns` lead to."""
         return Finding("error", rule, message, hint, file=self.name, line=self.line(*patterns))
 
-    def sources(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Builder type, name and attributes of every source block."""
-        for block in self.data.get("source", []):
-            for kind, named in block.items():
-                for name, attributes in named.items():
-                    yield kind, name, attributes
-
-    def provisioners(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Type and attributes of every provisioner, in order."""
-        for build in self.data.get("build", []):
-            for block in build.get("provisioner", []):
-                yield from ((kind, attributes) for kind, attributes in block.items())
-
     def values(self) -> Iterator[str]:
         """Every text that is a value: no comment, no prose."""
         yield from _texts(self.data)
 
 
+@dataclass(frozen=True)
+class Template:
+    """What Packer reads for one AMI: every HCL file of one folder, links followed."""
+
+    folder: Path
+    documents: tuple[Document, ...]
+
+    @property
+    def for_1_6(self) -> bool:
+        """Is it the folder for Packer 1.6, which knows no IMDSv2 and no plugins?"""
+        return self.folder.name == FOLDER_1_6
+
+    def blocks(self, kind: str) -> Iterator[tuple[Document, dict[str, Any]]]:
+        """File and content of every top-level block of that type."""
+        for document in self.documents:
+            yield from ((document, block) for block in document.data.get(kind, []))
+
+    def sources(self) -> Iterator[tuple[Document, str, str, dict[str, Any]]]:
+        """File, builder type, name and attributes of every source block."""
+        for document, block in self.blocks("source"):
+            for kind, named in block.items():
+                for name, attributes in named.items():
+                    yield document, kind, name, attributes
+
+    def provisioners(self) -> Iterator[tuple[Document, str, dict[str, Any]]]:
+        """File, type and attributes of every provisioner, in order."""
+        for document, build in self.blocks("build"):
+            for block in build.get("provisioner", []):
+                for kind, attributes in block.items():
+                    yield document, kind, attributes
+
+    def local(self, name: str) -> tuple[Document, Any] | None:
+        """A local value and its file; None when there is none of that name."""
+        for document, block in self.blocks("locals"):
+            if name in block:
+                return document, block[name]
+        return None
+
+    def components(self) -> dict[str, Any]:
+        """The components that the AMI's own file lists."""
+        listed = self.local("components")
+        return dict(listed[1]) if listed and isinstance(listed[1], dict) else {}
+
+    def path(self, text: str) -> Path:
+        """The file that a path in the HCL names, its locals and `path.root` filled in."""
+        known = re.compile(r"\$\{local\.(\w+)\}")
+        while match := known.search(text):
+            local = self.local(match[1])
+            if local is None:
+                break
+            text = text.replace(match[0], str(local[1]))
+        return Path(text.replace("${path.root}", str(self.folder)))
+
+
+def read_folder(folder: Path) -> tuple[list[Template], list[Finding]]:
+    """What either Packer reads in an AMI's folder, and a finding per file that is not HCL."""
+    templates, broken = [], {}
+    for root in (folder, folder / FOLDER_1_6):
+        documents = []
+        for path in sorted(root.glob("*.pkr.hcl")):
+            name = _shown(path, folder.parent)
+            document = read(path, name)
+            if isinstance(document, Finding):
+                broken[name] = document
+            else:
+                documents.append(document)
+        templates.append(Template(root, tuple(documents)))
+    return templates, list(broken.values())
+
+
 def hcl_files(folder: Path) -> list[Path]:
-    """The HCL in a recipe's folder, that for Packer 1.6 last."""
-    return [*sorted(folder.glob("*.pkr.hcl")), *sorted(folder.glob("packer-1.6/*.pkr.hcl"))]
+    """The HCL files of an AMI's folder and those it links to, each once."""
+    paths = [*folder.glob("*.pkr.hcl"), *folder.glob(f"{FOLDER_1_6}/*.pkr.hcl")]
+    return sorted({path.resolve() for path in paths})
 
 
 def read(path: Path, name: str) -> Document | Finding:
     """Read an HCL file; `name` is how findings call it. A finding when it is no HCL."""
     from lark.exceptions import LarkError
 
-    text = path.read_text(encoding="utf-8")
     try:
-        return Document(name, path, text, _parsed(text))
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        return Finding("error", "hcl-missing", error.strerror or str(error), _AGAIN, (), name, 1)
+    try:
+        return Document(name, text, _parsed(text))
     except LarkError as error:
         line = getattr(error, "line", None) or 1
         reason = str(error).splitlines()[0]
@@ -89,31 +139,14 @@ def read(path: Path, name: str) -> Document | Finding:
         )
 
 
+@functools.cache
 def _parsed(text: str) -> dict[str, Any]:
-    """The data of a whole file, read block by block: most blocks are the same in every AMI's file,
-    and python-hcl2 takes longer over a file than Packer does.
-
-    Raises LarkError, with the line in the file, when it is no HCL.
-    """
-    from lark.exceptions import LarkError
-
-    merged: dict[str, Any] = {}
-    try:
-        # What stands at the left margin begins a block, in text that `packer fmt` is content with.
-        for block in re.split(r"^(?=[a-z])", text, flags=re.MULTILINE):
-            for key, value in _loaded(block).items():
-                merged[key] = [*merged.get(key, []), *value] if isinstance(value, list) else value
-    except LarkError:
-        # Cut wrongly, as inside a heredoc, or no HCL: the whole says which, and on which line.
-        return _loaded(text)
-    return merged
-
-
-@functools.lru_cache(maxsize=1024)
-def _loaded(text: str) -> dict[str, Any]:
+    """The data of a file. What all AMIs share is parsed once."""
     import hcl2
 
-    options = hcl2.SerializationOptions(with_comments=False, strip_string_quotes=True)
+    options = hcl2.SerializationOptions(
+        with_comments=False, strip_string_quotes=True, explicit_blocks=False
+    )
     data: dict[str, Any] = hcl2.loads(text, serialization_options=options)
     return data
 
@@ -121,6 +154,16 @@ def _loaded(text: str) -> dict[str, Any]:
 def value_with(pattern: str) -> str:
     """Matches `pattern` on a line that is neither a comment nor prose."""
     return rf"^(?! *#| *(?:{'|'.join(PROSE)}) *=).*?{pattern}"
+
+
+_AGAIN = "run ./invoke render"
+
+
+def _shown(path: Path, root: Path) -> str:
+    """A file as findings name it: where its text stands, not the link that leads there."""
+    real = path.resolve()
+    inside = real if real.is_relative_to(root.resolve()) else path.absolute()
+    return f"{root.name}/{inside.relative_to(root.resolve()).as_posix()}"
 
 
 def _texts(data: Any) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """`amis.lock.yaml`: exactly which bytes a bake downloads, derived from recipes and components.
 
-An artefact is a URL with its version and sha256. The sha256 comes from the facts, or from the
-first build on AWS that downloaded it; from then on it is enforced. A key file is known by its
-fingerprint instead (a vendor may renew its signature), a detached signature by the file it signs
-and its key, packages by repository, signing key and version.
+An artefact is a URL with its version and sha256. The sha256 comes from the facts, or from a build
+on AWS that downloaded the file (`./invoke lock --from`); from then on it is enforced. A key file is
+known by its fingerprint instead (a vendor may renew its signature), a detached signature by the
+file it signs and its key, packages by repository, signing key and version.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FILE = ROOT / "amis.lock.yaml"
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
 # by `./invoke lock --update`; do not edit.
-# sha256: null = nobody has recorded it yet: the first build on AWS does, and from then on a bake
-# whose download differs stops. A key is known by its
+# sha256: null = not known yet: `./invoke lock --from RUN` takes it from the record of a build on
+# AWS, and from then on a bake whose download differs stops. A key is known by its
 # fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
 """
 
@@ -84,7 +84,7 @@ def load(path: Path = FILE) -> dict[str, Any]:
             f"{path.name}: it has no list `artifacts`",
             hint=_AGAIN,
         )
-    lock = {"packages": [], **data}
+    lock = {**data, "packages": data.get("packages", [])}
     broken = next(_broken(lock), None)
     if broken:
         place, what = broken
@@ -181,31 +181,42 @@ def save(data: Mapping[str, Any], path: Path = FILE) -> None:
     path.write_text(_HEAD + text, encoding="utf-8")
 
 
+def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None) -> list[str]:
+    """The URLs among those downloads (of a version-info) whose hash nobody has confirmed yet."""
+    unknown = {
+        entry["url"]
+        for entry in load(path or FILE)["artifacts"]
+        if entry.keys() >= _BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
+    }
+    return sorted(unknown & {str(entry.get("url")) for entry in downloads})
+
+
 def record(
-    downloads: Iterable[Mapping[str, Any]], *, target: str, when: str, path: Path = FILE
+    downloads: Iterable[Mapping[str, Any]], *, target: str, when: str, path: Path | None = None
 ) -> LockDiff:
     """Merge what a bake saw (`downloads` of its version-info) into the lock file.
 
     `when` names the build, for the entry's source. Only a bake on AWS counts: the lab's mirror
     serves stand-ins. Raises KilnError: exit code 2 for a lab bake or entries without URL or
-    sha256, 1 when a sha256 differs from the one that is locked, with both.
+    sha256, 1 when a sha256 differs from the locked one, with both.
     """
     if target != "aws":
         raise KilnError(
-            f"checksums of a bake in {target} are not recorded",
-            hint="only a build on AWS downloads the vendors' own files",
+            f"{when}: the hashes of a build with target {target} are not locked",
+            hint="the lab serves stand-ins: only a build on AWS downloads the vendors' own files",
         )
     try:
         seen = {entry["url"]: entry["sha256"] for entry in downloads}
     except (TypeError, KeyError) as error:
         raise KilnError(f"the downloads are not what a bake writes: {error!r}") from None
+    path = path or FILE
     with _alone(path):
         return _merge(seen, when, path)
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One build at a time reads and writes the lock file, also of several side by side."""
+    """One process at a time reads and writes the lock file."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

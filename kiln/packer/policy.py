@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kiln.base import tags
 from kiln.base.findings import Finding
-from kiln.packer.hclfile import Document, hcl_files, read, value_with
+from kiln.packer.hclfile import Document, Template, read_folder, value_with
 
 REQUIRED_TAGS = tags.OF_A_BAKE
 TAGGED = ("tags", "snapshot_tags", "run_tags", "run_volume_tags")
@@ -17,30 +18,34 @@ WHOLE_INTERNET = ("0.0.0.0/0", "::/0")
 
 
 def check(folder: Path) -> list[Finding]:
-    """What is wrong with the HCL in a recipe's folder; empty when nothing is."""
+    """What is wrong with the HCL in an AMI's folder, for either Packer; empty when nothing is.
+
+    Findings name the file where the text stands, also when the folder only links to it.
+    """
     shown = f"{folder.parent.name}/{folder.name}"
-    paths = hcl_files(folder)
-    if not paths:
-        return [Finding("error", "hcl-missing", f"{shown} holds no HCL", "run ./invoke render")]
-    findings: list[Finding] = []
-    documents: list[Document] = []
-    for path in paths:
-        found = read(path, f"{shown}/{path.relative_to(folder).as_posix()}")
-        if isinstance(found, Finding):
-            findings.append(found)
-        else:
-            documents.append(found)
-    for document in documents:
+    templates, findings = read_folder(folder)
+    if not findings:
+        findings = [finding for template in templates for finding in _incomplete(template, folder)]
+    for template in templates:
         for rule in _RULES:
-            findings += rule(document)
-    findings += _plugin_pinned(shown, documents)
-    return [replace(finding, rows=(folder.name,)) for finding in findings]
+            findings += rule(template)
+    findings += _plugin_pinned(shown, templates[0])
+    # The two folders share most of their files.
+    return [replace(finding, rows=(folder.name,)) for finding in dict.fromkeys(findings)]
 
 
-def _imdsv2(document: Document) -> Iterator[Finding]:
-    if document.for_1_6:
+def _incomplete(template: Template, folder: Path) -> Iterator[Finding]:
+    lacks = [kind for kind in ("variable", "source", "build") if not any(template.blocks(kind))]
+    if lacks:
+        path = f"{folder.parent.name}/{template.folder.relative_to(folder.parent).as_posix()}"
+        message = f"{path} holds no block {' and no block '.join(lacks)}"
+        yield Finding("error", "hcl-missing", message, "run ./invoke render")
+
+
+def _imdsv2(template: Template) -> Iterator[Finding]:
+    if template.for_1_6:
         return
-    for kind, name, source in document.sources():
+    for document, kind, name, source in template.sources():
         header = rf'^source "{kind}" "{name}"'
         options = (source.get("metadata_options") or [{}])[0]
         if options.get("http_tokens") != "required":
@@ -62,8 +67,8 @@ def _imdsv2(document: Document) -> Iterator[Finding]:
             )
 
 
-def _encrypted(document: Document) -> Iterator[Finding]:
-    for kind, name, source in document.sources():
+def _encrypted(template: Template) -> Iterator[Finding]:
+    for document, kind, name, source in template.sources():
         volumes = source.get("launch_block_device_mappings") or [{}]
         for volume in volumes:
             if volume.get("encrypted") is not True:
@@ -77,8 +82,8 @@ def _encrypted(document: Document) -> Iterator[Finding]:
                 )
 
 
-def _closed_ingress(document: Document) -> Iterator[Finding]:
-    for kind, name, source in document.sources():
+def _closed_ingress(template: Template) -> Iterator[Finding]:
+    for document, kind, name, source in template.sources():
         if not source.get("temporary_security_group_source_cidrs"):
             yield document.finding(
                 "ingress-closed",
@@ -87,7 +92,7 @@ def _closed_ingress(document: Document) -> Iterator[Finding]:
                 rf'^source "{kind}" "{name}"',
                 r"^ *temporary_security_group_source_cidrs",
             )
-    for block in document.data.get("variable", []):
+    for document, block in template.blocks("variable"):
         if block.get("ssh_source_cidrs", {}).get("default") == []:
             yield document.finding(
                 "ingress-closed",
@@ -98,19 +103,20 @@ def _closed_ingress(document: Document) -> Iterator[Finding]:
             )
 
 
-def _no_open_cidr(document: Document) -> Iterator[Finding]:
-    for cidr in WHOLE_INTERNET:
-        if any(cidr in text for text in document.values()):
-            yield document.finding(
-                "ingress-closed",
-                f"{cidr} lets the whole internet in",
-                "name the addresses that build, or use ssh_interface = session_manager",
-                value_with(re.escape(cidr)),
-            )
+def _no_open_cidr(template: Template) -> Iterator[Finding]:
+    for document in template.documents:
+        for cidr in WHOLE_INTERNET:
+            if any(cidr in text for text in document.values()):
+                yield document.finding(
+                    "ingress-closed",
+                    f"{cidr} lets the whole internet in",
+                    "name the addresses that build, or use ssh_interface = session_manager",
+                    value_with(re.escape(cidr)),
+                )
 
 
-def _nothing_latest(document: Document) -> Iterator[Finding]:
-    for text in document.values():
+def _nothing_latest(template: Template) -> Iterator[Finding]:
+    for document, text in ((each, text) for each in template.documents for text in each.values()):
         # A package may be called so and still be pinned: kmod-nvidia-latest-dkms=580.178.04.
         unpinned = re.sub(r"\b[a-z0-9-]*-latest-[a-z0-9-]+=\d[\w.]*", "", text)
         if re.search(r"\blatest\b", unpinned, re.IGNORECASE):
@@ -122,21 +128,22 @@ def _nothing_latest(document: Document) -> Iterator[Finding]:
             )
 
 
-def _no_secrets(document: Document) -> Iterator[Finding]:
+def _no_secrets(template: Template) -> Iterator[Finding]:
     patterns = {
         "an AWS access key": r"\b(AKIA|ASIA)[0-9A-Z]{16}\b",
         "a private key": r"BEGIN [A-Z ]*PRIVATE KEY",
         "an AWS account id": r"(?<![\w.-])\d{12}(?![\w.-])",
     }
-    for what, pattern in patterns.items():
-        if any(re.search(pattern, text) for text in document.values()):
-            yield document.finding(
-                "no-identity",
-                f"{what} stands in the HCL",
-                "pass it as a variable, or leave it to the AWS credential chain",
-                value_with(pattern),
-            )
-    for _, _, source in document.sources():
+    for document in template.documents:
+        for what, pattern in patterns.items():
+            if any(re.search(pattern, text) for text in document.values()):
+                yield document.finding(
+                    "no-identity",
+                    f"{what} stands in the HCL",
+                    "pass it as a variable, or leave it to the AWS credential chain",
+                    value_with(pattern),
+                )
+    for document, _, _, source in template.sources():
         for attribute in ("access_key", "secret_key", "token"):
             if attribute in source:
                 yield document.finding(
@@ -147,14 +154,10 @@ def _no_secrets(document: Document) -> Iterator[Finding]:
                 )
 
 
-def _tagged(document: Document) -> Iterator[Finding]:
-    shared = {
-        tag
-        for block in document.data.get("locals", [])
-        for tag, value in block.get("tags", {}).items()
-        if value
-    }
-    for kind, name, source in document.sources():
+def _tagged(template: Template) -> Iterator[Finding]:
+    _, tags = template.local("tags") or (None, {})
+    shared = {tag for tag, value in tags.items() if value}
+    for document, kind, name, source in template.sources():
         for attribute in TAGGED:
             given = str(source.get(attribute, ""))
             present = {tag for tag in REQUIRED_TAGS if tag in given}
@@ -171,13 +174,16 @@ def _tagged(document: Document) -> Iterator[Finding]:
                 )
 
 
-def _files_exist(document: Document) -> Iterator[Finding]:
-    for kind, attributes in document.provisioners():
+def _files_exist(template: Template) -> Iterator[Finding]:
+    listed = template.components()
+    for document, kind, attributes in template.provisioners():
+        if _skipped(attributes, listed):
+            continue
         named = {"shell": ["script", "scripts"], "file": ["source", "sources"]}.get(kind, [])
         for attribute in named:
             given = attributes.get(attribute, [])
             for path in [given] if isinstance(given, str) else given:
-                if not (document.folder / path).exists():
+                if not template.path(path).exists():
                     yield document.finding(
                         "provisioner-exists",
                         f"{path} does not exist",
@@ -186,24 +192,56 @@ def _files_exist(document: Document) -> Iterator[Finding]:
                     )
 
 
-def _cleaned_last(document: Document) -> Iterator[Finding]:
-    scripts = [
-        Path(str(attributes.get("script", ""))).stem
-        for kind, attributes in document.provisioners()
-        if kind == "shell"
-    ]
-    if scripts and scripts[-2:] != ["cleanup", "hygiene"]:
+def _components_baked(template: Template) -> Iterator[Finding]:
+    listed = template.local("components")
+    if listed is None:
+        for document in template.documents[:1]:
+            yield document.finding(
+                "components-baked",
+                "no file here lists the AMI's components",
+                "run ./invoke render",
+            )
+        return
+    baked = {name for name, _ in _scripts(template)}
+    for name in template.components():
+        if name not in baked:
+            yield listed[0].finding(
+                "components-baked",
+                f"component {name} has no provisioner: Packer would leave it out without a word",
+                "add its provisioner to templates/packer/build.pkr.hcl.j2, or correct its name",
+                rf'^ *"?{re.escape(name)}"? *=',
+            )
+
+
+def _cleaned_last(template: Template) -> Iterator[Finding]:
+    scripts = list(_scripts(template))
+    if scripts and [name for name, _ in scripts[-2:]] != ["cleanup", "hygiene"]:
+        last, document = scripts[-1]
         yield document.finding(
             "cleaned-last",
-            f"{scripts[-1] or 'an inline script'} runs after the clean-up: keys and identities "
-            "may come back",
+            f"{last or 'an inline script'} runs last, not cleanup and hygiene: keys and "
+            "identities may come back",
             "let cleanup and hygiene be the last two provisioners, in this order",
-            rf'^ *script *= .*/{re.escape(scripts[-1])}\.sh"',
+            rf'^ *script *= .*/{re.escape(last)}\.sh"',
         )
 
 
-def _nothing_forced(document: Document) -> Iterator[Finding]:
-    for _, _, source in document.sources():
+def _scripts(template: Template) -> Iterator[tuple[str, Document]]:
+    """Name and file of each shell script that runs for this AMI, in order; inline: no name."""
+    listed = template.components()
+    for document, kind, attributes in template.provisioners():
+        if kind == "shell" and not _skipped(attributes, listed):
+            yield Path(str(attributes.get("script", ""))).stem, document
+
+
+def _skipped(attributes: dict[str, Any], listed: dict[str, Any]) -> bool:
+    """Does the AMI lack the component that a provisioner is limited to?"""
+    match = re.search(r'local\.runs_on, "([\w-]+)"', str(attributes.get("only", "")))
+    return match is not None and match[1] not in listed
+
+
+def _nothing_forced(template: Template) -> Iterator[Finding]:
+    for document, _, _, source in template.sources():
         for attribute in ("force_deregister", "force_delete_snapshot"):
             if source.get(attribute, False) is not False:
                 yield document.finding(
@@ -222,8 +260,8 @@ def _nothing_forced(document: Document) -> Iterator[Finding]:
                 )
 
 
-def _manifest_kept(document: Document) -> Iterator[Finding]:
-    for build in document.data.get("build", []):
+def _manifest_kept(template: Template) -> Iterator[Finding]:
+    for document, build in template.blocks("build"):
         kinds = {kind for block in build.get("post-processor", []) for kind in block}
         if "manifest" not in kinds:
             yield document.finding(
@@ -234,36 +272,32 @@ def _manifest_kept(document: Document) -> Iterator[Finding]:
             )
 
 
-def _plugin_pinned(shown: str, documents: list[Document]) -> Iterator[Finding]:
-    used = {kind.split("-")[0] for d in documents for kind, _, _ in d.sources() if not d.for_1_6}
-    for document in documents:
-        for block in document.data.get("packer", []):
-            for plugins in block.get("required_plugins", []):
-                for name, plugin in plugins.items():
-                    if not isinstance(plugin, dict):
-                        continue
-                    used.discard(name)
-                    if not re.fullmatch(r"=? ?\d+\.\d+\.\d+", str(plugin.get("version", ""))):
-                        yield document.finding(
-                            "plugin-pinned",
-                            f"plugin {name} may be {plugin.get('version', 'any version')!r}",
-                            'name one version, such as version = "1.8.0"',
-                            rf"^ *{name} *=",
-                            r"^ *version",
-                        )
+def _plugin_pinned(shown: str, template: Template) -> Iterator[Finding]:
+    used = {kind.split("-")[0] for _, kind, _, _ in template.sources()}
+    for document, block in template.blocks("packer"):
+        for plugins in block.get("required_plugins", []):
+            for name, plugin in plugins.items():
+                used.discard(name)
+                if not re.fullmatch(r"=? ?\d+\.\d+\.\d+", str(plugin.get("version", ""))):
+                    yield document.finding(
+                        "plugin-pinned",
+                        f"plugin {name} may be {plugin.get('version', 'any version')!r}",
+                        'name one version, such as version = "1.8.0"',
+                        rf"^ *{name} *=",
+                        r"^ *version",
+                    )
     for name in sorted(used):
-        file = f"{shown}/plugins.pkr.hcl"
         yield Finding(
             "error",
             "plugin-pinned",
             f"no required_plugins names the plugin {name} that the HCL uses",
             "run ./invoke render",
-            file=file,
+            file=f"{shown}/plugins.pkr.hcl",
             line=1,
         )
 
 
-Rule = Callable[[Document], Iterator[Finding]]
+Rule = Callable[[Template], Iterator[Finding]]
 _RULES: tuple[Rule, ...] = (
     _no_open_cidr,
     _nothing_latest,
@@ -273,6 +307,7 @@ _RULES: tuple[Rule, ...] = (
     _closed_ingress,
     _tagged,
     _files_exist,
+    _components_baked,
     _cleaned_last,
     _nothing_forced,
     _manifest_kept,

@@ -1,113 +1,161 @@
-"""Recipe → the folder that Packer builds from: HCL and the files rendered for this image.
+"""Recipes → `packer/`: one folder per AMI that Packer alone can build, and what all of them share.
 
-What is rendered is committed, so that a change to the matrix is reviewed as a change of HCL.
+`packer/shared/` holds how an AMI is baked; an AMI's folder holds its recipe, the list of its
+components with their environment and the files rendered for its image, and links to the rest. All
+of it is committed, so that a change to the matrix is reviewed as a change of HCL.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import components
-from kiln.base.paths import PROVISIONERS, ROOT, RUNTIME, RUNTIME_VARIANTS, TEMPLATES
-from kiln.base.paths import packer_dir as default_folder
+from kiln.base.paths import ROOT, TEMPLATES, packer_dir
 from kiln.base.recipe import Recipe
-from kiln.packer import hcl, program, template_values
+from kiln.components import Component, Step
+from kiln.packer import hcl, program, template_values, uploads
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-BUILD = "build.pkr.hcl"
-PLUGINS = "plugins.pkr.hcl"
+SHARED = "shared"
+HERE = ".."  # the checkout, from packer/ in it
+RECIPE = "recipe.pkr.hcl"
+RECIPE_JSON = "files/etc/kiln/recipe.json"
 AGENT_ETC = "files/opt/aws/amazon-cloudwatch-agent/etc"
-MINE = ("build.pkr.hcl", "plugins.pkr.hcl", "packer-1.6", "files")
-"""What render writes into a recipe's folder; anything else there is not its business."""
+OLD = program.FOLDER_1_6
 
 
-def render(recipe: Recipe, folder: Path | None = None) -> dict[str, str]:
-    """Path in `folder` (`packer/<recipe.name>/` when None) → text.
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link; `target` is relative to the folder that the link is in."""
 
-    Raises KilnError when a component has no provisioner or names an unknown key or field.
+    target: str
+
+
+LINKS = {
+    "variables.pkr.hcl": Link(f"../{SHARED}/variables.pkr.hcl"),
+    "source.pkr.hcl": Link(f"../{SHARED}/source.pkr.hcl"),
+    "build.pkr.hcl": Link(f"../{SHARED}/build.pkr.hcl"),
+    "plugins.pkr.hcl": Link(f"../{SHARED}/plugins.pkr.hcl"),
+    f"{OLD}/{RECIPE}": Link(f"../{RECIPE}"),
+    f"{OLD}/variables.pkr.hcl": Link(f"../../{SHARED}/variables.pkr.hcl"),
+    f"{OLD}/source.pkr.hcl": Link(f"../../{SHARED}/{OLD}/source.pkr.hcl"),
+    f"{OLD}/build.pkr.hcl": Link(f"../../{SHARED}/build.pkr.hcl"),
+}
+"""What an AMI's folder takes from `packer/shared`: the same for every AMI."""
+
+MINE = (RECIPE, *LINKS, "files")
+"""What render writes into an AMI's folder; anything else there is left alone."""
+
+Tree = Mapping[str, "str | Link"]
+
+
+def render(recipe: Recipe) -> dict[str, str]:
+    """Path in the recipe's folder → text: what is this recipe's alone.
+
+    Raises KilnError when a component has no provisioner or names an unknown field.
     """
-    values = template_values.values(recipe, folder or ROOT / "packer" / recipe.name)
-    build = _templates().get_template("build.pkr.hcl.j2")
-    plugins = _templates().get_template("plugins.pkr.hcl.j2")
+    values = template_values.of_recipe(recipe)
     return {
-        BUILD: build.render(values, plugin=True),
-        program.BUILD_1_6: build.render(values, plugin=False),
-        PLUGINS: plugins.render(values),
-        "files/etc/kiln/recipe.json": _recipe_json(recipe),
+        RECIPE: _templates().get_template("recipe.pkr.hcl.j2").render(values),
+        RECIPE_JSON: _recipe_json(recipe),
         **_component_files(recipe),
         **_agent_files(recipe),
     }
 
 
-def write(recipe: Recipe, folder: Path | None = None) -> Path:
-    """Render into `folder` (`packer/<recipe.name>/` when None) and return it."""
-    folder = folder or default_folder() / recipe.name
-    files = render(recipe, folder)
-    for path in sorted(set(_present(folder)) - set(files)):
-        (folder / path).unlink()
-    for path, text in files.items():
-        target = folder / path
-        if not target.is_file() or target.read_text(encoding="utf-8") != text:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-    return folder
+def shared(checkout: str = HERE) -> dict[str, str]:
+    """Path in `packer/shared` → text: what is the same for all recipes.
+
+    `checkout`: where the provisioners are, relative to `packer/`.
+    Raises KilnError when a component names an unknown signing key.
+    """
+    known = components.everything()
+    keys = template_values.fingerprints(known)
+    return _shared(checkout, known, template_values.locked(), keys)
+
+
+def write(recipe: Recipe) -> Path:
+    """Bring a recipe's folder and `shared` in `packer/` up to date; the recipe's folder."""
+    root = packer_dir()
+    _write(root, _tree([recipe], _checkout(root)), _present(root, [SHARED, recipe.line]))
+    return root / recipe.line
 
 
 def write_all(recipes: Iterable[Recipe]) -> list[str]:
-    """Render every recipe, remove the folders of rows that are gone, and say what changed."""
+    """Render every recipe, remove the folders of rows that are gone, and return what changed."""
     chosen = list(recipes)
     changed = stale(chosen)
-    for recipe in chosen:
-        write(recipe)
-    for name in _orphans(chosen):
-        for mine in MINE:
-            path = default_folder() / name / mine
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        folder = default_folder() / name
-        if not any(folder.iterdir()):
-            folder.rmdir()
+    root = packer_dir()
+    folders = [SHARED, *(recipe.line for recipe in chosen), *_orphans(root, chosen)]
+    _write(root, _tree(chosen, _checkout(root)), _present(root, folders))
     return changed
 
 
-def stale(recipes: Iterable[Recipe]) -> list[str]:
-    """One line per committed file that differs from what the matrix says now. Empty: all fresh."""
+def write_inputs(recipe: Recipe, folder: Path) -> Path:
+    """Copy into `folder`, laid out as in a checkout, all that a bake of the recipe reads: its
+    rendered HCL and files, and what these name. Returns the recipe's folder in it."""
+    for path, file in uploads.files(recipe).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder / path)
+    root = folder / "packer"
+    _write(root, _tree([recipe], HERE), [])
+    return root / recipe.line
+
+
+def stale(recipes: Iterable[Recipe], *, orphans: bool = True) -> list[str]:
+    """One line per committed file that differs from what the matrix says now; none when fresh.
+
+    `orphans`: the recipes are the whole matrix, and folders of others are stale too.
+    """
     chosen = list(recipes)
+    root = packer_dir()
+    tree = _tree(chosen, _checkout(root))
+    present = set(_present(root, [SHARED, *(recipe.line for recipe in chosen)]))
     lines = []
-    for recipe in chosen:
-        folder = default_folder() / recipe.name
-        files = render(recipe, folder)
-        present = _present(folder)
-        for path in sorted(set(files) | set(present)):
-            shown = f"packer/{recipe.name}/{path}"
-            if path not in files:
-                lines.append(f"{shown}: not rendered any more")
-            elif path not in present:
-                lines.append(f"{shown}: missing")
-            elif (folder / path).read_text(encoding="utf-8") != files[path]:
-                lines.append(f"{shown}: differs from the matrix")
-    return lines + [f"packer/{name}: no row of the matrix makes it" for name in _orphans(chosen)]
+    for path in sorted({*tree, *present}):
+        if path not in tree:
+            lines.append(f"packer/{path}: not rendered any more")
+        elif path not in present:
+            lines.append(f"packer/{path}: missing")
+        elif not _is(root / path, tree[path]):
+            lines.append(f"packer/{path}: differs from the matrix")
+    gone = _orphans(root, chosen) if orphans else []
+    return lines + [f"packer/{name}: no row of the matrix makes it" for name in gone]
 
 
 def digest(recipe: Recipe) -> str:
-    """SHA-256 (hex) over the recipe, what is rendered for it and every file that is baked in.
+    """SHA-256 (hex) over the recipe, what is rendered for it and every file that is baked in."""
+    return recipe.digest(digested(recipe))
 
-    It names the image's content: two recipes with one digest make the same AMI.
+
+def digested(recipe: Recipe) -> dict[str, bytes]:
+    """Path in the checkout → content of every file that the digest covers.
+
+    Of `shared` only what this recipe uses: its provisioners, its hashes, its keys.
     """
-    files = {f"packer/{path}": text.encode() for path, text in render(recipe).items()}
-    scripts = [PROVISIONERS / f"{name}.sh" for name in recipe.components]
-    for path in [*scripts, *_baked_files()]:
-        files[path.relative_to(ROOT).as_posix()] = path.read_bytes()
-    return recipe.digest(files)
+    chosen = template_values.filled(recipe)
+    known = template_values.locked()
+    urls = [download.url for component in chosen for download in component.downloads]
+    own = _shared(
+        HERE,
+        chosen,
+        {url: known[url] for url in urls if url in known},
+        template_values.fingerprints(chosen),
+    )
+    return {
+        **{f"packer/{SHARED}/{path}": text.encode() for path, text in own.items()},
+        **{f"packer/{recipe.line}/{path}": text.encode() for path, text in render(recipe).items()},
+        **{path: file.read_bytes() for path, file in uploads.files(recipe).items()},
+    }
 
 
 def variables(recipe: Recipe, *, run_id: str, git_commit: str, target: str) -> dict[str, str]:
@@ -120,8 +168,93 @@ def variables(recipe: Recipe, *, run_id: str, git_commit: str, target: str) -> d
     }
 
 
+def _shared(
+    checkout: str,
+    known: Iterable[Component | Step],
+    sha256: dict[str, str],
+    signing_keys: dict[str, str],
+) -> dict[str, str]:
+    values = {
+        "checkout": checkout,
+        **template_values.of_all(known, sha256, signing_keys),
+    }
+
+    def filled(name: str, **more: bool) -> str:
+        return _templates().get_template(f"{name}.pkr.hcl.j2").render(values, **more)
+
+    return {
+        "variables.pkr.hcl": filled("variables"),
+        "build.pkr.hcl": filled("build"),
+        "plugins.pkr.hcl": filled("plugins"),
+        "source.pkr.hcl": filled("source", plugin=True),
+        f"{OLD}/source.pkr.hcl": filled("source", plugin=False),
+    }
+
+
+def _checkout(root: Path) -> str:
+    """The way from `packer/`, which `KILN_PACKER_DIR` may have moved, to the checkout."""
+    return Path(os.path.relpath(ROOT, root.resolve())).as_posix()
+
+
+def _tree(recipes: Iterable[Recipe], checkout: str) -> dict[str, str | Link]:
+    """Path in `packer/` → what is to be there."""
+    tree: dict[str, str | Link] = {
+        f"{SHARED}/{path}": text for path, text in shared(checkout).items()
+    }
+    for recipe in recipes:
+        tree |= {f"{recipe.line}/{path}": link for path, link in LINKS.items()}
+        tree |= {f"{recipe.line}/{path}": text for path, text in render(recipe).items()}
+    return tree
+
+
+def _write(root: Path, tree: Tree, present: Iterable[str]) -> None:
+    for path in sorted(set(present) - set(tree)):
+        (root / path).unlink()
+        for folder in (root / path).parents:
+            if folder == root or any(folder.iterdir()):
+                break
+            folder.rmdir()
+    for path, content in tree.items():
+        if not _is(root / path, content):
+            _put(root / path, content)
+
+
+def _put(path: Path, content: str | Link) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # writing to a link would change what it leads to
+    if isinstance(content, Link):
+        path.symlink_to(content.target)
+    else:
+        path.write_text(content, encoding="utf-8")
+
+
+def _is(path: Path, content: str | Link) -> bool:
+    if isinstance(content, Link) or path.is_symlink():
+        return path.is_symlink() and Link(str(path.readlink())) == content
+    return path.is_file() and path.read_text(encoding="utf-8") == content
+
+
+def _present(root: Path, folders: Iterable[str]) -> list[str]:
+    """The files and links in these folders of `root` that render wrote, relative to `root`."""
+    present = []
+    for name in folders:
+        mine = [root / name] if name == SHARED else [root / name / path for path in MINE]
+        for path in mine:
+            paths = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+            present += [p for p in paths if p.is_file() or p.is_symlink()]
+    return [path.relative_to(root).as_posix() for path in present]
+
+
+def _orphans(root: Path, recipes: Iterable[Recipe]) -> list[str]:
+    """The folders that render wrote for a recipe which is gone."""
+    lines = {SHARED, *(recipe.line for recipe in recipes)}
+    folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    names = [path.name for path in folders if path.name not in lines]
+    return [name for name in names if _present(root, [name])]
+
+
 def _recipe_json(recipe: Recipe) -> str:
-    """The recipe as the machine and its checks read it, in /etc/kiln/recipe.json."""
+    """The recipe as HCL, the machine and its checks read it: /etc/kiln/recipe.json on the AMI."""
     data = recipe.as_json()
     del data["row"]
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
@@ -130,8 +263,8 @@ def _recipe_json(recipe: Recipe) -> str:
 def _component_files(recipe: Recipe) -> dict[str, str]:
     return {
         f"files/{path}": text
-        for name in recipe.components
-        for path, text in components.get(name).for_recipe(recipe).files.items()
+        for component in template_values.filled(recipe)
+        for path, text in component.files.items()
     }
 
 
@@ -143,33 +276,6 @@ def _agent_files(recipe: Recipe) -> dict[str, str]:
     settings = Telemetry(**recipe.telemetry)
     texts = agent_files(settings, recipe.driver, recipe.cloudwatch_agent)
     return {f"{AGENT_ETC}/{path}": text for path, text in texts.items()}
-
-
-def _baked_files() -> list[Path]:
-    folders = (PROVISIONERS / "lib", RUNTIME, RUNTIME_VARIANTS)
-    return [
-        path
-        for folder in folders
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    ]
-
-
-def _present(folder: Path) -> list[str]:
-    """The files in a recipe's folder that render wrote."""
-    found = []
-    for mine in MINE:
-        path = folder / mine
-        paths = path.rglob("*") if path.is_dir() else [path]
-        found += [p.relative_to(folder).as_posix() for p in paths if p.is_file()]
-    return found
-
-
-def _orphans(recipes: Iterable[Recipe]) -> list[str]:
-    names = {recipe.name for recipe in recipes}
-    root = default_folder()
-    folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    return [path.name for path in folders if path.name not in names and _present(path)]
 
 
 @cache
@@ -185,7 +291,5 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["hcl"] = hcl.string
-    environment.filters["hcl_map"] = hcl.mapping
-    environment.filters["hcl_list"] = hcl.sequence
+    environment.filters["hcl"] = hcl.value
     return environment

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,25 +48,23 @@ def validate(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
     Packer's processes run side by side; what Python does, it does meanwhile.
     Raises KilnError when a recipe cannot be rendered or a plugin cannot be installed.
     """
-    folders: dict[str, Path] = {}
-    answers: dict[str, Future[tuple[str, float]]] = {}
+    folders = {recipe.name: render.write(recipe) for recipe in recipes}
+    if not folders:
+        return []
+    packer_.install_plugins(packer, next(iter(folders.values())))
     # One more than cores: Packer spends part of its time waiting for the processes it starts.
     with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
-        for recipe in recipes:
-            folder = folders[recipe.name] = render.write(recipe)
-            if not answers:
-                packer_.install_plugins(packer, folder)
-            answers[recipe.name] = workers.submit(_ask, packer, folder)
-        files = [path for folder in folders.values() for path in hcl_files(folder)]
+        answers = {name: workers.submit(_ask, packer, folder) for name, folder in folders.items()}
+        files = sorted({path for folder in folders.values() for path in hcl_files(folder)})
         unformatted = workers.submit(packer_.badly_formatted, packer, files)
         policies = {name: policy.check(folder) for name, folder in folders.items()}
         return [
             Validation(
                 name,
                 (
-                    *policies[name],
-                    *_invalid(name, answers[name].result()[0]),
-                    *_unformatted(folder, unformatted.result()),
+                    *(replace(finding, rows=(name,)) for finding in policies[name]),
+                    *_invalid(name, folder, answers[name].result()[0]),
+                    *_unformatted(name, folder, unformatted.result()),
                 ),
                 round(answers[name].result()[1], 3),
             )
@@ -79,25 +77,25 @@ def _ask(packer: Packer, folder: Path) -> tuple[str, float]:
     return packer_.validate(packer, folder), time.monotonic() - began
 
 
-def _invalid(name: str, complaint: str) -> list[Finding]:
+def _invalid(name: str, folder: Path, complaint: str) -> list[Finding]:
     if not complaint:
         return []
-    return [
-        Finding("error", "packer-validate", complaint, rows=(name,), file=f"packer/{name}", line=1)
-    ]
+    file = f"packer/{folder.name}"
+    return [Finding("error", "packer-validate", complaint, rows=(name,), file=file, line=1)]
 
 
-def _unformatted(folder: Path, files: Sequence[Path]) -> list[Finding]:
+def _unformatted(name: str, folder: Path, files: Sequence[Path]) -> list[Finding]:
+    mine = hcl_files(folder)
     return [
         Finding(
             "error",
             "packer-fmt",
             "is not formatted as `packer fmt` would",
             "correct the template in templates/packer/",
-            (folder.name,),
-            f"packer/{path.relative_to(folder.parent).as_posix()}",
+            (name,),
+            f"packer/{path.relative_to(folder.resolve().parent).as_posix()}",
             1,
         )
         for path in files
-        if folder in path.parents
+        if path in mine
     ]

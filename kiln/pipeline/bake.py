@@ -8,7 +8,6 @@ from typing import Any
 
 from kiln.base import stopping
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import packer_dir
 from kiln.base.progress import Stage
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import aws, resources, runs
@@ -53,7 +52,8 @@ def bake(
         if getattr(plan.options, name):
             variables[name] = getattr(plan.options, name)
     inputs = target.packer_inputs(run.folder, plan.recipe)
-    folder = packer_dir() / plan.recipe.name
+    # Of the run's own, so that an edit in the checkout meanwhile changes nothing.
+    folder = render.write_inputs(plan.recipe, run.folder)
     program.install_plugins(found, folder)
     log = run.folder / "packer.log"
 

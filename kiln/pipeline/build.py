@@ -1,15 +1,13 @@
-"""From flags to finished builds: choose rows, choose a target, build one or several."""
+"""Builds one recipe or several: refuses what cannot work, prepares, bakes side by side."""
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from kiln.base import needs
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.findings import errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
@@ -17,103 +15,93 @@ from kiln.base.stopping import Stop, on_signals
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
-from kiln.packer import program
+from kiln.packer import program, render
 from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
+from kiln.pipeline.build_row import Built
 from kiln.pipeline.draft import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan
-from kiln.pipeline.record import Checks, Record
 
 _AT_ONCE = 4
 
 
-def run(
-    recipes: list[Recipe],
-    options: Options,
-    *,
-    target: Target,
-    install: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
-    """Build these recipes (or show the plan); the exit code."""
-    progress = Progress()
-    progress.say(str(target))
+@dataclass(frozen=True)
+class Outcome:
+    """How the builds of `asked` recipes ended; a recipe without a record is among `failures`."""
+
+    asked: int
+    built: tuple[Built, ...]
+    failures: tuple[KilnError, ...]
+
+    @property
+    def good(self) -> bool:
+        """Every recipe was built and verified, and nothing else of the runs is left."""
+        return len(self.built) == self.asked and all(build.good for build in self.built)
+
+
+def announce(
+    recipes: list[Recipe], options: Options, target: Target, say: Callable[[str], None]
+) -> Target:
+    """Refuse what is known not to work, and say where and on what the rest will be built.
+
+    Returns the target with its account known. Raises KilnError: exit status 2 for recipes and
+    options that cannot work, 1 if AWS does not accept the credentials.
+    """
+    say(str(target))
     _compatible(recipes, options)
     if target.bills:
         for recipe in recipes:
             bakes = options.instance_type or recipe.instance_type
             checks = options.verify_instance_type or recipe.verify_instance_type
             kinds = " and ".join(dict.fromkeys([bakes, checks]))
-            progress.say(f"will launch: {kinds} in {target.region} for {recipe.name}")
+            say(f"will launch: {kinds} in {target.region} for {recipe.name}")
         target = target.identified()
-        progress.say(f"account: {target.place}")
-    if dry_run:
-        _print_plans([planning.plan(recipe, target, options) for recipe in recipes], as_json)
-        return 0
+        say(f"account: {target.place}")
+    return target
+
+
+def plans(recipes: list[Recipe], options: Options, target: Target) -> list[Plan]:
+    """What builds of these recipes will do; starts nothing. Raises what `plan.plan` raises."""
+    return [planning.plan(recipe, target, options) for recipe in recipes]
+
+
+def build(
+    recipes: list[Recipe],
+    options: Options,
+    target: Target,
+    progress: Progress,
+    *,
+    install: bool,
+    on_failure: Callable[[KilnError], None],
+) -> Outcome:
+    """Build these recipes, several side by side; `on_failure` hears of each failure at once.
+
+    Raises KilnError if nothing could be started, or if a single recipe's build failed.
+    """
     stop = Stop()
-    built = []
-    for turn, some in enumerate(_in_turn(recipes, target, progress)):
+    built: list[Built] = []
+    failures: list[KilnError] = []
+
+    def failed(error: KilnError) -> None:
+        failures.append(error)
+        on_failure(error)
+
+    for turn, together in enumerate(_in_turn(recipes, target, progress)):
         try:
-            plans, found = _set_up(some, options, target, progress, install=install)
+            planned, packer = _set_up(together, options, target, progress, install=install)
         except KilnError as error:
             if turn == 0:
                 raise
-            print(f"error: {error}", file=sys.stderr)
+            failed(error)
             break
         with on_signals(stop):
             if len(recipes) == 1:
-                built = [build_row.build(plans[0], found, progress, stop)]
+                built = [build_row.build(planned[0], packer, progress, stop)]
             else:
-                built += _several(plans, found, stop)
+                built += _several(planned, packer, stop, failed)
         if stop.is_set():
             break
-    if as_json:
-        print(json.dumps([one.record.as_json() for one in built], indent=2))
-    else:
-        print("\n".join(summary(one.record) for one in built))
-    return 0 if len(built) == len(recipes) and all(one.good for one in built) else 1
-
-
-def summary(record: Record) -> str:
-    """The end of a run for a person: the AMI, what is on it, its checks, where to read more."""
-    recipe = record.recipe
-    checks = record.checks or Checks(0, 0, 0, ())
-    emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""
-    note = f" ({record.image_note}{emulated})" if record.image_note else ""
-    holds = [
-        f"{label} {recipe[name]}"
-        for name, label in (
-            ("driver", "driver"),
-            ("cuda", "CUDA"),
-            ("cudnn", "cuDNN"),
-            ("nccl", "NCCL"),
-            ("efa", "EFA"),
-        )
-        if recipe.get(name)
-    ]
-    failed = [
-        f"    failed: {check.file}::{check.name}: {_first_line(check.message)}"
-        for check in checks.checks
-        if check.outcome == "failed"
-    ]
-    return "\n".join(
-        [
-            "",
-            f"{record.ami_id}  {record.status}{note}",
-            f"  {recipe['name']} in {record.region}",
-            f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
-            f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
-            *failed,
-            *([f"  left     {', '.join(record.left)}"] if record.left else []),
-            f"  record   {_near(record.folder)}/record.json",
-            f"  report   {_near(record.folder)}/report.html",
-        ]
-    )
-
-
-def _first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), "no message")
+    return Outcome(len(recipes), tuple(built), tuple(failures))
 
 
 def _ready(
@@ -130,34 +118,29 @@ def _ready(
     return found
 
 
-def _near(folder: str) -> str:
-    """A path as it reads best from here."""
-    path = Path(folder)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
 def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
-    """Rows that run here as they are, then those whose processor the lab has to emulate."""
-    slow = [one for one in recipes if target.emulates(one.arch)]
-    others = [one for one in recipes if one not in slow]
-    for by in sorted({f"{one.arch} by {target.emulates(one.arch)}" for one in slow}):
-        progress.say(f"emulated: {by}, many times slower than the rest of the lab")
-    if slow and others:
-        progress.say(f"{len(slow)} rows, after the others; --arch {others[0].arch} leaves them out")
-    return [some for some in (others, slow) if some]
+    """Recipes that run here natively, then those whose processor the lab has to emulate."""
+    slow = [recipe for recipe in recipes if target.emulates(recipe.arch)]
+    native = [recipe for recipe in recipes if recipe not in slow]
+    for how in sorted({f"{recipe.arch} by {target.emulates(recipe.arch)}" for recipe in slow}):
+        progress.say(f"emulated: {how}, many times slower than the rest of the lab")
+    if slow and native:
+        progress.say(f"{len(slow)} rows, after the others; --arch {native[0].arch} leaves them out")
+    return [group for group in (native, slow) if group]
 
 
 def _set_up(
     recipes: list[Recipe], options: Options, target: Target, progress: Progress, *, install: bool
 ) -> tuple[list[Plan], program.Packer]:
     """What these rows need on this machine, and their plans, rendered."""
-    found = _ready(recipes, target, progress, install=install)
-    plans = [planning.plan(recipe, target, options) for recipe in recipes]
+    packer = _ready(recipes, target, progress, install=install)
+    planned = plans(recipes, options, target)
+    _say_if_stale(recipes, progress)
     with progress.stage("render and policy"):
-        for one in plans:
-            build_row.prepare(one)
+        for plan in planned:
+            build_row.prepare(plan)
     clean_dead_runs(target, progress)
-    return plans, found
+    return planned, packer
 
 
 def _compatible(recipes: list[Recipe], options: Options) -> None:
@@ -177,35 +160,41 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
         )
         for recipe in recipes
     ]
-    found = errors(engine.check_matrix(chosen))
-    if found:
-        raise KilnError("\n".join(map(str, found)))
+    clashes = errors(engine.check_matrix(chosen))
+    if clashes:
+        raise KilnError("\n".join(map(str, clashes)), findings=clashes)
 
 
-def _several(plans: list[Plan], found: program.Packer, stop: Stop) -> list[build_row.Built]:
-    """Build side by side; a row that fails does not stop the others."""
-    with ThreadPoolExecutor(max_workers=min(len(plans), _AT_ONCE)) as pool:
+def _say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
+    """Tell whoever builds that the committed HCL is not what will be baked."""
+    if render.stale(recipes, orphans=False):
+        progress.say(
+            "packer/ is stale: this build bakes what the matrix says now; ./invoke render "
+            "brings packer/ up to date"
+        )
+
+
+def _several(
+    planned: list[Plan], packer: program.Packer, stop: Stop, failed: Callable[[KilnError], None]
+) -> list[Built]:
+    """Build side by side; a recipe that fails does not stop the others."""
+    with ThreadPoolExecutor(max_workers=min(len(planned), _AT_ONCE)) as pool:
         pending = [
-            pool.submit(build_row.build, plan, found, Progress(label=plan.recipe.name), stop)
-            for plan in plans
+            pool.submit(build_row.build, plan, packer, Progress(label=plan.recipe.name), stop)
+            for plan in planned
         ]
-        built = [_ended(plan, one) for plan, one in zip(plans, pending, strict=True)]
-    return [one for one in built if one]
+        ended = [
+            _ended(plan, future, failed) for plan, future in zip(planned, pending, strict=True)
+        ]
+    return [build for build in ended if build]
 
 
-def _ended(plan: Plan, one: Future[build_row.Built]) -> build_row.Built | None:
-    """Wait for one of several builds; what ended it is said, and ends no other."""
+def _ended(plan: Plan, future: Future[Built], failed: Callable[[KilnError], None]) -> Built | None:
+    """Wait for one of several builds; its failure is reported and ends no other."""
     try:
-        return one.result()
+        return future.result()
     except KilnError as error:
-        print(f"error: {error}", file=sys.stderr)
+        failed(error)
     except OSError as error:
-        print(f"error: {plan.recipe.name}: {error}", file=sys.stderr)
+        failed(operation_failed(f"{plan.recipe.name}: {error}"))
     return None
-
-
-def _print_plans(plans: list[Plan], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps([one.as_json() for one in plans], indent=2))
-    else:
-        print("\n\n".join(one.as_text() for one in plans))

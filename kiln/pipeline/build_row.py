@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.findings import errors
@@ -31,17 +33,18 @@ class Built:
 
 
 def prepare(plan: Plan) -> None:
-    """Write the recipe's HCL and check it against the policy, before anything is launched.
+    """Check what the bake will read against the policy, before anything is launched.
 
     Raises KilnError (exit status 2) naming file, line and rule.
     """
-    broken = errors(policy.check(render.write(plan.recipe)))
+    with tempfile.TemporaryDirectory(prefix="kiln-policy-") as folder:
+        broken = errors(policy.check(render.write_inputs(plan.recipe, Path(folder))))
     if broken:
         raise KilnError("\n".join(map(str, broken)))
 
 
 def build(plan: Plan, found: Packer, progress: Progress, stop: Stop | None = None) -> Built:
-    """Build and verify one recipe whose HCL `prepare` has written.
+    """Build and verify one recipe that `prepare` has checked.
 
     Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.
     """
@@ -72,8 +75,12 @@ def build(plan: Plan, found: Packer, progress: Progress, stop: Stop | None = Non
             )
         draft.write()
     if target.bills and draft.record.versions:
-        # Hashes that were not known before this bake are enforced from the next one on.
-        lock.record(draft.record.versions["downloads"], target=target.kind, when=run.id)
+        new = lock.first_seen(draft.record.versions["downloads"])
+        if new:
+            progress.say(
+                f"{len(new)} downloads whose hash amis.lock.yaml does not know for sure: "
+                f"./invoke lock --from {run.id}"
+            )
     return Built(draft.record)
 
 

@@ -97,5 +97,5 @@ def plan(recipe: Recipe, target: Target, options: Options) -> Plan:
 
 
 def _shown(recipe: Recipe) -> str:
-    folder = packer_dir() / recipe.name
+    folder = packer_dir() / recipe.line
     return str(folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder)

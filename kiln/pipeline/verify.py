@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from kiln.base import needs
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
@@ -12,7 +10,6 @@ from kiln.cloud import resources, runs
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi, Target
 from kiln.matrix import flags, load
-from kiln.pipeline import build as builds
 from kiln.pipeline import verdict
 from kiln.pipeline.baked import Baked, baked
 from kiln.pipeline.build_row import Built
@@ -20,18 +17,21 @@ from kiln.pipeline.draft import Draft, clean_dead_runs, cleaned_up, now
 from kiln.pipeline.record import Record
 
 
-def run(
+def verify(
     ami_id: str,
     instance_type: str | None,
     *,
     target: Target,
+    progress: Progress,
     install: bool,
-    as_json: bool,
-) -> int:
-    """Boot the AMI, run its checks, tag it; the exit status."""
+) -> Built:
+    """Boot the AMI, run its checks, tag it.
+
+    Raises KilnError: exit status 2 for an AMI that AMI Kiln did not build, 1 if an operation
+    failed.
+    """
     flags.ami(ami_id)
     flags.instance_type("instance-type", instance_type)
-    progress = Progress()
     progress.say(str(target))
     target.check_host()
     needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
@@ -47,9 +47,7 @@ def run(
     clean_dead_runs(target, progress)
     stop = Stop()
     with on_signals(stop):
-        built = verify_ami(image, known, kind, target, progress, stop)
-    print(json.dumps(built.record.as_json(), indent=2) if as_json else builds.summary(built.record))
-    return 0 if built.good else 1
+        return verify_ami(image, known, kind, target, progress, stop)
 
 
 def verify_ami(

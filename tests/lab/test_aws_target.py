@@ -29,7 +29,7 @@ Built = tuple[subprocess.CompletedProcess[str], dict[str, set[str]]]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this checkout: a build in AWS writes the hashes it met into the lock file."""
+    """A copy of this checkout, whose lock file is written to."""
     copy = slim_checkout(
         tmp_path_factory.mktemp("aws"), "efa", "aws-hw-monitor", "cloudwatch-agent"
     )
@@ -111,7 +111,19 @@ def test_its_tags_say_aws(built: Built, ec2: Any) -> None:
     assert tags["kiln:verified"].startswith("pass ")
 
 
-def test_the_hashes_it_met_are_locked_from_now_on(built: Built, checkout: Path) -> None:
+def test_the_build_leaves_the_lock_file_alone_and_says_how_to_fill_it(
+    built: Built, checkout: Path
+) -> None:
+    assert f"./invoke lock --from {record(built)['run_id']}" in built[0].stderr
+    artifacts = yaml.safe_load((checkout / "amis.lock.yaml").read_text())["artifacts"]
+    assert not [one for one in artifacts if one.get("sha256")]
+
+
+def test_the_hashes_it_met_are_locked_from_its_record(
+    built: Built, checkout: Path, account: dict[str, str]
+) -> None:
+    command = [checkout / "invoke", "lock", "--from", record(built)["run_id"]]
+    subprocess.run(command, cwd=checkout, env=account, stdin=subprocess.DEVNULL, check=True)
     locked = yaml.safe_load((checkout / "amis.lock.yaml").read_text())["artifacts"]
     known = {item["url"]: item["sha256"] for item in locked if item.get("sha256")}
     seen = record(built)["versions"]["downloads"]

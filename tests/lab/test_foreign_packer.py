@@ -1,12 +1,17 @@
-"""A Packer template that AMI Kiln did not write builds in the lab as in EC2."""
+"""Packer alone, without AMI Kiln, builds in the lab as in EC2."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import time
 from pathlib import Path
 
+from conftest import slim_checkout
+
 from kiln.packer import program
+from lab import mirror
 
 TEMPLATE = """
 variable "source_ami" { type = string }
@@ -61,3 +66,47 @@ def test_it_builds_with_its_own_temporary_key_and_group(
     groups = ec2.describe_security_groups()["SecurityGroups"]
     assert not [key for key in keys if key["KeyName"].startswith("packer")]
     assert not [group for group in groups if group["GroupName"].startswith("packer")]
+
+
+def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_ami, tmp_path: Path):
+    checkout = slim_checkout(tmp_path)
+    subprocess.run([checkout / "invoke", "render"], check=True, stdout=subprocess.DEVNULL)
+    found = program.find()
+    row = checkout / "packer" / "al2-classic-base-x86_64"
+    name = f"by-hand-{time.time():.0f}"
+    variables = {
+        "custom_endpoint_ec2": lab.endpoint,
+        "skip_metadata_api_check": True,
+        "skip_region_validation": True,
+        "skip_credential_validation": True,
+        "poll_seconds": 1,
+        "reboot_pause": "2s",
+        "ami_name": name,
+        "manifest": str(tmp_path / "manifest.json"),
+        # The lab's stand-ins are not the vendors' files.
+        "sha256": {},
+        "signing_keys": mirror.key_fingerprints(),
+    }
+    lab_only = tmp_path / "lab.pkrvars.json"
+    lab_only.write_text(json.dumps(variables))
+    # As the head of recipe.pkr.hcl says, but for the lab's variables.
+    head = (row / "recipe.pkr.hcl").read_text()
+    assert "#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=" in head
+    done = subprocess.run(
+        [
+            *(str(found.path), "build", f"-var-file={lab_only}"),
+            *("-var", f"source_ami={source_ami}", "-var", 'ssh_source_cidrs=["127.0.0.1/32"]'),
+            str(row if found.has_plugins else row / program.FOLDER_1_6),
+        ],
+        cwd="/",
+        env={**os.environ, "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "key"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    (image,) = ec2.describe_images(Filters=[{"Name": "name", "Values": [name]}])["Images"]
+    tags = {tag["Key"]: tag["Value"] for tag in image["Tags"]}
+    assert tags["kiln:recipe"] == "al2-510.47.03-cuda11.6-base-x86_64"
+    assert tags["kiln:run-id"].startswith("by-hand-")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
+from kiln.cli.summary import summary
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
-from kiln.pipeline import build
+from kiln.packer import render
+from kiln.pipeline import build, build_row
 from lab import emulation
 from lab.target import LabTarget
 from tests.unit.records import a_record
@@ -55,6 +60,41 @@ def test_aws_has_machines_of_both_processors_and_nothing_is_emulated() -> None:
     assert in_turn(MIXED, AWS) == ([{"x86_64", "arm64"}], "")
 
 
+def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
+    said = io.StringIO()
+    build._say_if_stale(ROWS[:2], Progress(said))
+    build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
+    assert said.getvalue().count("\n") == 1
+    assert "packer/ is stale" in said.getvalue()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_of_a_fresh_row_says_nothing_of_other_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
+    render.write_all(ROWS[:1])
+    said = io.StringIO()
+    build._say_if_stale(ROWS[:1], Progress(said))
+    assert said.getvalue() == ""
+
+
+def test_a_build_that_breaks_the_policy_is_refused_before_anything_is_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {
+        path: text.replace("encrypted             = true", "encrypted             = false")
+        for path, text in render.shared().items()
+    }
+    monkeypatch.setattr(render, "shared", lambda checkout: files)
+    with pytest.raises(KilnError, match=r"packer/shared/source\.pkr\.hcl:\d+: .*root-enc") as error:
+        build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
+    assert error.value.exit_code == 2
+
+
 def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
     row = next(row for row in MIXED if row.arch == "arm64")
     record = a_record(
@@ -63,5 +103,5 @@ def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
         image_note="an AMI of the lab on this machine",
         emulated="qemu-user on x86_64",
     )
-    assert "lab on this machine, arm64 by qemu-user on x86_64)" in build.summary(record)
-    assert "lab on this machine)" in build.summary(replace(record, emulated=None))
+    assert "lab on this machine, arm64 by qemu-user on x86_64)" in summary(record)
+    assert "lab on this machine)" in summary(replace(record, emulated=None))

@@ -91,16 +91,17 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         calls.append((f"{self.service_name}:{self._get_action()}", dict(self.querystring)))
         return answer(self)
 
-    folder = tmp_path_factory.mktemp("row")
     recipe = load.load_recipes()[0]
-    files = render.render(recipe)
-    for name in (program.BUILD_1_6, render.BUILD):
-        (folder / name).parent.mkdir(exist_ok=True)
+    folder = render.write_inputs(recipe, tmp_path_factory.mktemp("run"))
+    (folder / "plugins.pkr.hcl").unlink()
+    for path in (folder / "../shared").rglob("*.pkr.hcl"):
         # Without a machine there is nothing to log into and nothing to provision.
-        text = re.sub(r"^  ssh_username .*", '  communicator = "none"', files[name], flags=re.M)
+        text = re.sub(
+            r"^  ssh_username .*", '  communicator = "none"', path.read_text(), flags=re.M
+        )
         text = re.sub(r"^  ssh_(interface|timeout) .*\n", "", text, flags=re.M)
         text = re.sub(r'^  provisioner ".*(?=^  post-processor)', "", text, flags=re.M | re.S)
-        (folder / name).write_text(text)
+        path.write_text(text)
     patch = pytest.MonkeyPatch()
     patch.setenv("AWS_ACCESS_KEY_ID", "test")
     patch.setenv("AWS_SECRET_ACCESS_KEY", "test")

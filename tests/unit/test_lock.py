@@ -1,17 +1,22 @@
 """`amis.lock.yaml`: which bytes a bake downloads."""
 
+import json
 import re
 from dataclasses import replace
 
+import hcl2
 import pytest
+from invoke import Context
 
 from kiln import components
 from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS, ROOT
+from kiln.cli import packer as tasks
 from kiln.components import Download
 from kiln.facts import known_sha256, table
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock, render
+from kiln.pipeline.record import Record
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 CLASSIC = next(one for one in RECIPES if (one.distro.id, one.stack) == ("al2", "classic"))
@@ -46,9 +51,14 @@ def test_the_committed_lock_is_what_the_matrix_downloads():
 
 def test_every_download_of_a_recipe_is_in_the_lock(locked):
     urls = {entry["url"] for entry in lock.load(locked)["artifacts"]}
-    for line in render.render(CLASSIC)["build.pkr.hcl"].splitlines():
-        if "_URL=https://" in line and "_REPO_URL=" not in line:
-            assert line.split("_URL=", 1)[1].strip(' ",') in urls
+    hcl = hcl2.loads(
+        render.render(CLASSIC)[render.RECIPE],
+        serialization_options=hcl2.SerializationOptions(strip_string_quotes=True),
+    )
+    listed = hcl["locals"][0]["components"].values()
+    downloaded = {url for component in listed for url in component.get("downloads", {}).values()}
+    assert len(downloaded) > 5
+    assert downloaded <= urls
 
 
 def test_a_checksum_the_facts_know_is_in_the_lock_with_its_source(locked):
@@ -220,6 +230,13 @@ def test_an_update_tells_a_better_source_of_the_same_hash(locked):
     assert artifact(locked, EFA)["source"] == source
 
 
+def test_a_download_that_the_lock_has_no_checksum_of_is_first_seen(locked):
+    seen = downloads(PLUGIN, "a" * 64) + downloads(EFA, EFA_SHA256) + downloads(EFA_KEY, "d" * 64)
+    assert lock.first_seen(seen, locked) == [PLUGIN]
+    lock.record(seen, target="aws", when="build 7", path=locked)
+    assert lock.first_seen(seen, locked) == []
+
+
 def test_a_checksum_that_differs_stops_with_both(locked):
     with pytest.raises(KilnError) as error:
         lock.record(downloads(EFA, "b" * 64), target="aws", when="build 8", path=locked)
@@ -307,3 +324,72 @@ def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locke
 def test_broken_downloads_are_bad_input(locked, entries):
     with pytest.raises(KilnError, match="not what a bake writes"):
         lock.record(entries, target="aws", when="x", path=locked)
+
+
+def locking(*, update, run):
+    """`./invoke lock`; its exit status."""
+    return tasks.lock.body.__wrapped__(Context(), update=update, from_=run)
+
+
+def written(path, run_id, **data):
+    """The record of a run in the build folder."""
+    folder = path / "build" / "al2-classic" / run_id
+    folder.mkdir(parents=True)
+    versions = {"downloads": downloads(PLUGIN, "a" * 64)}
+    known = {"kind": "build", "status": "verified", "recipe": {}, "target": "aws"}
+    where = {"region": "us-east-1", "started": "2026-11-22T00:00:00Z", "folder": str(folder)}
+    record = Record(run_id=run_id, **{**known, **where, "versions": versions, **data})
+    (folder / "record.json").write_text(json.dumps(record.as_json()))
+    return folder / "record.json"
+
+
+@pytest.fixture
+def builds(tmp_path, locked, monkeypatch):
+    """A build folder and a lock file of their own."""
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    monkeypatch.setattr(lock, "FILE", locked)
+    return tmp_path
+
+
+@pytest.mark.parametrize("by", ["run id", "record"])
+def test_the_checksums_of_a_build_on_aws_are_locked_from_its_record(builds, locked, capsys, by):
+    path = written(builds, "20261122T000000Z-abcd")
+    named = str(path) if by == "record" else "20261122T000000Z-abcd"
+    assert locking(update=False, run=named) == 0
+    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
+    assert artifact(locked, PLUGIN)["source"] == "seen by run 20261122T000000Z-abcd"
+    assert f"~ {PLUGIN}" in capsys.readouterr().out
+
+
+def test_a_hash_that_is_locked_changes_no_other_line(builds, locked):
+    before = locked.read_text().splitlines()
+    written(builds, "r4")
+    locking(update=False, run="r4")
+    assert len(set(locked.read_text().splitlines()) - set(before)) == 2
+    assert [line for line in locked.read_text().splitlines() if line in before][:20] == before[:20]
+
+
+def test_the_checksums_of_a_build_in_the_lab_are_refused(builds, locked):
+    before = locked.read_text()
+    written(builds, "r1", target="lab")
+    with pytest.raises(KilnError, match="run r1: the hashes of a build with target lab") as error:
+        locking(update=False, run="r1")
+    assert error.value.exit_code == 2
+    assert locked.read_text() == before
+
+
+def test_a_run_that_never_got_to_its_checks_has_nothing_to_lock(builds):
+    written(builds, "r2", versions=None)
+    with pytest.raises(KilnError, match="run r2 has no versions"):
+        locking(update=False, run="r2")
+
+
+def test_a_run_that_nobody_knows_is_bad_input(builds):
+    with pytest.raises(KilnError, match="no record of such a build") as error:
+        locking(update=False, run="r3")
+    assert error.value.exit_code == 2
+
+
+def test_update_and_from_are_not_mixed(builds):
+    with pytest.raises(KilnError, match="not both"):
+        locking(update=True, run="r1")

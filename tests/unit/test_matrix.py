@@ -225,6 +225,15 @@ MISTAKES = {
         (ROW, f"{ROW}\n{ROW}"),
         "amis.yaml:22:3: al2-510.47.03-cuda11.6-base-x86_64 exists already (line 21)",
     ),
+    "two rows of one line": (
+        (ROW, f"{ROW}\n{ROW[:-1]}, driver: 510.85.02}}"),
+        "amis.yaml:22:3: al2-510.85.02-cuda11.6-base-x86_64 shares the line "
+        "al2-classic-base-x86_64 with al2-510.47.03-cuda11.6-base-x86_64 (line 21): give one of",
+    ),
+    "a line that would leave its folder": (
+        row("line: ../classic"),
+        "amis.yaml:21:39: amis.0.line: '../classic' is not a name of small letters, digits and",
+    ),
     "a stack without driver": (
         ("    driver: 510.47.03\n", ""),
         "amis.yaml:20:3: driver is missing: neither row nor stack has it",
@@ -251,6 +260,19 @@ def test_a_mistake_is_answered_with_its_place_and_the_nearest_right_value(
     lines = caught.value.message.splitlines()
     assert any(line.startswith(said) for line in lines), caught.value.message
     assert caught.value.exit_code == 2
+
+
+def test_the_line_of_a_row_has_no_version_in_it(tmp_path: Path) -> None:
+    (before,) = load(tmp_path)
+    (after,) = load(tmp_path, ("driver: 510.47.03", "driver: 510.85.02"))
+    assert before.line == after.line == "al2-classic-base-x86_64"
+    assert before.name != after.name
+
+
+def test_two_rows_of_a_stack_may_name_their_lines(tmp_path: Path) -> None:
+    other = f"{ROW[:-1]}, driver: 510.85.02, line: classic-new}}"
+    first, second = load(tmp_path, (ROW, f"{ROW}\n{other}"))
+    assert (first.line, second.line) == ("al2-classic-base-x86_64", "al2-classic-new-base-x86_64")
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

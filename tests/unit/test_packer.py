@@ -63,9 +63,14 @@ def real() -> Packer:
         pytest.skip(f"needs Packer: {error.message}")
 
 
+def files(folder: Path) -> tuple[Path, Path]:
+    """The HCL that new Packers read, and that of 1.6."""
+    return folder / "build.pkr.hcl", folder / packer.FOLDER_1_6 / "build.pkr.hcl"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for path in (tmp_path / "row" / "build.pkr.hcl", tmp_path / "row" / packer.BUILD_1_6):
+    for path in files(tmp_path / "row"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(HCL)
     return tmp_path / "row"
@@ -136,8 +141,8 @@ def test_a_named_binary_goes_before_the_path(
         packer.find()
 
 
-def test_the_old_packer_gets_its_own_file_and_the_new_one_the_folder() -> None:
-    assert packer.command(OLD, "validate")[-1] == "packer-1.6/build.pkr.hcl"
+def test_the_old_packer_gets_a_folder_of_its_own_in_the_new_ones() -> None:
+    assert packer.command(OLD, "validate")[-1] == "packer-1.6"
     assert packer.command(NEW, "validate")[-1] == "."
     assert Packer(OLD.path, (1, 7, 0)).has_plugins
     assert not OLD.has_plugins
@@ -293,10 +298,10 @@ def test_an_error_in_the_caller_leaves_no_packer_behind(real: Packer, folder: Pa
 def test_packer_validate_finds_what_is_wrong(real: Packer, folder: Path) -> None:
     extra = 'variable "source_ami" {\n}\nvariable "ssh_source_cidrs" {\n  type = list(string)\n}\n'
     defaults = HCL.replace("type = string", 'type    = string\n  default = "x"')
-    for path in (folder / "build.pkr.hcl", folder / packer.BUILD_1_6):
+    for path in files(folder):
         path.write_text(extra + defaults)
     assert packer.validate(real, folder) == ""
-    for path in (folder / "build.pkr.hcl", folder / packer.BUILD_1_6):
+    for path in files(folder):
         path.write_text(extra + defaults.replace("communicator", "comunicator"))
     assert "comunicator" in packer.validate(real, folder)
 

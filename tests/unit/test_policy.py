@@ -9,31 +9,27 @@ import pytest
 
 from kiln.base.findings import Finding
 from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
 from kiln.matrix import load
 from kiln.packer import policy, render
 
+SOURCE, BUILD, VARIABLES = "source.pkr.hcl", "build.pkr.hcl", "variables.pkr.hcl"
+OWN = "recipe.pkr.hcl"
+
 
 @pytest.fixture(scope="module")
-def rendered() -> tuple[str, dict[str, str]]:
-    """The first row's name and files."""
-    recipe = load.load_recipes()[0]
-    return recipe.name, render.render(recipe)
+def recipe() -> Recipe:
+    """The first row."""
+    return load.load_recipes()[0]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, rendered: tuple[str, dict[str, str]]) -> Path:
-    """The first row where its `../../provisioners` exist."""
-    for name in ("provisioners", "runtime", "runtime-variants"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    row, files = rendered
-    for path, text in files.items():
-        file = tmp_path / "packer" / row / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return tmp_path / "packer" / row
+def folder(tmp_path: Path, recipe: Recipe) -> Path:
+    """The first row's folder, with all that its HCL names."""
+    return render.write_inputs(recipe, tmp_path)
 
 
-def broken(folder: Path, pattern: str, by: str, file: str = "build.pkr.hcl") -> list[Finding]:
+def broken(folder: Path, pattern: str, by: str, file: str = SOURCE) -> list[Finding]:
     """The findings after one edit, which must have hit something."""
     path = folder / file
     text, count = re.subn(pattern, by, path.read_text(), flags=re.MULTILINE)
@@ -49,93 +45,135 @@ def test_what_render_writes_breaks_no_rule(folder: Path) -> None:
 EDITS = {
     "IMDSv1 on the builder": (
         "imdsv2-required",
+        SOURCE,
         r'http_tokens( *)= "required"',
         r'http_tokens\1= "optional"',
     ),
-    "no metadata options at all": ("imdsv2-required", r"^  metadata_options \{[^}]*\}\n", ""),
-    "AMI without imds_support": ("imdsv2-required", r"^ *imds_support.*\n", ""),
-    "unencrypted root": ("root-encrypted", r"encrypted( *)= true", r"encrypted\1= false"),
-    "encryption left out": ("root-encrypted", r"^ *encrypted .*\n", ""),
-    "no block devices": ("root-encrypted", r"^  launch_block_device_mappings \{[^}]*\}\n", ""),
+    "no metadata options at all": (
+        "imdsv2-required",
+        SOURCE,
+        r"^  metadata_options \{[^}]*\}\n",
+        "",
+    ),
+    "AMI without imds_support": ("imdsv2-required", SOURCE, r"^ *imds_support.*\n", ""),
+    "unencrypted root": (
+        "root-encrypted",
+        SOURCE,
+        r"encrypted( *)= true",
+        r"encrypted\1= false",
+    ),
+    "encryption left out": ("root-encrypted", SOURCE, r"^ *encrypted .*\n", ""),
+    "no block devices": (
+        "root-encrypted",
+        SOURCE,
+        r"^  launch_block_device_mappings \{[^}]*\}\n",
+        "",
+    ),
     "IPv4 world in": (
         "ingress-closed",
+        SOURCE,
         r"= var.ssh_source_cidrs$",
         r'= ["0.0.0.0/0"]',
     ),
-    "IPv6 world in": ("ingress-closed", r"= var.ssh_source_cidrs$", r'= ["::/0"]'),
+    "IPv6 world in": ("ingress-closed", SOURCE, r"= var.ssh_source_cidrs$", r'= ["::/0"]'),
     "Packer's own default": (
         "ingress-closed",
+        SOURCE,
         r"^ *temporary_security_group_source_cidrs.*\n",
         "",
     ),
     "no addresses as default": (
         "ingress-closed",
+        VARIABLES,
         r'^variable "ssh_source_cidrs" \{',
         'variable "ssh_source_cidrs" {\n  default = []',
     ),
     "latest in a URL": (
         "no-latest",
-        r"NVIDIA_DRIVER_URL=.*\",",
-        r'NVIDIA_DRIVER_URL=https://x.example/latest/d.run",',
+        OWN,
+        r'NVIDIA_DRIVER = ".*"',
+        r'NVIDIA_DRIVER = "https://x.example/latest/d.run"',
     ),
     "a package called latest without a version": (
         "no-latest",
-        r"NVIDIA_DRIVER_PACKAGES=[^\"]*\",",
-        r'NVIDIA_DRIVER_PACKAGES=kmod-nvidia-latest-dkms",',
+        OWN,
+        r'NVIDIA_DRIVER_PACKAGES = ".*"',
+        r'NVIDIA_DRIVER_PACKAGES = "kmod-nvidia-latest-dkms"',
     ),
     "access key": (
         "no-identity",
+        SOURCE,
         r"^  shutdown_behavior",
         '  profile = "AKIAABCDEFGHIJKLMNOP"\n  shutdown_behavior',
     ),
     "credentials as attributes": (
         "no-identity",
+        SOURCE,
         r"^  shutdown_behavior",
         "  secret_key = var.region\n  shutdown_behavior",
     ),
     "account id": (
         "no-identity",
+        SOURCE,
         r"kms_key_id( *)= var.kms_key_id",
         r'kms_key_id\1= "arn:aws:kms:us-east-1:123456789012:key/k"',
     ),
     "forced deregistration": (
         "nothing-forced",
+        SOURCE,
         r"force_deregister( *)= false",
         r"force_deregister\1= true",
     ),
     "public image": (
         "not-public",
+        SOURCE,
         r"^  shutdown_behavior",
         '  ami_groups = ["all"]\n  shutdown_behavior',
     ),
-    "no manifest": ("manifest-kept", r'post-processor "manifest"', 'post-processor "checksum"'),
+    "no manifest": (
+        "manifest-kept",
+        BUILD,
+        r'post-processor "manifest"',
+        'post-processor "checksum"',
+    ),
     "provisioner that is not there": (
         "provisioner-exists",
+        BUILD,
         r"provisioners/cuda\.sh",
         "provisioners/cudda.sh",
     ),
+    "folder to upload that is not there": (
+        "provisioner-exists",
+        BUILD,
+        r"/runtime-variants",
+        "/runtime-variance",
+    ),
     "something after the clean-up": (
         "cleaned-last",
+        BUILD,
         r"provisioners/hygiene\.sh",
         "provisioners/nccl.sh",
     ),
-    "malformed": ("hcl-syntax", r"^  shutdown_behavior .*", "  shutdown_behavior ="),
+    "a row without the clean-up": ("cleaned-last", OWN, r"^ *\"?cleanup\"? *= \{\}\n", ""),
+    "a component that nothing bakes": ("components-baked", OWN, r"\bcudnn\b", "cudn"),
+    "a row without a list of components": ("components-baked", OWN, r"^  components", "  parts"),
+    "malformed": ("hcl-syntax", SOURCE, r"^  shutdown_behavior .*", "  shutdown_behavior ="),
 }
 
 
-@pytest.mark.parametrize(("rule", "pattern", "by"), EDITS.values(), ids=EDITS.keys())
+@pytest.mark.parametrize(("rule", "file", "pattern", "by"), EDITS.values(), ids=EDITS.keys())
 def test_an_edit_that_breaks_a_rule_is_found(
-    folder: Path, rule: str, pattern: str, by: str
+    folder: Path, rule: str, file: str, pattern: str, by: str
 ) -> None:
-    findings = broken(folder, pattern, by)
+    findings = broken(folder, pattern, by, file)
     assert {finding.rule for finding in findings} >= {rule}
-    assert all(f.file and f.file.endswith("/build.pkr.hcl") and f.line for f in findings)
+    assert all(f.file and f.line for f in findings)
 
 
 @pytest.mark.parametrize("tag", policy.REQUIRED_TAGS)
 def test_each_tag_is_missed(folder: Path, tag: str) -> None:
-    findings = broken(folder, rf'^ *"{tag}".*\n', "")
-    assert [finding.rule for finding in findings] == ["tags-complete"] * len(policy.TAGGED)
+    findings = broken(folder, rf'^ *"{tag}".*\n', "", BUILD)
+    assert [finding.rule for finding in findings] == ["tags-complete"] * len(policy.TAGGED) * 2
     assert tag in findings[0].message
 
 
@@ -156,46 +194,79 @@ def test_a_plugin_nobody_requires_is_found(folder: Path) -> None:
     assert [f.rule for f in policy.check(folder)] == ["plugin-pinned"]
 
 
-def test_the_line_is_that_of_the_mistake(folder: Path) -> None:
-    findings = broken(folder, r"encrypted( *)= true", r"encrypted\1= false")
-    lines = (folder / "build.pkr.hcl").read_text().splitlines()
-    assert [lines[f.line - 1].split() for f in findings if f.line] == [["encrypted", "=", "false"]]
-    assert str(findings[0]).startswith(f"packer/{folder.name}/build.pkr.hcl:{findings[0].line}: ")
+def test_a_finding_names_the_file_and_line_of_the_mistake(folder: Path) -> None:
+    findings = broken(folder, r'EFA_SKIP_PLUGIN( *)= ""', r'EFA_SKIP_PLUGIN\1= "latest"', OWN)
+    (line,) = {finding.line for finding in findings}
+    assert line
+    assert "EFA_SKIP_PLUGIN" in (folder / OWN).read_text().splitlines()[line - 1]
+    assert [str(f).split(": ")[0] for f in findings] == [f"packer/{folder.name}/{OWN}:{line}"]
 
 
-def test_text_at_the_left_margin_of_a_heredoc_is_no_block_of_its_own(folder: Path) -> None:
+def test_a_finding_in_what_all_rows_share_names_the_shared_file(folder: Path) -> None:
+    (finding,) = broken(folder, r"encrypted( *)= true", r"encrypted\1= false")
+    lines = (folder / SOURCE).read_text().splitlines()
+    assert finding.line
+    assert lines[finding.line - 1].split() == ["encrypted", "=", "false"]
+    assert finding.file == f"packer/shared/{SOURCE}"
+    assert finding.rows == (folder.name,)
+
+
+def test_a_finding_in_a_file_that_both_packers_read_is_told_once(folder: Path) -> None:
+    findings = broken(folder, r"/runtime-variants", "/runtime-variance", BUILD)
+    assert [f.rule for f in findings] == ["provisioner-exists"]
+
+
+def test_a_provisioner_of_a_component_that_the_row_lacks_need_not_be_there(folder: Path) -> None:
+    assert not (folder / "../../provisioners/gdrcopy.sh").exists()
+    assert "provisioners/gdrcopy.sh" in (folder / BUILD).read_text()
+    assert policy.check(folder) == []
+
+
+def test_text_at_the_left_margin_of_a_heredoc_is_read_as_text(folder: Path) -> None:
     heredoc = 'variable "note" {\n  default = <<-EOT\nbuild on the latest\n  EOT\n}\n\nbuild {'
-    (finding,) = broken(folder, r"^build \{", heredoc)
+    (finding,) = broken(folder, r"^build \{", heredoc, BUILD)
     assert finding.rule == "no-latest"
 
 
 def test_the_file_for_packer_1_6_is_held_to_the_rules_it_can_keep(folder: Path) -> None:
     findings = broken(
-        folder, r"encrypted( *)= true", r"encrypted\1= false", "packer-1.6/build.pkr.hcl"
+        folder, r"encrypted( *)= true", r"encrypted\1= false", "packer-1.6/source.pkr.hcl"
     )
     assert [(f.rule, f.file) for f in findings] == [
-        ("root-encrypted", f"packer/{folder.name}/packer-1.6/build.pkr.hcl")
+        ("root-encrypted", "packer/shared/packer-1.6/source.pkr.hcl")
     ]
 
 
+def test_a_link_that_leads_nowhere_is_found(folder: Path) -> None:
+    (folder / f"../shared/{VARIABLES}").unlink()
+    assert {(f.rule, f.file) for f in policy.check(folder)} == {
+        ("hcl-missing", f"packer/shared/{VARIABLES}")
+    }
+
+
+@pytest.mark.parametrize("link", [SOURCE, "packer-1.6/source.pkr.hcl", BUILD])
+def test_a_link_that_is_not_there_is_found(folder: Path, link: str) -> None:
+    (folder / link).unlink()
+    (finding,) = [f for f in policy.check(folder) if f.rule == "hcl-missing"]
+    assert f"no block {Path(link).name.split('.')[0]}" in finding.message
+
+
 def test_prose_and_comments_may_name_what_values_may_not(folder: Path) -> None:
-    text = (folder / "build.pkr.hcl").read_text()
-    assert "latest" in text and "0.0.0.0/0" in text
+    assert "0.0.0.0/0" in (folder / VARIABLES).read_text()
     assert policy.check(folder) == []
 
 
 def test_an_empty_folder_is_no_pass(tmp_path: Path) -> None:
-    assert [f.rule for f in policy.check(tmp_path)] == ["hcl-missing"]
+    assert {f.rule for f in policy.check(tmp_path)} == {"hcl-missing"}
 
 
 def test_the_committed_rows_break_no_rule() -> None:
-    rows = [path for path in (ROOT / "packer").iterdir() if path.is_dir()]
-    assert rows
+    rows = [ROOT / "packer" / recipe.line for recipe in load.load_recipes()]
     assert [str(f) for row in rows for f in policy.check(row)] == []
 
 
 def test_every_rule_is_broken_by_a_test_here() -> None:
     source = Path(policy.__file__).read_text()
     rules = set(re.findall(r'inding\(\s*(?:"error",\s*)?"([a-z0-9-]+)"', source))
-    covered = {rule for rule, _, _ in EDITS.values()}
+    covered = {rule for rule, _, _, _ in EDITS.values()}
     assert rules == covered - {"hcl-syntax"} | {"tags-complete", "plugin-pinned", "hcl-missing"}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hcl2
 import pytest
@@ -17,7 +18,12 @@ from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Download, environment
 from kiln.matrix import load
-from kiln.packer import hcl, program, render, template_values
+from kiln.packer import hcl, render, template_values, uploads
+from kiln.packer.hclfile import Template, read_folder
+
+PLAIN = hcl2.SerializationOptions(
+    with_comments=False, strip_string_quotes=True, explicit_blocks=False
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,21 @@ def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
     return made
 
 
+def own(recipe: Recipe) -> dict[str, Any]:
+    """The components in the recipe's own HCL."""
+    (block,) = hcl2.loads(render.render(recipe)[render.RECIPE], serialization_options=PLAIN)[
+        "locals"
+    ]
+    return dict(block["components"])
+
+
+def both(recipe: Recipe, folder: Path) -> list[Template]:
+    """What Packer 1.7 and newer, and what 1.6, read for a recipe rendered into `folder`."""
+    templates, broken = read_folder(render.write_inputs(recipe, folder))
+    assert broken == []
+    return templates
+
+
 def test_what_is_committed_is_what_the_matrix_says(recipes: list[Recipe]) -> None:
     assert render.stale(recipes) == []
 
@@ -79,80 +100,111 @@ def test_a_download_that_no_recipe_field_names_the_version_of_tells_the_script(
     recipes: list[Recipe],
 ) -> None:
     debian = next(recipe for recipe in recipes if recipe.distro.id == "debian12")
-    text = render.render(debian)[render.BUILD]
+    agent = own(debian)["ssm-agent"]
     (version,) = [d.version for d in components.get("ssm-agent").for_recipe(debian).downloads]
-    assert f'"SSM_AGENT_VERSION={version}"' in text
-    assert f"/SSMAgent/{version}/debian_amd64/amazon-ssm-agent.deb" in text
+    assert agent["env"]["SSM_AGENT_VERSION"] == version
+    assert f"/SSMAgent/{version}/debian_amd64/" in agent["downloads"]["SSM_AGENT"]
 
 
-def test_both_packers_get_the_same_provisioners(recipes: list[Recipe]) -> None:
-    files = render.render(recipes[0])
-    new, old = hcl2.loads(files[render.BUILD]), hcl2.loads(files[program.BUILD_1_6])
-    assert new["build"] == old["build"]
-    assert new["locals"] == old["locals"]
+def test_both_packers_get_the_same_but_for_the_builder(
+    recipes: list[Recipe], tmp_path: Path
+) -> None:
+    new, old = both(recipes[0], tmp_path)
+    texts = [{d.name: d.text for d in template.documents} for template in (new, old)]
+    assert set(texts[0]) - set(texts[1]) == {
+        "packer/shared/plugins.pkr.hcl",
+        "packer/shared/source.pkr.hcl",
+    }
+    assert set(texts[1]) - set(texts[0]) == {"packer/shared/packer-1.6/source.pkr.hcl"}
 
 
-def test_only_the_new_packer_is_told_what_the_old_one_refuses(recipes: list[Recipe]) -> None:
-    files = render.render(recipes[0])
-    for word in ("metadata_options", "imds_support", "required_version", "required_plugins"):
-        assert word not in files[program.BUILD_1_6]
-    assert "metadata_options" in files[render.BUILD]
+def test_only_the_new_packer_is_told_what_the_old_one_refuses(
+    recipes: list[Recipe], tmp_path: Path
+) -> None:
+    new, old = ["".join(d.text for d in one.documents) for one in both(recipes[0], tmp_path)]
+    for word in ("metadata_options", "imds_support", "required_version", "required_plugins {"):
+        assert word in new
+        assert word not in old
 
 
-def test_scripts_run_in_the_order_of_the_recipe(recipes: list[Recipe]) -> None:
+def test_every_row_has_the_same_provisioners_in_bake_order(
+    recipes: list[Recipe], tmp_path: Path
+) -> None:
+    new, _ = both(recipes[0], tmp_path)
+    scripts = [Path(a["script"]).stem for _, _, a in new.provisioners() if "script" in a]
+    assert scripts == components.names()
+
+
+def test_a_provisioner_runs_only_where_the_row_has_its_component(
+    recipes: list[Recipe], tmp_path: Path
+) -> None:
+    new, _ = both(recipes[0], tmp_path)
+    for _, _, attributes in new.provisioners():
+        if "script" in attributes:
+            name = Path(attributes["script"]).stem
+            assert attributes["only"] == f'${{lookup(local.runs_on, "{name}", local.nowhere)}}'
+            environment = f'${{lookup(local.environment_of, "{name}", [])}}'
+            assert attributes["environment_vars"] == environment
+
+
+def test_a_rows_own_file_lists_its_components(recipes: list[Recipe]) -> None:
     for recipe in recipes:
-        text = render.render(recipe)[render.BUILD]
-        places = [text.index(f"provisioners/{name}.sh") for name in recipe.components]
-        assert places == sorted(places)
+        assert tuple(own(recipe)) == recipe.components
 
 
-def test_the_step_after_a_reboot_waits_for_it(recipes: list[Recipe]) -> None:
-    data = hcl2.loads(render.render(recipes[0])[render.BUILD])
-    steps = [s for block in data["build"][0]["provisioner"] for s in block.values()]
+def test_the_step_after_a_reboot_waits_for_it(recipes: list[Recipe], tmp_path: Path) -> None:
+    new, _ = both(recipes[0], tmp_path)
+    steps = [attributes for _, _, attributes in new.provisioners()]
     rebooting = [i for i, step in enumerate(steps) if step.get("expect_disconnect")]
     assert rebooting
     for index in rebooting:
         assert "pause_before" in steps[index + 1]
         assert "start_retry_timeout" in steps[index + 1]
+        assert steps[index + 1]["only"] == steps[index]["only"]
 
 
-def test_a_download_brings_its_url_and_its_hash(
+def test_a_download_brings_its_url_and_all_rows_share_its_hash(
     recipes: list[Recipe], one_component: Component, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "https://example.com/x/nccl-2.12.7.tar"
-    monkeypatch.setattr(template_values, "locked", lambda: {url: "ab12", "https://other": "cd34"})
-    text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
-    assert f'"NCCL_URL={url}",' in text
-    assert (
-        '"NCCL_SHA256=${lookup(var.sha256, "https://example.com/x/nccl-2.12.7.tar", "")}",' in text
-    )
-    assert f'    "{url}" = "ab12"\n' in text
-    assert "cd34" not in text
+    monkeypatch.setattr(template_values, "locked", lambda: {url: "ab12"})
+    assert own(replace(recipes[0], components=("nccl",)))["nccl"]["downloads"] == {"NCCL": url}
+    assert f'    "{url}" = "ab12"\n' in render.shared()["variables.pkr.hcl"]
 
 
-def test_two_files_of_one_name_keep_their_own_hashes(
-    recipes: list[Recipe], one_component: Component, monkeypatch: pytest.MonkeyPatch
+def test_only_a_hash_that_the_recipe_downloads_by_changes_its_digest(
+    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(template_values, "locked", dict)
+    before = render.digest(recipes[0])
+    monkeypatch.setattr(template_values, "locked", lambda: {"https://other": "cd34"})
+    assert render.digest(recipes[0]) == before
+    urls = [d.url for c in template_values.filled(recipes[0]) for d in c.downloads]
+    monkeypatch.setattr(template_values, "locked", lambda: {urls[0]: "ab12"})
+    assert render.digest(recipes[0]) != before
+
+
+def test_two_files_of_one_name_keep_their_own_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     agents = ("https://a/amazon-cloudwatch-agent.rpm", "https://b/amazon-cloudwatch-agent.rpm")
-    downloads = (Download("A", agents[0]), Download("B", agents[1]))
-    twin = replace(one_component, downloads=lambda recipe: downloads)
-    monkeypatch.setattr(components, "get", lambda name: twin)
     monkeypatch.setattr(template_values, "locked", lambda: dict(zip(agents, "xy", strict=True)))
-    text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
-    assert '"A_SHA256=${lookup(var.sha256, "https://a/amazon-cloudwatch-agent.rpm", "")}",' in text
-    assert re.search(r'"https://a/amazon-cloudwatch-agent.rpm" += "x"\n', text)
-    assert re.search(r'"https://b/amazon-cloudwatch-agent.rpm" += "y"\n', text)
+    text = render.shared()["variables.pkr.hcl"]
+    assert f'"{agents[0]}" = "x"\n' in text
+    assert f'"{agents[1]}" = "y"\n' in text
 
 
-def test_a_key_brings_its_fingerprint(recipes: list[Recipe], one_component: Component) -> None:
-    text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
-    assert '"NCCL_KEY_FINGERPRINT=${lookup(var.signing_keys, "efa", "")}",' in text
-    assert hcl2.loads(text)["variable"]
+def test_a_key_is_named_and_all_rows_share_its_fingerprint(
+    recipes: list[Recipe], one_component: Component
+) -> None:
+    nccl = own(replace(recipes[0], components=("nccl",)))["nccl"]
+    assert nccl["keys"] == {"NCCL_KEY_FINGERPRINT": "efa"}
+    known = template_values.fingerprints(components.everything())
+    assert '"efa"' in render.shared()["variables.pkr.hcl"]
+    assert known["efa"] in render.shared()["variables.pkr.hcl"]
 
 
 def test_values_are_quoted_for_hcl(recipes: list[Recipe], one_component: Component) -> None:
-    text = render.render(replace(recipes[0], components=("nccl",)))[render.BUILD]
-    assert r""""ODD=a $${b} \"c\" %%{d} 'e'",""" in text
+    text = render.render(replace(recipes[0], components=("nccl",)))[render.RECIPE]
+    assert r'= "a $${b} \"c\" %%{d} ' in text
 
 
 def test_a_missing_provisioner_is_named_with_its_path(recipes: list[Recipe]) -> None:
@@ -164,7 +216,7 @@ def test_a_missing_provisioner_is_named_with_its_path(recipes: list[Recipe]) -> 
 
 def test_an_unknown_signing_key_is_named() -> None:
     with pytest.raises(KilnError, match=r"'nobody' is not in kiln/facts/knowledge/keys\.yaml"):
-        template_values._fingerprints(["nobody"])
+        template_values.fingerprints([replace(components.get("nccl"), keys={"X": "nobody"})])
 
 
 def test_what_the_machine_learns_is_the_recipe(recipes: list[Recipe]) -> None:
@@ -183,34 +235,95 @@ def test_a_first_render_writes_everything_and_a_second_nothing(
     assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
-def test_rendered_elsewhere_it_names_the_same_scripts_and_is_the_same_image(
-    folder: Path, recipes: list[Recipe]
-) -> None:
+def test_rendered_elsewhere_it_is_the_same_image(folder: Path, recipes: list[Recipe]) -> None:
     here = render.digest(recipes[0])
-    made = render.write(recipes[0], folder / recipes[0].name)
-    text = (made / render.BUILD).read_text()
-    scripts = re.findall(r'script += "(.+)"', text)
-    assert len(scripts) > 10
-    assert {(made / path).resolve().parent for path in scripts} == {ROOT / "provisioners"}
-    assert all((made / path).is_file() for path in scripts)
+    render.write(recipes[0])
     assert render.digest(recipes[0]) == here
+
+
+def test_every_file_that_the_hcl_uploads_is_in_the_digest(recipes: list[Recipe]) -> None:
+    for recipe in recipes:
+        digested = render.digested(recipe)
+        templates, _ = read_folder(ROOT / "packer" / recipe.line)
+        for template in templates:
+            sent = uploaded(template, recipe)
+            assert {path.parts[0] for path in sent} >= {"packer", "provisioners", "runtime"}
+            assert [path for path in sent if path.as_posix() not in digested] == []
+
+
+def uploaded(template: Template, recipe: Recipe) -> list[Path]:
+    """The files in the checkout that Packer sends to the build instance, as the HCL names them."""
+    named = []
+    for _, kind, attributes in template.provisioners():
+        if kind == "file":
+            named += [template.path(path) for path in attributes["sources"]]
+        elif Path(attributes.get("script", "")).stem in recipe.components:
+            named.append(template.path(attributes["script"]))
+    files = [file for path in named for file in [path, *path.rglob("*")] if file.is_file()]
+    return [f.resolve().relative_to(ROOT) for f in files if "__pycache__" not in f.parts]
+
+
+def test_compiled_python_is_no_part_of_what_is_baked(
+    recipes: list[Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("runtime/opt/tool.py", "runtime/opt/__pycache__/tool.pyc"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    monkeypatch.setattr(uploads, "ROOT", tmp_path)
+    assert list(uploads.files(replace(recipes[0], components=()))) == ["runtime/opt/tool.py"]
 
 
 def test_an_edited_a_lost_and_a_left_over_file_are_stale(
     folder: Path, recipes: list[Recipe]
 ) -> None:
     render.write_all(recipes[:2])
-    name = recipes[0].name
-    (folder / name / render.BUILD).write_text("# by hand\n")
-    (folder / name / render.PLUGINS).unlink()
-    (folder / name / "files" / "old.json").write_text("{}")
+    line = recipes[0].line
+    (folder / line / render.RECIPE).write_text("# by hand\n")
+    (folder / line / "plugins.pkr.hcl").unlink()
+    (folder / line / "files" / "old.json").write_text("{}")
+    (folder / "shared" / "old.pkr.hcl").write_text("")
     assert render.stale(recipes[:2]) == [
-        f"packer/{name}/build.pkr.hcl: differs from the matrix",
-        f"packer/{name}/files/old.json: not rendered any more",
-        f"packer/{name}/plugins.pkr.hcl: missing",
+        f"packer/{line}/files/old.json: not rendered any more",
+        f"packer/{line}/plugins.pkr.hcl: missing",
+        f"packer/{line}/recipe.pkr.hcl: differs from the matrix",
+        "packer/shared/old.pkr.hcl: not rendered any more",
     ]
     render.write_all(recipes[:2])
     assert render.stale(recipes[:2]) == []
+
+
+def test_a_copy_in_the_place_of_a_link_is_stale_and_what_it_led_to_is_kept(
+    folder: Path, recipes: list[Recipe]
+) -> None:
+    render.write_all(recipes[:1])
+    link = folder / recipes[0].line / "build.pkr.hcl"
+    text = link.read_text()
+    link.unlink()
+    link.write_text(text)
+    (folder / recipes[0].line / render.RECIPE).unlink()
+    (folder / recipes[0].line / render.RECIPE).symlink_to("../shared/build.pkr.hcl")
+    assert len(render.stale(recipes[:1])) == 2
+    render.write_all(recipes[:1])
+    assert link.is_symlink()
+    assert (folder / "shared" / "build.pkr.hcl").read_text() == text
+    assert render.stale(recipes[:1]) == []
+
+
+def test_the_folders_of_other_rows_do_not_make_a_row_stale(
+    folder: Path, recipes: list[Recipe]
+) -> None:
+    render.write_all(recipes[:2])
+    assert render.stale(recipes[:1], orphans=False) == []
+
+
+def test_a_folder_of_the_old_layout_goes(folder: Path, recipes: list[Recipe]) -> None:
+    old = folder / recipes[0].name
+    for path in ("build.pkr.hcl", "plugins.pkr.hcl", "packer-1.6/build.pkr.hcl", "files/etc/a"):
+        (old / path).parent.mkdir(parents=True, exist_ok=True)
+        (old / path).touch()
+    assert f"packer/{recipes[0].name}: no row of the matrix makes it" in render.stale(recipes[:1])
+    render.write_all(recipes[:1])
+    assert not old.exists()
 
 
 def test_the_folder_of_a_row_that_is_gone_is_stale_and_goes(
@@ -218,14 +331,14 @@ def test_the_folder_of_a_row_that_is_gone_is_stale_and_goes(
 ) -> None:
     render.write_all(recipes[:2])
     gone, *kept = recipes[:2]
-    assert render.stale(kept) == [f"packer/{gone.name}: no row of the matrix makes it"]
+    assert render.stale(kept) == [f"packer/{gone.line}: no row of the matrix makes it"]
     render.write_all(kept)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(r.name for r in kept)
+    assert {path.name for path in folder.iterdir()} == {"shared", *(r.line for r in kept)}
 
 
 def test_what_render_did_not_write_stays(folder: Path, recipes: list[Recipe]) -> None:
     render.write_all(recipes[:2])
-    notes = folder / recipes[0].name / "mine.auto.pkrvars.hcl"
+    notes = folder / recipes[0].line / "mine.auto.pkrvars.hcl"
     notes.write_text('region = "eu-west-1"\n')
     render.write_all(recipes[:2])
     render.write_all(recipes[1:2])
@@ -258,15 +371,35 @@ def test_the_digest_changes_with_every_file_that_is_baked_in(
 
 def test_a_run_is_told_to_the_hcl_in_variables_it_has(recipes: list[Recipe]) -> None:
     told = render.variables(recipes[0], run_id="r1", git_commit="c", target="lab")
-    declared = {
-        name
-        for block in hcl2.loads(render.render(recipes[0])[render.BUILD])["variable"]
-        for name in block
-    }
-    assert {f'"{name}"' for name in told} <= declared
+    variables = hcl2.loads(render.shared()["variables.pkr.hcl"], serialization_options=PLAIN)
+    assert set(told) <= {name for block in variables["variable"] for name in block}
+
+
+def test_a_new_driver_version_is_a_change_of_a_few_lines_per_row(
+    folder: Path, recipes: list[Recipe]
+) -> None:
+    lts = [recipe for recipe in recipes if recipe.driver == "580.178.04"]
+    assert len(lts) > 5
+    render.write_all(lts)
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.com"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "before"]):
+        subprocess.run([*git, *command], check=True)
+    newer = [
+        replace(r, driver="580.190.01", name=r.name.replace(r.driver, "580.190.01")) for r in lts
+    ]
+    render.write_all(newer)
+    subprocess.run([*git, "add", "-A"], check=True)
+    counted = subprocess.run(
+        [*git, "diff", "--cached", "--numstat"], capture_output=True, text=True, check=True
+    ).stdout
+    added = {line.split("\t")[2]: int(line.split("\t")[0]) for line in counted.splitlines()}
+    assert {path.split("/", 1)[1] for path in added} == {render.RECIPE, render.RECIPE_JSON}
+    assert sum(added.values()) <= 7 * len(lts)
 
 
 def test_hcl_text_reads_back_as_itself() -> None:
-    odd = {"a": 'x "y" \\ z', "b-c": "tab\tnewline\n", "long key": "ü"}
-    data = hcl2.loads(f"v = {hcl.mapping(odd, 0)}\n")
-    assert [json.loads(value) for value in data["v"].values()] == list(odd.values())
+    odd = {"a": 'x "y" \\ z', "b-c": "tab\tnewline\n", "long key": "ü", "d": {"e": {}, "f": ["g"]}}
+    data = hcl2.loads(f"v = {hcl.value(odd)}\n")
+    texts = [json.loads(data["v"][f'"{name}"']) for name in ("a", "b-c", "long key")]
+    assert texts == [odd["a"], odd["b-c"], odd["long key"]]
+    assert data["v"]['"d"'] == {"e": {}, "f": ['"g"']}

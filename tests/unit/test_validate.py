@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
+from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
+from kiln.cli import packer as tasks
 from kiln.matrix import load
 from kiln.packer import program, render
 from kiln.packer.program import Packer
@@ -32,14 +36,14 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
 
 def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """Let what is rendered differ, as if the template did."""
-    real = render.render
+    real = render.shared
 
-    def other(recipe: Recipe, folder: Path | None = None) -> dict[str, str]:
-        files = real(recipe, folder)
+    def other(checkout: str) -> dict[str, str]:
+        files = real(checkout)
         assert any(old in text for text in files.values())
         return {path: text.replace(old, new) for path, text in files.items()}
 
-    monkeypatch.setattr(render, "render", other)
+    monkeypatch.setattr(render, "shared", other)
 
 
 def test_the_matrix_is_valid(real: Packer, recipes: list[Recipe]) -> None:
@@ -53,12 +57,16 @@ def test_the_matrix_is_valid(real: Packer, recipes: list[Recipe]) -> None:
     ("rule", "old", "new"),
     [
         ("packer-validate", "shutdown_behavior    =", "shut_down_behavior   ="),
-        ("packer-validate", "throughput            = var", "throughput            = 7 + 0 * var"),
+        (
+            "packer-validate",
+            "throughput            = var",
+            "throughput            = true ? 7 : var",
+        ),
         ("packer-fmt", "  region  ", "  region "),
         ("root-encrypted", "encrypted             = true", "encrypted             = false"),
     ],
 )
-def test_what_one_of_the_three_finds_is_told_per_row(
+def test_what_packer_or_the_policy_finds_is_told_per_row(
     real: Packer,
     recipes: list[Recipe],
     monkeypatch: pytest.MonkeyPatch,
@@ -72,6 +80,33 @@ def test_what_one_of_the_three_finds_is_told_per_row(
         assert {finding.rule for finding in result.findings} == {rule}
         assert {finding.rows for finding in result.findings} == {(result.name,)}
         assert json.loads(json.dumps(result.as_json()))["valid"] is False
+
+
+def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
+    real: Packer,
+    recipes: list[Recipe],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    edited(monkeypatch, "encrypted             = true", "encrypted             = false")
+    monkeypatch.setattr(load, "load_recipes", lambda: recipes)
+    assert tasks.validate.body.__wrapped__(Context(), no_install=True) == 2
+    shown = capsys.readouterr().out
+    assert shown.count("INVALID") == 2
+    assert shown.count("packer/shared/source.pkr.hcl:") == 1
+    assert f"{recipes[0].name}, {recipes[1].name}" in shown
+
+
+def test_it_is_valid_from_any_directory(
+    real: Packer, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = render.write_inputs(recipes[0], Path(os.environ["KILN_PACKER_DIR"]).parent)
+    template = folder if real.has_plugins else folder / program.FOLDER_1_6
+    argv = program.command(real, "validate", variables=program.EXAMPLE_VARIABLES)
+    done = subprocess.run(
+        [*argv[:-1], str(template)], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_row_is_no_error(real: Packer) -> None:

@@ -1,0 +1,54 @@
+"""The end of a run for a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln.pipeline.record import Checks, Record
+
+
+def summary(record: Record) -> str:
+    """The end of a run for a person: the AMI, what is on it, its checks, where to read more."""
+    recipe = record.recipe
+    checks = record.checks or Checks(0, 0, 0, ())
+    emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""
+    note = f" ({record.image_note}{emulated})" if record.image_note else ""
+    holds = [
+        f"{label} {recipe[name]}"
+        for name, label in (
+            ("driver", "driver"),
+            ("cuda", "CUDA"),
+            ("cudnn", "cuDNN"),
+            ("nccl", "NCCL"),
+            ("efa", "EFA"),
+        )
+        if recipe.get(name)
+    ]
+    failed = [
+        f"    failed: {check.file}::{check.name}: {_first_line(check.message)}"
+        for check in checks.checks
+        if check.outcome == "failed"
+    ]
+    return "\n".join(
+        [
+            "",
+            f"{record.ami_id}  {record.status}{note}",
+            f"  {recipe['name']} in {record.region}",
+            f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
+            f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
+            *failed,
+            *([f"  left     {', '.join(record.left)}"] if record.left else []),
+            f"  record   {_near(record.folder)}/record.json",
+            f"  report   {_near(record.folder)}/report.html",
+        ]
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "no message")
+
+
+def _near(folder: str) -> str:
+    """A path as it reads best from here."""
+    path = Path(folder)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

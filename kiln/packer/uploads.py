@@ -1,0 +1,28 @@
+"""What Packer sends to the build instance: the one list that HCL, digest and a run's copy use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
+
+# Each lands in /var/tmp/kiln under its own last name, beside the recipe's `files`.
+FOLDERS = ("provisioners/lib", "runtime", "runtime-variants")
+
+
+def script(component: str) -> str:
+    """A component's provisioner, relative to the checkout."""
+    return f"provisioners/{component}.sh"
+
+
+def files(recipe: Recipe) -> dict[str, Path]:
+    """Path relative to the checkout → file: the recipe's provisioners and all in `FOLDERS`."""
+    chosen = [ROOT / script(name) for name in recipe.components]
+    for folder in FOLDERS:
+        chosen += [
+            path
+            for path in sorted((ROOT / folder).rglob("*"))
+            if path.is_file() and "__pycache__" not in path.parts
+        ]
+    return {path.relative_to(ROOT).as_posix(): path for path in chosen}

@@ -1,0 +1,108 @@
+# packer/al2-kepler-base-x86_64: Amazon Linux 2, stack kepler, flavour base, x86_64
+# Written by `./invoke render` from amis.yaml: edit there.
+#
+# This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.
+# How it is baked is the same for every AMI: ../shared/, which this folder links to.
+#
+# By hand, without AMI Kiln, from any directory (here: from packer/ in the checkout).
+# Packer 1.7 and newer:
+#   packer init al2-kepler-base-x86_64
+#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=["<your address>/32"]' al2-kepler-base-x86_64
+# Packer 1.6.6, which cannot require IMDSv2:
+#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=["<your address>/32"]' al2-kepler-base-x86_64/packer-1.6
+# The parent AMI: aws ssm get-parameter --query Parameter.Value --output text \
+#   --name /aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2
+
+locals {
+  components = {
+    "kernel" = {
+      env = {
+        KERNEL_PACKAGE          = ""
+        KERNEL_DEFAULT_PACKAGE  = "kernel"
+        KERNEL_COMPILER_PACKAGE = "gcc10"
+      }
+    }
+    "nvidia-repo" = {
+      env = {
+        CUDA_REPO     = "rhel7"
+        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"
+      }
+      downloads = {
+        CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub"
+      }
+      keys = {
+        CUDA_RPM_KEY_FINGERPRINT = "nvidia-cuda-rpm"
+        CUDA_DEB_KEY_FINGERPRINT = "nvidia-cuda-deb"
+      }
+    }
+    "nvidia-driver" = {
+      env = {
+        NVIDIA_DRIVER_VERSION  = "470.256.02"
+        NVIDIA_DRIVER_SOURCE   = "runfile"
+        NVIDIA_KERNEL_MODULE   = "proprietary"
+        NVIDIA_DRIVER_STREAM   = "470-dkms"
+        NVIDIA_DRIVER_PACKAGES = ""
+        NVIDIA_OTHER_STREAM    = ""
+        NVIDIA_OTHER_PACKAGES  = ""
+      }
+      downloads = {
+        NVIDIA_DRIVER = "https://us.download.nvidia.com/tesla/470.256.02/NVIDIA-Linux-x86_64-470.256.02.run"
+      }
+    }
+    "cuda" = {
+      env = {
+        CUDA_VERSION  = "11.4.4"
+        CUDA_SERIES   = "11.4"
+        CUDA_PACKAGES = "cuda-toolkit-11-4=11.4.4"
+      }
+    }
+    "container-toolkit" = {
+      env = {
+        CONTAINER_TOOLKIT_VERSION  = "1.17.8"
+        CONTAINER_TOOLKIT_PACKAGES = "libnvidia-container1=1.17.8 libnvidia-container-tools=1.17.8 nvidia-container-toolkit-base=1.17.8 nvidia-container-toolkit=1.17.8"
+        CONTAINER_TOOLKIT_REPO_URL = "https://nvidia.github.io/libnvidia-container/stable/rpm"
+      }
+      downloads = {
+        CONTAINER_TOOLKIT_KEY = "https://nvidia.github.io/libnvidia-container/gpgkey"
+      }
+      keys = {
+        CONTAINER_TOOLKIT_KEY_FINGERPRINT = "nvidia-container-toolkit"
+      }
+    }
+    "aws-hw-monitor" = {}
+    "gpu-mig" = {
+      env = {
+        MIG_CONFIG = ""
+      }
+    }
+    "boost-clocks" = {}
+    "tuning"       = {}
+    "lustre-client" = {
+      env = {
+        LUSTRE_TOPIC    = "lustre"
+        LUSTRE_SUITE    = ""
+        LUSTRE_REPO_URL = ""
+      }
+      keys = {
+        LUSTRE_KEY_FINGERPRINT = "fsx-lustre"
+      }
+    }
+    "ssm-agent" = {}
+    "cloudwatch-agent" = {
+      env = {
+        CLOUDWATCH_AGENT_VERSION = "1.300071.0"
+      }
+      downloads = {
+        CLOUDWATCH_AGENT           = "https://amazoncloudwatch-agent.s3.amazonaws.com/amazon_linux/amd64/1.300071.0b1720/amazon-cloudwatch-agent.rpm"
+        CLOUDWATCH_AGENT_SIGNATURE = "https://amazoncloudwatch-agent.s3.amazonaws.com/amazon_linux/amd64/1.300071.0b1720/amazon-cloudwatch-agent.rpm.sig"
+        CLOUDWATCH_AGENT_KEY       = "https://amazoncloudwatch-agent.s3.amazonaws.com/assets/amazon-cloudwatch-agent.gpg"
+      }
+      keys = {
+        CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
+      }
+    }
+    "version-info" = {}
+    "cleanup"      = {}
+    "hygiene"      = {}
+  }
+}

@@ -1,0 +1,1 @@
+../shared/source.pkr.hcl

@@ -1,0 +1,1 @@
+../../shared/packer-1.6/source.pkr.hcl

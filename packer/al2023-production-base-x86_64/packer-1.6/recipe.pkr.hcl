@@ -1,0 +1,1 @@
+../recipe.pkr.hcl

@@ -1,0 +1,1 @@
+../shared/plugins.pkr.hcl

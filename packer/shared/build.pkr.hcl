@@ -1,0 +1,317 @@
+# How an AMI is baked, the same for every one. Its recipe and its components are in its own folder.
+# Written by `./invoke render` from templates/packer/: edit there.
+
+locals {
+  run_id   = var.run_id != "" ? var.run_id : "by-hand-${formatdate("YYYYMMDD-hhmmss", timestamp())}"
+  ami_name = var.ami_name != "" ? var.ami_name : "${local.recipe.name}-${formatdate("YYYYMMDD-hhmmss", timestamp())}"
+
+  ami_description = join(", ", compact([
+    local.recipe.distro.name,
+    "NVIDIA driver ${local.recipe.driver} (${local.recipe.kernel_module})",
+    local.recipe.cuda == null ? "" : "CUDA ${local.recipe.cuda}",
+    local.recipe.nccl == null ? "" : "NCCL ${local.recipe.nccl}",
+    "flavour ${local.recipe.flavor}",
+  ]))
+
+  # On everything a run makes. none: the component is not on the image.
+  tags = {
+    "kiln:recipe"        = local.recipe.name
+    "kiln:distro"        = local.recipe.distro.id
+    "kiln:flavor"        = local.recipe.flavor
+    "kiln:arch"          = local.recipe.arch
+    "kiln:driver"        = local.recipe.driver
+    "kiln:kernel-module" = local.recipe.kernel_module
+    "kiln:cuda"          = coalesce(local.recipe.cuda, "none")
+    "kiln:nccl"          = coalesce(local.recipe.nccl, "none")
+    "kiln:efa"           = coalesce(local.recipe.efa, "none")
+    "kiln:source-ami"    = var.source_ami
+    "kiln:git-commit"    = var.git_commit
+    "kiln:recipe-digest" = var.recipe_digest
+    "kiln:run-id"        = local.run_id
+    "kiln:target"        = var.target
+  }
+
+  run_as_root = "sudo -n env {{ .Vars }} bash {{ .Path }}"
+
+  # Every provisioner script gets these ...
+  environment = [
+    "KILN_DIR=/var/tmp/kiln",
+    "KILN_DISTRO=${local.recipe.distro.id}",
+    "KILN_FAMILY=${local.recipe.distro.family}",
+    "KILN_PACKAGE_MANAGER=${local.recipe.distro.package_manager}",
+    "KILN_ARCH=${local.recipe.arch}",
+    "KILN_FLAVOR=${local.recipe.flavor}",
+    "KILN_SOURCE_AMI=${var.source_ami}",
+    "KILN_GIT_COMMIT=${var.git_commit}",
+    "KILN_RECIPE_DIGEST=${var.recipe_digest}",
+    "KILN_RUN_ID=${local.run_id}",
+  ]
+
+  # ... and its component's own: env as it is, each download as NAME_URL and NAME_SHA256 (empty: not
+  # known yet), each signing key as its fingerprint.
+  environment_of = {
+    for name, component in local.components : name => concat(
+      local.environment,
+      [for key, value in lookup(component, "env", {}) : "${key}=${value}"],
+      flatten([for key, url in lookup(component, "downloads", {}) : [
+        "${key}_URL=${url}",
+        "${key}_SHA256=${lookup(var.sha256, url, "")}",
+      ]]),
+      [for key, vendor in lookup(component, "keys", {}) : "${key}=${lookup(var.signing_keys, vendor, "")}"],
+    )
+  }
+
+  # A provisioner below runs only where the AMI has its component.
+  runs_on = { for name, component in local.components : name => ["amazon-ebs.gpu"] }
+  nowhere = ["amazon-ebs.none"]
+}
+
+build {
+  name    = "kiln"
+  sources = ["source.amazon-ebs.gpu"]
+
+  provisioner "shell" {
+    inline = ["install -d -m 0755 /var/tmp/kiln"]
+  }
+
+  provisioner "file" {
+    sources = [
+      "${local.checkout}/provisioners/lib",
+      "${local.checkout}/runtime",
+      "${local.checkout}/runtime-variants",
+      local.files,
+    ]
+    destination = "/var/tmp/kiln/"
+  }
+
+  # current packages, the kernel that will boot and its headers, the compiler that built it
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "kernel", local.nowhere)
+    script           = "${local.checkout}/provisioners/kernel.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "kernel", [])
+
+    expect_disconnect = true
+  }
+
+  # the machine may be rebooting: go on when it answers again
+  provisioner "shell" {
+    only                = lookup(local.runs_on, "kernel", local.nowhere)
+    inline              = ["uname -r"]
+    pause_before        = var.reboot_pause
+    start_retry_timeout = "10m"
+  }
+
+  # NVIDIA's package repository, its key checked by fingerprint
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "nvidia-repo", local.nowhere)
+    script           = "${local.checkout}/provisioners/nvidia-repo.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "nvidia-repo", [])
+  }
+
+  # NVIDIA driver, its kernel module built by DKMS for the kernel that boots, persistenced
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "nvidia-driver", local.nowhere)
+    script           = "${local.checkout}/provisioners/nvidia-driver.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "nvidia-driver", [])
+  }
+
+  # fabric manager at exactly the driver's version, started only where NVSwitch is present
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "nvidia-fabricmanager", local.nowhere)
+    script           = "${local.checkout}/provisioners/nvidia-fabricmanager.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "nvidia-fabricmanager", [])
+  }
+
+  # IMEX for GB200 and GB300 hosts, at exactly the driver's version
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "nvidia-imex", local.nowhere)
+    script           = "${local.checkout}/provisioners/nvidia-imex.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "nvidia-imex", [])
+  }
+
+  # CUDA toolkit
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "cuda", local.nowhere)
+    script           = "${local.checkout}/provisioners/cuda.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "cuda", [])
+  }
+
+  # cuDNN for that CUDA
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "cudnn", local.nowhere)
+    script           = "${local.checkout}/provisioners/cudnn.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "cudnn", [])
+  }
+
+  # NCCL packages for that CUDA
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "nccl", local.nowhere)
+    script           = "${local.checkout}/provisioners/nccl.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "nccl", [])
+  }
+
+  # EFA installer (driver, libfabric, Open MPI), its signature checked
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "efa", local.nowhere)
+    script           = "${local.checkout}/provisioners/efa.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "efa", [])
+  }
+
+  # NCCL's EFA plugin from source, for installers that do not bring it
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "aws-ofi-nccl", local.nowhere)
+    script           = "${local.checkout}/provisioners/aws-ofi-nccl.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "aws-ofi-nccl", [])
+  }
+
+  # GDRCopy library and kernel module
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "gdrcopy", local.nowhere)
+    script           = "${local.checkout}/provisioners/gdrcopy.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "gdrcopy", [])
+  }
+
+  # NVIDIA's nccl-tests in /opt/nccl-tests, built with the image's CUDA, NCCL and Open MPI
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "nccl-tests", local.nowhere)
+    script           = "${local.checkout}/provisioners/nccl-tests.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "nccl-tests", [])
+  }
+
+  # DCGM host engine
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "dcgm", local.nowhere)
+    script           = "${local.checkout}/provisioners/dcgm.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "dcgm", [])
+  }
+
+  # dcgm-exporter with our fields, on this machine's own address
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "dcgm-exporter", local.nowhere)
+    script           = "${local.checkout}/provisioners/dcgm-exporter.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "dcgm-exporter", [])
+  }
+
+  # NVIDIA container toolkit, configured for the runtimes on the image
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "container-toolkit", local.nowhere)
+    script           = "${local.checkout}/provisioners/container-toolkit.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "container-toolkit", [])
+  }
+
+  # the Xid event parser and its unit
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "aws-hw-monitor", local.nowhere)
+    script           = "${local.checkout}/provisioners/aws-hw-monitor.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "aws-hw-monitor", [])
+  }
+
+  # mig-parted's program, with which gpu-mig then makes the instances
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "mig-parted", local.nowhere)
+    script           = "${local.checkout}/provisioners/mig-parted.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "mig-parted", [])
+  }
+
+  # MIG configuration applied at every boot
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "gpu-mig", local.nowhere)
+    script           = "${local.checkout}/provisioners/gpu-mig.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "gpu-mig", [])
+  }
+
+  # the GPUs' highest application clocks, set at every boot where the driver allows it
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "boost-clocks", local.nowhere)
+    script           = "${local.checkout}/provisioners/boost-clocks.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "boost-clocks", [])
+  }
+
+  # locked memory, open files and kernel settings for EFA and NCCL
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "tuning", local.nowhere)
+    script           = "${local.checkout}/provisioners/tuning.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "tuning", [])
+  }
+
+  # Lustre client, for FSx for Lustre
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "lustre-client", local.nowhere)
+    script           = "${local.checkout}/provisioners/lustre-client.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "lustre-client", [])
+  }
+
+  # Systems Manager agent: Amazon Linux's package, Ubuntu's snap, Amazon's package on Debian
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "ssm-agent", local.nowhere)
+    script           = "${local.checkout}/provisioners/ssm-agent.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "ssm-agent", [])
+  }
+
+  # CloudWatch agent with GPU metrics and the Xid event log
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "cloudwatch-agent", local.nowhere)
+    script           = "${local.checkout}/provisioners/cloudwatch-agent.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "cloudwatch-agent", [])
+  }
+
+  # /etc/kiln/version-info.json, the truth about what is on the image
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "version-info", local.nowhere)
+    script           = "${local.checkout}/provisioners/version-info.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "version-info", [])
+  }
+
+  # removal of keys, identities, histories, caches and cloud-init state
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "cleanup", local.nowhere)
+    script           = "${local.checkout}/provisioners/cleanup.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "cleanup", [])
+  }
+
+  # assertion that the clean-up left nothing behind, right before the snapshot
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "hygiene", local.nowhere)
+    script           = "${local.checkout}/provisioners/hygiene.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "hygiene", [])
+  }
+
+  post-processor "manifest" {
+    output     = var.manifest
+    strip_path = true
+    custom_data = {
+      recipe        = local.recipe.name
+      recipe_digest = var.recipe_digest
+      run_id        = local.run_id
+      git_commit    = var.git_commit
+      source_ami    = var.source_ami
+      target        = var.target
+    }
+  }
+}

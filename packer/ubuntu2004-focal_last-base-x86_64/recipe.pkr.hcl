@@ -1,0 +1,145 @@
+# packer/ubuntu2004-focal_last-base-x86_64: Ubuntu 20.04, stack focal_last, flavour base, x86_64
+# Written by `./invoke render` from amis.yaml: edit there.
+#
+# This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.
+# How it is baked is the same for every AMI: ../shared/, which this folder links to.
+#
+# By hand, without AMI Kiln, from any directory (here: from packer/ in the checkout).
+# Packer 1.7 and newer:
+#   packer init ubuntu2004-focal_last-base-x86_64
+#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=["<your address>/32"]' ubuntu2004-focal_last-base-x86_64
+# Packer 1.6.6, which cannot require IMDSv2:
+#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=["<your address>/32"]' ubuntu2004-focal_last-base-x86_64/packer-1.6
+# The parent AMI: aws ssm get-parameter --query Parameter.Value --output text \
+#   --name /aws/service/canonical/ubuntu/server/20.04/stable/current/amd64/hvm/ebs-gp2/ami-id
+
+locals {
+  components = {
+    "kernel" = {
+      env = {
+        KERNEL_PACKAGE          = ""
+        KERNEL_DEFAULT_PACKAGE  = "linux-aws"
+        KERNEL_COMPILER_PACKAGE = ""
+      }
+    }
+    "nvidia-repo" = {
+      env = {
+        CUDA_REPO     = "ubuntu2004"
+        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2004/x86_64"
+      }
+      downloads = {
+        CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2004/x86_64/3bf863cc.pub"
+      }
+      keys = {
+        CUDA_RPM_KEY_FINGERPRINT = "nvidia-cuda-rpm"
+        CUDA_DEB_KEY_FINGERPRINT = "nvidia-cuda-deb"
+      }
+    }
+    "nvidia-driver" = {
+      env = {
+        NVIDIA_DRIVER_VERSION  = "570.211.01"
+        NVIDIA_DRIVER_SOURCE   = "repo"
+        NVIDIA_KERNEL_MODULE   = "open"
+        NVIDIA_DRIVER_STREAM   = "570-open"
+        NVIDIA_DRIVER_PACKAGES = "nvidia-open-570=570.211.01"
+        NVIDIA_OTHER_STREAM    = ""
+        NVIDIA_OTHER_PACKAGES  = ""
+      }
+    }
+    "nvidia-fabricmanager" = {
+      env = {
+        NVIDIA_DRIVER_VERSION         = "570.211.01"
+        NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager-570=570.211.01"
+        NVLSM_PACKAGES                = "nvlsm=2025.06.5"
+        NVLSM_OS_PACKAGES             = "libibumad3 infiniband-diags"
+      }
+    }
+    "cuda" = {
+      env = {
+        CUDA_VERSION  = "12.8.1"
+        CUDA_SERIES   = "12.8"
+        CUDA_PACKAGES = "cuda-toolkit-12-8=12.8.1"
+      }
+    }
+    "nccl" = {
+      env = {
+        NCCL_VERSION  = "2.26.2"
+        NCCL_PACKAGES = "libnccl2=2.26.2@cuda12.8 libnccl-dev=2.26.2@cuda12.8"
+      }
+    }
+    "efa" = {
+      env = {
+        EFA_INSTALLER_VERSION = "1.42.0"
+        EFA_SKIP_PLUGIN       = ""
+      }
+      downloads = {
+        EFA_INSTALLER = "https://efa-installer.amazonaws.com/aws-efa-installer-1.42.0.tar.gz"
+        EFA_SIGNATURE = "https://efa-installer.amazonaws.com/aws-efa-installer-1.42.0.tar.gz.sig"
+        EFA_KEY       = "https://efa-installer.amazonaws.com/aws-efa-installer.key"
+      }
+      keys = {
+        EFA_KEY_FINGERPRINT = "efa"
+      }
+    }
+    "gdrcopy" = {
+      env = {
+        GDRCOPY_VERSION = "2.5.1"
+      }
+      downloads = {
+        GDRCOPY = "https://github.com/NVIDIA/gdrcopy/archive/refs/tags/v2.5.1.tar.gz"
+      }
+    }
+    "nccl-tests" = {
+      env = {
+        NCCL_TESTS_VERSION = "2.17.6"
+      }
+      downloads = {
+        NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz"
+      }
+    }
+    "dcgm" = {
+      env = {
+        DCGM_VERSION  = "4.4.2"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.4.2 datacenter-gpu-manager-4-cuda12=4.4.2"
+      }
+    }
+    "container-toolkit" = {
+      env = {
+        CONTAINER_TOOLKIT_VERSION  = "1.20.0"
+        CONTAINER_TOOLKIT_PACKAGES = "libnvidia-container1=1.20.0 libnvidia-container-tools=1.20.0 nvidia-container-toolkit-base=1.20.0 nvidia-container-toolkit=1.20.0"
+        CONTAINER_TOOLKIT_REPO_URL = "https://nvidia.github.io/libnvidia-container/stable/deb"
+      }
+      downloads = {
+        CONTAINER_TOOLKIT_KEY = "https://nvidia.github.io/libnvidia-container/gpgkey"
+      }
+      keys = {
+        CONTAINER_TOOLKIT_KEY_FINGERPRINT = "nvidia-container-toolkit"
+      }
+    }
+    "aws-hw-monitor" = {}
+    "gpu-mig" = {
+      env = {
+        MIG_CONFIG = ""
+      }
+    }
+    "boost-clocks" = {}
+    "tuning"       = {}
+    "ssm-agent"    = {}
+    "cloudwatch-agent" = {
+      env = {
+        CLOUDWATCH_AGENT_VERSION = "1.300071.0"
+      }
+      downloads = {
+        CLOUDWATCH_AGENT           = "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb"
+        CLOUDWATCH_AGENT_SIGNATURE = "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb.sig"
+        CLOUDWATCH_AGENT_KEY       = "https://amazoncloudwatch-agent.s3.amazonaws.com/assets/amazon-cloudwatch-agent.gpg"
+      }
+      keys = {
+        CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
+      }
+    }
+    "version-info" = {}
+    "cleanup"      = {}
+    "hygiene"      = {}
+  }
+}

@@ -1,0 +1,1 @@
+../shared/variables.pkr.hcl

@@ -1,0 +1,1 @@
+../../shared/build.pkr.hcl
