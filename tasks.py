@@ -13,6 +13,7 @@ ns = Collection(
     packer.validate,
     packer.lock,
     build.build,
+    build.rebuild,
     build.verify,
     image.diff,
     image.sbom,

@@ -9,6 +9,11 @@ _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
+def pages(root: Path) -> list[Path]:
+    """The Markdown pages for people: those at the root, and docs/."""
+    return [*sorted(root.glob("*.md")), *sorted((root / "docs").glob("*.md"))]
+
+
 def broken(page: Path, root: Path) -> list[str]:
     """`file:line: link: problem` for each link to a file or heading that does not exist.
 

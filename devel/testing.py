@@ -202,8 +202,7 @@ def _generated() -> Finished:
 
 def _links() -> Finished:
     started = time.monotonic()
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    broken = [line for page in pages for line in links.broken(page, ROOT)]
+    broken = [line for page in links.pages(ROOT) for line in links.broken(page, ROOT)]
     return Finished("links", not broken, time.monotonic() - started, "\n".join(broken))
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from kiln import components
 from kiln.base import needs
+from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import DEFAULT_REGION, PackerInputs, ParentAmi
 from lab import bases, control, emulation, host, images, mirror
+from lab.packages import system
 from lab.settings import current
 
 _NEEDS_GIB = 4
@@ -88,6 +90,8 @@ class LabTarget:
 
         Making a root filesystem uses one core, so the vendors' files are made in parallel.
         """
+        for recipe in recipes:
+            _require_snapshot(recipe)
         needs.free_disk(current().root, _NEEDS_GIB)
         control.up()
         with ThreadPoolExecutor(1) as pool:
@@ -126,6 +130,21 @@ class LabTarget:
             "sha256": _hashes(recipe),
             "signing_keys": mirror.key_fingerprints(),
         }
+
+
+def _require_snapshot(recipe: Recipe) -> None:
+    """Refuse a row whose snapshot the lab has no recorded state of: another state in its place
+    would be a rehearsal of something else."""
+    snapshot = recipe.package_snapshot
+    known = system.releases(recipe.distro.id)
+    if snapshot is None or snapshot in known:
+        return
+    having = f"it has, of {recipe.distro.id}: {', '.join(known)}" if known else ""
+    raise KilnError(
+        f"{recipe.name}: the lab has no state {snapshot} of the packages of {recipe.distro.id}",
+        hint="; ".join(filter(None, [having, "docs/lab-stand-ins.md says what it stands in for"]))
+        + "; build the row in AWS, or without package_snapshot in the lab",
+    )
 
 
 def _make_vendor_files(recipes: Sequence[Recipe]) -> None:

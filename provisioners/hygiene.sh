@@ -86,6 +86,7 @@ check "GPU events" under /var/log -- -name 'gpuevent.log*' -size +0
 check "CloudWatch agent state" under /opt/aws/amazon-cloudwatch-agent/logs /opt/aws/amazon-cloudwatch-agent/var -- -type f
 check "SSM agent registration" under /var/lib/amazon/ssm -- -type f
 check "package caches" under /var/cache/apt/archives /var/cache/yum /var/cache/dnf -- -type f \( -name '*.deb' -o -name '*.rpm' \)
+check "package sources of a snapshot" under /etc/apt/sources.list.d -- -name kiln-package-snapshot.list
 check "build files" under /var/tmp/kiln -- -maxdepth 0
 check "temporary files" under /tmp /var/tmp -- -mindepth 1 -maxdepth 1 ! -name 'systemd-private-*' ! -name '.*-unix' ! -path "$0"
 check "passwords" passwords

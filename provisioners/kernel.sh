@@ -9,11 +9,7 @@ export KILN_COMPONENT=kernel
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-# cloud-init may still be writing package sources.
-if command -v cloud-init >/dev/null; then
-    timeout 300 cloud-init status --wait >/dev/null || kiln_say "cloud-init did not end well; going on"
-fi
-
+kiln_wait_for_cloud_init
 before=$(kiln_find_kernel) || exit 1
 kiln_refresh
 if [[ $KILN_FAMILY == debian ]]; then

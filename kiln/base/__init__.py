@@ -1,1 +1,1 @@
-"""What everything else rests on: errors, paths, progress, signals, findings, the Recipe."""
+"""The foundation: errors, paths, progress, signals, findings, the Recipe."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from kiln.base.findings import Finding
 
-BAD_INPUT = 2
+INVALID_INPUT = 2
 OPERATION_FAILED = 1
 
 
@@ -37,7 +37,7 @@ class KilnError(Exception):
         message: str,
         *,
         hint: str = "",
-        exit_code: int = BAD_INPUT,
+        exit_code: int = INVALID_INPUT,
         place: Place | None = None,
         findings: Iterable[Finding] = (),
     ) -> None:
@@ -66,11 +66,11 @@ class KilnError(Exception):
 
 
 def operation_failed(message: str, *, hint: str = "") -> KilnError:
-    """An operation that failed: a request to AWS, a download, a disk, a guest. Exit status 1."""
+    """The error of a failed operation: a request to AWS, a download, a guest. Exit status 1."""
     return KilnError(message, hint=hint, exit_code=OPERATION_FAILED)
 
 
-# Other tools' names for the same processors, which difflib cannot match: they share no letters.
+# Other tools' names of the same processors: difflib cannot match them, they share too few letters.
 _ALSO = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}
 
 
@@ -88,7 +88,7 @@ def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.5) -> str |
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """A hint: the nearest known value and the list of all; only the list when none is close."""
+    """A hint: the nearest known value, if one is close, and the list of all."""
     options = sorted({str(value) for value in known})
     best = nearest(wrong, options)
     if best:

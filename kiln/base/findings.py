@@ -1,4 +1,4 @@
-"""What a check says about the matrix or about rendered HCL: the seam between steps."""
+"""Findings: what `check`, `validate` and the policy report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Level = Literal["error", "warning"]
-# From harmless to grave: what stops a build is shown last, where a terminal's reader looks first.
+# Errors last: in a terminal the end of the output is read first.
 LEVELS: tuple[Level, ...] = ("warning", "error")
 
 _INDENT = 4
@@ -32,11 +32,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """One clash: which rule, what clashes, why that matters, and what to do.
+    """One problem: the rule, what is wrong, why it matters, and what to do.
 
-    `message` is short enough for the first line; `why` says more. `rows` names the AMIs it holds
-    for. `file`, `line`, `column` and `path` say where the wrong value stands; `also_at` the other
-    places with the same value.
+    `message` fits on the first line; `why` says more. `rows` names the affected AMIs. `file`,
+    `line`, `column` and `path` locate the wrong value, `also_at` lists other places that have it.
     """
 
     level: Level
@@ -54,7 +53,7 @@ class Finding:
 
     @property
     def place(self) -> Place | None:
-        """Where the wrong value stands, when that is known."""
+        """Where the wrong value stands, if known."""
         if self.file and self.line:
             return Place(self.file, self.line, self.column, self.path)
         return None
@@ -69,9 +68,9 @@ class Finding:
         return {**plain, "rows": list(self.rows), "also_at": list(plain["also_at"])}
 
     def text(self, width: int = _UNWRAPPED) -> str:
-        """For a person: place and message first, then why, what to do, source, rows and places.
+        """The finding for a person: place and message, then why, fix, source, rows and places.
 
-        `width` is the terminal's, in columns; without it no line is folded.
+        `width` is the terminal's width in columns; by default lines are not folded.
         """
         place = f"{self.place}: " if self.place else ""
         head = f"{place}{self.level}: {self.rule}: {self.message}"
@@ -107,27 +106,27 @@ class Finding:
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that must stop a build."""
+    """The findings that stop a build."""
     return [finding for finding in findings if finding.level == "error"]
 
 
 def gravest_last(findings: Iterable[Finding]) -> list[Finding]:
-    """In the same order, warnings before errors."""
+    """Warnings before errors, otherwise in the given order."""
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def by_cause(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings that say the same are one: at the first place, with all rows and places."""
+    """Merge findings that differ only in row and place: one per cause, with all rows and places."""
     causes: dict[Finding, list[Finding]] = {}
     for finding in findings:
-        said = replace(finding, rows=(), file=None, line=None, column=None, path="")
-        causes.setdefault(said, []).append(finding)
-    return [_together(same) for same in causes.values()]
+        cause = replace(finding, rows=(), file=None, line=None, column=None, path="")
+        causes.setdefault(cause, []).append(finding)
+    return [_merged(group) for group in causes.values()]
 
 
-def _together(same: list[Finding]) -> Finding:
-    first = same[0]
-    places = dict.fromkeys(finding.place for finding in same if finding.place)
-    rows = dict.fromkeys(row for finding in same for row in finding.rows)
+def _merged(findings: list[Finding]) -> Finding:
+    first = findings[0]
+    places = dict.fromkeys(finding.place for finding in findings if finding.place)
+    rows = dict.fromkeys(row for finding in findings for row in finding.rows)
     also = tuple(place for place in places if place != first.place)
     return replace(first, rows=tuple(rows), also_at=also)

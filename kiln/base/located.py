@@ -19,11 +19,11 @@ Mark = tuple[int, int]
 
 # Versions are text: YAML would read `cuda: 12.10` as the number 12.1 and `510e3` as 510000.
 _KEPT_AS_TEXT = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-# Our files nest six levels and hold a few thousand values. Each limit is far above that and far
-# below what exhausts Python's stack or the memory.
-_MOST_LEVELS = 100
-_MOST_VALUES = 100_000
-_TOO_DEEP = f"nested more than {_MOST_LEVELS} levels deep"
+# Our files nest six levels and hold a few thousand values. The limits are far above that, and far
+# below what exhausts Python's stack or memory.
+_MAX_LEVELS = 100
+_MAX_VALUES = 100_000
+_TOO_DEEP = f"nested more than {_MAX_LEVELS} levels deep"
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def load(path: Path, shown_as: str | None = None) -> Located:
 def parse(text: str, name: str) -> Located:
     """Like `load`, from text. `name` is how errors call the file.
 
-    Numbers with a dot and dates stay text, so that a version is what was written. Raises KilnError
-    (exit status 2) with `file:line:column` for what is not YAML, for a key that stands twice or is
-    not one word, for a merge key, and for a document that is nested or multiplied too much.
+    Dates and numbers with a dot stay text, so that a version is kept as written. Raises KilnError
+    (exit status 2) with `file:line:column` for invalid YAML, a duplicate key, a key that is not a
+    scalar, a merge key, and a document that exceeds the limits on nesting and size.
     """
     yaml = YAML(typ="safe", pure=True)
     # The version whose `yes` and `on` are booleans, as most editors and tools expect.
@@ -109,14 +109,14 @@ def parse(text: str, name: str) -> Located:
 
 
 class _ShallowComposer(Composer):
-    """Composes recursively, and refuses a document before that exhausts Python's stack."""
+    """Refuses a document that nests too deep before composing it exhausts Python's stack."""
 
     levels = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """See ruamel.yaml."""
         self.levels += 1
-        if self.levels > _MOST_LEVELS:
+        if self.levels > _MAX_LEVELS:
             mark = self.parser.peek_event().start_mark
             raise ComposerError(problem=_TOO_DEEP, problem_mark=mark)
         try:
@@ -135,19 +135,19 @@ class _Reading:
     keys: dict[Path_, Mark] = field(default_factory=dict)
 
     def plain(self, node: Node, path: Path_, mark: Mark | None = None) -> Any:
-        """The data of a node; an alias (`*name`) is followed each time it stands somewhere.
+        """The data of a node; an alias (`*name`) is expanded at each use.
 
-        `mark` is where the value stands, when that is not where the node begins.
+        `mark` is where the value stands, if that is not where the node begins.
         """
         mark = mark or _start(node)
         place = Place(self.name, *mark)
-        if len(path) > _MOST_LEVELS:
-            raise _refused(place, _TOO_DEEP, "does an alias (*name) stand inside what it names?")
-        if len(self.values) >= _MOST_VALUES:
+        if len(path) > _MAX_LEVELS:
+            raise _refused(place, _TOO_DEEP, "does an alias (*name) refer to its own parent?")
+        if len(self.values) >= _MAX_VALUES:
             raise _refused(
                 place,
-                f"more than {_MOST_VALUES} values",
-                "aliases (*name) multiply what they name: write the values out",
+                f"more than {_MAX_VALUES} values",
+                "aliases (*name) multiply values: write the values out",
             )
         self.values[path] = mark
         if isinstance(node, MappingNode):
@@ -174,7 +174,7 @@ class _Reading:
                 line, column = self.keys[here]
                 raise _refused(
                     place,
-                    f"{key!r} stands twice (first at line {line}, column {column})",
+                    f"{key!r} is a duplicate key (first at line {line}, column {column})",
                     "keep one of them",
                 )
             self.keys[here] = _start(key_node)
@@ -195,7 +195,7 @@ def _start(node: Node) -> Mark:
 
 
 def _if_empty(value: Node, key: Node) -> Mark | None:
-    """Where a value is missing: behind its key's colon. ruamel.yaml names the token after it."""
+    """Where a missing value belongs: behind its key's colon. ruamel.yaml marks the next token."""
     if value.start_mark.index != value.end_mark.index:
         return None
     return (key.end_mark.line + 1, key.end_mark.column + 2)

@@ -1,4 +1,4 @@
-"""The programs that a task needs on this machine: checked, installed if missing, or refused."""
+"""The programs that a task needs on this machine: checked, and installed if missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 
-# Folders of system tools that a user's PATH may leave out.
+# Folders of system tools that a user's PATH may lack.
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
@@ -28,17 +28,17 @@ class Need:
 
 
 def missing(*groups: str) -> list[Need]:
-    """The commands in these groups of `knowledge/host-packages.yaml` that this machine lacks."""
+    """The commands of these groups in `knowledge/host-packages.yaml` that this machine lacks."""
     data = yaml.safe_load((KNOWLEDGE / "host-packages.yaml").read_text())
     needs = [Need(**entry) for group in groups for entry in data[group]]
     return [need for need in needs if not shutil.which(need.command)]
 
 
 def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
-    """Install what is missing with apt-get, after `say` was called with what and why.
+    """Install missing packages with apt-get, after telling `say` which and why.
 
-    Raises KilnError (exit status 1) with the line to run when `install` is false, when there is
-    no apt-get or no root, and when apt-get fails.
+    Raises KilnError (exit status 1) with the command to run if `install` is false, if apt-get or
+    root rights are missing, or if apt-get fails.
     """
     _with_sbin()
     wanted = missing(*groups)
@@ -48,9 +48,10 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     reasons = "\n".join(f"  {need.package}: {need.why}" for need in wanted)
     line = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"
     if not install or not shutil.which("apt-get"):
-        refused = "--no-install was given" if not install else "there is no apt-get here to use"
+        obstacle = "--no-install was given" if not install else "apt-get is not available"
         raise operation_failed(
-            f"missing on this machine, and {refused}:\n{reasons}", hint=f"run: sudo sh -c '{line}'"
+            f"missing on this machine, and {obstacle}:\n{reasons}",
+            hint=f"run: sudo sh -c '{line}'",
         )
     sudo = [] if os.geteuid() == 0 else ["sudo"]
     if sudo and not shutil.which("sudo"):
@@ -78,14 +79,14 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
 
 
 def free_disk(folder: Path, gib: float) -> None:
-    """Raises KilnError (exit status 1) when less than `gib` GiB are free where `folder` is."""
+    """Raises KilnError (exit status 1) if less than `gib` GiB are free on the disk of `folder`."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30
     if free < gib:
         raise operation_failed(
             f"the disk is full: {free:.1f} GiB are free at {folder}, a lab build needs {gib:g}",
-            hint="make room, `./invoke lab.clean` deletes the lab's AMIs, or point "
+            hint="free some space (`./invoke lab.clean` deletes the lab's AMIs), or point "
             "KILN_LAB_STATE at another disk",
         )
 

@@ -1,4 +1,4 @@
-"""Where things are in a checkout."""
+"""The folders and files of a checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AMI_TESTS = ROOT / "tests" / "ami"
 
 
 def matrix_file() -> Path:
-    """`amis.yaml`, or the file `KILN_MATRIX` names (how tests and forks use another one)."""
+    """`amis.yaml`, or the file that `KILN_MATRIX` names (tests and forks use another one)."""
     return Path(os.environ.get("KILN_MATRIX", ROOT / "amis.yaml")).absolute()
 
 

@@ -1,4 +1,4 @@
-"""Telling a person what happens: live on a terminal, one line per stage on a pipe."""
+"""Progress for a person: live on a terminal, one line per stage on a pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INDENT = "      "
 
 
 class Progress:
-    """Stages with their times. On a terminal the running stage is shown live (Rich)."""
+    """Stages and their durations. A terminal shows the running stage live (Rich)."""
 
     def __init__(self, out: TextIO | None = None, label: str = "") -> None:
         self._out = out or sys.stderr
@@ -21,12 +21,12 @@ class Progress:
         self.seconds: dict[str, float] = {}
 
     def say(self, text: str) -> None:
-        """A line that stands by itself."""
+        """Print a line that belongs to no stage."""
         self._print(f"{self._label}{text}")
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
-        """A stage; its time is kept in `seconds`, also when it fails."""
+        """A stage; its duration goes into `seconds` even if it fails."""
         stage = Stage(self, name, self._live)
         started = time.monotonic()
         failed = True
@@ -53,13 +53,13 @@ class Progress:
             yield
 
     def _print(self, text: str) -> None:
-        # One write: print's second, for the newline, comes after another row's line now and then.
+        # A single write: print writes the newline separately, and rows built in parallel would mix.
         self._out.write(f"{text}\n")
         self._out.flush()
 
 
 class Stage:
-    """A running stage: lines that belong to it, and a note for its end."""
+    """A running stage: its lines, and a note that is printed at its end."""
 
     def __init__(self, progress: Progress, name: str, live: bool) -> None:
         self._progress = progress
@@ -68,7 +68,7 @@ class Stage:
         self.note = ""
 
     def line(self, text: str) -> None:
-        """Something a tool says; shown indented on a terminal, left to the log on a pipe."""
+        """Show a tool's output, indented; on a pipe only the log has it."""
         if self._live:
             for part in text.splitlines():
                 self._progress._print(f"{_INDENT}{part}")

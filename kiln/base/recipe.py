@@ -1,4 +1,4 @@
-"""A recipe: everything that decides the bytes of one AMI."""
+"""A recipe: everything that decides what is on one AMI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kiln.base.findings import Place
 
 @dataclass(frozen=True)
 class SourceAmi:
-    """How the parent image is found: a public SSM parameter, or an owner and a name filter."""
+    """How the parent AMI is found: a public SSM parameter, or an owner and a name filter."""
 
     ssm_parameter: str | None = None
     owner: str | None = None
@@ -27,7 +27,7 @@ class SourceAmi:
 
 @dataclass(frozen=True)
 class Distro:
-    """A Linux distribution as EC2 offers it. `family` chooses the package tool: al or debian."""
+    """A Linux distribution as EC2 offers it. `family` is al or debian."""
 
     id: str
     name: str
@@ -52,8 +52,8 @@ class Volume:
 class Row:
     """Where in the matrix a recipe comes from, for messages.
 
-    `origins` maps a field of the recipe to the place of its value: in the row, in its stack, in
-    `defaults`, or in `distros`. A field that stands nowhere is not in it.
+    `origins` maps a field of the recipe to the place of its value: in the row, its stack,
+    `defaults` or `distros`. It lacks fields that the matrix does not set.
     """
 
     file: str
@@ -64,21 +64,24 @@ class Row:
 
     @property
     def place(self) -> Place:
-        """The row itself."""
+        """The row's own place."""
         return Place(self.file, self.line, self.column, f"amis.{self.index}")
 
     def without(self, *names: str) -> Row:
-        """The same row when these fields are said elsewhere, such as on the command line."""
+        """The row without the origins of fields that are set elsewhere (the command line)."""
         origins = {name: place for name, place in self.origins.items() if name not in names}
         return replace(self, origins=origins)
 
     def has(self, name: str) -> bool:
-        """Does the row itself, and no stack or default, say this field?"""
+        """Does the row itself, rather than its stack or a default, set this field?"""
         return name in self.origins and self.origins[name].path.startswith(f"amis.{self.index}.")
 
     def place_of(self, *names: str) -> Place:
-        """Where a finding on these fields belongs: at what the row itself says, since stack and
-        defaults serve other rows too; else at the first that stands anywhere; else at the row."""
+        """Where to report a finding about these fields.
+
+        That is the first field which the row itself sets, since stack and defaults serve other
+        rows too; otherwise the first that is set anywhere; otherwise the row.
+        """
         known = [name for name in names if name in self.origins]
         own = [name for name in known if self.has(name)]
         return self.origins[(own or known)[0]] if known else self.place
@@ -90,6 +93,7 @@ class Recipe:
 
     `name` is the AMI's, with its versions; `line` names its folder and stays when they change.
     A GPU stack field that is None means that the component is not on the image.
+    `package_snapshot` None means the distribution's archive as it is on the day of the bake.
     """
 
     name: str
@@ -126,11 +130,12 @@ class Recipe:
     telemetry: dict[str, Any]
     mig_config: str | None
     extended_support: bool
+    package_snapshot: str | None
     row: Row = field(compare=False)
 
     @property
     def cuda_series(self) -> str | None:
-        """CUDA's major.minor, which names its packages and its folder: 11.6.2 → 11.6."""
+        """CUDA's major.minor, as in the names of its packages and folder: 11.6.2 → 11.6."""
         return ".".join(self.cuda.split(".")[:2]) if self.cuda else None
 
     @property
@@ -139,15 +144,15 @@ class Recipe:
         return self.driver.split(".", 1)[0]
 
     def as_json(self) -> dict[str, Any]:
-        """The recipe as plain data; of its row only where that stands."""
+        """The recipe as plain data; its row only as file, line and index."""
         row = {"file": self.row.file, "line": self.row.line, "index": self.row.index}
         return {**asdict(replace(self, row=Row("", 0, 0))), "row": row}
 
     def digest(self, files: dict[str, bytes] | None = None) -> str:
         """SHA-256 over the recipe and the files it bakes in, as hex.
 
-        `files` maps a path in the checkout to its content. Where the row stands in the matrix
-        does not count: moving a line does not make another AMI.
+        `files` maps a path in the checkout to its content. The row's place in the matrix does not
+        count: moving a line does not make another AMI.
         """
         data = self.as_json()
         del data["row"]

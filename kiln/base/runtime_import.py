@@ -1,4 +1,4 @@
-"""Imports a package that ships on the AMI, so that image and pipeline answer with the same code."""
+"""Imports packages that ship on the AMI, so that image and pipeline run the same code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARY = RUNTIME / "opt" / "kiln" / "lib"
 def load(name: str) -> ModuleType:
     """A package or module of `runtime/opt/kiln/lib`, such as `gpu_mig.placement`.
 
-    Nothing is added to sys.path. Raises ImportError when there is none of that name.
+    sys.path does not change. Raises ImportError if there is no package of that name.
     """
     package = name.split(".", maxsplit=1)[0]
     if package not in sys.modules:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a flag that a run looks at: no exception cuts its clean-up short."""
+"""SIGINT and SIGTERM as a flag that a run polls, so that no exception cuts its clean-up short."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import threading
 import time
 from collections.abc import Iterator
 
-# In the environment of every process that a run starts: how a later run finds those of a dead one.
+# Marks the environment of every process that a run starts: a later run finds leftovers by it.
 MARK = "KILN_RUN_ID"
 _STEP = 0.1
 
 
 class StoppedError(Exception):
-    """The run was asked to stop. Its arguments say what has been removed already."""
+    """The run was asked to stop. The arguments say what has been removed already."""
 
 
 class Stop:
-    """Whether somebody asked for the end. A plain flag, which a signal handler may set any time.
+    """Whether the run was asked to stop: a plain flag, which a signal handler can set at any time.
 
-    (threading.Event takes a lock for that, which the interrupted code may be holding.)
+    (threading.Event takes a lock, which the interrupted code may hold.)
     """
 
     def __init__(self) -> None:
@@ -35,35 +35,35 @@ class Stop:
         return self._asked
 
     def check(self) -> None:
-        """Raise StoppedError when the end was asked for."""
+        """Raise StoppedError if the run was asked to stop."""
         if self._asked:
             raise StoppedError
 
     def sleep(self, seconds: float) -> None:
-        """Sleep. Raises StoppedError as soon as the end is asked for."""
+        """Sleep. Raises StoppedError as soon as the run is asked to stop."""
         end = time.monotonic() + seconds
         self.check()
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, _STEP))
+        while (remaining := end - time.monotonic()) > 0:
+            time.sleep(min(remaining, _STEP))
             self.check()
 
 
 @contextlib.contextmanager
 def on_signals(stop: Stop) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM set `stop` instead of raising, and say what that means.
+    """While inside, SIGINT and SIGTERM set `stop` instead of raising, and print what happens next.
 
-    In a thread other than the main one nothing changes: Python gives signals to the main one.
+    Does nothing outside the main thread, which alone receives signals in Python.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: object) -> None:
-        said = "still stopping" if stop.is_set() else "stopping"
+        state = "still stopping" if stop.is_set() else "stopping"
         stop.set()
-        # Not print: the signal may have come in the middle of one.
+        # Not print: the signal may have interrupted a print.
         with contextlib.suppress(OSError):
-            os.write(2, f"{said}: what was made is being removed, please wait\n".encode())
+            os.write(2, f"{state}: removing what the run created, please wait\n".encode())
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -75,7 +75,7 @@ def on_signals(stop: Stop) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending(process: subprocess.Popen[str], stop: Stop) -> Iterator[None]:
-    """While inside, end a process (the leader of its session) as soon as `stop` is set."""
+    """While inside, kill a process (a session leader) and its group as soon as `stop` is set."""
 
     def watch() -> None:
         while process.poll() is None and not over.is_set():
@@ -93,12 +93,12 @@ def ending(process: subprocess.Popen[str], stop: Stop) -> Iterator[None]:
 
 
 def environment(run_id: str) -> dict[str, str]:
-    """What marks a process as one of a run."""
+    """The environment variable that marks a process as part of a run."""
     return {MARK: run_id}
 
 
 def end_processes(run_id: str) -> None:
-    """End what a crashed run left running: Packer and its plugins, the checks, their SSH."""
+    """Kill the processes that a crashed run left: Packer and its plugins, the checks, their SSH."""
     import psutil
 
     for process in psutil.process_iter():

@@ -1,7 +1,7 @@
-"""The names of the tags that AMI Kiln writes on AWS resources and reads from them.
+"""The tags that AMI Kiln writes on AWS resources and reads from them.
 
-Templates get them rendered, the IAM policy is generated with them; what ships on the image
-(`gpu_mig/imds.py`) and docs/records.md are compared with them by tests/unit/test_tags.py.
+Templates and the IAM policy are rendered with them; tests/unit/test_tags.py compares
+`gpu_mig/imds.py`, which ships on the image, and docs/records.md with them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ def tag(name: str) -> str:
     return PREFIX + name
 
 
-# Which run made it. Clean-up removes only what carries this tag.
+# The run that made the resource. Clean-up removes only resources with this tag.
 RUN_ID = tag("run-id")
-# The recipe's name in the matrix, and the digest of what it asks for.
+# The recipe's name in the matrix, and its recipe digest.
 RECIPE = tag("recipe")
 RECIPE_DIGEST = tag("recipe-digest")
+# The recipe's digest with the parent AMI and the package snapshot: what went in.
+INPUT_DIGEST = tag("input-digest")
 GIT_COMMIT = tag("git-commit")
 SOURCE_AMI = tag("source-ami")
 TARGET = tag("target")
@@ -31,10 +33,11 @@ CUDA = tag("cuda")
 NCCL = tag("nccl")
 EFA = tag("efa")
 
-# What every resource of a bake carries, in the order of docs/records.md.
+# The tags of every resource of a bake, in the order of docs/records.md.
 OF_A_BAKE = (
     RECIPE,
     RECIPE_DIGEST,
+    INPUT_DIGEST,
     RUN_ID,
     GIT_COMMIT,
     SOURCE_AMI,
@@ -48,7 +51,7 @@ OF_A_BAKE = (
     NCCL,
     EFA,
 )
-# The verdict of the checks: `pass` or `fail`, when, by which commit.
+# The verdict of the AMI checks: `pass` or `fail`, when, by which commit.
 VERIFIED = tag("verified")
-# Read by gpu-mig on an instance: the MIG layout to apply at boot.
+# The MIG layout to apply at boot; gpu-mig reads it on the instance.
 MIG_CONFIG = tag("mig-config")

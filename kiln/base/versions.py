@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 
-# One check compares the same few hundred versions a hundred thousand times.
+# A check of the matrix compares a few hundred versions about a hundred thousand times.
 @lru_cache(maxsize=8192)
 def key(version: str) -> tuple[int, ...]:
-    """The numbers in a version, to compare by; zeros at the end do not count: 12.2.0 is 12.2."""
+    """The numbers in a version, for comparison; trailing zeros do not count: 12.2.0 is 12.2."""
     numbers = [int(number) for number in re.findall(r"\d+", version)]
     while numbers and numbers[-1] == 0:
         numbers.pop()
@@ -18,7 +18,7 @@ def key(version: str) -> tuple[int, ...]:
 
 
 def at_least(version: str, floor: str) -> bool:
-    """Is `version` the same as `floor` or newer?"""
+    """Is `version` equal to `floor` or newer?"""
     return key(version) >= key(floor)
 
 
@@ -27,13 +27,13 @@ def below(version: str, limit: str) -> bool:
     return key(version) < key(limit)
 
 
-def same(one: str, other: str) -> bool:
-    """Are they the same number, however written: 510.47.3 and 510.47.03?"""
-    return key(one) == key(other)
+def same(version: str, other: str) -> bool:
+    """Are they the same version, however written: 510.47.3 and 510.47.03?"""
+    return key(version) == key(other)
 
 
 def newest(versions: Iterable[str]) -> str | None:
-    """The newest of them, or None when there is none."""
+    """The newest version, or None if there are none."""
     return max(versions, key=key, default=None)
 
 

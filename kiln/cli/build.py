@@ -1,11 +1,17 @@
-"""Tasks that start instances: build, verify."""
+"""Tasks that start instances: build, rebuild, verify."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from invoke import Context
 
 from kiln.cli.flags import JSON, ROWS, TARGET
 from kiln.cli.front import report, show, task
+
+if TYPE_CHECKING:
+    from kiln.pipeline.build import Outcome
+    from kiln.pipeline.plan import Plan
 
 
 @task(
@@ -47,7 +53,6 @@ def build(
     """Build an AMI, boot it, check it, record it: --distro al2 --driver 510.47.03"""
     from kiln.base.progress import Progress
     from kiln.cli import targets
-    from kiln.cli.summary import summary
     from kiln.matrix import load, select
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
@@ -74,22 +79,77 @@ def build(
     progress = Progress()
     place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
     if dry_run:
-        planned = builds.plans(recipes, options, place)
-        show(
-            [plan.as_json() for plan in planned],
-            as_json=json,
-            text=lambda data: "\n\n".join(plan.as_text() for plan in planned),
-        )
-        return 0
+        return _show_plans(builds.plans(recipes, options, place), as_json=json)
     outcome = builds.build(
         recipes, options, place, progress, install=not no_install, on_failure=report
     )
-    show(
-        [build.record.as_json() for build in outcome.built],
-        as_json=json,
-        text=lambda data: "\n".join(summary(build.record) for build in outcome.built),
+    return _show_outcome(outcome, as_json=json)
+
+
+@task(
+    positional=["record"],
+    help={
+        "record": "a build: its record.json, run id, AMI id, or AMI name (its newest build)",
+        **TARGET,
+        "region": "AWS region (default: the record's; a parent AMI is in one region only)",
+        "instance-type": "bake on another type than the record's: --instance-type g5.xlarge",
+        "verify-instance-type": "check on another type: --verify-instance-type p4d.24xlarge",
+        "subnet-id": "subnet of the instances: --subnet-id subnet-0123 (default: default VPC)",
+        "kms-key-id": "KMS key that encrypts the AMI: --kms-key-id alias/ami",
+        "iam-instance-profile": "profile of the instances: --iam-instance-profile kiln-builder",
+        "dry-run": "show the plan and start nothing",
+        "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
+        **JSON,
+    },
+)
+def rebuild(
+    c: Context,
+    record: str,
+    target: str = "auto",
+    region: str | None = None,
+    no_install: bool = False,
+    instance_type: str | None = None,
+    verify_instance_type: str | None = None,
+    subnet_id: str | None = None,
+    kms_key_id: str | None = None,
+    iam_instance_profile: str | None = None,
+    dry_run: bool = False,
+    keep: bool = False,
+    json: bool = False,
+) -> int:
+    """Bake again from a record: its recipe, its parent AMI, its package snapshot."""
+    from kiln.base.progress import Progress
+    from kiln.cli import targets
+    from kiln.pipeline import build as builds
+    from kiln.pipeline import rebuild as rebuilding
+    from kiln.pipeline import record as records
+    from kiln.pipeline.plan import Options
+
+    built = records.find(record)
+    recipe, rebuilt = rebuilding.inputs(built)
+    options = Options(
+        instance_type=instance_type or built.instance_type,
+        verify_instance_type=verify_instance_type or built.verify_instance_type,
+        subnet_id=subnet_id,
+        kms_key_id=kms_key_id,
+        iam_instance_profile=iam_instance_profile,
+        keep=keep,
     )
-    return 0 if outcome.good else 1
+    chosen = targets.choose(built.target if target == "auto" else target, region or built.region)
+    progress = Progress()
+    place = builds.announce([recipe], options, chosen, progress.say, rebuilt)
+    if dry_run:
+        return _show_plans(builds.plans([recipe], options, place, rebuilt), as_json=json)
+    outcome = builds.build(
+        [recipe],
+        options,
+        place,
+        progress,
+        install=not no_install,
+        on_failure=report,
+        rebuilt=rebuilt,
+    )
+    return _show_outcome(outcome, as_json=json)
 
 
 @task(
@@ -124,3 +184,23 @@ def verify(
     )
     show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))
     return 0 if judged.good else 1
+
+
+def _show_plans(planned: list[Plan], *, as_json: bool) -> int:
+    show(
+        [plan.as_json() for plan in planned],
+        as_json=as_json,
+        text=lambda data: "\n\n".join(plan.as_text() for plan in planned),
+    )
+    return 0
+
+
+def _show_outcome(outcome: Outcome, *, as_json: bool) -> int:
+    from kiln.cli.summary import summary
+
+    show(
+        [build.record.as_json() for build in outcome.built],
+        as_json=as_json,
+        text=lambda data: "\n".join(summary(build.record) for build in outcome.built),
+    )
+    return 0 if outcome.good else 1

@@ -1,4 +1,4 @@
-"""What `./invoke check` answers: findings for the matrix or for one combination."""
+"""The answer of `./invoke check`: findings for the matrix or for one combination."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import sys
 from typing import Any
 
 from kiln.base import vocabulary
-from kiln.base.errors import BAD_INPUT, KilnError
+from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.base.findings import Finding, Place, errors, gravest_last
 from kiln.compat import engine
 from kiln.matrix import load
 
 
 def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
-    """Findings for a combination, or for the whole matrix when nothing is given.
+    """Findings for a combination, or for the whole matrix if nothing is given.
 
-    {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis": count.
+    Returns {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis",
+    their number.
     """
     asked = {name: value for name, value in given.items() if value is not None}
     if asked:
@@ -24,7 +25,7 @@ def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
             if name not in asked:
                 raise KilnError(
                     f"a combination needs --{name}",
-                    hint="./invoke check --distro al2 --driver 510.47.03, or no flag at all for "
+                    hint="./invoke check --distro al2 --driver 510.47.03, or no flags to check "
                     "the matrix",
                 )
         _versions(asked)
@@ -35,7 +36,7 @@ def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
     return {"amis": len(recipes), "findings": findings, "instance_types": types}
 
 
-# What the versions on the command line look like, with an example.
+# The formats of versions on the command line, with an example.
 _VERSIONS = {
     "driver": (vocabulary.DRIVER, "580.178.04"),
     "cuda": (vocabulary.SERIES_OR_RELEASE, "13.0.2"),
@@ -48,7 +49,7 @@ _OF_FLAVOR = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
 
 
 def _versions(asked: dict[str, str]) -> None:
-    """Raises KilnError for what is no whole version, and for that of a flavour not asked for."""
+    """Raises KilnError for an incomplete version, and for the version of another flavour."""
     for name, (form, example) in _VERSIONS.items():
         value = asked.get(name)
         flavor = _OF_FLAVOR.get(name)
@@ -56,7 +57,7 @@ def _versions(asked: dict[str, str]) -> None:
             continue
         if flavor and asked.get("flavor") != flavor:
             raise KilnError(
-                f"--{name} says something about flavour {flavor} only",
+                f"--{name} is valid only for flavour {flavor}",
                 hint=f"add --flavor {flavor}, or leave --{name} out",
             )
         if form.fits(value) or (value == engine.LATEST and not flavor):
@@ -71,7 +72,7 @@ def _versions(asked: dict[str, str]) -> None:
 def as_text(answer: dict[str, Any], width: int | None = None) -> str:
     """The findings for a person, one paragraph each, errors last.
 
-    `width` is the terminal's, in columns; a pipe gets lines that are not folded.
+    `width` is the terminal's width in columns; a pipe gets unfolded lines.
     """
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -96,6 +97,6 @@ def _places(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "rows": tuple(entry["rows"]), "also_at": also_at}
 
 
-def exit_code(answer: dict[str, Any]) -> int:
-    """2 when anything is an error: the matrix, or the combination, is invalid input."""
-    return BAD_INPUT if any(entry["level"] == "error" for entry in answer["findings"]) else 0
+def exit_status(answer: dict[str, Any]) -> int:
+    """2 if any finding is an error, since the matrix or combination is invalid input; else 0."""
+    return INVALID_INPUT if any(entry["level"] == "error" for entry in answer["findings"]) else 0

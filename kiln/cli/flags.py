@@ -10,13 +10,13 @@ TARGET = {
     **NO_INSTALL,
 }
 
-# Which rows of the matrix are meant.
+# Flags that select rows of the matrix.
 ROWS = {
     "distro": "distribution in the matrix: --distro al2",
-    "driver": "NVIDIA driver version, or how it begins: --driver 510.47.03, --driver 580",
+    "driver": "NVIDIA driver version, or its beginning: --driver 510.47.03, --driver 580",
     "flavor": "base (default if several rows match), eks, ecs or parallelcluster: --flavor eks",
     "arch": "x86_64 (default if several rows match) or arm64: --arch arm64",
-    "cuda": "CUDA version, or how it begins: --cuda 11.6",
+    "cuda": "CUDA version, or its beginning: --cuda 11.6",
     "kernel-module": "open, proprietary or both: --kernel-module both",
     "name": "the AMI's name in the matrix, as ./invoke list shows it",
     "all": "every row that matches the other flags",

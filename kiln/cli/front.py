@@ -28,7 +28,7 @@ from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 def main() -> None:
     """Run the task that the command line names, in the caller's folder."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a letter must not end the task that prints it.
+        # A character that the terminal cannot encode must not end the task.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
     program.create_config()
     with _refused_by_invoke():
         program.parse_core(list(argv))
-    # parse_core keeps Python from storing what it compiles, which costs each start half a second.
+    # parse_core turns Python's bytecode cache off, which would cost each start half a second.
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
     program.parse_collection()
     with _refused_by_invoke():
@@ -137,21 +137,21 @@ def guarded(body: Callable[[], int | None], *, as_json: bool = False) -> int:
     """
     try:
         status = body() or 0
-        # What is still buffered may not fit either: find out here, not when Python exits.
+        # Flushing the buffer may fail too: find out here, not when Python exits.
         sys.stdout.flush()
     except KilnError as error:
         return _refuse(error, as_json=as_json)
     except KeyboardInterrupt:
         return _refuse(operation_failed("interrupted"), as_json=as_json)
     except BrokenPipeError:
-        # `| head` has read enough.
+        # The reader, such as `| head`, has closed the pipe.
         _discard_output()
         return OPERATION_FAILED
     except OSError as error:
         if error.errno == errno.ENOSPC:
             refused = operation_failed(
                 f"the disk is full: {error.filename or 'while writing'}",
-                hint="make room and try again",
+                hint="free some space and try again",
             )
         elif error.filename is not None:
             refused = operation_failed(f"{error.filename}: {error.strerror}")
@@ -195,7 +195,7 @@ def _refuse(error: KilnError, *, as_json: bool) -> int:
 
 
 def _end_on_sigterm() -> None:
-    """SIGTERM ends a task as Ctrl-C does, so that clean-up runs."""
+    """Make SIGTERM end a task as Ctrl-C does, so that clean-up runs."""
 
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -204,7 +204,7 @@ def _end_on_sigterm() -> None:
 
 
 def version() -> str:
-    """AMI Kiln's version: `[project] version` of pyproject.toml, where it stands once."""
+    """AMI Kiln's version: `[project] version` of pyproject.toml."""
     from kiln.base.paths import ROOT
 
     if sys.version_info >= (3, 11):

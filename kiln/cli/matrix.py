@@ -33,7 +33,7 @@ def list_(c: Context, json: bool = False) -> None:
         "nccl": "--nccl 2.12.7",
         "efa": "EFA installer: --efa 1.34.0",
         "kernel-module": "open, proprietary or both: --kernel-module open",
-        "instance-type": "must it run on this type? --instance-type p5.48xlarge",
+        "instance-type": "instance type that it must run on: --instance-type p5.48xlarge",
         "arch": "x86_64 or arm64: --arch arm64",
         "flavor": "base, eks, ecs or parallelcluster: --flavor eks",
         "kubernetes": "with flavour eks: --flavor eks --kubernetes 1.35",
@@ -76,7 +76,7 @@ def check(
     }
     answer = checks.check(combination, strict=strict)
     show(answer, as_json=json, text=checks.as_text)
-    return checks.exit_code(answer)
+    return checks.exit_status(answer)
 
 
 @task(help={"instance-type": "an EC2 GPU instance type: --instance-type p5.48xlarge", **JSON})

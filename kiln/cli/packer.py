@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.base.errors import BAD_INPUT, KilnError, operation_failed
+from kiln.base.errors import INVALID_INPUT, KilnError, operation_failed
 from kiln.cli.flags import JSON, NO_INSTALL
 from kiln.cli.front import note, show, task
 
@@ -47,7 +47,7 @@ def validate(c: Context, no_install: bool = False, json: bool = False) -> int:
     needs.ensure("packer", install=not no_install, say=note)
     results = validation.validate(recipes, program.find())
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
-    return 0 if all(result.valid for result in results) else BAD_INPUT
+    return 0 if all(result.valid for result in results) else INVALID_INPUT
 
 
 def _lines(results: list[Validation]) -> str:
@@ -101,6 +101,6 @@ def _locked_from(name: str) -> LockDiff:
     if not build.versions:
         raise KilnError(
             f"{run} has no versions: it ended before its AMI was checked",
-            hint="take a run whose status is verified",
+            hint="choose a run whose status is verified",
         )
     return locking.record(build.versions["downloads"], target=build.target, when=run)

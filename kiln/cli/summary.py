@@ -1,4 +1,4 @@
-"""The end of a run for a person."""
+"""The summary of a run for a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kiln.pipeline.record import Checks, Record
 
 
 def summary(record: Record) -> str:
-    """The end of a run for a person: the AMI, what is on it, its checks, where to read more."""
+    """The summary: the AMI, what is on it, its checks, where to read more."""
     recipe = record.recipe
     checks = record.checks or Checks(0, 0, 0, ())
     emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""
@@ -49,6 +49,6 @@ def _first_line(text: str) -> str:
 
 
 def _near(folder: str) -> str:
-    """A path as it reads best from here."""
+    """The path relative to the current folder, if it is inside."""
     path = Path(folder)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -24,7 +24,7 @@ def rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> lis
 
 
 def table(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> Table:
-    """The same for a terminal, as wide as its longest row: print it with `soft_wrap=True`."""
+    """The table for a terminal, as wide as its longest row: print it with `soft_wrap=True`."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -58,7 +58,7 @@ def print_events(file: str, *, as_json: bool) -> None:
 
 
 def _read(events: Iterator[dict[str, Any]], file: str) -> Iterator[dict[str, Any]]:
-    """The events; an OSError in here comes from reading, not from printing."""
+    """The events; turns an OSError while reading (rather than printing) into KilnError."""
     try:
         yield from events
     except OSError as error:

@@ -1,1 +1,1 @@
-"""EC2 as a build meets it: session, parents, resources, machines, permissions."""
+"""EC2: the target's protocol, clients, parent AMIs, a run's resources, instances, permissions."""

@@ -1,4 +1,4 @@
-"""boto3 clients, and AWS's failures as one clear message."""
+"""boto3 clients, and AWS's errors as KilnError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ssm import SSMClient
 
-# What a person can do about the errors AWS answers with most.
+# What a person can do about AWS's most frequent errors.
 _HINTS = {
     "ExpiredToken": "your AWS credentials have expired: log in again (aws sso login)",
     "ExpiredTokenException": "your AWS credentials have expired: log in again",
@@ -36,7 +36,7 @@ _HINTS = {
 
 
 def hint_in(text: str) -> str:
-    """What a person can do about the error that a text names, such as Packer's; empty: nothing."""
+    """What to do about the AWS error code in a text, such as Packer's output; "" without one."""
     return next((hint for code, hint in _HINTS.items() if re.search(rf"\b{code}\b", text)), "")
 
 
@@ -55,7 +55,7 @@ def ssm(target: Target) -> SSMClient:
 def account(target: Target) -> str:
     """The account id that the credentials belong to.
 
-    Raises KilnError (exit code 1) when AWS does not accept them.
+    Raises KilnError (exit status 1) if AWS does not accept them.
     """
     with explained("the credentials could not be checked"):
         answer = _client("sts", target).get_caller_identity()
@@ -64,7 +64,7 @@ def account(target: Target) -> str:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn an AWS failure inside into a KilnError (exit code 1) that begins with `what`."""
+    """Turn an AWS error inside into a KilnError (exit status 1); its message begins with `what`."""
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.parsers import ResponseParserError
 
@@ -81,22 +81,22 @@ def explained(what: str) -> Iterator[None]:
 
 
 def find_credentials() -> str | None:
-    """How boto3 would sign (env, shared-credentials-file, sso, iam-role, …); None if it cannot."""
+    """Where boto3 finds credentials (env, shared-credentials-file, sso, iam-role, …), or None."""
     import boto3
     from botocore.exceptions import BotoCoreError
 
     if not _on_ec2():
-        # Nobody answers at 169.254.169.254 elsewhere, and the question takes seconds to fail.
+        # Elsewhere nothing answers at 169.254.169.254, and boto3 waits seconds for the timeout.
         os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
     try:
-        found = boto3.Session().get_credentials()
+        credentials = boto3.Session().get_credentials()
     except BotoCoreError as error:
         raise _bad_configuration(error) from None
-    return found.method if found else None
+    return credentials.method if credentials else None
 
 
 def profile_region() -> str | None:
-    """The region of the user's profile; None if it has none.
+    """The region in the user's profile, or None.
 
     Raises KilnError (exit status 2) for a configuration that botocore does not accept.
     """
@@ -120,7 +120,7 @@ def _bad_configuration(error: Exception) -> KilnError:
 
 @cache
 def _client(service: str, target: Target) -> Any:
-    """One client per service and target: making one costs more than most calls."""
+    """One client per service and target: creating a client costs more than most calls."""
     import boto3
     from botocore.config import Config
 
@@ -132,7 +132,7 @@ def _client(service: str, target: Target) -> Any:
 
 
 def _on_ec2() -> bool:
-    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html"""
+    """Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html"""
     marks = [Path("/sys/hypervisor/uuid"), Path("/sys/class/dmi/id/sys_vendor")]
     return any(
         mark.exists() and mark.read_text().lower().startswith(("ec2", "amazon ec2"))

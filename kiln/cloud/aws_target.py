@@ -59,18 +59,18 @@ class AwsTarget:
         return replace(self, account=aws.account(self))
 
     def emulates(self, arch: str) -> str | None:
-        """See `Target`: AWS has machines of each processor."""
+        """See `Target`: AWS has instances of each architecture."""
         return None
 
     def check_host(self) -> None:
-        """See `Target`: AWS asks nothing of this machine."""
+        """See `Target`: this machine needs nothing special."""
 
     def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
         """See `Target`."""
         return ()
 
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
-        """See `Target`: AWS is up."""
+        """See `Target`: there is nothing to prepare."""
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
         """See `Target`."""
@@ -84,9 +84,9 @@ class AwsTarget:
         except (OSError, ValueError) as error:
             raise operation_failed(
                 f"this machine's public address is unknown ({_CHECK_IP}: {error})",
-                hint="SSH is opened to this one address only, never to 0.0.0.0/0",
+                hint="SSH is opened to this address only, never to 0.0.0.0/0",
             ) from None
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
-        """See `Target`: nothing but the user's own environment."""
+        """See `Target`: only the user's own environment."""
         return PackerInputs((), dict(os.environ))

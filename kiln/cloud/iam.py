@@ -1,4 +1,4 @@
-"""The IAM policy a build needs: from `knowledge/iam.yaml` to docs/iam-policy.json."""
+"""The IAM policy that a build needs: `knowledge/iam.yaml` → docs/iam-policy.json."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def facts() -> dict[str, Any]:
 
 
 def policy() -> dict[str, Any]:
-    """The policy document, as IAM takes it."""
+    """The policy document in IAM's format."""
     return {
         "Version": "2012-10-17",
         "Statement": [_statement(entry) for entry in facts()["statements"]],
@@ -34,7 +34,7 @@ def policy() -> dict[str, Any]:
 
 
 def text() -> str:
-    """docs/iam-policy.json."""
+    """The content of docs/iam-policy.json."""
     return json.dumps(policy(), indent=2) + "\n"
 
 
@@ -49,18 +49,18 @@ def allowed(by: str) -> set[str]:
 
 
 def called(folder: Path = ROOT / "kiln") -> dict[str, str]:
-    """The AWS calls in the Python files of a folder → file:line of one place that makes it.
+    """Each AWS call in the Python files of a folder → file:line of its first use.
 
     A call is `anything.run_instances(...)`, `get_paginator("describe_images")` or
-    `get_waiter("instance_terminated")`, for every operation botocore knows of our services.
+    `get_waiter("instance_terminated")`, for every operation that botocore knows of SERVICES.
     """
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for path in sorted(folder.rglob("*.py")):
         for name, line in _calls(ast.parse(path.read_text(), str(path))):
             action = _operations().get(name)
             if action:
-                found.setdefault(action, f"{path.relative_to(folder.parent)}:{line}")
-    return found
+                places.setdefault(action, f"{path.relative_to(folder.parent)}:{line}")
+    return places
 
 
 def _statement(entry: dict[str, Any]) -> dict[str, Any]:
@@ -81,32 +81,32 @@ def _statement(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Method names that are called, and the names that paginators and waiters are asked for."""
+    """The names of called methods, and of requested paginators and waiters, with their lines."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         yield node.func.attr, node.lineno
         if node.func.attr in {"get_paginator", "get_waiter"} and node.args:
-            named = node.args[0]
-            if isinstance(named, ast.Constant):
-                yield str(named.value), node.lineno
+            argument = node.args[0]
+            if isinstance(argument, ast.Constant):
+                yield str(argument.value), node.lineno
 
 
 @cache
 def _operations() -> dict[str, str]:
-    """boto3's method or waiter name → the IAM action, for all our services."""
+    """boto3's method or waiter name → the IAM action, for all SERVICES."""
     import botocore.session
     from botocore import xform_name
 
     session = botocore.session.get_session()
-    found: dict[str, str] = {}
+    actions: dict[str, str] = {}
     for service in SERVICES:
         model = session.get_service_model(service)
-        found |= {xform_name(name): f"{service}:{name}" for name in model.operation_names}
-        # Not every service has waiters; a waiter polls one operation.
+        actions |= {xform_name(name): f"{service}:{name}" for name in model.operation_names}
+        # A waiter polls one operation.
         waiters = _waiters(session, service)
-        found |= {xform_name(n): f"{service}:{w['operation']}" for n, w in waiters.items()}
-    return found
+        actions |= {xform_name(n): f"{service}:{w['operation']}" for n, w in waiters.items()}
+    return actions
 
 
 def _waiters(session: Any, service: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A fresh instance of an AMI: launched, reached over one SSH connection, and hung up."""
+"""A fresh instance of an AMI: launched, and reached over one shared SSH connection."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from kiln.cloud.resources import Access
 from kiln.cloud.target import Target
 
 _BOOT_TIMEOUT = 600.0
-# One question over SSH; ConnectTimeout does not count what comes after the connection.
+# Of one command over SSH; ConnectTimeout covers only the connection.
 _SSH_TIMEOUT = 20.0
+# ssh's own exit status when the connection fails.
+_SSH_FAILED = 255
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A booted instance that answers over SSH, and the run that it belongs to."""
+    """A booted instance that answers over SSH, and the run it belongs to."""
 
     instance_id: str
     address: str
@@ -38,7 +40,7 @@ class Machine:
     run_id: str
 
     def ssh(self, *arguments: str, timeout: float = _SSH_TIMEOUT) -> tuple[int, str, str]:
-        """Run ssh with these arguments after the address; exit code, stdout, stderr."""
+        """Run ssh with these arguments after the address. Returns exit status, stdout, stderr."""
         try:
             done = subprocess.run(
                 ["ssh", "-F", str(self.ssh_config), f"{self.user}@{self.address}", *arguments],
@@ -51,11 +53,11 @@ class Machine:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return 255, "", f"no answer within {timeout:.0f} s"
+            return _SSH_FAILED, "", f"no answer within {timeout:.0f} s"
         return done.returncode, done.stdout, done.stderr
 
     def read_json(self, path: str) -> Any:
-        """A JSON file on the machine; None when it is not there or not JSON."""
+        """A JSON file on the machine; None if it does not exist or is not JSON."""
         _, text, _ = self.ssh(f"sudo -n cat {path}", timeout=60)
         try:
             return json.loads(text)
@@ -77,12 +79,12 @@ def booted(
     subnet_id: str | None = None,
     iam_instance_profile: str | None = None,
 ) -> Iterator[Machine]:
-    """A fresh instance of an AMI that answers over SSH. At the end the connection is closed.
+    """A fresh instance of an AMI that answers over SSH; the connection is closed at the end.
 
-    The instance itself is left to the run's clean-up. Raises KilnError (exit code 1): no capacity,
-    launch failed, or no SSH within ten minutes; StoppedError as soon as `stop` is set.
+    The run's clean-up removes the instance itself. Raises KilnError (exit status 1) if the launch
+    fails or SSH does not answer within ten minutes, StoppedError as soon as `stop` is set.
     """
-    client: Any = aws.ec2(target)  # its stubs know the instance types of the day they were made
+    client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
     network: dict[str, Any] = {"SecurityGroupIds": [access.security_group]}
     if subnet_id:
         network["SubnetId"] = subnet_id
@@ -107,7 +109,7 @@ def booted(
             **network,
         )["Instances"][0]
     address = _wait_until_running(client, launched["InstanceId"], target, stop)
-    # The socket's path has to be short (TMPDIR may be long), and nobody else's to write to.
+    # A socket's path must be short, which TMPDIR may not be, and only ours to write to.
     socket_folder = Path(tempfile.mkdtemp(prefix="kiln-ssh-", dir="/tmp"))
     ssh_config = _ssh_config(folder, access.key_file, socket_folder)
     machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
@@ -127,14 +129,14 @@ def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Sto
     with aws.explained(f"{instance_id} could not be watched"):
         while time.monotonic() < deadline:
             try:
-                found = client.describe_instances(InstanceIds=[instance_id])
+                answer = client.describe_instances(InstanceIds=[instance_id])
             except ClientError as error:
-                # A new instance is not known everywhere at once.
+                # EC2 is eventually consistent: a new instance is not visible everywhere at once.
                 if error.response["Error"].get("Code") != "InvalidInstanceID.NotFound":
                     raise
                 stop.sleep(1)
                 continue
-            instance = found["Reservations"][0]["Instances"][0]
+            instance = answer["Reservations"][0]["Instances"][0]
             state = instance["State"]["Name"]
             if state == "running":
                 return str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"])
@@ -148,17 +150,17 @@ def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Sto
 def _wait_for_ssh(machine: Machine, stop: Stop) -> None:
     timeout = float(os.environ.get("KILN_SSH_TIMEOUT", _BOOT_TIMEOUT))
     deadline = time.monotonic() + timeout
-    said = "port 22 is closed"
+    reason = "port 22 is closed"
     while time.monotonic() < deadline:
         if _port_open(machine.address):
             code, _, error = machine.ssh("true")
             if code == 0:
                 return
-            said = (error.strip().splitlines() or ["ssh failed"])[-1]
+            reason = (error.strip().splitlines() or ["ssh failed"])[-1]
         stop.sleep(0.1)
     raise operation_failed(
         f"{machine.instance_id} at {machine.address} does not answer over SSH after "
-        f"{timeout:.0f} s: {said}",
+        f"{timeout:.0f} s: {reason}",
         hint="is the security group reachable from here, and did cloud-init take the key?",
     )
 
@@ -172,9 +174,9 @@ def _port_open(address: str) -> bool:
 
 
 def _ssh_config(folder: Path, key: Path, socket_folder: Path) -> Path:
-    """One multiplexed connection for all checks."""
+    """Write an ssh configuration with one multiplexed connection for all checks; its path."""
     path = folder / "ssh" / "config"
-    # In quotes for a path with a space, and a % would be the beginning of one of ssh's tokens.
+    # Quoted, since a path may hold spaces; % would begin one of ssh's tokens.
     identity = str(key.resolve()).replace("%", "%%")
     path.write_text(
         "Host *\n"
@@ -182,16 +184,16 @@ def _ssh_config(folder: Path, key: Path, socket_folder: Path) -> Path:
         "  IdentitiesOnly yes\n"
         "  BatchMode yes\n"
         "  ConnectTimeout 5\n"
-        # The host is new and its key unknown; it is our own instance behind our own key pair.
+        # The host is new, so its key is unknown; it is our own instance behind our own key pair.
         "  StrictHostKeyChecking no\n"
         "  UserKnownHostsFile /dev/null\n"
         "  LogLevel ERROR\n"
-        # A machine that is gone must not keep the checks waiting.
+        # A dead machine must not keep the checks waiting.
         "  ServerAliveInterval 15\n"
         "  ServerAliveCountMax 4\n"
         "  ControlMaster auto\n"
         f'  ControlPath "{socket_folder}/%C"\n'
-        # Closed at the end of the run; this is for a run that is killed.
+        # A run closes the connection at its end; this closes that of a killed run.
         "  ControlPersist 60\n"
     )
     path.chmod(0o600)

@@ -1,4 +1,4 @@
-"""The parent AMI of a recipe: looked up when a build is planned, never guessed."""
+"""The parent AMI of a recipe, looked up when a build is planned."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kiln.cloud.target import ParentAmi, Target
 
 
 def resolve(recipe: Recipe, target: Target) -> ParentAmi:
-    """Look the parent AMI up.
+    """Look up the parent AMI.
 
-    Raises KilnError (exit code 1) when there is none, with the look-up that failed.
+    Raises KilnError (exit status 1) if there is none, with the look-up that failed.
     """
     source = recipe.source_ami
     known = target.parent_without_request(recipe)
@@ -32,7 +32,7 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
             ],
         )
     if not images:
-        raise _not_found(recipe, target, "no image fits")
+        raise _not_found(recipe, target, "no image matches")
     newest = max(images, key=lambda image: str(image["CreationDate"]))
     return ParentAmi(
         ami_id=str(newest["ImageId"]),
@@ -40,6 +40,43 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
         created=str(newest["CreationDate"]),
         found_by=str(source),
     )
+
+
+def again(known: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:
+    """The parent AMI of an earlier build, by its id.
+
+    Raises KilnError (exit status 1) if it no longer exists.
+    """
+    if target.parent_without_request(recipe):
+        return known  # nobody can be asked before the lab is up; a build asks when it is
+    with aws.explained("the parent AMI could not be looked up"):
+        images = _with_id(known.ami_id, target)
+    if not images:
+        raise operation_failed(
+            f"the parent AMI {known.ami_id} ({known.name or 'of unknown name'}) no longer exists "
+            f"in {target.region}",
+            hint="vendors remove their old AMIs: copy a parent that must last into an account of "
+            "yours, and name that copy in `distros`"
+            + (f"; {target.missing_parent_hint}" if target.missing_parent_hint else ""),
+        )
+    return ParentAmi(
+        ami_id=known.ami_id,
+        name=str(images[0].get("Name", "")),
+        created=str(images[0].get("CreationDate", "")),
+        found_by="the id in the record",
+    )
+
+
+def _with_id(ami_id: str, target: Target) -> list[dict[str, object]]:
+    from botocore.exceptions import ClientError
+
+    try:
+        answer = aws.ec2(target).describe_images(ImageIds=[ami_id])
+    except ClientError as error:
+        if error.response["Error"].get("Code", "").startswith("InvalidAMIID"):
+            return []
+        raise
+    return [dict(image) for image in answer["Images"]]
 
 
 def _from_parameter(recipe: Recipe, target: Target) -> str:
@@ -71,7 +108,7 @@ def _describe(recipe: Recipe, target: Target, **query: object) -> list[dict[str,
 def _not_found(recipe: Recipe, target: Target, why: str) -> Exception:
     hint = (
         f"see `parents` of {recipe.distro.id} in kiln/facts/knowledge/distros.yaml; `distros` in "
-        f"{recipe.row.file} may replace it"
+        f"{recipe.row.file} can override it"
     )
     if target.missing_parent_hint:
         hint += f"; {target.missing_parent_hint}"

@@ -1,4 +1,4 @@
-"""What a run makes in EC2 besides the AMI, and taking it away again, whatever happened."""
+"""What a run creates in EC2 besides the AMI, and its removal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kiln.cloud.target import Target
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
-# Seconds; EC2 says nothing of how long a termination may take, minutes are usual.
+# Seconds. EC2 documents no limit for a termination; minutes are usual.
 _TERMINATE_TIMEOUT = 600
 
 
 @dataclass(frozen=True)
 class Access:
-    """The way to a run's instances: a key pair and a security group of its own."""
+    """Access to a run's instances: its own key pair and security group."""
 
     key_name: str
     key_file: Path
@@ -34,13 +34,13 @@ class Access:
 
 
 def make_access(run: Run, target: Target, subnet_id: str | None = None) -> Access:
-    """A key pair, and a security group that lets this machine's address in on port 22.
+    """Create a key pair, and a security group that opens port 22 to this machine's address.
 
-    Raises KilnError (exit code 1) when AWS refuses, or this machine's address is unknown.
+    Raises KilnError (exit status 1) if AWS refuses, or if this machine's address is unknown.
     """
     client = aws.ec2(target)
     cidr = target.own_cidr()
-    with aws.explained("the key pair could not be made"):
+    with aws.explained("the key pair could not be created"):
         key = client.create_key_pair(
             KeyName=f"kiln-{run.id}",
             KeyType="ed25519",
@@ -51,7 +51,7 @@ def make_access(run: Run, target: Target, subnet_id: str | None = None) -> Acces
     key_file = folder / "key.pem"
     key_file.touch(mode=0o600)
     key_file.write_text(key["KeyMaterial"])
-    with aws.explained("the security group could not be made"):
+    with aws.explained("the security group could not be created"):
         group = client.create_security_group(
             GroupName=f"kiln-{run.id}",
             Description=f"AMI Kiln run {run.id}: SSH from the machine that builds",
@@ -73,8 +73,8 @@ def make_access(run: Run, target: Target, subnet_id: str | None = None) -> Acces
 
 
 @dataclass(frozen=True)
-class Thing:
-    """Something of a run that is there in EC2. `tagged`: it carries the run's id."""
+class Resource:
+    """A resource of a run in EC2. `tagged`: it carries the run's id."""
 
     kind: str
     id: str
@@ -86,46 +86,46 @@ class Thing:
 
 @dataclass(frozen=True)
 class Removal:
-    """What a clean-up removed, in words, and what AWS said where it did not get to its end."""
+    """What a clean-up removed, in words, and AWS's errors for what it could not remove."""
 
     removed: list[str]
     failures: list[str]
 
 
 def remove(run_id: str, target: Target, *, amis: bool) -> Removal:
-    """Remove everything of a run; with `amis` also its AMIs and their snapshots.
+    """Remove a run's resources; with `amis` also its AMIs and their snapshots.
 
-    What cannot be removed keeps none of the rest. Raises nothing that AWS answers.
+    A failure does not stop the removal of the rest. AWS's errors are collected, not raised.
     """
     client = aws.ec2(target)
     removed: list[str] = []
     failures: list[str] = []
     with _noted(failures):
         removed += _terminate(client, run_id, target)
-    things: list[Thing] = []
-    for look in _looks(amis):
+    resources: list[Resource] = []
+    for find in _finders(amis):
         with _noted(failures):
-            things += look(client, run_id)
-    untagged = [thing.id for thing in things if not thing.tagged]
+            resources += find(client, run_id)
+    untagged = [resource.id for resource in resources if not resource.tagged]
     if untagged:
-        # What carries no id of a run may not be removed: see docs/iam-policy.json.
+        # docs/iam-policy.json allows removal only of resources tagged with a run id.
         with _noted(failures):
             client.create_tags(Resources=untagged, Tags=tags(run_id))
-    for thing in things:
+    for resource in resources:
         with _noted(failures):
-            _delete(client, thing)
-            removed.append(str(thing))
+            _delete(client, resource)
+            removed.append(str(resource))
     return Removal(removed, failures)
 
 
 def left(run_id: str, target: Target, *, amis: bool) -> list[str]:
-    """What of a run is still there, in words: for the message after a clean-up that failed."""
+    """The resources of a run that still exist, in words, for the message of a failed clean-up."""
     client = aws.ec2(target)
-    with aws.explained("what is left could not be listed"):
-        found = [f"instance {one['InstanceId']}" for one in _alive(client, run_id)]
-        for look in _looks(amis):
-            found += map(str, look(client, run_id))
-    return found
+    with aws.explained("the remaining resources could not be listed"):
+        remaining = [f"instance {instance['InstanceId']}" for instance in _alive(client, run_id)]
+        for find in _finders(amis):
+            remaining += map(str, find(client, run_id))
+    return remaining
 
 
 def forget_key(run: Run) -> None:
@@ -134,29 +134,32 @@ def forget_key(run: Run) -> None:
 
 
 def tags(run_id: str, **more: str) -> list[Any]:
-    """EC2 tags with the run's id first."""
+    """EC2 tags, the run's id first."""
     return [{"Key": RUN_ID, "Value": run_id}, *({"Key": k, "Value": v} for k, v in more.items())]
 
 
 def ended_by_ec2(target: Target, run_id: str) -> list[str]:
-    """EC2's reasons for ending instances of a run that nobody told it to end, one text each.
+    """Why EC2 ended instances of a run on its own initiative, one text for each instance.
 
-    A volume's KMS key that may not be used and a lack of capacity show only here: RunInstances
-    had succeeded. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
+    A KMS key without permission or a lack of capacity shows only here: RunInstances succeeds.
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
 
-    Raises KilnError when AWS does not answer.
+    Raises KilnError (exit status 1) if AWS does not answer.
     """
-    said = []
-    with aws.explained("its instances could not be asked why they ended"):
+    reasons = []
+    with aws.explained("the reason why its instances ended could not be read"):
         pages = aws.ec2(target).get_paginator("describe_instances")
         for page in pages.paginate(Filters=_mine(run_id)):
-            for instance in (one for some in page["Reservations"] for one in some["Instances"]):
+            instances = [
+                i for reservation in page["Reservations"] for i in reservation["Instances"]
+            ]
+            for instance in instances:
                 reason = instance.get("StateReason", {})
                 # Client.UserInitiatedShutdown is a client's TerminateInstances: ours or Packer's.
                 if reason.get("Code", "") not in ("", "Client.UserInitiatedShutdown"):
                     state = instance["State"]["Name"]
-                    said.append(f"{instance['InstanceId']} went to {state}: {reason['Message']}")
-    return said
+                    reasons.append(f"{instance['InstanceId']} went to {state}: {reason['Message']}")
+    return reasons
 
 
 def _tagged(kind: Any, run: Run) -> Any:
@@ -179,7 +182,7 @@ def _alive(client: EC2Client, run_id: str) -> Iterable[Any]:
 
 @contextmanager
 def _noted(failures: list[str]) -> Iterator[None]:
-    """Keep what AWS says against a removal, except that somebody else was faster."""
+    """Collect AWS's errors instead of raising them; a resource that is gone already is no error."""
     from botocore.exceptions import ClientError
 
     try:
@@ -200,44 +203,44 @@ def _terminate(client: EC2Client, run_id: str, target: Target) -> list[str]:
     if ids:
         client.terminate_instances(InstanceIds=ids)
         deadline = time.monotonic() + _TERMINATE_TIMEOUT
-        while any(one["InstanceId"] in ids for one in _alive(client, run_id)):
+        while any(instance["InstanceId"] in ids for instance in _alive(client, run_id)):
             if time.monotonic() > deadline:
                 raise operation_failed(
-                    f"{', '.join(ids)} is still there {_TERMINATE_TIMEOUT} s after"
+                    f"{', '.join(ids)} not terminated after {_TERMINATE_TIMEOUT} s"
                 )
             time.sleep(target.poll_seconds)
-    return [f"instance {one}" for one in ids]
+    return [f"instance {instance_id}" for instance_id in ids]
 
 
-def _looks(amis: bool) -> list[Callable[[EC2Client, str], list[Thing]]]:
-    """How to find what a run leaves besides its instances, in the order of removal."""
+def _finders(amis: bool) -> list[Callable[[EC2Client, str], list[Resource]]]:
+    """The functions that find a run's resources except instances, in the order of removal."""
     return [*([_images, _snapshots] if amis else []), _key_pairs, _security_groups, _volumes]
 
 
-def _images(client: EC2Client, run_id: str) -> list[Thing]:
+def _images(client: EC2Client, run_id: str) -> list[Resource]:
     return [
-        Thing("AMI", image["ImageId"], _is_tagged(image, run_id))
+        Resource("AMI", image["ImageId"], _is_tagged(image, run_id))
         for image in _image_descriptions(client, run_id)
     ]
 
 
 def _image_descriptions(client: EC2Client, run_id: str) -> list[Any]:
-    # Packer tags an AMI after it has made it; it bears the run's id in its name from the start.
+    # Packer tags an AMI only after creating it; its name holds the run's id from the start.
     by_name: list[Any] = [{"Name": "name", "Values": [f"*-{run_id}"]}]
-    found = {
+    images = {
         image["ImageId"]: image
         for filters in (_mine(run_id), by_name)
         for image in client.describe_images(Owners=["self"], Filters=filters)["Images"]
     }
-    return list(found.values())
+    return list(images.values())
 
 
-def _snapshots(client: EC2Client, run_id: str) -> list[Thing]:
-    """Those of the run's AMIs, and those that a CreateImage without an end has left.
+def _snapshots(client: EC2Client, run_id: str) -> list[Resource]:
+    """The snapshots of the run's AMIs, and those that an interrupted CreateImage left.
 
-    They are tagged after the AMI; before, their description alone names the instance.
+    Packer tags them after the AMI; until then only their description names the instance.
     """
-    named = {
+    of_amis = {
         device["Ebs"]["SnapshotId"]
         for image in _image_descriptions(client, run_id)
         for device in image.get("BlockDeviceMappings", [])
@@ -250,61 +253,61 @@ def _snapshots(client: EC2Client, run_id: str) -> list[Thing]:
         for instance in reservation["Instances"]
     ]
     filters: list[Any] = [_mine(run_id)]
-    if named:
-        filters.append([{"Name": "snapshot-id", "Values": sorted(named)}])
+    if of_amis:
+        filters.append([{"Name": "snapshot-id", "Values": sorted(of_amis)}])
     if instances:
-        # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
-        described = [f"Created by CreateImage({one}) for *" for one in instances]
-        filters.append([{"Name": "description", "Values": described}])
-    found = {
-        snapshot["SnapshotId"]: Thing(
+        # Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
+        descriptions = [f"Created by CreateImage({instance_id}) for *" for instance_id in instances]
+        filters.append([{"Name": "description", "Values": descriptions}])
+    snapshots = {
+        snapshot["SnapshotId"]: Resource(
             "snapshot", snapshot["SnapshotId"], _is_tagged(snapshot, run_id)
         )
-        for one in filters
-        for snapshot in client.describe_snapshots(OwnerIds=["self"], Filters=one)["Snapshots"]
+        for query in filters
+        for snapshot in client.describe_snapshots(OwnerIds=["self"], Filters=query)["Snapshots"]
     }
-    return list(found.values())
+    return list(snapshots.values())
 
 
-def _key_pairs(client: EC2Client, run_id: str) -> list[Thing]:
-    found = client.describe_key_pairs(Filters=_mine(run_id))["KeyPairs"]
-    return [Thing("key pair", key["KeyName"]) for key in found]
+def _key_pairs(client: EC2Client, run_id: str) -> list[Resource]:
+    key_pairs = client.describe_key_pairs(Filters=_mine(run_id))["KeyPairs"]
+    return [Resource("key pair", key["KeyName"]) for key in key_pairs]
 
 
-def _security_groups(client: EC2Client, run_id: str) -> list[Thing]:
-    found = client.describe_security_groups(Filters=_mine(run_id))["SecurityGroups"]
-    return [Thing("security group", group["GroupId"]) for group in found]
+def _security_groups(client: EC2Client, run_id: str) -> list[Resource]:
+    groups = client.describe_security_groups(Filters=_mine(run_id))["SecurityGroups"]
+    return [Resource("security group", group["GroupId"]) for group in groups]
 
 
-def _volumes(client: EC2Client, run_id: str) -> list[Thing]:
+def _volumes(client: EC2Client, run_id: str) -> list[Resource]:
     free: list[Any] = [*_mine(run_id), {"Name": "status", "Values": ["available"]}]
-    found = client.describe_volumes(Filters=free)["Volumes"]
-    return [Thing("volume", volume["VolumeId"]) for volume in found]
+    volumes = client.describe_volumes(Filters=free)["Volumes"]
+    return [Resource("volume", volume["VolumeId"]) for volume in volumes]
 
 
-def _delete(client: EC2Client, thing: Thing) -> None:
-    if thing.kind == "AMI":
-        client.deregister_image(ImageId=thing.id)
-    elif thing.kind == "snapshot":
-        client.delete_snapshot(SnapshotId=thing.id)
-    elif thing.kind == "key pair":
-        client.delete_key_pair(KeyName=thing.id)
-    elif thing.kind == "security group":
-        client.delete_security_group(GroupId=thing.id)
+def _delete(client: EC2Client, resource: Resource) -> None:
+    if resource.kind == "AMI":
+        client.deregister_image(ImageId=resource.id)
+    elif resource.kind == "snapshot":
+        client.delete_snapshot(SnapshotId=resource.id)
+    elif resource.kind == "key pair":
+        client.delete_key_pair(KeyName=resource.id)
+    elif resource.kind == "security group":
+        client.delete_security_group(GroupId=resource.id)
     else:
-        client.delete_volume(VolumeId=thing.id)
+        client.delete_volume(VolumeId=resource.id)
 
 
-def _is_tagged(found: Any, run_id: str) -> bool:
-    return {"Key": RUN_ID, "Value": run_id} in found.get("Tags", [])
+def _is_tagged(resource: Any, run_id: str) -> bool:
+    return {"Key": RUN_ID, "Value": run_id} in resource.get("Tags", [])
 
 
 def _vpc(client: EC2Client, subnet_id: str | None) -> str:
     if subnet_id:
         return client.describe_subnets(SubnetIds=[subnet_id])["Subnets"][0]["VpcId"]
-    found = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    if not found:
+    vpcs = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    if not vpcs:
         raise operation_failed(
             "this region has no default VPC", hint="name a subnet with --subnet-id subnet-…"
         )
-    return found[0]["VpcId"]
+    return vpcs[0]["VpcId"]

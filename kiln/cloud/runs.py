@@ -1,4 +1,4 @@
-"""A run: one build or verification, its folder, its lock, its name on every resource."""
+"""A run: one build or verification, with its id, folder and lock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kiln.cloud.target import Target
 
 @dataclass(frozen=True)
 class Run:
-    """One run. `id` is on the tags of everything it makes (`kiln:run-id`)."""
+    """One run. Everything it creates is tagged with its `id` (`kiln:run-id`)."""
 
     id: str
     recipe: str
@@ -35,25 +35,25 @@ class Run:
 
     @property
     def state(self) -> Path:
-        """Where it runs: what a later run needs to clean up after a crash."""
+        """The file from which a later run cleans up after a crash."""
         return self.folder / "run.json"
 
     def keeps_its_ami(self) -> None:
-        """From now on a later clean-up leaves its AMI alone."""
-        told = json.loads(self.state.read_text())
-        self.state.write_text(json.dumps({**told, "amis": False}))
+        """Make a later clean-up leave the run's AMI alone."""
+        state = json.loads(self.state.read_text())
+        self.state.write_text(json.dumps({**state, "amis": False}))
 
     def settled(self) -> None:
-        """Nothing of it is left to be removed."""
+        """Record that nothing of the run remains to be removed."""
         self.state.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def started(recipe: str, target: Target) -> Iterator[Run]:
-    """A new run of a recipe, alone: a second one at the same time is refused.
+    """A new run of a recipe, under the recipe's lock.
 
-    Until it is `settled`, a later build takes it for crashed and removes what carries its id.
-    Raises KilnError (exit code 1) when another process builds the same AMI.
+    Until it is `settled`, a later build considers it crashed and removes resources with its id.
+    Raises KilnError (exit status 1) if another process builds the same AMI.
     """
     parent = build_dir() / recipe
     parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
         lock.write(f"run {run.id}, process {os.getpid()}")
         lock.flush()
         run.folder.mkdir()
-        told = {
+        state = {
             "run_id": run.id,
             "target": target.kind,
             "place": target.place,
@@ -81,7 +81,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
             "amis": True,
         }
         try:
-            run.state.write_text(json.dumps(told))
+            run.state.write_text(json.dumps(state))
         except OSError:
             shutil.rmtree(run.folder)
             raise
@@ -89,7 +89,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
 
 
 def _locked(lock: IO[str]) -> bool:
-    """Take the lock, unless it is held for longer than somebody takes to look who holds it."""
+    """Take the lock. Retries for half a second, since `_alive` holds it only for a moment."""
     for _ in range(10):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,7 +100,7 @@ def _locked(lock: IO[str]) -> bool:
 
 @dataclass(frozen=True)
 class DeadRun:
-    """A run that ended without having cleaned up. `amis`: also its AMI is half-made."""
+    """A run that ended without cleaning up. `amis`: its AMI is incomplete and is removed too."""
 
     run_id: str
     target: str
@@ -112,14 +112,14 @@ class DeadRun:
 
 
 def dead() -> list[DeadRun]:
-    """The runs in this checkout that crashed: their run.json is there, nobody holds their lock."""
-    found = []
+    """The runs in this checkout that crashed: run.json exists and no process holds the lock."""
+    runs = []
     for state in sorted(build_dir().glob("*/*/run.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(state.read_text())
-            if not _alive(told["run_id"], state.parent.parent / ".lock"):
-                found.append(DeadRun(**told, state=state))
-    return found
+            fields = json.loads(state.read_text())
+            if not _alive(fields["run_id"], state.parent.parent / ".lock"):
+                runs.append(DeadRun(**fields, state=state))
+    return runs
 
 
 def _alive(run_id: str, lock: Path) -> bool:
@@ -133,7 +133,7 @@ def _alive(run_id: str, lock: Path) -> bool:
 
 
 def git_commit() -> str:
-    """The checkout's commit, with `-dirty` when tracked files differ; `unknown` without git."""
+    """The checkout's commit, with `-dirty` if tracked files differ; `unknown` without git."""
     try:
         commit = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")
@@ -143,6 +143,6 @@ def git_commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    # The owner of the checkout may be another user than root, who runs the lab.
+    # The lab runs as root, and git refuses a checkout that another user owns.
     command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -45,7 +45,7 @@ class Target(Protocol):
 
     @property
     def why(self) -> str:
-        """Why this target was chosen, in a few words."""
+        """Why this target was chosen, in a few words, for messages."""
 
     @property
     def region(self) -> str:
@@ -53,7 +53,7 @@ class Target(Protocol):
 
     @property
     def place(self) -> str | None:
-        """The account id or the lab's endpoint: resources made in one place are in no other.
+        """The account id or the lab's endpoint: where a run's resources must be looked for.
 
         None until `identified` has asked AWS for the account.
         """
@@ -64,7 +64,7 @@ class Target(Protocol):
 
     @property
     def image_note(self) -> str:
-        """What a reader of a result must know about AMIs of this target; empty for AWS."""
+        """What readers of a record must know about AMIs of this target; empty for AWS."""
 
     @property
     def bills(self) -> bool:
@@ -72,11 +72,11 @@ class Target(Protocol):
 
     @property
     def poll_seconds(self) -> float:
-        """Seconds between two requests that ask whether EC2 has finished something."""
+        """Seconds between two requests while waiting for EC2."""
 
     @property
     def missing_parent_hint(self) -> str:
-        """What else can be the reason that a parent AMI is not found; may be empty."""
+        """Another possible reason why a parent AMI is not found; may be empty."""
 
     def client_settings(self) -> Mapping[str, str]:
         """Keyword arguments of `boto3.Session.client` besides the region: endpoint, keys."""
@@ -97,7 +97,7 @@ class Target(Protocol):
         """Groups of host-packages.yaml that guests of `arches` need besides Packer and SSH."""
 
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
-        """Start the target and make ahead what builds of `recipes` will use.
+        """Start the target and prepare in advance what builds of `recipes` will use.
 
         Raises KilnError (exit status 1) if that fails, or if the disk is too full for it.
         """

@@ -1,4 +1,4 @@
-"""The nearest combination that works: one field changed, tried against all rules."""
+"""The nearest combination that works: changes of one or two fields, tried against all rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kiln.compat.judge import Clash, clashes
 from kiln.compat.rules.combination import Combination
 from kiln.facts import table
 
-# What a person would call a field in a hint.
+# How hints show a field.
 _SHOWN = {
     "kernel_module": "kernel_module:",
     "driver_source": "driver_source:",
@@ -25,10 +25,10 @@ _SHOWN = {
     "kubernetes": "Kubernetes",
     "parallelcluster": "ParallelCluster",
 }
+# Limits of the search: candidates per field of a pair, changes rebuilt per field, changes in a row.
 _PAIR_WIDTH = 8
-_TRIED = 8
-
-_STEPS = 6
+_MAX_REBUILDS = 8
+_MAX_STEPS = 6
 
 Change = dict[str, Any]
 Rebuild = Callable[[Change], Combination]
@@ -36,7 +36,7 @@ Rebuild = Callable[[Change], Combination]
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Changes that resolve a clash, the best of each field. `whole`: no other clash is left."""
+    """Changes that resolve a clash, the best one of each field. `whole`: no other clash remains."""
 
     changes: tuple[Change, ...] = ()
     whole: bool = False
@@ -49,11 +49,11 @@ class Suggestion:
 def suggest(
     combination: Combination, clash: Clash, rebuild: Rebuild | None = None
 ) -> Suggestion | None:
-    """Changes that resolve a clash and break nothing else; None when there is none.
+    """Changes that resolve a clash and break nothing else; None if there are none.
 
-    Best is: fewest warnings left, then nearest to what was asked. Two fields are changed
-    together only when no single one helps. `rebuild` makes the combination of a change where
-    more depends on a field than itself: in a recipe the packages do.
+    The best change leaves the fewest warnings, then is nearest to the request. Two fields change
+    together only if no single one helps. `rebuild` makes the changed combination if other fields
+    depend on the changed one, as a recipe's packages do; by default only the field is replaced.
     """
     allowed = _broken(combination) - {clash.rule.id}
 
@@ -69,16 +69,16 @@ def suggest(
         for name in moves
         if (best := best_of([{name: value} for value in _near(combination, name)]))
     ]
-    # A change that resolves everything comes alone; with several clashes one field may do a part.
+    # Prefer changes that resolve all clashes; otherwise show those that resolve this one.
     if resolving := [change for change in singles if whole(change)]:
         return Suggestion(tuple(resolving), whole=True)
     if singles:
         return Suggestion(tuple(singles))
-    for one, other in combinations(moves, 2):
+    for field, other_field in combinations(moves, 2):
         pairs = [
-            {one: first, other: second}
-            for first in _near(combination, one)[:_PAIR_WIDTH]
-            for second in _near(combination, other)[:_PAIR_WIDTH]
+            {field: value, other_field: other_value}
+            for value in _near(combination, field)[:_PAIR_WIDTH]
+            for other_value in _near(combination, other_field)[:_PAIR_WIDTH]
         ]
         if best := best_of(pairs):
             return Suggestion((best,), whole(best))
@@ -86,18 +86,18 @@ def suggest(
 
 
 def together(combination: Combination, rebuild: Rebuild | None = None) -> str | None:
-    """One set of changes after which nothing is broken, clash by clash; None when none is found."""
+    """One set of changes that resolves all clashes, found clash by clash; None if there is none."""
     done: Change = {}
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         now = _changed(combination, done, rebuild)
-        clash = next((one for one in clashes(now) if one.blocks), None)
+        clash = next((clash for clash in clashes(now) if clash.blocks), None)
         if clash is None:
             return _shown(done)
         again = (lambda more, done=done: rebuild({**done, **more})) if rebuild else None
-        found = suggest(now, clash, again)
-        if found is None:
+        suggestion = suggest(now, clash, again)
+        if suggestion is None:
             return None
-        done = {**done, **found.changes[0]}
+        done = {**done, **suggestion.changes[0]}
     return None
 
 
@@ -115,16 +115,16 @@ def _best(
     scored = []
     for distance, change in enumerate(changes):
         left = clashes(replace(plain, **change))
-        if {one.rule.id for one in left if one.blocks} <= allowed:
+        if {clash.rule.id for clash in left if clash.blocks} <= allowed:
             scored.append((len(left), distance, change))
-    for _, _, change in sorted(scored, key=lambda entry: entry[:2])[:_TRIED]:
+    for _, _, change in sorted(scored, key=lambda entry: entry[:2])[:_MAX_REBUILDS]:
         if rebuild is None or _broken(rebuild(change)) <= allowed:
             return change
     return None
 
 
 def _broken(combination: Combination) -> set[str]:
-    return {one.rule.id for one in clashes(combination) if one.blocks}
+    return {clash.rule.id for clash in clashes(combination) if clash.blocks}
 
 
 def _shown(change: Change) -> str:
@@ -132,7 +132,7 @@ def _shown(change: Change) -> str:
 
 
 def _near(combination: Combination, name: str) -> list[Any]:
-    """Candidates of a field, nearest to the present value first, that value left out."""
+    """Candidates for a field, nearest to the present value first, without that value."""
     present = getattr(combination, name)
     options = [value for value in _CANDIDATES[name](combination) if value != present]
     if not isinstance(present, str) or not versions.key(present):
@@ -155,11 +155,11 @@ def _kernels(c: Combination) -> list[str]:
 
 
 def _distros(c: Combination) -> list[str]:
-    """Relatives whose kernel is known, so that they can be judged, and of which the flavour has
-    parents; any distribution with such parents where no relative has."""
+    """Distributions of the same vendor with a parent AMI of the flavour and a known kernel, so that
+    they can be judged; if there are none, those of any vendor."""
     flavors = table("distros")["flavors"]
-    there = flavors[c.flavor]["os"] if c.flavor in flavors else table("distros")["distros"]
-    judged = [name for name in there if "kernels" in facts.distro(name)]
+    offered = flavors[c.flavor]["os"] if c.flavor in flavors else table("distros")["distros"]
+    judged = [name for name in offered if "kernels" in facts.distro(name)]
     relatives = facts.relatives(c.distro)
     return [name for name in judged if name in relatives] or judged
 
@@ -170,8 +170,8 @@ _CANDIDATES: dict[str, Callable[[Combination], list[Any]]] = {
     "kernel": _kernels,
     "kernel_module": lambda _: list(vocabulary.KERNEL_MODULES),
     "driver_source": lambda _: list(vocabulary.DRIVER_SOURCES),
-    # Those of which it is known what CUDA they are for.
-    "nccl": lambda _: [one for one, entry in table("nccl")["versions"].items() if entry["cuda"]],
+    # Only releases whose CUDA is known.
+    "nccl": lambda _: [nccl for nccl, entry in table("nccl")["versions"].items() if entry["cuda"]],
     "efa": lambda _: list(table("efa")["releases"]),
     "gdrcopy": lambda _: list(table("services")["gdrcopy"]["versions"]),
     "dcgm": lambda _: list(table("services")["dcgm"]["versions"]),

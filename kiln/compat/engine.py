@@ -1,4 +1,4 @@
-"""Recipe → findings: what clashes in a GPU stack, why, and the nearest thing that works."""
+"""Recipe → findings: what clashes in a GPU stack, why, and the nearest combination that works."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHOICES = {
     "kernel_module": vocabulary.KERNEL_MODULES,
     "driver_source": vocabulary.DRIVER_SOURCES,
 }
-# An error with `strict`: such a stack runs, but gets no fixes.
+# Errors with `strict`: such a stack runs, but gets no fixes.
 _STRICT = {"DRV-EOL"}
 
 
@@ -37,8 +37,8 @@ def check(
 ) -> list[Finding]:
     """The findings on one recipe, in the order of the rules, each at the value it is about.
 
-    `more` says what a recipe has no field for (see `Combination`), such as `mig=("1g.5gb",)`.
-    Raises KilnError (exit code 2) when a target is no GPU instance type.
+    `more` sets fields of `Combination` that a recipe lacks, such as `mig=("1g.5gb",)`. Raises
+    KilnError (exit status 2) for an unknown distribution, and for an instance type without a GPU.
     """
     day = today or date.today()
     try:
@@ -55,7 +55,7 @@ def check(
         ) from None
 
     def changed(change: dict[str, Any]) -> Combination:
-        if "distro" in change:  # packages and repository are those of the row's distribution
+        if "distro" in change:  # packages and repository belong to the row's distribution
             return replace(combination, cuda_repo=None, packages=(), downloads=(), **change)
         return of_recipe(replace(recipe, **change), day, **more)
 
@@ -66,15 +66,14 @@ def check(
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
     findings += trust.findings(recipe)
     if not errors(findings):
-        # Components can be filled in only for a combination that the rules accept.
+        # Components can be checked only for a combination that the rules accept.
         findings += _environment(recipe)
     return [replace(finding, rows=(recipe.name,)) for finding in dict.fromkeys(findings)]
 
 
 def _environment(recipe: Recipe) -> list[Finding]:
-    """Variables that a component gives its provisioner and the script does not declare, or the
-    other way round; the place is the script's. A component that a recipe cannot have is an error
-    at the row."""
+    """Errors where the variables that a component gives are not those that its script declares,
+    at the script; and a component that the recipe cannot have, at the row."""
     findings: list[Finding] = []
     for name in recipe.components:
         try:
@@ -88,7 +87,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:
-    """What the CloudWatch agent of this image would refuse, or not do as the row says."""
+    """What the image's CloudWatch agent would refuse, or not do as the row says."""
     if "cloudwatch-agent" not in recipe.components:
         return []
     from kiln.telemetry import Telemetry, problems
@@ -114,7 +113,7 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
 def check_matrix(
     recipes: Iterable[Recipe], *, today: date | None = None, strict: bool = False
 ) -> list[Finding]:
-    """The findings on all recipes, each cause once, in the order of the matrix."""
+    """The findings on all recipes, one per cause, in the order of the matrix."""
     return by_cause(
         finding for recipe in recipes for finding in check(recipe, today=today, strict=strict)
     )
@@ -131,18 +130,19 @@ def check_combination(
     strict: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    """A combination that need not be in the matrix: its findings and the types it serves.
+    """Check a combination that need not be in the matrix.
 
     `more` holds any other field of `Combination` (cuda, nccl, efa, kernel_module, flavor …); None
-    counts as not said. A component may be `latest`. Returns `{"findings": [Finding as JSON …],
-    "instance_types": [names of offered types …]}`, no types when an error is not about a target.
+    means unspecified. A component may be `latest`. Returns `{"findings": [Finding as JSON …],
+    "instance_types": [names of the offered types that it serves …]}`; there are no types if an
+    error is not about an instance type.
 
-    Raises KilnError (exit code 2) for an unknown distribution, instance type or field.
+    Raises KilnError (exit status 2) for an unknown distribution, instance type or field.
     """
     facts.distro(distro)
-    targets = [facts.instance(name) for name in (instance_type, *instance_types) if name]
+    types = [facts.instance(name) for name in (instance_type, *instance_types) if name]
     if arch is None:
-        arch = targets[0].arch if targets else "x86_64"
+        arch = types[0].arch if types else "x86_64"
     given = {"driver": driver, "arch": arch, **more}
     given = {name: value for name, value in given.items() if value is not None}
     _known_fields(given)
@@ -151,7 +151,7 @@ def check_combination(
     combination = Combination(
         distro=distro,
         today=today or date.today(),
-        targets=tuple(targets),
+        instance_types=tuple(types),
         latest=latest,
         companions=tuple(companions.items()),
         **{name: value for name, value in given.items() if value != LATEST},
@@ -164,7 +164,7 @@ def check_combination(
 
 
 def meant(name: str, wrong: str) -> str | None:
-    """The version of driver, cuda, nccl or efa that a mistyped one most likely means."""
+    """The version of driver, cuda, nccl or efa that a mistyped one most likely means, or None."""
     if name == "driver":
         return meant_driver(wrong)
     tables = {
@@ -179,15 +179,15 @@ def meant(name: str, wrong: str) -> str | None:
     number = re.search(r"[0-9][0-9.]*", wrong)
     if number and number[0] in known:  # v2.28.9, 2.28.9-1+cuda13.0
         return number[0]
-    begun = [version for version in known if version.startswith(f"{wrong}.")]
-    return versions.newest(begun) or nearest(wrong, known, likeness=0.7)
+    completed = [version for version in known if version.startswith(f"{wrong}.")]
+    return versions.newest(completed) or nearest(wrong, known, likeness=0.7)
 
 
 def serves(combination: Combination) -> list[str]:
-    """The offered instance types the combination works on; none when it does not work at all."""
+    """The offered instance types that the combination works on; none if it does not work at all."""
     if "driver" in combination.latest:
-        return []  # which one that is decides what it serves
-    return [target.type for target in served(combination) if target.offered]
+        return []  # unknown: the types depend on the driver's version
+    return [instance_type.type for instance_type in served(combination) if instance_type.offered]
 
 
 def _known_fields(given: dict[str, Any]) -> None:
@@ -205,22 +205,26 @@ def _known_fields(given: dict[str, Any]) -> None:
 def _findings(
     combination: Combination, strict: bool, rebuild: Rebuild | None = None
 ) -> list[tuple[Rule, Finding]]:
-    against = clashes(combination)
-    ways = [suggest(combination, clash, rebuild) if clash.blocks else None for clash in against]
+    all_clashes = clashes(combination)
+    suggestions = [
+        suggest(combination, clash, rebuild) if clash.blocks else None for clash in all_clashes
+    ]
     # If no single change resolves every clash, a combination of changes may.
-    partial = any(way and not way.whole for way in ways)
+    partial = any(suggestion and not suggestion.whole for suggestion in suggestions)
     everything = together(combination, rebuild) if partial else None
     return [
-        (clash.rule, _finding(clash, strict, way, everything))
-        for clash, way in zip(against, ways, strict=True)
+        (clash.rule, _finding(clash, strict, suggestion, everything))
+        for clash, suggestion in zip(all_clashes, suggestions, strict=True)
     ]
 
 
-def _finding(clash: Clash, strict: bool, way: Suggestion | None, everything: str | None) -> Finding:
+def _finding(
+    clash: Clash, strict: bool, suggestion: Suggestion | None, everything: str | None
+) -> Finding:
     hints = [clash.verdict.hint] if clash.verdict.hint else []
-    if way:
-        hints.append(str(way))
-    if way and not way.whole and everything:
+    if suggestion:
+        hints.append(str(suggestion))
+    if suggestion and not suggestion.whole and everything:
         hints.append(f"nearest that works: {everything}")
     return Finding(
         level=_level(clash, strict),

@@ -1,4 +1,4 @@
-"""A combination → its clashes: every rule asked once, rules on instance types once per target."""
+"""A combination → its clashes. Rules about instance types run once per type, all others once."""
 
 from __future__ import annotations
 
@@ -8,54 +8,65 @@ from dataclasses import dataclass, replace
 import kiln.compat.rules  # noqa: F401 (its modules register the rules)
 from kiln import facts
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import BY_TARGET, CHECKS, INSTANCE_CHECKS, Rule, Verdict, rules
+from kiln.compat.rules.registry import (
+    BY_INSTANCE_TYPE,
+    CHECKS,
+    INSTANCE_CHECKS,
+    Rule,
+    Verdict,
+    rules,
+)
 from kiln.facts import InstanceType
 
 
 @dataclass(frozen=True)
 class Clash:
-    """A rule that did not pass, and what it said. `target` is the instance type it is about."""
+    """A rule that failed, with its verdict, and the instance type if the rule is about one."""
 
     rule: Rule
     verdict: Verdict
-    target: InstanceType | None = None
+    instance_type: InstanceType | None = None
 
     @property
     def blocks(self) -> bool:
-        """Does the combination not work, sure or not? (Advice and warnings do not block.)"""
+        """Does the combination fail, even if uncertain? Advice and warnings do not block."""
         return (self.verdict.level or self.rule.level) == "error" and not self.verdict.advice
 
     @property
     def certain(self) -> bool:
-        """Do confirmed facts stand behind it?"""
+        """Does it rest on confirmed facts?"""
         return self.rule.confirmed and not self.verdict.unsure
 
 
 def clashes(combination: Combination) -> list[Clash]:
-    """All clashes, those on instance types for every target of the combination."""
-    found = list(_whole(combination, CHECKS))
-    for target in combination.targets:
-        found += on_instance(combination, target)
+    """All clashes, in the order of the rules, for all instance types of the combination."""
+    all_clashes = list(_whole(combination, CHECKS))
+    for instance_type in combination.instance_types:
+        all_clashes += on_instance(combination, instance_type)
     order = {rule_id: place for place, rule_id in enumerate(rules())}
-    return sorted(found, key=lambda clash: order[clash.rule.id])
+    return sorted(all_clashes, key=lambda clash: order[clash.rule.id])
 
 
 def served(combination: Combination) -> list[InstanceType]:
-    """The instance types it works on, as far as known; its own targets do not matter.
+    """All known instance types that the combination works on, whichever it names itself.
 
-    What is said about a type itself counts also when it is not certain.
+    A clash about a type counts even if it is uncertain.
     """
-    anywhere = _whole(combination, CHECKS.keys() - BY_TARGET)
+    anywhere = _whole(combination, CHECKS.keys() - BY_INSTANCE_TYPE)
     if any(clash.blocks and clash.certain for clash in anywhere):
         return []
-    return [one for one in facts.instances().values() if _runs_on(combination, one)]
+    return [
+        instance_type
+        for instance_type in facts.instances().values()
+        if _runs_on(combination, instance_type)
+    ]
 
 
-def _runs_on(combination: Combination, target: InstanceType) -> bool:
-    if any(clash.blocks for clash in on_instance(combination, target)):
+def _runs_on(combination: Combination, instance_type: InstanceType) -> bool:
+    if any(clash.blocks for clash in on_instance(combination, instance_type)):
         return False
-    there = _whole(replace(combination, targets=(target,)), BY_TARGET)
-    return not any(clash.blocks and clash.certain for clash in there)
+    by_type = _whole(replace(combination, instance_types=(instance_type,)), BY_INSTANCE_TYPE)
+    return not any(clash.blocks and clash.certain for clash in by_type)
 
 
 def _whole(combination: Combination, rule_ids: Iterable[str]) -> Iterator[Clash]:
@@ -64,8 +75,8 @@ def _whole(combination: Combination, rule_ids: Iterable[str]) -> Iterator[Clash]
             yield Clash(rules()[rule_id], verdict)
 
 
-def on_instance(combination: Combination, target: InstanceType) -> Iterator[Clash]:
+def on_instance(combination: Combination, instance_type: InstanceType) -> Iterator[Clash]:
     """The clashes of the combination on one instance type."""
     for rule_id, check in INSTANCE_CHECKS.items():
-        for verdict in check(combination, target):
-            yield Clash(rules()[rule_id], verdict, target)
+        for verdict in check(combination, instance_type):
+            yield Clash(rules()[rule_id], verdict, instance_type)

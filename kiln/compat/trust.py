@@ -1,7 +1,7 @@
-"""Keys and hashes that a row trusts although nobody confirmed them: each is a warning.
+"""Warnings about unconfirmed keys and hashes that a row trusts.
 
-A key needs two independent sources, a hash one that shows it (`confirmed: false` in keys.yaml and
-checksums.yaml otherwise). The bake enforces both all the same.
+A key needs two independent sources, a hash needs one that shows it; otherwise keys.yaml and
+checksums.yaml have `confirmed: false`. The bake enforces unconfirmed keys and hashes as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def findings(recipe: Recipe) -> list[Finding]:
 
 
 def _fields(component: str) -> tuple[str, ...]:
-    """The field of a recipe that asks for the component; none for what is on every image."""
+    """The field of a recipe that requests the component; none for a component of every image."""
     needs = components.get(component).needs
     return (needs or "driver",) if needs or component.startswith("nvidia-") else ()
 
@@ -35,7 +35,7 @@ def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     for name in recipe.components:
         try:
             component = components.get(name).for_recipe(recipe)
-        except KilnError:  # something it needs is not in the row, which a rule says better
+        except KilnError:  # the row lacks something that the component needs: a rule reports that
             continue
         for key in _used_keys(component, recipe):
             if not key.confirmed:
@@ -44,8 +44,8 @@ def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
                     "KEY-UNCONFIRMED",
                     f"{name} trusts a signing key that is not confirmed: {key.fingerprint}",
                     why=f"fewer than two independent sources show it; it signs {key.signs}",
-                    hint=f"compare it with the vendor's own statement, then name two sources under "
-                    f"{key.name} in kiln/facts/knowledge/keys.yaml; or leave {name} out",
+                    hint=f"compare it with the vendor's own statement and name two sources under "
+                    f"{key.name} in kiln/facts/knowledge/keys.yaml, or leave {name} out",
                     source="; ".join(key.sources),
                 )
                 yield name, finding
@@ -58,16 +58,18 @@ def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
                     f"{name} downloads {download.url.split('/')[-1]}, whose locked hash is not "
                     "confirmed",
                     why=f"nobody compared the hash of {download.url} with the vendor's file",
-                    hint="compare amis.lock.yaml with the source; a bake on AWS that downloads it "
-                    "confirms it too",
+                    hint="compare amis.lock.yaml with the source; a bake on AWS that downloads the "
+                    "file confirms it too",
                     source=source,
                 )
                 yield name, finding
 
 
 def _unconfirmed_hash(url: str) -> str | None:
-    """The source of the hash that the bake will enforce where nobody confirmed it, else None. What
-    the lock says counts: a bake may have confirmed what checksums.yaml only repeats."""
+    """The source of the hash that a bake enforces, if that hash is unconfirmed; otherwise None.
+
+    The lock file goes first: a bake may have confirmed a hash that checksums.yaml does not.
+    """
     entry = _locked().get(url)
     if entry:
         return str(entry["source"]) if not facts.confirmed(entry) else None
@@ -82,8 +84,8 @@ def _locked() -> dict[str, dict[str, Any]]:
 
 
 def _used_keys(component: components.Step, recipe: Recipe) -> Iterator[facts.SigningKey]:
-    """The keys of the component's key files; NVIDIA's repository has one per package format, and a
-    recipe that downloads no key file trusts none."""
+    """The keys that the component uses for a recipe: none if the recipe downloads no key file, and
+    of NVIDIA's repository keys only that of the distribution's package format."""
     if not any(download.env.endswith("_KEY") for download in component.downloads):
         return
     family = {"al": "rpm", "debian": "deb"}[recipe.distro.family]

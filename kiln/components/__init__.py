@@ -29,6 +29,7 @@ from kiln.components import (
     nvidia_fabricmanager,
     nvidia_imex,
     nvidia_repo,
+    package_snapshot,
     ssm_agent,
     tuning,
     version_info,
@@ -38,6 +39,7 @@ from kiln.components.component import Component, Download, Step
 __all__ = ["Component", "Download", "Step", "everything", "get", "names", "selected"]
 
 _IN_BAKE_ORDER = (
+    package_snapshot,
     kernel,
     nvidia_repo,
     nvidia_driver,
@@ -81,13 +83,13 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Component:
-    """The component of that name; KeyError when there is none."""
+    """The component of that name. Raises KeyError if there is none."""
     return _COMPONENTS[name]
 
 
 def selected(stack: Mapping[str, Any], without: set[str], distro: str) -> tuple[str, ...]:
-    """The components that a GPU stack asks for and a distribution has, less those that a row
-    leaves out, in bake order."""
+    """The components that a GPU stack requests and the distribution supports, without those that a
+    row leaves out, in bake order."""
     return tuple(
         component.name
         for component in everything()

@@ -1,4 +1,4 @@
-"""NCCL's EFA plugin from source, for EFA installers that do not bring it."""
+"""NCCL's EFA plugin from source, for EFA installers that do not bundle it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def downloads(recipe: Recipe) -> tuple[Download, ...]:
 
 COMPONENT = Component(
     name="aws-ofi-nccl",
-    what="NCCL's EFA plugin from source, for installers that do not bring it",
+    what="NCCL's EFA plugin from source, for installers that do not bundle it",
     needs="ofi_nccl",
     environment=environment,
     downloads=downloads,

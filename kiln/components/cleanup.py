@@ -1,4 +1,4 @@
-"""What belongs to the build instance goes."""
+"""The removal of traces of the build instance."""
 
 from __future__ import annotations
 

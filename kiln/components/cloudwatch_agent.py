@@ -13,7 +13,7 @@ def environment(recipe: Recipe) -> dict[str, str]:
 
 
 def downloads(recipe: Recipe) -> tuple[Download, ...]:
-    """The agent's package, its detached signature and the key that made it."""
+    """The agent's package, its detached signature and its signing key."""
     agent = needed(recipe.cloudwatch_agent, "cloudwatch_agent", recipe)
     builds = facts.table("services")["cloudwatch_agent"]["builds"]
     build = builds[agent]["build"] if agent in builds else agent

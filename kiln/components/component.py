@@ -1,8 +1,7 @@
-"""What a component is, and the few look-ups that all components share.
+"""The type of components, and the look-ups that they share.
 
-Each component is a module beside this one, with its name: provisioners/nvidia-driver.sh is
-`nvidia_driver.py`. It has up to three functions of a recipe, each left out where there is nothing
-to say, and `COMPONENT` at its end:
+Each component is a module beside this one: `nvidia_driver.py` for provisioners/nvidia-driver.sh. It
+has `COMPONENT` at its end and up to three functions of a recipe:
 
     environment(recipe) → the script's variables
     downloads(recipe)   → the files that the script fetches
@@ -24,10 +23,10 @@ from kiln.base.recipe import Recipe
 class Download:
     """A file that the provisioner fetches: `<env>_URL` and `<env>_SHA256` in its environment.
 
-    `version` where no field of the recipe names one; the script then gets `<env>_VERSION` too. The
-    hash is that of amis.lock.yaml, by the whole URL (file names repeat). A file called like another
-    one with .sig after it is its detached signature, by one of the component's `keys`: the
-    script checks it, so the lock needs no hash of it.
+    `version` is set if no field of the recipe names it; the script then gets `<env>_VERSION` too.
+    The hash comes from amis.lock.yaml, by URL, since file names repeat. A file whose name is that
+    of another one plus .sig is its detached signature, by one of the component's `keys`: the script
+    checks it, so the lock file needs no hash of it.
     """
 
     env: str
@@ -49,13 +48,12 @@ def _no_downloads(recipe: Recipe) -> tuple[Download, ...]:
 class Component:
     """One provisioner: `provisioners/<name>.sh`, checked by `tests/ami/test_<name>.py`.
 
-    `needs` names the recipe's field without which the component is not baked in, `optional` says
-    whether a row may leave it out, `reboots` that the build instance may reboot after it. `keys`
-    maps a variable of the script to the name of a signing key in keys.yaml: the script gets the
-    key's fingerprint.
+    `needs` names the recipe's field without which the component is not baked. `optional`: a row may
+    leave it out. `reboots`: the build instance may reboot after it. `keys` maps a variable of the
+    script to the name of a signing key in keys.yaml, whose fingerprint the script gets.
 
-    Variables that end in `_PACKAGES` are lists of packages from the vendor's repository, those
-    that end in `_OS_PACKAGES` from the distribution's, as kiln_install takes them.
+    Variables that end in `_PACKAGES` list packages from the vendor's repository, those that end in
+    `_OS_PACKAGES` from the distribution's, in the format of kiln_install.
     """
 
     name: str
@@ -70,15 +68,15 @@ class Component:
 
     @property
     def lacks(self) -> dict[str, str]:
-        """Distributions that have no such thing to bake → why. Their images go without it."""
+        """Distributions that do not support the component → why. Their images are built without."""
         entries = facts.table("packages")["lacks"].get(self.name, {})
         return {distro: entry["why"] for distro, entry in entries.items()}
 
     def for_recipe(self, recipe: Recipe) -> Step:
         """What the component does for a recipe.
 
-        Raises KilnError when the recipe lacks a version that the component cannot do without, or
-        no package names are known for it.
+        Raises KilnError (exit status 2) if the recipe lacks a version that the component needs, or
+        if its package names are unknown.
         """
         return Step(
             name=self.name,
@@ -94,8 +92,8 @@ class Component:
 
 @dataclass(frozen=True)
 class Step:
-    """What a component does for one recipe: the script's environment, what it downloads, the
-    signing keys it checks with (variable → name in keys.yaml) and the image's files."""
+    """What a component does for one recipe: the script's environment, its downloads, the signing
+    keys that it trusts (variable → name in keys.yaml) and the files that it puts on the image."""
 
     name: str
     what: str
@@ -108,22 +106,22 @@ class Step:
 
 
 def needed(version: str | None, field_name: str, recipe: Recipe) -> str:
-    """A version that the component cannot do without.
+    """A version that a component needs.
 
-    Raises KilnError (exit code 2) when the recipe does not name it.
+    Raises KilnError (exit status 2) if the recipe does not name it.
     """
     if version is None:
         raise KilnError(
-            f"{recipe.name} names no {field_name}, and one of its components depends on it",
-            hint=f"name a version of {field_name}, or take off what depends on it",
+            f"{recipe.name} has no {field_name}, and one of its components depends on it",
+            hint=f"set a version of {field_name}, or remove what depends on it",
         )
     return version
 
 
 def of_cuda(recipe: Recipe) -> dict[str, str]:
-    """What names in packages.yaml that depend on the recipe's CUDA refer to.
+    """The fields of packages.yaml that depend on the recipe's CUDA.
 
-    Raises KilnError (exit code 2) when the recipe names none.
+    Raises KilnError (exit status 2) if the recipe has no CUDA.
     """
     cuda = needed(recipe.cuda, "cuda", recipe)
     series = versions.series(cuda)
@@ -135,14 +133,14 @@ def of_cuda(recipe: Recipe) -> dict[str, str]:
 
 
 def operating_system(recipe: Recipe) -> str:
-    """amazon, ubuntu or debian: whose packages the image is made of."""
+    """The vendor of the distribution's packages: amazon, ubuntu or debian."""
     if recipe.distro.family == "al":
         return "amazon"
     return "ubuntu" if recipe.distro.id.startswith("ubuntu") else "debian"
 
 
 def archive(recipe: Recipe) -> str:
-    """Where packages at the driver's version come from: rpm and deb are NVIDIA's repositories;
+    """The origin of packages at the driver's version: rpm and deb mean NVIDIA's repositories;
     amazon, ubuntu and debian the distribution's own, for `driver_source: distro`."""
     system = operating_system(recipe)
     if recipe.driver_source == "distro":
@@ -151,10 +149,10 @@ def archive(recipe: Recipe) -> str:
 
 
 def packages(recipe: Recipe, component: str, version: str = "0", **more: str) -> str:
-    """A component's packages as kiln_install takes them: `name=version`, with `@cuda…` where the
+    """A component's packages in the format of kiln_install: `name=version`, with `@cuda…` if the
     revision names a CUDA. `more` are fields of packages.yaml that a recipe does not have.
 
-    Raises KilnError (exit code 2) when the recipe's archive is not known to have them.
+    Raises KilnError (exit status 2) if the recipe's archive is not known to have them.
     """
     known = facts.packages(component, version, **{**_fields(recipe), **more})
     if known is None:
@@ -174,15 +172,15 @@ def packaged(recipe: Recipe, component: str, version: str, **more: str) -> bool:
 
 
 def repository(recipe: Recipe, env: str) -> str:
-    """The URL of a vendor's repository; empty when it has none for the distribution."""
+    """The URL of a vendor's repository; empty if there is none for the distribution."""
     rows = facts.table("downloads")["repositories"][env]
     row = facts.first_match("downloads.yaml", env, rows, "0", _fields(recipe))
     return facts.fill("downloads.yaml", env, row["url"], "0", _fields(recipe)) if row else ""
 
 
 def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple[Download, ...]:
-    """The file that a variable of the script stands for, at the component's version; nothing when
-    there is none for the distribution. `more` are fields of downloads.yaml that a recipe lacks."""
+    """The download of a script's variable at the component's version; empty if there is none for
+    the distribution. `more` are fields of downloads.yaml that a recipe lacks."""
     rows = facts.table("downloads")["downloads"][env]
     fields = {**_fields(recipe), **more}
     row = facts.first_match("downloads.yaml", env, rows, version, fields)
@@ -194,7 +192,7 @@ def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple
 
 
 def _fields(recipe: Recipe) -> dict[str, str]:
-    """What conditions and placeholders of packages.yaml and downloads.yaml refer to."""
+    """The fields that conditions and placeholders of packages.yaml and downloads.yaml use."""
     return {
         "distro": recipe.distro.id,
         "family": recipe.distro.family,

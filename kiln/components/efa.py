@@ -8,15 +8,15 @@ from kiln.components.component import Component, Download, download, needed
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
-    """The installer's version, and whether its own aws-ofi-nccl gives way to one from source."""
+    """The installer's version, and whether to skip its aws-ofi-nccl for one from source."""
     installer = needed(recipe.efa, "efa", recipe)
     bundled = facts.bundles_plugin(installer, recipe.arch, recipe.distro.id)
-    twice = recipe.ofi_nccl is not None and bundled
-    return {"EFA_INSTALLER_VERSION": installer, "EFA_SKIP_PLUGIN": "yes" if twice else ""}
+    skip = recipe.ofi_nccl is not None and bundled
+    return {"EFA_INSTALLER_VERSION": installer, "EFA_SKIP_PLUGIN": "yes" if skip else ""}
 
 
 def downloads(recipe: Recipe) -> tuple[Download, ...]:
-    """The installer, its detached signature and the key that made it."""
+    """The installer, its detached signature and its signing key."""
     installer = needed(recipe.efa, "efa", recipe)
     return (
         *download(recipe, "EFA_INSTALLER", installer),

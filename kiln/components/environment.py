@@ -47,8 +47,8 @@ class Variable:
 def declared(script: Path) -> tuple[Variable, ...]:
     """The variables in a script's header, in its order.
 
-    Raises KilnError (exit code 2), with file and line, for a line that is not of the form above,
-    for a name declared twice and for a `#@` line below the header, and if there is no script.
+    Raises KilnError (exit status 2) with file and line for an invalid line, a name declared twice
+    and a `#@` line below the header, and if there is no script.
     """
     if not script.is_file():
         raise KilnError(
@@ -63,7 +63,7 @@ def declared(script: Path) -> tuple[Variable, ...]:
         place = f"{_shown(script)}:{number}"
         if not in_header:
             raise KilnError(
-                f"{place}: `#@` stands below the header, where nothing reads it",
+                f"{place}: `#@` is below the header, where nothing reads it",
                 hint="move the line into the comment block at the top of the script",
             )
         match = _LINE.fullmatch(line)
@@ -87,8 +87,8 @@ def common() -> tuple[Variable, ...]:
 
 def given(step: Step) -> dict[str, str]:
     """The variables that a component gives its script for a recipe, apart from the common ones:
-    name → value. A hash is empty here: it comes from the lock file. A fingerprint is the name of
-    its key, which stands for it.
+    name → value. A hash is empty, since it comes from the lock file; the value of a fingerprint is
+    the name of its key.
     """
     variables = dict(step.env)
     for download in step.downloads:

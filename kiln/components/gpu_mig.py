@@ -7,7 +7,7 @@ from kiln.components.component import Component
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
-    """The label of mig-config.yaml that the image starts with."""
+    """The image's default label of mig-config.yaml."""
     return {"MIG_CONFIG": recipe.mig_config or ""}
 
 

@@ -10,7 +10,7 @@ def environment(recipe: Recipe) -> dict[str, str]:
     """The kernel to pin and the names that depend on the distribution."""
     return {
         "KERNEL_PACKAGE": recipe.kernel or "",
-        # Only for a parent image without a kernel of its own, as in the lab.
+        # Only for a parent AMI without a kernel, as in the lab.
         "KERNEL_DEFAULT_PACKAGE": packages(recipe, "kernel"),
         "KERNEL_COMPILER_PACKAGE": packages(recipe, "kernel-compiler"),
     }

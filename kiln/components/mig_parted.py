@@ -18,7 +18,7 @@ def downloads(recipe: Recipe) -> tuple[Download, ...]:
 
 COMPONENT = Component(
     name="mig-parted",
-    what="mig-parted's program, with which gpu-mig then makes the instances",
+    what="mig-parted, with which gpu-mig then creates the instances",
     needs="mig_parted",
     environment=environment,
     downloads=downloads,

@@ -8,8 +8,11 @@ from kiln.components.component import Component, Download, download, packages
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
-    """The driver's packages and DNF module stream; for `kernel_module: both` also those that bring
-    the proprietary module alone: it is built first, kept, and taken off again."""
+    """The driver's packages and DNF module stream.
+
+    For `kernel_module: both` also those of the proprietary module alone: the script builds it
+    first, keeps the result, and removes the packages again.
+    """
     module = "proprietary" if recipe.kernel_module == "proprietary" else "open"
     from_packages = recipe.driver_source != "runfile"
     both = recipe.kernel_module == "both"
@@ -38,7 +41,7 @@ def downloads(recipe: Recipe) -> tuple[Download, ...]:
 
 
 def _stream(recipe: Recipe, module: str) -> str:
-    """The DNF module stream that brings a kernel module."""
+    """The DNF module stream with a kernel module."""
     stream: str = facts.table("packages")["streams"]["nvidia-driver"][module]
     return stream.format(branch=recipe.driver_branch)
 

@@ -7,7 +7,7 @@ from kiln.components.component import Component, Download, download, packaged, p
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
-    """Fabric manager's package, and NVLSM's, which has versions of its own."""
+    """The packages of fabric manager and of NVLSM, which has its own versions."""
     return {
         "NVIDIA_DRIVER_VERSION": recipe.driver,
         "NVIDIA_FABRICMANAGER_PACKAGES": (
@@ -19,14 +19,14 @@ def environment(recipe: Recipe) -> dict[str, str]:
 
 
 def downloads(recipe: Recipe) -> tuple[Download, ...]:
-    """NVIDIA's redistributable archive, where there is no package that fits the driver."""
+    """NVIDIA's redistributable archive, if there is no package for the driver."""
     if _from_package(recipe):
         return ()
     return download(recipe, "NVIDIA_FABRICMANAGER", recipe.driver)
 
 
 def _from_package(recipe: Recipe) -> bool:
-    """Does fabric manager come from the archive that the driver's packages come from?"""
+    """Does the archive of the driver's packages have fabric manager too?"""
     return recipe.driver_source != "runfile" and packaged(
         recipe, "nvidia-fabricmanager", recipe.driver
     )

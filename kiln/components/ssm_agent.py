@@ -7,7 +7,7 @@ from kiln.components.component import Component, Download, download
 
 
 def downloads(recipe: Recipe) -> tuple[Download, ...]:
-    """Amazon's package, where the distribution has none."""
+    """Amazon's package, if the distribution has none."""
     return download(recipe, "SSM_AGENT")
 
 

@@ -1,4 +1,4 @@
-"""What is on the image, written down."""
+"""The list of what is on the image."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from kiln.components.component import Component
 
 COMPONENT = Component(
     name="version-info",
-    what="/etc/kiln/version-info.json, the truth about what is on the image",
+    what="/etc/kiln/version-info.json, the list of what is on the image",
     optional=False,
 )

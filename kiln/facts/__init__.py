@@ -1,16 +1,18 @@
-"""What is known about GPUs, drivers, toolkits and distributions: `knowledge/*.yaml`, typed.
+"""Facts about GPUs, drivers, toolkits and distributions: `knowledge/*.yaml`, typed.
 
-Every fact keeps its `source`, which a stranger can open, and `confirmed: false` where there is
-none: what rests on such a fact warns and never refuses. `unsure` names single fields of a confirmed
-entry that nobody confirmed. One module per subject; the names are imported here.
+Every fact has a `source` that a stranger can open, or `confirmed: false`: a rule that rests on such
+a fact only warns. `unsure` names unconfirmed fields of a confirmed entry. One module per subject;
+this package re-exports their names.
 """
 
 from kiln.facts.checksums import Checksum as Checksum
 from kiln.facts.checksums import SigningKey as SigningKey
 from kiln.facts.checksums import known_sha256 as known_sha256
 from kiln.facts.checksums import signing_keys as signing_keys
+from kiln.facts.distributions import PackageSnapshots as PackageSnapshots
 from kiln.facts.distributions import distro as distro
 from kiln.facts.distributions import distro_names as distro_names
+from kiln.facts.distributions import package_snapshots as package_snapshots
 from kiln.facts.distributions import relatives as relatives
 from kiln.facts.drivers import Branch as Branch
 from kiln.facts.drivers import branch as branch

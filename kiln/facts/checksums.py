@@ -1,5 +1,4 @@
-"""What is published about the vendors' files and signing keys (`knowledge/checksums.yaml`,
-`keys.yaml`)."""
+"""Published hashes of files, and signing keys (`knowledge/checksums.yaml`, `keys.yaml`)."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ from kiln.facts.tables import confirmed, table
 
 @dataclass(frozen=True)
 class Checksum:
-    """A vendor's file as somebody published it. `confirmed` is false where `source` does not show
-    the hash to whoever opens it."""
+    """The published hash of a vendor's file. `confirmed` is false if `source` does not show it."""
 
     sha256: str
     source: str
@@ -20,7 +18,7 @@ class Checksum:
 
 
 def known_sha256(url: str) -> Checksum | None:
-    """What is published about a vendor's file, by its URL; None when nothing is."""
+    """The published hash of a vendor's file, by its URL; None if there is none."""
     for files in table("checksums")["files"]:
         for version, sha256 in files["sha256"].items():
             if url == files["url"].format(version=version):
@@ -31,8 +29,8 @@ def known_sha256(url: str) -> Checksum | None:
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A key of keys.yaml by its primary fingerprint; `confirmed` is false where fewer than two
-    independent sources show it."""
+    """A signing key of keys.yaml. `fingerprint` is that of the primary key; `confirmed` is false
+    if fewer than two independent sources show it."""
 
     name: str
     fingerprint: str

@@ -58,20 +58,24 @@ def branches() -> dict[str, Branch]:
 
 
 def branch(driver: str | None) -> Branch | None:
-    """The branch of a driver version, or None when that branch is not known."""
+    """The branch of a driver version, or None if that branch is unknown."""
     return branches().get(versions.major(driver)) if driver else None
 
 
 def supported_branches(today: date) -> list[Branch]:
-    """Long-term and production branches that get fixes on that day, oldest first."""
+    """Long-term and production branches that still get fixes on that day, oldest first."""
     return [
-        one for one in branches().values() if one.kind in {"LTS", "PB"} and not one.ended(today)
+        candidate
+        for candidate in branches().values()
+        if candidate.kind in {"LTS", "PB"} and not candidate.ended(today)
     ]
 
 
 def driver_cuda(driver: str) -> str:
-    """The newest CUDA major that a driver's branch runs: 580.178.04 → 13; the oldest known major
-    for a driver from before them all."""
+    """The newest CUDA major that a driver's branch runs: 580.178.04 → 13.
+
+    The oldest known major for a driver older than all of them.
+    """
     floors: dict[str, str] = table("cuda")["floors"]
     majors = sorted(floors, key=versions.key)
     branch_name = versions.major(driver)

@@ -1,4 +1,4 @@
-"""The facts `kiln-gpu-boot` ships with: which PCI device needs which kernel module and services.
+"""The facts that `kiln-gpu-boot` ships: which PCI device needs which kernel module and services.
 
 `runtime/opt/kiln/lib/gpu_boot/devices.json` is made from `knowledge/instances.yaml`:
 `./invoke generate` writes it.
@@ -18,9 +18,9 @@ def devices() -> dict[str, object]:
     """{"gpus": {device id: {"name", "open_modules", "prefers", "options", "needs", "clocks",
     "auto_boost"}}, "nvswitch": [device id]}.
 
-    `prefers` is the module to take where both were baked, `options` its parameters; `needs` is
-    what this GPU needs wherever it is: "nvlsm" (with fabric manager), "imex" or "". `clocks` are
-    its highest application clocks, "memory,graphics" in MHz, "" where unknown.
+    `prefers` is the kernel module to load if both were baked, `options` its parameters. `needs` is
+    what this GPU needs on any instance type: "nvlsm" (with fabric manager), "imex" or "". `clocks`
+    are its highest application clocks, "memory,graphics" in MHz, "" if unknown.
     """
     gpus: dict[str, dict[str, object]] = {}
     for entry in instances().values():

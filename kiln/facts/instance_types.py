@@ -14,14 +14,14 @@ from kiln.facts.tables import confirmed, table
 class InstanceType:
     """An EC2 instance type with NVIDIA GPUs.
 
-    `gpu` is the key in instances.yaml (and in mig.yaml), `product` the name `nvidia-smi` shows.
+    `gpu` is the key in instances.yaml (and mig.yaml), `product` the name that `nvidia-smi` shows.
     `gpu_count` counts whole GPUs: 0 on fractional types (g6f, gr6f). `gpu_arch` is the GPU's
-    architecture, `arch` the processor's. `nvswitch` means that CUDA needs a fabric manager,
-    `nvlsm` that this needs NVLSM beside it. `open_modules` is supported, required or
-    unsupported; `prefers` is the module to load where both are on the image, with `module_options`
-    as its parameters. `application_clocks` are the highest ones, memory and graphics in MHz; with
-    `auto_boost` the GPU varies them by itself unless told not to. `unsure` names fields no public
-    material confirmed.
+    architecture, `arch` the processor's. `nvswitch` means that CUDA needs fabric manager, `nvlsm`
+    that fabric manager needs NVLSM. `open_modules` is supported, required or unsupported; `prefers`
+    is the kernel module to load if both are on the image, `module_options` its parameters.
+    `application_clocks` are the highest memory and graphics clocks in MHz; with `auto_boost` the
+    GPU varies its clocks unless that is turned off. `unsure` names fields that no public source
+    confirms.
     """
 
     type: str
@@ -61,7 +61,7 @@ class InstanceType:
 
     @property
     def efa(self) -> bool:
-        """Has it an EFA interface?"""
+        """Does it have an EFA interface?"""
         return self.efa_interfaces > 0
 
 
@@ -111,8 +111,8 @@ def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> I
 
 
 def nvswitches() -> dict[str, tuple[str, int]]:
-    """GPU architecture → (PCI device id, count on a baseboard) of the NVSwitches beside it, for
-    the generations that are PCI devices."""
+    """GPU architecture → (PCI device id, count per baseboard) of its NVSwitches, for the
+    generations whose NVSwitches are PCI devices."""
     return {
         arch: (entry["pci_device_id"], entry["count"])
         for arch, entry in table("instances")["nvswitches"].items()
@@ -127,7 +127,7 @@ def _preferred(gpu: dict[str, Any]) -> str:
 def instance(name: str) -> InstanceType:
     """The GPU instance type of that name.
 
-    Raises KilnError (exit code 2) when it is none, with the nearest one that is.
+    Raises KilnError (exit status 2) for an unknown type, with the nearest known one.
     """
     known = instances()
     if name in known:

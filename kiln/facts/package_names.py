@@ -1,5 +1,5 @@
-"""What a component's packages are called, by version and archive (`knowledge/packages.yaml`), and
-how such a table is read."""
+"""Names of a component's packages, by version and archive (`knowledge/packages.yaml`), and how to
+look them up."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kiln.facts.tables import table
 
 @dataclass(frozen=True)
 class Packages:
-    """Packages of one component: `names` have the component's version, `unversioned` their own.
+    """Packages of one component: `names` are installed at its version, `unversioned` are not.
 
-    `built_for` is the CUDA that the packages' revision names, empty when it names none.
+    `built_for` is the CUDA version in the packages' revision; empty if there is none.
     """
 
     names: tuple[str, ...]
@@ -24,10 +24,10 @@ class Packages:
 
 
 def packages(component: str, version: str, **fields: str) -> Packages | None:
-    """What a component's packages are called at a version, by packages.yaml; None when the archive
-    has none. `fields` are what its conditions and names refer to, `archive` and `module` say.
+    """A component's packages at a version, from packages.yaml; None if the archive has none.
 
-    Raises KilnError when a condition or a name needs a field that is not given.
+    `fields` are the values that conditions and names refer to, such as `archive` and `module`.
+    Raises KilnError if a condition or a name refers to a field that is not given.
     """
     rows = table("packages")["packages"][component]
     row = first_match("packages.yaml", component, rows, version, fields)
@@ -47,8 +47,11 @@ def packages(component: str, version: str, **fields: str) -> Packages | None:
 def first_match(
     file: str, key: str, rows: list[dict[str, Any]], version: str, fields: dict[str, str]
 ) -> dict[str, Any] | None:
-    """The first of a table's rows whose `when` holds: `from` and `below` are of `version`, all
-    other conditions of `fields`, where a list names alternatives."""
+    """The first row whose `when` holds; None if there is none.
+
+    `from` and `below` compare `version`; any other condition compares a field, and a list holds
+    alternatives.
+    """
 
     def holds(condition: str, value: str | list[str]) -> bool:
         if condition == "from":
@@ -68,7 +71,7 @@ def first_match(
 
 
 def fill(file: str, key: str, text: str, version: str, fields: dict[str, str]) -> str:
-    """A name or URL of a table with its `{placeholders}` filled in."""
+    """A name or URL from a table with its `{placeholders}` filled in."""
     known = {"version": version, "branch": versions.major(version), **fields}
     try:
         return text.format(**known)

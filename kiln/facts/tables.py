@@ -1,4 +1,4 @@
-"""The tables of facts as plain data: `knowledge/<name>.yaml`, versions kept as text."""
+"""The tables of facts as plain data: `knowledge/<name>.yaml`, with versions as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kiln.base.paths import KNOWLEDGE
 
 
 class _Loader(yaml.CSafeLoader):
-    """Versions and dates are text: 580.10 must not become 580.1."""
+    """Keeps versions and dates as text: 580.10 must not become 580.1."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -31,18 +31,18 @@ def table(name: str) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The plain data of such a file anywhere."""
+    """The plain data of any YAML file of this kind."""
     data: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
     return data
 
 
 def confirmed(entry: Mapping[str, Any]) -> bool:
-    """Can somebody else look this entry of `knowledge/` up? Only `confirmed: false` says no."""
+    """Does a public source confirm this entry of `knowledge/`? Only `confirmed: false` says no."""
     return bool(entry.get("confirmed", True))
 
 
 def full_source(source: str, names: Mapping[str, str]) -> str:
-    """A `source` with the short names of its file's `sources` written out."""
+    """A `source` with the short names from its file's `sources` expanded."""
     return "; ".join(names.get(part, part) for part in source.split("; "))
 
 

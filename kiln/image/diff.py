@@ -1,4 +1,4 @@
-"""Two images → what was added, removed and changed between them, the loud things first."""
+"""Two images → what was added, removed and changed between them, the most severe first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORDER = ("high", "medium", "low")
 
 @dataclass(frozen=True)
 class Change:
-    """One difference. `old` is None for what was added, `new` for what was removed."""
+    """One difference. `old` is None if it was added, `new` is None if it was removed."""
 
     severity: Severity
     kind: str
@@ -39,7 +39,7 @@ class Change:
 
 
 def of_names(a: str, b: str) -> dict[str, Any]:
-    """`diff` of two records by name: see `kiln.pipeline.record.find` for what a name may be.
+    """`diff` of two records by name: see `kiln.pipeline.record.find` for valid names.
 
     Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number}}`.
     """
@@ -57,7 +57,7 @@ def of_names(a: str, b: str) -> dict[str, Any]:
 
 
 def as_text(answer: dict[str, Any]) -> str:
-    """The answer of `of_names` for a person, one change per line, then how many of each."""
+    """The answer of `of_names` for a person: one change per line, then the counts."""
     if not answer["changes"]:
         return f"{answer['a']} and {answer['b']}: no difference"
     lines = []
@@ -74,8 +74,8 @@ def as_text(answer: dict[str, Any]) -> str:
 def diff(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[Change]:
     """The differences from image a to image b, by severity, then kind and name.
 
-    Either is a build record or the data of a version-info.json. Severities are in
-    knowledge/diff.yaml. Raises KilnError (exit code 2) when one holds no version-info.
+    Each is a build record or the data of a version-info.json. Severities are in
+    knowledge/diff.yaml. Raises KilnError (exit status 2) if one holds no version-info.
     """
     a = version_info.of(record_a, "the first record")
     b = version_info.of(record_b, "the second record")
@@ -89,15 +89,15 @@ def diff(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[Change]:
 
 
 def _pairs(before: Counter[str], after: Counter[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Old and new value of one name; several values (two kernels) are matched as sets."""
-    gone = sorted((before - after).elements(), key=versions.key)
-    come = sorted((after - before).elements(), key=versions.key)
-    if len(gone) == len(come) == 1:
-        yield gone[0], come[0]
+    """Old and new values of one name; several values (two kernels) are compared as sets."""
+    removed = sorted((before - after).elements(), key=versions.key)
+    added = sorted((after - before).elements(), key=versions.key)
+    if len(removed) == len(added) == 1:
+        yield removed[0], added[0]
         return
-    for value in gone:
+    for value in removed:
         yield value, None
-    for value in come:
+    for value in added:
         yield None, value
 
 
@@ -120,7 +120,7 @@ _Values = dict[str, Counter[str]]
 
 
 def _packages(info: dict[str, Any]) -> _Values:
-    """By name; the architecture belongs to the name only when a package is there in several."""
+    """By name, with the architecture if the package is installed for several."""
     every = version_info.packages(info)
     arches: dict[str, set[str]] = {}
     for package in every:
@@ -161,7 +161,7 @@ def _units(info: dict[str, Any]) -> _Values:
 
 
 def _held(info: dict[str, Any]) -> _Values:
-    """Amazon Linux holds name-version-release: the name is what stays the same."""
+    """Held packages by name. Amazon Linux records name-version-release."""
     names = {f"{p['name']}-{p['version']}-{p['release']}": p["name"] for p in info["packages"]}
     return {names.get(held, held): Counter([held]) for held in info.get("held", ())}
 

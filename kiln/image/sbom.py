@@ -1,4 +1,4 @@
-"""version-info → CycloneDX: the image's bill of materials, with what no package manager knows."""
+"""version-info → CycloneDX: the image's bill of materials, including unpackaged software."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from kiln.image import version_info
 
 SCHEMA = SchemaVersion.V1_6
 _PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
-# What a bake fetches only to check something else with it.
+# Endings of downloads that only serve to verify others: signatures and keys.
 _NOT_SOFTWARE = (".sig", ".pub", ".key", ".gpg", "gpgkey")
 
 
 def of_name(name: str) -> str:
-    """`sbom` of a build by its name: see `kiln.pipeline.record.find` for what a name may be.
+    """`sbom` of a build by its name: see `kiln.pipeline.record.find` for valid names.
 
-    Raises KilnError (exit code 2) when there is none, or when it holds no version-info.
+    Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
     """
     info, recipe = version_info.load(name)
     with version_info.reading(name):
@@ -52,13 +52,13 @@ def sbom(
 ) -> str:
     """The CycloneDX 1.6 JSON of an image.
 
-    `record` is a build record or the data of version-info.json, `recipe` the recipe or, as in the
-    record, its data. In the bill are: every package with its
-    package URL, the GPU and network kernel modules, NVIDIA's .run installs, the EFA installer,
-    what provisioners built from source, and every other download with its sha256. The same record
-    gives the same serial number; `made` is the time of the bake.
+    `record` is a build record or the data of version-info.json, `recipe` the recipe or its data
+    from the record. The bill lists every package with its package URL, GPU and network kernel
+    modules, NVIDIA's .run installs, the EFA installer, what provisioners built from source, and
+    every other download with its SHA-256. The same record gives the same serial number; `made` is
+    the time of the bake.
 
-    Raises KilnError (exit code 2) when the record holds no version-info.
+    Raises KilnError (exit status 2) if the record holds no version-info.
     """
     info = version_info.of(record)
     about = recipe.as_json() if isinstance(recipe, Recipe) else recipe or {}
@@ -105,7 +105,7 @@ def _packages(info: dict[str, Any]) -> Iterator[Component]:
             qualifiers={"arch": package.arch, "distro": f"{distro['id']}-{distro['version_id']}"},
         )
         text = purl.to_string()
-        # A package database may hold one entry twice (gpg-pubkey): both stay.
+        # A package database may list an entry twice (gpg-pubkey): keep both.
         seen[text] = seen.get(text, 0) + 1
         yield Component(
             bom_ref=text if seen[text] == 1 else f"{text}#{seen[text]}",
@@ -124,7 +124,7 @@ def _modules(info: dict[str, Any]) -> Iterator[Component]:
         known = {key: module.get(key) for key in ("srcversion", "vermagic", "kernel", "path")}
         licenses = [DisjunctiveLicense(name=module["license"])] if module.get("license") else []
         yield Component(
-            # The path tells apart what was baked in both flavours.
+            # The path distinguishes the open from the proprietary kernel module.
             bom_ref=f"module:{module['kernel']}/{module['path']}",
             name=f"{module['name']}.ko",
             version=module.get("version") or module["srcversion"],
@@ -135,19 +135,19 @@ def _modules(info: dict[str, Any]) -> Iterator[Component]:
 
 
 def _unpackaged(info: dict[str, Any]) -> Iterator[Component]:
-    """What provisioners put on the image without a package: installers, archives, builds."""
+    """Software that provisioners installed without a package: installers, archives, builds."""
     packaged = {package.name for package in version_info.packages(info)}
     for name, record in info.get("components", {}).items():
         version = record.get("version")
-        brought = record.get("runfile") or record.get("archive") or record.get("plugin")
-        if not version or not (brought or name in _FROM_SOURCE) or name in packaged:
+        origin = record.get("runfile") or record.get("archive") or record.get("plugin")
+        if not version or not (origin or name in _FROM_SOURCE) or name in packaged:
             continue
         yield Component(
             bom_ref=f"component:{name}",
             name=name,
             version=version,
             type=ComponentType.APPLICATION,
-            properties=[Property(name="kiln:from", value=brought)] if brought else None,
+            properties=[Property(name="kiln:from", value=origin)] if origin else None,
         )
     for run in info.get("runfiles", ()):
         yield Component(
@@ -169,7 +169,7 @@ def _unpackaged(info: dict[str, Any]) -> Iterator[Component]:
         )
 
 
-# Components that compile or copy what they install, and record no file name for it.
+# Components that compile or copy their files and record no file name.
 _FROM_SOURCE = {"gdrcopy", "aws-hw-monitor"}
 
 

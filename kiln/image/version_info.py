@@ -1,4 +1,4 @@
-"""Reads `/etc/kiln/version-info.json`: what is really on an image. Its shape is described in
+"""Reads `/etc/kiln/version-info.json`, which lists what is on an image. Its format is described in
 provisioners/lib/version_info.py, which writes it."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from kiln.pipeline import record
 
 
 def load(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The version-info and, if it is known, the recipe of an image.
+    """The version-info and, if known, the recipe of an image.
 
-    `name` is a build's, as `record.find` takes it, or a copy of /etc/kiln/version-info.json.
+    `name` is a build, as for `record.find`, or the path of a copy of /etc/kiln/version-info.json.
     Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
     """
     path = Path(name)
@@ -30,7 +30,7 @@ def load(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package. `version` is complete: epoch (unless 0), upstream version, release."""
+    """An installed package. `version` is the full one: epoch (unless 0), version, release."""
 
     manager: str
     name: str
@@ -39,14 +39,15 @@ class Package:
 
 
 def of(data: dict[str, Any], called: str = "the record") -> dict[str, Any]:
-    """The version-info in a build record, or the record itself when it is one.
+    """The version-info in a build record, or `data` itself if it is one.
 
-    Raises KilnError (exit code 2) when there is none, or when it is not what a bake writes.
+    `called` names it in messages. Raises KilnError (exit status 2) if there is none, or if its
+    format is not that of a bake.
     """
     for candidate in (data.get("versions"), data):
         if isinstance(candidate, dict) and isinstance(candidate.get("packages"), list):
-            for wrong in _wrong(candidate):
-                raise KilnError(f"{called}: {wrong}", hint=_NOT_OURS)
+            for mistake in _wrong(candidate):
+                raise KilnError(f"{called}: {mistake}", hint=_NOT_OURS)
             return candidate
     raise KilnError(
         f"{called} holds no version-info",
@@ -55,7 +56,7 @@ def of(data: dict[str, Any], called: str = "the record") -> dict[str, Any]:
 
 
 _NOT_OURS = "give a build record, or /etc/kiln/version-info.json, as a bake wrote it"
-# What the parts of it have to have, for whoever reads them.
+# The fields that each part must have for its readers.
 _LISTS = {
     "packages": ("name", "version", "release"),
     "modules": ("name", "version", "srcversion", "kernel", "path"),
@@ -73,11 +74,11 @@ _MAPPINGS = {
 
 
 def _wrong(info: dict[str, Any]) -> Iterator[str]:
-    """What in it is not of its shape. Parts that are left out or empty are not wrong."""
+    """Where the format is wrong. A part may be missing or empty."""
     for key, needed in _LISTS.items():
         entries = info.get(key) or []
         if not isinstance(entries, list):
-            yield f"`{key}` is no list"
+            yield f"`{key}` is not a list"
             continue
         for index, entry in enumerate(entries):
             yield from _lacks(f"{key}[{index}]", entry, needed)
@@ -91,28 +92,25 @@ def _wrong(info: dict[str, Any]) -> Iterator[str]:
 
 def _lacks(where: str, part: Any, needed: tuple[str, ...]) -> Iterator[str]:
     if not isinstance(part, dict):
-        yield f"`{where}` is no mapping"
+        yield f"`{where}` is not a mapping"
     elif missing := [name for name in needed if name not in part]:
         yield f"`{where}` lacks {', '.join(missing)}"
 
 
 @contextmanager
 def reading(called: str) -> Iterator[None]:
-    """Around what reads a file that a person gave: a value in it of another kind than a bake
-    writes (a number for a name) is their file's fault.
+    """While inside, turn errors from malformed values into KilnError (exit status 2).
 
-    Raises KilnError (exit code 2).
+    For code that reads a user's file, where a value may have a type that no bake writes.
     """
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise KilnError(
-            f"{called}: a value is not what a bake writes: {error}", hint=_NOT_OURS
-        ) from error
+        raise KilnError(f"{called}: a value is malformed: {error}", hint=_NOT_OURS) from error
 
 
 def packages(info: dict[str, Any]) -> list[Package]:
-    """The packages of an image; several of one name stay several."""
+    """The packages of an image; a name may occur several times."""
     return [
         Package(
             manager=entry.get("manager", ""),
@@ -125,7 +123,7 @@ def packages(info: dict[str, Any]) -> list[Package]:
 
 
 def full_version(entry: dict[str, Any]) -> str:
-    """1:2.34-5: epoch unless 0, version, release unless empty."""
+    """A full version such as 1:2.34-5: epoch unless 0, version, release unless empty."""
     epoch, release = str(entry.get("epoch") or "0"), entry.get("release")
     return (
         ("" if epoch in {"0", "(none)"} else f"{epoch}:")

@@ -30,10 +30,10 @@ __all__ = ["json_schema", "load_recipes"]
 
 
 def load_recipes(path: Path | None = None) -> list[Recipe]:
-    """Read the matrix and expand it, in the order of its rows.
+    """Read the matrix and expand its rows to recipes, in their order.
 
-    Raises KilnError (exit code 2) whose message holds one line per mistake, each beginning
-    with file:line:column.
+    Raises KilnError (exit status 2) with one line per mistake, each beginning with
+    file:line:column.
     """
     path = path or matrix_file()
     document = load(path)
@@ -63,7 +63,7 @@ def _bad_distros(document: Located, model: MatrixModel) -> list[str]:
     for name, override in model.distros.items():
         if name not in known:
             wrong.append(
-                f"{document.at_key(('distros', name))}: AMI Kiln knows no distribution {name!r}: "
+                f"{document.at_key(('distros', name))}: unknown distribution {name!r}: "
                 + did_you_mean(name, known)
                 + " A new one is an entry in kiln/facts/knowledge/distros.yaml."
             )
@@ -81,7 +81,7 @@ def _bad_references(document: Located, model: MatrixModel, row: RowModel, here: 
     known_distros = facts.distro_names(with_parents=True)
     if row.distro not in known_distros:
         wrong.append(
-            f"{document.at((*here, 'distro'))}: AMI Kiln builds on no distribution "
+            f"{document.at((*here, 'distro'))}: AMI Kiln does not build on distribution "
             f"{row.distro!r}: " + did_you_mean(row.distro, known_distros)
         )
     if row.stack not in model.stacks:
@@ -100,7 +100,7 @@ def _bad_references(document: Located, model: MatrixModel, row: RowModel, here: 
             elif not components.get(name).optional:
                 wrong.append(
                     f"{document.at((*place, 'without', index))}: component {name!r} cannot be "
-                    "left out: the image would not be verifiable"
+                    "left out: the AMI could not be verified"
                 )
     return wrong
 
@@ -122,9 +122,14 @@ def _recipe(
         name: getattr(row if name in given else model.stacks[row.stack], name)
         for name in StackFields.model_fields
     }
+    stack["package_snapshot"] = _package_snapshot(model, row)
+    wrong = _bad_snapshot(document, model, row, here, stack["package_snapshot"])
+    if wrong:
+        mistakes += wrong
+        return None
     for name in ("driver", "kernel_module"):
         if stack[name] is None:
-            mistakes.append(f"{document.at(here)}: {name} is missing: neither row nor stack has it")
+            mistakes.append(f"{document.at(here)}: {name} is missing in the row and its stack")
             return None
     parents = _parents(row.distro, override)
     source = parents.get(flavor)
@@ -193,8 +198,48 @@ def _recipe(
     )
 
 
+def _snapshot_path(model: MatrixModel, row: RowModel, here: Path_) -> Path_:
+    """Where a row's `package_snapshot` stands: in the row, else its stack, else `defaults`."""
+    name = "package_snapshot"
+    if name in row.model_fields_set:
+        return (*here, name)
+    if name in model.stacks[row.stack].model_fields_set:
+        return ("stacks", row.stack, name)
+    return ("defaults", name)
+
+
+def _package_snapshot(model: MatrixModel, row: RowModel) -> str | None:
+    """The value that stands at `_snapshot_path`."""
+    place = _snapshot_path(model, row, ("amis",))[0]
+    if place == "amis":
+        return row.package_snapshot
+    stack = model.stacks[row.stack]
+    return stack.package_snapshot if place == "stacks" else model.defaults.package_snapshot
+
+
+def _bad_snapshot(
+    document: Located, model: MatrixModel, row: RowModel, here: Path_, value: str | None
+) -> list[str]:
+    """Why the distribution cannot be pinned to this snapshot."""
+    if value is None:
+        return []
+    path = _snapshot_path(model, row, here)
+    shown = ".".join(map(str, path))
+    service = facts.package_snapshots(row.distro)
+    if service is None:
+        known = facts.distro_names(with_parents=True)
+        having = [name for name in known if facts.package_snapshots(name)]
+        return [
+            f"{document.at(path)}: {shown}: nobody keeps old states of the repositories of "
+            f"{row.distro}, so its packages cannot be pinned. Remove the key, or give the row "
+            f"`package_snapshot: null`. Distributions that have snapshots: {', '.join(having)}."
+        ]
+    refusal = service.refusal(value)
+    return [f"{document.at(path)}: {shown}: {row.distro}: {refusal}"] if refusal else []
+
+
 def _distro(name: str, override: DistroModel) -> Distro:
-    """A known distribution with what the matrix replaces."""
+    """A known distribution with the matrix's overrides."""
     replaced = override.model_dump(exclude={"parents"}, exclude_unset=True)
     known = {key: facts.distro(name)[key] for key in _OF_DISTRO}
     return Distro(id=name, **{**known, **replaced})
@@ -204,7 +249,7 @@ _OF_DISTRO = ("name", "family", "package_manager", "ssh_user", "root_device", "c
 
 
 def _parents(name: str, override: DistroModel) -> dict[str, SourceAmiModel]:
-    """Its parent AMIs by flavour, those of the matrix before the known ones."""
+    """A distribution's parent AMIs by flavour; those of the matrix override the known ones."""
     known = {
         flavor: SourceAmiModel(**source) for flavor, source in facts.distro(name)["parents"].items()
     }
@@ -214,7 +259,7 @@ def _parents(name: str, override: DistroModel) -> dict[str, SourceAmiModel]:
 def _origins(
     document: Located, model: MatrixModel, row: RowModel, here: Path_, flavor: str, arch: str
 ) -> dict[str, Place]:
-    """Where each field of a recipe has its value from."""
+    """The place in the matrix that sets each field of a recipe."""
     stack: Path_ = ("stacks", row.stack)
     shared: Path_ = ("defaults",)
     paths: dict[str, Path_] = {"distro": (*here, "distro"), "stack": (*here, "stack")}
@@ -222,6 +267,7 @@ def _origins(
         paths[name] = (*(here if name in row.model_fields_set else stack), name)
     for name in type(model.defaults).model_fields:
         paths[name] = (*(here if name in row.model_fields_set else shared), name)
+    paths["package_snapshot"] = _snapshot_path(model, row, here)
     for name in ("instance_type", "verify_instance_type"):
         paths[name] = (*(here if arch in getattr(row, name) else shared), name, arch)
     paths["flavor"] = (*here, "flavors", row.flavors.index(flavor))  # type: ignore[arg-type]
@@ -243,7 +289,7 @@ def _bad_placeholders(
     source: SourceAmiModel,
     values: dict[str, Any],
 ) -> list[str]:
-    """What `{…}` in a parent AMI's name cannot be filled in for this row."""
+    """Mistakes in the `{…}` placeholders of a parent AMI's name for this row."""
     wrong = []
     for key, text in source.model_dump(exclude_none=True).items():
         path: Path_ = ("distros", distro, "parents", flavor, key)
@@ -259,14 +305,14 @@ def _bad_placeholders(
             continue
         for name in sorted(names):
             if name not in values:
-                wrong.append(f"{at}: {{{name}}} is not known: {did_you_mean(name, values)}")
+                wrong.append(f"{at}: unknown placeholder {{{name}}}: {did_you_mean(name, values)}")
             elif values[name] is None:
-                wrong.append(f"{at}: {{{name}}} is asked for, but the row has no `{name}`")
+                wrong.append(f"{at}: {{{name}}} needs a value, but the row has no `{name}`")
     return wrong
 
 
 def _name(distro: str, stack: dict[str, Any], flavor: str, arch: str) -> str:
-    """The AMI's name in the matrix; the run adds its time to make EC2's unique name."""
+    """The AMI's name in the matrix; a run appends its id to make the name unique in EC2."""
     cuda = stack["cuda"]
     parts = [distro, stack["driver"]]
     if stack["kernel_module"] != "proprietary":
@@ -287,13 +333,13 @@ def _duplicates(document: Located, recipes: list[Recipe]) -> list[str]:
         other = lines.setdefault(recipe.line, recipe)
         if twin is not recipe:
             wrong.append(
-                f"{at}: {recipe.name} exists already (line {twin.row.line}): take one of the rows "
-                "out, or change its stack"
+                f"{at}: {recipe.name} exists already (line {twin.row.line}): remove one of the "
+                "rows, or change its stack"
             )
         elif other is not recipe:
             wrong.append(
                 f"{at}: {recipe.name} shares the line {recipe.line} with {other.name} (line "
-                f"{other.row.line}): give one of the rows a `line` of its own, such as "
-                f"`line: {recipe.stack}-2`, which takes the place of the stack in that name"
+                f"{other.row.line}): give one of the rows its own `line`, such as "
+                f"`line: {recipe.stack}-2`, which replaces the stack in that name"
             )
     return wrong

@@ -1,4 +1,4 @@
-"""What `amis.yaml` may say, and what to tell a person when it says something else."""
+"""The schema of `amis.yaml`, and messages about violations of it."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ Line = Annotated[str, _text(vocabulary.LINE)]
 
 
 class Strict(BaseModel):
-    """No unknown key passes: a typo must not silently change nothing."""
+    """Refuses unknown keys, so that a typo is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SourceAmiModel(Strict):
-    """Where the parent AMI is found. `{arch}`, `{deb_arch}`, `{kubernetes}` and
-    `{parallelcluster}` are filled in per row."""
+    """How the parent AMI is found. `{arch}`, `{deb_arch}`, `{kubernetes}` and `{parallelcluster}`
+    are filled in per row."""
 
     ssm_parameter: str | None = None
     owner: str | None = None
@@ -68,7 +68,7 @@ class SourceAmiModel(Strict):
 
 
 class DistroModel(Strict):
-    """What a matrix says differently of a distribution; what it leaves out is as in
+    """Overrides for a distribution; fields left out are as in
     kiln/facts/knowledge/distros.yaml."""
 
     name: str | None = None
@@ -85,30 +85,37 @@ class DistroModel(Strict):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _said(cls, value: Any) -> Any:
-        """A key without a value is a slip: the setting would silently stay as it is known."""
+    def _not_empty(cls, value: Any) -> Any:
+        """Refuse a key without a value, which would silently override nothing."""
         if value is None:
             raise ValueError("empty")
         return value
 
 
+PACKAGE_SNAPSHOT: Any = Field(
+    None,
+    description="the distribution's packages as they were: a release of Amazon Linux 2023, or a "
+    "UTC time for Ubuntu and Debian",
+)
+
+
 class StackFields(Strict):
-    """The GPU stack. A row may override any field of its stack; null takes a component off."""
+    """The GPU stack. A row may override any field of its stack; null removes a component."""
 
     driver: Driver | None = None
     driver_source: DriverSource | None = None
     kernel_module: KernelModule | None = Field(
-        None, description="both: each is built, kiln-gpu-boot takes the one for the GPUs it finds"
+        None, description="both: both are built, and kiln-gpu-boot loads the one for the GPUs"
     )
     kernel: Package | None = Field(
-        None, description="kernel package (series) to pin, as the distro names it"
+        None, description="kernel package (series) to pin, by the distribution's name for it"
     )
     cuda: Release | None = None
     cudnn: Cudnn | None = None
     nccl: Release | None = None
     efa: Release | None = Field(None, description="EFA installer")
     ofi_nccl: Version | None = Field(
-        None, description="aws-ofi-nccl built from source, where the EFA installer brings none"
+        None, description="aws-ofi-nccl built from source, if the EFA installer bundles none"
     )
     gdrcopy: Version | None = None
     dcgm: Release | None = None
@@ -118,12 +125,13 @@ class StackFields(Strict):
     container_toolkit: Version | None = None
     cloudwatch_agent: Version | None = None
     mig_parted: Version | None = Field(
-        None, description="NVIDIA's mig-parted, the engine gpu-mig takes when it is there"
+        None, description="NVIDIA's mig-parted, which gpu-mig uses if it is on the image"
     )
     nvlsm: Version | None = Field(
         None, description="NVLink subnet manager, for the NVSwitches of B200 and B300"
     )
     imex: bool | None = Field(None, description="nvidia-imex, for GB200 and GB300 hosts")
+    package_snapshot: str | None = PACKAGE_SNAPSHOT
 
 
 class VolumeModel(Strict):
@@ -136,38 +144,41 @@ class VolumeModel(Strict):
 
 
 class RowSettings(Strict):
-    """What a row may say besides its stack; `defaults` says it for all rows."""
+    """The settings of a row besides its stack; `defaults` sets them for all rows."""
 
     instance_type: dict[Arch, InstanceType] = Field(
         default_factory=dict, description="instance type that bakes, per arch"
     )
     verify_instance_type: dict[Arch, InstanceType] = Field(
-        default_factory=dict, description="instance type that the AMI is checked on, per arch"
+        default_factory=dict, description="instance type on which the AMI is checked, per arch"
     )
     target_instance_types: list[InstanceType] = Field(
-        default_factory=list, description="instance types the AMI is meant for; `check` minds them"
+        default_factory=list, description="instance types that the AMI serves, for `check`"
     )
     volume: VolumeModel | None = None
     without: list[str] = Field(default_factory=list, description="components to leave out")
     kubernetes: Kubernetes | None = Field(None, description="Kubernetes version, for flavour eks")
-    parallelcluster: Release | None = Field(None, description="version, for its flavour")
+    parallelcluster: Release | None = Field(
+        None, description="ParallelCluster version, for flavour parallelcluster"
+    )
     telemetry: Telemetry | None = Field(None, description="see docs/telemetry-cloudwatch.md")
     mig_config: str | None = Field(None, description="default label from mig-config.yaml")
     extended_support: bool | None = Field(
         None,
-        description="the distribution's longer support (Ubuntu Pro) is yours: `check` minds it",
+        description="you have the distribution's extended support (Ubuntu Pro), for `check`",
     )
+    package_snapshot: str | None = PACKAGE_SNAPSHOT
 
 
 class RowModel(RowSettings, StackFields):
-    """One line of the matrix: distro × stack × flavours × arches."""
+    """One row of the matrix: distro × stack × flavours × arches."""
 
     distro: str
     stack: str
     line: Line | None = Field(
         None,
-        description="takes the place of the stack in the name of the AMI's folder in packer/, "
-        "where two rows would share it",
+        description="replaces the stack in the name of the AMI's folder in packer/, for rows that "
+        "would share one",
     )
     flavors: list[Flavor] = Field(["base"], min_length=1)
     arches: list[Arch] = Field(["x86_64"], min_length=1)
@@ -178,7 +189,7 @@ class MatrixModel(Strict):
 
     defaults: RowSettings = RowSettings()
     distros: dict[Id, DistroModel] = Field(
-        default_factory=dict, description="settings of known distributions that are replaced"
+        default_factory=dict, description="overrides for known distributions"
     )
     stacks: dict[Id, StackFields]
     amis: list[RowModel] = Field(min_length=1)
@@ -195,7 +206,7 @@ def json_schema() -> str:
 def validated(document: Located) -> MatrixModel:
     """The matrix in a YAML document.
 
-    Raises KilnError (exit code 2) with one line per mistake, each beginning with
+    Raises KilnError (exit status 2) with one line per mistake, each beginning with
     file:line:column.
     """
     if not isinstance(document.data, dict):
@@ -211,7 +222,7 @@ def validated(document: Located) -> MatrixModel:
 
 
 def _explain(document: Located, problem: dict[str, Any]) -> str:
-    """One line for one mistake: where, what is wrong, the nearest right value."""
+    """One line per mistake: where, what is wrong, the nearest valid value."""
     path = tuple(part for part in problem["loc"] if part != "[key]")
     is_key = "[key]" in problem["loc"]
     shown = ".".join(str(part) for part in path)
@@ -231,7 +242,7 @@ def _explain(document: Located, problem: dict[str, Any]) -> str:
 
 
 def _reason(problem: dict[str, Any], wrong: Any) -> str:
-    """Pydantic's complaint in the words of the file."""
+    """Pydantic's message in the terms of the file."""
     kind = problem["type"]
     if kind == "string_type" and problem["loc"][-1] in _VERSIONS:
         return f"{wrong!r} is not text: write the whole version, or put it in quotes"
@@ -239,7 +250,7 @@ def _reason(problem: dict[str, Any], wrong: Any) -> str:
     if kind == "value_error":
         return str(problem["msg"]).removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
-        latest = " (nothing may be called latest: name the version)" if wrong == "latest" else ""
+        latest = " (latest is not allowed: name the version)" if wrong == "latest" else ""
         return f"{wrong!r} is not {vocabulary.DESCRIBED[context['pattern']]}{latest}"
     known = _WORDS.get(kind, str(problem["msg"]).lower() + " (it is {wrong})")
     return known.format(**context)
@@ -252,7 +263,7 @@ def _short(wrong: Any) -> str:
 
 _SHOWN = 80
 _WORDS = {
-    "string_type": "{wrong} is not text: put it in quotes, if it is meant so",
+    "string_type": "{wrong} is not text: put it in quotes if it should be",
     "int_parsing_size": "is too large for a number: {wrong}",
     "int_type": "must be a whole number, not {wrong}",
     "int_parsing": "must be a whole number, not {wrong}",
@@ -269,9 +280,9 @@ _WORDS = {
 }
 
 
-# Keys that had another name: the answer names the new one.
+# Old names of keys: the message proposes the new one.
 _RENAMED = {"source": "parents"}
-# The keys that hold versions: a number there lacks its quotes or its end.
+# Keys that hold versions: a number there needs quotes, or its missing part.
 _VERSIONS = {*StackFields.model_fields, "kubernetes", "parallelcluster"}
 
 
@@ -281,7 +292,7 @@ def _literals(problem: dict[str, Any]) -> list[str]:
 
 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
-    """The keys a mapping at `path` may have."""
+    """The valid keys of the mapping at `path`."""
     inner: dict[str | int, type[BaseModel]] = {
         "volume": VolumeModel,
         "telemetry": Telemetry,

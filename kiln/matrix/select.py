@@ -1,4 +1,4 @@
-"""Flags → the rows of the matrix a person means."""
+"""Flags → the matching rows of the matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kiln.base.recipe import Recipe
 
 Flags = dict[str, str]
 
-# What each flag looks at, in the order in which they tell rows apart best.
+# The field that each flag compares, in the order in which the flags distinguish rows best.
 _READS: dict[str, Callable[[Recipe], str]] = {
     "name": lambda recipe: recipe.name,
     "distro": lambda recipe: recipe.distro.id,
@@ -20,7 +20,7 @@ _READS: dict[str, Callable[[Recipe], str]] = {
     "arch": lambda recipe: recipe.arch,
 }
 _VERSIONS = {"driver", "cuda"}
-# What most people mean when they do not say: decides only where the other flags leave several rows.
+# Defaults, used only if the given flags match several rows.
 USUAL = {"flavor": "base", "arch": "x86_64"}
 
 
@@ -36,13 +36,13 @@ def select(
     arch: str | None = None,
     every: bool = False,
 ) -> list[Recipe]:
-    """The recipes that all given flags fit: one, or with `every` as many as there are.
+    """The recipes that match all given flags: exactly one, or with `every` any number.
 
-    `driver` and `cuda` also take the beginning of a version: 510 or 510.47, 11 or 11.6. Where
-    several rows fit, flavour base and arch x86_64 are meant, of one driver the row with the open
+    `driver` and `cuda` also match the beginning of a version: 510 or 510.47, 11 or 11.6. If several
+    rows match, flavour base and arch x86_64 are preferred, and of one driver the row with the open
     kernel module, unless a flag says otherwise.
-    Raises KilnError (exit code 2) when nothing fits, naming the nearest rows, and when several
-    do without `every`, naming them and the flag that tells them apart.
+    Raises KilnError (exit status 2) if no row matches, naming the nearest, and if several match
+    without `every`, naming them and the flags that distinguish them.
     """
     given = {
         "name": name,
@@ -60,30 +60,31 @@ def select(
             raise KilnError(
                 f"no row of the matrix has --{flag} {wanted}", hint=did_you_mean(wanted, known)
             )
-    found = [r for r in recipes if all(_fits(r, flag, wanted) for flag, wanted in flags.items())]
-    if not found:
+    matches = [r for r in recipes if all(_fits(r, flag, wanted) for flag, wanted in flags.items())]
+    if not matches:
         raise KilnError(f"no row of the matrix has {_shown(flags)}", hint=_nearest(recipes, flags))
-    if len(found) > 1 and not every:
-        found = _usual(found, flags)
-    if len(found) > 1 and not every:
-        rows = "".join(f"\n  {recipe.name}" for recipe in found)
-        fitting = f"fit {_shown(flags)}" if flags else "are in the matrix"
-        raise KilnError(f"{len(found)} rows {fitting}:{rows}", hint=_apart(found))
-    return found
+    if len(matches) > 1 and not every:
+        matches = _usual(matches, flags)
+    if len(matches) > 1 and not every:
+        rows = "".join(f"\n  {recipe.name}" for recipe in matches)
+        fitting = f"match {_shown(flags)}" if flags else "are in the matrix"
+        raise KilnError(f"{len(matches)} rows {fitting}:{rows}", hint=_apart(matches))
+    return matches
 
 
-def _usual(found: list[Recipe], flags: Flags) -> list[Recipe]:
-    """Those of several rows that have the usual flavour and arch; all of them when none has."""
+def _usual(matches: list[Recipe], flags: Flags) -> list[Recipe]:
+    """The rows with the default flavour, arch and kernel module; all rows if none has them."""
     for flag, value in USUAL.items():
         if flag not in flags:
-            found = [recipe for recipe in found if _fits(recipe, flag, value)] or found
+            matches = [recipe for recipe in matches if _fits(recipe, flag, value)] or matches
     if "kernel-module" in flags:
-        return found
-    opened = {(r.distro.id, r.driver) for r in found if r.kernel_module == "open"}
+        return matches
+    with_open_module = {(r.distro.id, r.driver) for r in matches if r.kernel_module == "open"}
     return [
         recipe
-        for recipe in found
-        if recipe.kernel_module == "open" or (recipe.distro.id, recipe.driver) not in opened
+        for recipe in matches
+        if recipe.kernel_module == "open"
+        or (recipe.distro.id, recipe.driver) not in with_open_module
     ]
 
 
@@ -93,7 +94,7 @@ def _fits(recipe: Recipe, flag: str, wanted: str) -> bool:
 
 
 def _nearest(recipes: Sequence[Recipe], flags: Flags) -> str:
-    """The rows that most flags fit, each with the flags that it does not fit."""
+    """The rows that match most flags, each with the flags that it does not match."""
 
     def misses(recipe: Recipe) -> list[str]:
         return [flag for flag, wanted in flags.items() if not _fits(recipe, flag, wanted)]
@@ -107,16 +108,16 @@ def _nearest(recipes: Sequence[Recipe], flags: Flags) -> str:
     return "the nearest:" + "".join(lines)
 
 
-def _apart(found: Sequence[Recipe]) -> str:
-    """Which flags leave one row, with the values there are; else the row's name."""
+def _apart(matches: Sequence[Recipe]) -> str:
+    """The flags that distinguish the rows, with their values; otherwise --name."""
     choices = [
         f"--{flag} {'|'.join(values)}"
         for flag in ("distro", "driver", "cuda", "kernel-module", "flavor", "arch")
-        if len(values := list(dict.fromkeys(_READS[flag](recipe) for recipe in found)))
-        == len(found)
+        if len(values := list(dict.fromkeys(_READS[flag](recipe) for recipe in matches)))
+        == len(matches)
     ]
-    told_apart = " or ".join(choices) or "--name with one of these names"
-    return f"say which: {told_apart}; or --all for every one of them"
+    choice = " or ".join(choices) or "--name with one of these names"
+    return f"say which: {choice}; or --all for all of them"
 
 
 def _shown(flags: Flags) -> str:

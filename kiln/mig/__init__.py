@@ -1,6 +1,6 @@
-"""MIG without a GPU: what an instance type can be cut into, what fits, how to lay a wish out.
+"""MIG without a GPU: the profiles of an instance type, what fits, and how to place it.
 
-The rules are those of `gpu-mig` on the AMI (`runtime/opt/kiln/lib/gpu_mig`), imported, not copied.
+The rules are imported from `gpu-mig` on the AMI (`runtime/opt/kiln/lib/gpu_mig`).
 """
 
 from kiln.mig.check import check, check_label

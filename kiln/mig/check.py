@@ -1,4 +1,4 @@
-"""Whether a set of MIG slices can exist on a GPU, and which one that can is nearest."""
+"""Whether a set of MIG slices fits on a GPU, and the nearest set that does."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def check(
 ) -> dict[str, Any]:
     """Whether one GPU can hold `devices` (`2g.20gb=2,4g.40gb=1`).
 
-    `valid`, `reason` and `nearest` (both None when valid), `placement` (profile and start of every
-    GPU instance), `warnings` for what rests on unconfirmed facts. A GPU without MIG is an answer
-    too (`valid` false); raises KilnError for what cannot be read: names, counts, unknown GPUs.
+    Returns `valid`, `reason` and `nearest` (both None if valid), `placement` (profile and start of
+    every GPU instance) and `warnings` about unconfirmed facts. A GPU without MIG is an answer too
+    (`valid` false). Raises KilnError for invalid names and counts, and for unknown GPUs.
     """
     answer: dict[str, Any] = {
         "valid": False, "reason": None, "nearest": None, "gpu": gpu,
@@ -38,8 +38,8 @@ def check(
     wanted = instances(devices)
     try:
         _, kind = chosen(gpu, instance_type)
-    except NoMigError as error:
-        return {**answer, "reason": error.message}
+    except NoMigError as e:
+        return {**answer, "reason": e.message}
     answer["gpu"] = kind.name
     names = [profile for profile, _ in wanted]
     unknown = sorted({n for n in names if n not in kind.profiles})
@@ -60,7 +60,7 @@ def check(
 
 
 def instances(devices: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """`1g.5gb=7` as GPU instances (profile, compute slices). Raises KilnError on bad spelling."""
+    """`1g.5gb=7` as GPU instances (profile, compute slices). Raises KilnError for invalid text."""
     try:
         shapes: tuple[tuple[str, tuple[int, ...]], ...] = _target.shape_all(
             _profile.parse_devices(devices)
@@ -71,7 +71,7 @@ def instances(devices: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def warnings(kind: Any, names: Iterable[str]) -> list[str]:
-    """What the answer for these profiles rests on without a public listing behind it."""
+    """A warning for each of these profiles whose placement no public listing confirms."""
     doubtful = {n for n in names if {"starts", "memory"} & set(kind.profiles[n].unsure)}
     return [
         f"the placements of {n} on {kind.name} are unconfirmed; try them on the GPU"
@@ -82,10 +82,10 @@ def warnings(kind: Any, names: Iterable[str]) -> list[str]:
 def check_label(
     label: str, instance_types: Iterable[str], labels: dict[str, Any] | None = None
 ) -> list[str]:
-    """Why a label cannot serve as the default of an AMI for these instance types; [] when it can.
+    """Why a label cannot be the default of an AMI for these instance types; [] if it can.
 
-    Types whose GPUs have no MIG are passed over (the unit does nothing there), unless none has.
-    `labels`: those of `gpu_mig.config.load`, by default the map that ships.
+    Types without MIG are ignored, since the unit does nothing there, unless no type has MIG.
+    `labels` is the result of `gpu_mig.config.load`, by default of the shipped map.
     """
     types = [facts.instance(t) for t in instance_types]
     try:
@@ -98,13 +98,13 @@ def check_label(
         return [
             f"MIG label {label!r}: none of {', '.join(t.type for t in types)} has a GPU with MIG"
         ]
-    found = (_label_problem(chosen_label, t) for t in capable)
-    return [problem for problem in found if problem]
+    label_problems = (_label_problem(chosen_label, t) for t in capable)
+    return [problem for problem in label_problems if problem]
 
 
 @cache
 def shipped_labels() -> dict[str, Any]:
-    """The shipped map by label; the AMI's own parser is made to be small, not quick."""
+    """The shipped map by label. Cached, since the AMI's own parser is small rather than fast."""
     labels: dict[str, Any] = _config.load(str(SHIPPED_MAP))
     return labels
 

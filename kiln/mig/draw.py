@@ -1,4 +1,4 @@
-"""A plan as a picture: for the terminal, and as SVG."""
+"""Drawings of a plan: text for the terminal, and SVG."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLE = 118  # px a colour takes in the legend
 
 
 def draw_text(plan: dict[str, Any]) -> str:
-    """One row per GPU, one cell per memory slice; `.` is a slice nobody can use or wants."""
+    """One row per GPU, one cell per memory slice; `.` is an unused slice."""
     cell = max([9, *(-(-(len(_name(i)) + 2) // i["memory_slices"]) for i in _instances(plan))])
     lines = [f"{plan['instance_type']}: {plan['used']} of {plan['available']} {plan['gpu']} in use"]
     for gpu in plan["gpus"]:
@@ -42,7 +42,7 @@ def _free(slices: int, cell: int) -> str:
 
 
 def _name(instance: dict[str, Any]) -> str:
-    """The profile; with the number of its compute instances where it has several."""
+    """The profile, with the number of its compute instances if it has several."""
     pieces = len(instance["compute_instances"])
     return f"{instance['profile']} in {pieces}" if pieces > 1 else str(instance["profile"])
 
@@ -59,9 +59,9 @@ def _remarks(plan: dict[str, Any]) -> list[str]:
 
 
 def draw_svg(plan: dict[str, Any]) -> str:
-    """The same as a standalone SVG: x is the memory slice, colour the number of compute slices.
+    """The plan as a standalone SVG: x is the memory slice, colour the number of compute slices.
 
-    Below the GPUs: what the colours mean, what is missing, what is doubtful.
+    Below the GPUs: a legend, what is missing, and warnings.
     """
     names = [(len(_name(i)) * LETTER + 14) / i["memory_slices"] for i in _instances(plan)]
     wide, high, left, top = round(max([48, *names])), 34, 70, 58

@@ -1,4 +1,4 @@
-"""Makes `profiles.json`, the facts gpu-mig carries on the AMI, from `knowledge/`.
+"""`profiles.json`, the facts that gpu-mig uses on the AMI, from `knowledge/`.
 
 `./invoke generate` writes it.
 """
@@ -33,13 +33,13 @@ def profiles() -> dict[str, Any]:
 
 
 def _numbers(profile: dict[str, Any]) -> dict[str, Any]:
-    """`gib` as a number: knowledge is read with decimals as text, for the versions' sake."""
+    """`gib` as a number: the loader keeps decimals as text, because versions look like them."""
     gib = profile["gib"]
     return {**profile, "gib": None if gib is None else float(gib)}
 
 
 def text() -> str:
-    """profiles.json as it is written: one profile per line, so that a change is a short diff."""
+    """The content of profiles.json: one profile per line, so that a change gives a short diff."""
     data = profiles()
     gpus = data.pop("gpus")
     lines = [f" {json.dumps(k)}: {json.dumps(v)}," for k, v in data.items()]

@@ -1,4 +1,4 @@
-"""A MIG layout in Kubernetes: chart values, the node label, and what pods have to ask for."""
+"""A MIG layout in Kubernetes: chart values, the node label, and the resources that pods request."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ def k8s(
 ) -> dict[str, Any]:
     """What a node with this layout needs and offers.
 
-    `owner`: "ami" when gpu-mig makes the slices at boot, "operator" when the GPU operator's
-    mig-manager does. `gpu_operator` and `device_plugin` are Helm values, `node_labels` those to set
-    on the node, `resources` what one node offers, `limits` an example for a pod. With neither a GPU
-    nor an instance type `by_gpu` has what one GPU offers, for each model that the label is for.
-    Raises KilnError for an unknown label or strategy, for a layout the GPU cannot hold or that
-    offers nothing, and for `single` with slices that are not all alike.
+    `owner` is "ami" if gpu-mig creates the slices at boot, "operator" if the GPU operator's
+    mig-manager does. Returns `gpu_operator` and `device_plugin` (Helm values), `node_labels` (to
+    set on the node), `resources` (what one node offers) and `limits` (an example for a pod).
+    Without a GPU and instance type it returns `by_gpu` instead: what one GPU of each model that
+    the label supports offers.
+
+    Raises KilnError for an unknown label or strategy, for a layout that the GPU cannot hold or
+    that offers nothing, and for `single` with slices that differ.
     """
     table = facts.table("mig-kubernetes")
     for what, value, known in (
@@ -67,13 +69,13 @@ def k8s(
 
 
 def _by_gpu(label: str, strategy: str, labels: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """What one GPU of each model offers. Raises KilnError, the first model's, when none can."""
+    """What one GPU of each model offers. If no model can, raises the first model's KilnError."""
     tried = {kind.name: _attempt(label, strategy, kind, labels) for kind in gpu_types().values()}
-    found = {name: offered for name, offered in tried.items() if isinstance(offered, dict)}
+    offers = {name: offered for name, offered in tried.items() if isinstance(offered, dict)}
     for refusal in tried.values():
-        if not found and isinstance(refusal, KilnError):
+        if not offers and isinstance(refusal, KilnError):
             raise refusal
-    return found
+    return offers
 
 
 def _attempt(
@@ -94,22 +96,22 @@ def _offered(
     resources = _resources(per_gpu, count, strategy)
     if not resources:
         raise KilnError(
-            f"{label} leaves {kind.name} neither whole nor cut: a node would offer nothing",
+            f"{label} turns MIG on without slices on {kind.name}: a node would offer nothing",
             hint="choose a label with slices, or all-disabled for whole GPUs.",
         )
     return resources
 
 
 def _layout(label: str, count: int, kind: Any, labels: dict[str, Any]) -> dict[int, dict[str, int]]:
-    """Slices of every GPU with MIG on, {index: {profile: count}}. Raises KilnError."""
+    """The slices of every GPU in MIG mode: {index: {profile: count}}. Raises KilnError."""
     gpus = [
         _smi.Gpu(i, "", "", kind.pci_device_ids[0], "", kind.product, False, False)
         for i in range(count)
     ]
     try:
         wanted = _target.resolve(_config.choose(labels, label), gpus)
-        for one in wanted.values():
-            _target.check(one, kind)
+        for setting in wanted.values():
+            _target.check(setting, kind)
     except _errors.MigError as e:
         raise KilnError(e.message, hint=e.hint) from e
     return {w.gpu: _target.devices_of(w.shapes) for w in wanted.values() if w.mode}
@@ -119,28 +121,29 @@ def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]]) -> None:
     kinds = sorted({profile for slices in per_gpu.values() for profile in slices})
     if len(kinds) > 1:
         raise KilnError(
-            f"strategy single needs slices that are all alike; {label} makes {', '.join(kinds)}",
+            f"strategy single needs slices of one profile; {label} creates {', '.join(kinds)}",
             hint="use --strategy mixed, or a label with one profile such as all-" + kinds[0] + ".",
         )
     if not kinds:
         raise KilnError(
-            f"strategy single needs slices; {label} makes none", hint="leave mig.strategy at none."
+            f"strategy single needs slices; {label} creates none",
+            hint="leave mig.strategy at none.",
         )
 
 
 def _resources(per_gpu: dict[int, dict[str, int]], count: int, strategy: str) -> dict[str, int]:
-    """{resource name: how many one node offers}. GPUs left whole count as nvidia.com/gpu."""
-    found: dict[str, int] = {}
+    """{resource name: number that one node offers}. Whole GPUs count as nvidia.com/gpu."""
+    resources: dict[str, int] = {}
     for index in range(count):
         for profile, n in per_gpu.get(index, {None: 1}).items():
             whole = profile is None or strategy == "single"
             name = "nvidia.com/gpu" if whole else f"nvidia.com/mig-{str(profile).replace('+', '.')}"
-            found[name] = found.get(name, 0) + n
-    return dict(sorted(found.items()))
+            resources[name] = resources.get(name, 0) + n
+    return dict(sorted(resources.items()))
 
 
 def _operator_values(label: str, strategy: str, owner: str) -> dict[str, Any]:
-    """Values for a node whose AMI brings driver and toolkit."""
+    """Helm values for a node whose AMI has driver and toolkit."""
     values: dict[str, Any] = {
         "driver": {"enabled": False},
         "toolkit": {"enabled": False},
@@ -148,14 +151,14 @@ def _operator_values(label: str, strategy: str, owner: str) -> dict[str, Any]:
         "migManager": {"enabled": owner == "operator"},
     }
     if owner == "operator":
-        # The AMI's driver cannot be reset by a pod everywhere: let mig-manager reboot the node.
+        # A pod cannot reset the AMI's driver everywhere, so mig-manager must reboot the node.
         values["migManager"]["env"] = [{"name": "WITH_REBOOT", "value": "true"}]
         values["migManager"]["config"] = {"default": label}
     return values
 
 
 def k8s_text(answer: dict[str, Any]) -> str:
-    """`k8s` as YAML with a comment over each part, ready to be cut apart."""
+    """The answer of `k8s` as YAML, with a comment above each part."""
     labels = answer["node_labels"] or "none: gpu-mig on the AMI makes the slices"
     parts: list[tuple[str, Any]] = [
         ("Helm values, chart gpu-operator", answer["gpu_operator"]),
@@ -167,7 +170,7 @@ def k8s_text(answer: dict[str, Any]) -> str:
     else:
         offered = f"what one node offers ({answer['gpus']} × {answer['gpu']})"
         parts.append((offered, answer["resources"]))
-        parts.append(("what a pod asks for", {"resources": {"limits": answer["limits"]}}))
+        parts.append(("what a pod requests", {"resources": {"limits": answer["limits"]}}))
     return "\n".join(
         f"# {title}\n"
         + (f"# {body}\n" if isinstance(body, str) else yaml.safe_dump(body, sort_keys=False))

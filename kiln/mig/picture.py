@@ -11,5 +11,5 @@ SHOWN = ("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
 
 
 def text() -> str:
-    """The SVG as it is written."""
+    """The content of the SVG file."""
     return draw_svg(plan(*SHOWN))

@@ -1,7 +1,7 @@
-"""Lays a wish over the GPUs of an instance: fewest GPUs first, then the least mixing.
+"""Places MIG profiles on the GPUs of an instance: on the fewest GPUs, then with the least mixing.
 
-Exact for what the rules allow: a GPU's possible contents are enumerated (`placement.layouts`), and
-the search over GPUs is bounded by what the remaining ones can hold at most.
+The fewest GPUs are exact: all possible contents of a GPU are enumerated (`placement.layouts`), and
+the search over GPUs is bounded by what the remaining ones can hold.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ _placement = load("gpu_mig.placement")
 _profile = load("gpu_mig.profile")
 _target = load("gpu_mig.target")
 
-# A GPU's contents: how many of each wanted kind.
+# A GPU's contents: the count of each wanted profile.
 Layout = tuple[int, ...]
-EFFORT = 4000  # steps spent on less mixing once the fewest GPUs are known; some 20 ms
+EFFORT = 4000  # search steps for less mixing, once the fewest GPUs are known
 
 
 def plan(instance_type: str, want: str) -> dict[str, Any]:
     """Which instances go on which GPU of `instance_type` to give `want` (`1g.5gb=40,3g.20gb=4`).
 
-    `gpus`: one dict per GPU in use (index, instances with profile, start, compute and memory
-    slices); `used`, `available`: GPUs; `label`: the layout as a v1 configuration. When it does not
-    fit: `fits` false, `reason`, and `missing`: the instances left over. Raises KilnError for a
-    type without MIG, and for profiles its GPU does not have.
+    Returns `gpus` (one dict per GPU in use: index, instances with profile, start, compute and
+    memory slices), `used` and `available` (numbers of GPUs), and `label` (the layout as a v1
+    configuration). If it does not fit, `fits` is false, and `reason` and `missing` name the
+    instances left over. Raises KilnError for a type without MIG, and for profiles that its GPU
+    does not have.
     """
     machine, kind = on_instance(instance_type)
     shapes = instances(want)
@@ -81,7 +82,7 @@ class _Search:
         self.kind, self.kinds = kind, list(kinds)
         every = [c for c in _placement.layouts(kind, self.kinds) if any(c)]
         self.possible: frozenset[Layout] = frozenset(every)
-        # Only sets that take no more instance matter for the count of GPUs: less can be left out.
+        # For the number of GPUs only full sets matter, those to which no instance can be added.
         self.full = sorted(
             (c for c in every if not any(_plus(c, i) in self.possible for i in range(len(c)))),
             key=self._bulk,
@@ -90,12 +91,12 @@ class _Search:
         self.per_gpu = [kind.profile(k).max for k in self.kinds]
 
     def _bulk(self, counts: Layout) -> int:
-        """Memory and compute slices a layout takes: fuller GPUs are tried first."""
+        """The memory and compute slices of a layout: fuller GPUs are tried first."""
         slices = [self.kind.profile(k).memory + self.kind.profile(k).compute for k in self.kinds]
         return sum(n * int(s) for n, s in zip(counts, slices, strict=True))
 
     def at_least(self, wanted: Layout) -> int:
-        """GPUs that no layout can do without: by count, by compute and by memory slices."""
+        """A lower bound on the number of GPUs: by count, compute slices and memory slices."""
         most = [-(-n // m) for n, m in zip(wanted, self.per_gpu, strict=True)]
         for attribute, total in (
             ("compute", self.kind.compute_slices),
@@ -109,11 +110,11 @@ class _Search:
         return int(max(most))
 
     def fewest(self, wanted: Layout, gpus: int) -> list[Layout] | None:
-        """A spread over the fewest GPUs, or None when `gpus` of them are not enough."""
+        """A spread over the fewest GPUs, or None if `gpus` GPUs are not enough."""
         for count in range(self.at_least(wanted), gpus + 1):
-            found = self._spread(wanted, count, 0, set())
-            if found is not None:
-                return found
+            layouts = self._spread(wanted, count, 0, set())
+            if layouts is not None:
+                return layouts
         return None
 
     def _spread(
@@ -123,7 +124,7 @@ class _Search:
             return []
         if gpus == 0 or self.at_least(wanted) > gpus or (wanted, gpus, first) in dead:
             return None
-        for at in range(first, len(self.full)):  # GPUs are alike: take layouts in one order only
+        for at in range(first, len(self.full)):  # GPUs are equal: try layouts in one order only
             taken = tuple(map(min, self.full[at], wanted))
             if not any(taken):
                 continue
@@ -133,9 +134,10 @@ class _Search:
         dead.add((wanted, gpus, first))
         return None
 
-    def least_mixed(self, wanted: Layout, found: list[Layout]) -> list[Layout]:
-        """As many GPUs as `found`, with the fewest profiles on each; the best within EFFORT."""
-        best, least = found, sum(map(_kinds_in, found))
+    def least_mixed(self, wanted: Layout, spread: list[Layout]) -> list[Layout]:
+        """A spread over as many GPUs as `spread`, with the fewest profiles on each: the best that
+        is reached within EFFORT steps."""
+        best, least = spread, sum(map(_kinds_in, spread))
         floor = self._floor(wanted)
         purest = sorted(self.possible, key=lambda c: (_kinds_in(c), -self._bulk(c)))
         steps = 0
@@ -160,15 +162,15 @@ class _Search:
                 if least <= floor or steps > EFFORT:
                     return
 
-        search(wanted, len(found), 0, 0, [])
+        search(wanted, len(spread), 0, 0, [])
         return best
 
     def _floor(self, wanted: Layout) -> int:
-        """Fewest (GPU, profile) pairs there can be: every profile alone on its GPUs."""
+        """A lower bound on (GPU, profile) pairs: every profile alone on its GPUs."""
         return sum(-(-n // m) for n, m in zip(wanted, self.per_gpu, strict=True) if n)
 
     def as_many_as_possible(self, wanted: Layout, gpus: int) -> tuple[list[Layout], Layout]:
-        """Fills every GPU with the largest instances first: (layouts, what is left over)."""
+        """Fill every GPU, fullest layouts first. Returns (layouts, instances left over)."""
         layouts = []
         for _ in range(gpus):
             fitting = [tuple(map(min, c, wanted)) for c in self.full]
@@ -194,7 +196,7 @@ def _minus(a: Layout, b: Layout) -> Layout:
 def _lay_out(
     kind: Any, kinds: Sequence[str], layouts: list[Layout], shapes: list[Any]
 ) -> list[dict[str, Any]]:
-    """Start positions for every GPU; instances cut further (`1c.3g.20gb`) are dealt out in turn."""
+    """Start positions on every GPU; the wanted compute instances (`1c.3g.20gb`) in their order."""
     gpus = []
     for index, counts in enumerate(sorted(layouts, reverse=True)):
         placed = []
@@ -216,7 +218,7 @@ def _lay_out(
 
 
 def _label(gpus: list[dict[str, Any]], available: int) -> dict[str, Any]:
-    """The layout as a v1 configuration, for /etc/kiln/mig-config.d/; unused GPUs get MIG off."""
+    """The layout as a v1 configuration for /etc/kiln/mig-config.d/, with MIG off on unused GPUs."""
     groups: dict[str, dict[str, Any]] = {}
     for gpu in gpus:
         shapes = [(i["profile"], tuple(i["compute_instances"])) for i in gpu["instances"]]

@@ -1,4 +1,4 @@
-"""What a GPU, or the GPUs of an instance type, can be cut into."""
+"""The MIG profiles of a GPU, and of an instance type's GPUs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import Any
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.runtime_import import load
+from kiln.mig import export
 
 _facts = load("gpu_mig.facts")
 _profile = load("gpu_mig.profile")
 
 
 class NoMigError(KilnError):
-    """The GPU exists and cannot be sliced."""
+    """A GPU that does not support MIG. Exit status 2."""
 
 
 @cache
 def gpu_types() -> dict[str, Any]:
-    """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`), straight from knowledge/mig.yaml."""
-    from kiln.mig.export import profiles
-
-    data = profiles()
+    """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`), from knowledge/mig.yaml."""
+    data = export.profiles()
     return {g["gpu"]: _facts.gpu_type(g, data["mode_change"]) for g in data["gpus"]}
 
 
 def gpu_type(name: str) -> Any:
-    """The GPU a person means: `H100-80GB`, `h100 80gb`, `NVIDIA A30`, `0x20B010DE`, `B200`.
+    """The GPU that a person means: `H100-80GB`, `h100 80gb`, `NVIDIA A30`, `0x20B010DE`, `B200`.
 
-    Raises KilnError: for a GPU without MIG, for one that is not known, and for a name that fits
-    several (`A100` comes with 40 and with 80 GB).
+    Raises NoMigError for a GPU without MIG, KilnError for an unknown GPU and for an ambiguous name
+    (`A100` has 40 or 80 GB).
     """
     asked = _squeeze(name)
     known = gpu_types()
@@ -45,7 +44,7 @@ def gpu_type(name: str) -> Any:
         return fitting[0]
     if fitting:
         names = ", ".join(gpu.name for gpu in fitting)
-        raise KilnError(f"{name!r} fits more than one GPU", hint=f"say which: {names}.")
+        raise KilnError(f"{name!r} matches more than one GPU", hint=f"name one of: {names}.")
     raise KilnError(f"unknown GPU {name!r}", hint=did_you_mean(name, [*known, *without.values()]))
 
 
@@ -55,7 +54,7 @@ def _squeeze(name: str) -> str:
 
 
 def on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
-    """The instance type and its GpuType. Raises KilnError when its GPUs cannot do MIG."""
+    """The instance type and its GpuType. Raises NoMigError if its GPUs do not support MIG."""
     machine = facts.instance(instance_type)
     if not machine.mig:
         able = ", ".join(t.type for t in facts.instances().values() if t.mig)
@@ -67,7 +66,7 @@ def on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
 
 
 def chosen(gpu: str | None, instance_type: str | None) -> tuple[int, Any]:
-    """(GPUs, GpuType) of whichever of the two is given. Raises KilnError unless exactly one is."""
+    """(number of GPUs, GpuType) of a GPU or instance type. Raises KilnError unless one is given."""
     if bool(gpu) == bool(instance_type):
         raise KilnError(
             "give either a GPU or an instance type",
@@ -80,10 +79,10 @@ def chosen(gpu: str | None, instance_type: str | None) -> tuple[int, Any]:
 
 
 def profiles_for(instance_type: str) -> dict[str, Any]:
-    """What each GPU of an instance type can be cut into, as `nvidia-smi mig -lgip` tells it.
+    """The profiles of an instance type's GPUs, as `nvidia-smi mig -lgip` lists them.
 
-    Memory is in GiB, `per_instance` counts over all GPUs. `unsure` names the fields of a profile
-    that no public listing confirmed. Raises KilnError for a type without MIG.
+    Memory is in GiB; `per_instance` counts over all GPUs. `unsure` names the fields of a profile
+    that no public listing confirms. Raises KilnError for a type without MIG.
     """
     machine, gpu = on_instance(instance_type)
     rows = [
@@ -116,7 +115,7 @@ def profiles_for(instance_type: str) -> dict[str, Any]:
 
 
 def profiles_text(table: dict[str, Any]) -> str:
-    """`profiles_for` as a table for the terminal; `?` is a fact nobody published."""
+    """`profiles_for` as a table for the terminal; `?` is an unpublished fact."""
     head = ("profile", "id", "per GPU", "per instance", "memory GiB", "SMs", "starts:slices")
     rows = [
         (

@@ -10,7 +10,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 def string(text: object) -> str:
-    """A quoted HCL string that stands for exactly `text`."""
+    """A quoted HCL string whose value is exactly `text`."""
     quoted = json.dumps(str(text), ensure_ascii=False)
     return quoted.replace("${", "$${").replace("%{", "%%{")
 
@@ -22,8 +22,8 @@ class Expression(str):
 
 
 def value(item: object, indent: int = 0) -> str:
-    """A text or expression, or a list or mapping of such, as HCL; `indent`: of the line on which
-    it begins."""
+    """A string, expression, list or mapping as HCL. `indent` is that of the line on which it
+    begins, in spaces."""
     if isinstance(item, Expression):
         return str(item)
     if isinstance(item, Mapping):
@@ -41,7 +41,7 @@ def _mapping(items: Mapping[str, object], indent: int) -> str:
     lines: list[str] = []
     aligned: list[tuple[str, str]] = []
     for key, text in entries:
-        if "\n" in text:  # packer fmt aligns neighbours that are one line each
+        if "\n" in text:  # packer fmt aligns neighbouring one-line entries
             lines += [*_aligned(aligned, indent + 2), f"{' ' * (indent + 2)}{key} = {text}"]
             aligned = []
         else:

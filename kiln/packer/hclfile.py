@@ -1,4 +1,4 @@
-"""Rendered HCL read back: its data, and the file and line where something stands."""
+"""Reads rendered HCL back: its data, with file and line."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 from kiln.base.findings import Finding
 from kiln.packer.program import FOLDER_1_6
 
-# Prose may name what values may not.
+# Attributes with prose, which may contain text that values must not.
 PROSE = ("condition", "description", "error_message")
 
 
 @dataclass(frozen=True)
 class Document:
-    """One HCL file: what findings call it, its text and its data."""
+    """One HCL file: its name in findings, its text and its data."""
 
     name: str
     text: str
     data: dict[str, Any]
 
     def line(self, *patterns: str) -> int:
-        """The line that the last of `patterns` (regular expressions) matches, each looked for
-        after the one before; of the last match when a later pattern has none."""
+        """The line of the last match, when `patterns` (regular expressions) are searched for one
+        after another until one does not match."""
         at = 0
         for pattern in patterns:
             match = re.compile(pattern, re.MULTILINE).search(self.text, at)
@@ -40,20 +40,20 @@ class Document:
         return Finding("error", rule, message, hint, file=self.name, line=self.line(*patterns))
 
     def values(self) -> Iterator[str]:
-        """Every text that is a value: no comment, no prose."""
+        """Every text value, without comments and prose."""
         yield from _texts(self.data)
 
 
 @dataclass(frozen=True)
 class Template:
-    """What Packer reads for one AMI: every HCL file of one folder, links followed."""
+    """The HCL files that Packer reads for one AMI: those of one folder, links followed."""
 
     folder: Path
     documents: tuple[Document, ...]
 
     @property
     def for_1_6(self) -> bool:
-        """Is it the folder for Packer 1.6, which knows no IMDSv2 and no plugins?"""
+        """Is it the folder for Packer 1.6, which supports neither IMDSv2 nor plugins?"""
         return self.folder.name == FOLDER_1_6
 
     def blocks(self, kind: str) -> Iterator[tuple[Document, dict[str, Any]]]:
@@ -76,7 +76,7 @@ class Template:
                     yield document, kind, attributes
 
     def local(self, name: str) -> tuple[Document, Any] | None:
-        """A local value and its file; None when there is none of that name."""
+        """A local value and its file; None if there is none of that name."""
         for document, block in self.blocks("locals"):
             if name in block:
                 return document, block[name]
@@ -121,7 +121,7 @@ def hcl_files(folder: Path) -> list[Path]:
 
 
 def read(path: Path, name: str) -> Document | Finding:
-    """Read an HCL file; `name` is how findings call it. A finding when it is no HCL."""
+    """Read an HCL file; `name` is its name in findings. Returns a finding if it is not HCL."""
     from lark.exceptions import LarkError
 
     try:
@@ -141,7 +141,7 @@ def read(path: Path, name: str) -> Document | Finding:
 
 @functools.cache
 def _parsed(text: str) -> dict[str, Any]:
-    """The data of a file. What all AMIs share is parsed once."""
+    """The data of a file. Cached, since all AMIs share most files."""
     import hcl2
 
     options = hcl2.SerializationOptions(
@@ -160,7 +160,7 @@ _AGAIN = "run ./invoke render"
 
 
 def _shown(path: Path, root: Path) -> str:
-    """A file as findings name it: where its text stands, not the link that leads there."""
+    """The name of a file in findings: that of the file itself, not of a link to it."""
     real = path.resolve()
     inside = real if real.is_relative_to(root.resolve()) else path.absolute()
     return f"{root.name}/{inside.relative_to(root.resolve()).as_posix()}"

@@ -1,9 +1,9 @@
-"""`amis.lock.yaml`: exactly which bytes a bake downloads, derived from recipes and components.
+"""`amis.lock.yaml`: the exact files that a bake downloads, derived from recipes and components.
 
-An artefact is a URL with its version and sha256. The sha256 comes from the facts, or from a build
-on AWS that downloaded the file (`./invoke lock --from`); from then on it is enforced. A key file is
-known by its fingerprint instead (a vendor may renew its signature), a detached signature by the
-file it signs and its key, packages by repository, signing key and version.
+An artefact is a URL with its version and SHA-256. The hash comes from the facts, or from a build
+on AWS that downloaded the file (`./invoke lock --from`), and is enforced from then on. A key file
+is identified by its fingerprint instead (a vendor may renew its signature), a detached signature by
+the file it signs and its key, packages by repository, signing key and version.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _HEAD = """\
 """
 
 
-# What an artefact is known by: its bytes, a key's fingerprint, or a signature's file and key.
+# What identifies an artefact: its bytes, a key's fingerprint, or a signature's file and key.
 _BYTES, _KEY, _SIGNATURE = {"version", "sha256"}, {"fingerprint"}, {"signs", "signed_by"}
 _SEEN = "seen by "  # begins the source of a hash that a bake recorded
-_AGAIN = "take it out of version control again: git checkout amis.lock.yaml"
+_AGAIN = "restore it: git checkout amis.lock.yaml"
 
 
 @dataclass(frozen=True)
 class LockDiff:
-    """What an update of the lock file would change: entries by name, old and new where both are."""
+    """What an update of the lock file would change: entries by name; `changed` has old and new."""
 
     added: dict[str, str]
     removed: dict[str, str]
@@ -59,7 +59,7 @@ class LockDiff:
         return {"added": self.added, "removed": self.removed, "changed": self.changed}
 
     def as_text(self) -> str:
-        """The diff for a person: + and - for entries, ~ for one that is known differently."""
+        """The diff for a person: + and - for added and removed entries, ~ for changed ones."""
         lines = [f"+ {name}  {what}" for name, what in sorted(self.added.items())]
         lines += [f"- {name}  {what}" for name, what in sorted(self.removed.items())]
         for name, (old, new) in sorted(self.changed.items()):
@@ -68,9 +68,9 @@ class LockDiff:
 
 
 def load(path: Path = FILE) -> dict[str, Any]:
-    """The lock file's data; an empty lock when there is no file.
+    """The lock file's data; an empty lock if there is no file.
 
-    Raises KilnError (exit code 2) when it is not a lock file.
+    Raises KilnError (exit status 2) if it is not a lock file.
     """
     if not path.is_file():
         return {"artifacts": [], "packages": []}
@@ -93,7 +93,7 @@ def load(path: Path = FILE) -> dict[str, Any]:
 
 
 def _broken(lock: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What of a lock file is not what `save` writes: where, and what."""
+    """The path and description of each violation of the format that `save` writes."""
     for index, entry in enumerate(lock["artifacts"]):
         here = ("artifacts", index)
         if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
@@ -105,9 +105,12 @@ def _broken(lock: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], st
                 "signature `signs` and `signed_by`",
             )
         elif not re.fullmatch(r"[0-9a-f]{64}", str(entry.get("sha256") or "0" * 64)):
-            yield (*here, "sha256"), f"{entry['sha256']!r} is no sha256 (64 hexadecimal digits)"
+            yield (
+                (*here, "sha256"),
+                f"{entry['sha256']!r} is not a sha256 (64 hexadecimal digits)",
+            )
     if not isinstance(lock["packages"], list):
-        yield ("packages",), "`packages` is no list"
+        yield ("packages",), "`packages` is not a list"
         return
     for index, entry in enumerate(lock["packages"]):
         if not isinstance(entry, dict) or not (
@@ -120,9 +123,9 @@ def _broken(lock: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], st
 
 
 def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
-    """The lock these recipes need, with every sha256 that `current` or the facts know.
+    """The lock that these recipes need, with every sha256 from `current` and the facts.
 
-    Raises KilnError (exit code 2) when something would be downloaded as "latest".
+    Raises KilnError (exit status 2) if a URL contains "latest".
     """
     known = {entry["url"]: entry for entry in current["artifacts"]}
     artifacts: dict[str, dict[str, Any]] = {}
@@ -166,12 +169,12 @@ def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
 
 
 def update(recipes: Iterable[Recipe], path: Path = FILE) -> LockDiff:
-    """Bring the lock file in line with the recipes; what it knew of them stays."""
+    """Bring the lock file in line with the recipes; known hashes stay."""
     current = load(path)
     new = wanted(recipes, current)
     changes = diff(current, new)
     if new != current or not path.is_file():
-        save(new, path)  # also where only a source was told anew
+        save(new, path)  # also if only a source has changed
     return changes
 
 
@@ -182,7 +185,7 @@ def save(data: Mapping[str, Any], path: Path = FILE) -> None:
 
 
 def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None) -> list[str]:
-    """The URLs among those downloads (of a version-info) whose hash nobody has confirmed yet."""
+    """The URLs among these downloads (of a version-info) whose hash is not confirmed yet."""
     unknown = {
         entry["url"]
         for entry in load(path or FILE)["artifacts"]
@@ -194,11 +197,11 @@ def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None)
 def record(
     downloads: Iterable[Mapping[str, Any]], *, target: str, when: str, path: Path | None = None
 ) -> LockDiff:
-    """Merge what a bake saw (`downloads` of its version-info) into the lock file.
+    """Merge a bake's `downloads` (of its version-info) into the lock file.
 
     `when` names the build, for the entry's source. Only a bake on AWS counts: the lab's mirror
-    serves stand-ins. Raises KilnError: exit code 2 for a lab bake or entries without URL or
-    sha256, 1 when a sha256 differs from the locked one, with both.
+    serves stand-ins. Raises KilnError: exit status 2 for a lab bake or entries without URL or
+    sha256, 1 if a sha256 differs from the locked one.
     """
     if target != "aws":
         raise KilnError(
@@ -208,7 +211,7 @@ def record(
     try:
         seen = {entry["url"]: entry["sha256"] for entry in downloads}
     except (TypeError, KeyError) as error:
-        raise KilnError(f"the downloads are not what a bake writes: {error!r}") from None
+        raise KilnError(f"the downloads are malformed: {error!r}") from None
     path = path or FILE
     with _alone(path):
         return _merge(seen, when, path)
@@ -234,12 +237,12 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
             raise operation_failed(
                 f"{entry['url']} does not have the locked sha256: expected {entry['sha256']}, "
                 f"the bake got {got}",
-                hint="look at why the vendor published it anew before you take its entry out of "
+                hint="find out why the vendor replaced the file before you remove its entry from "
                 "amis.lock.yaml",
             )
         if got and entry.keys() >= _BYTES and not entry["sha256"]:
             entry = {**entry, "sha256": got, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
-        elif got and entry.get("confirmed") is False:  # the vendor's own server has just shown it
+        elif got and entry.get("confirmed") is False:  # now the vendor's own server confirms it
             known = {key: value for key, value in entry.items() if key != "confirmed"}
             entry = {**known, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
         entries.append(entry)
@@ -257,7 +260,7 @@ def _artifacts(
         if "latest" in download.url:
             raise KilnError(
                 f"component {step.name!r} of {recipe.name} downloads {download.url}",
-                hint="nothing called latest may reach a provisioner: name the version in the URL",
+                hint="a download must not be called latest: name the version in the URL",
             )
         fingerprint = _fingerprint(step, download)
         if fingerprint:
@@ -274,12 +277,12 @@ def _artifacts(
             raise KilnError(
                 f"{FILE.name}: {download.url} is locked with sha256 {sha256}, but published with "
                 f"{published.sha256} ({published.source})",
-                hint="one of them was changed by hand: put amis.lock.yaml back (git checkout), or "
-                "take the entry out and run ./invoke lock --update",
+                hint="one of them was edited by hand: restore amis.lock.yaml (git checkout), or "
+                "remove the entry and run ./invoke lock --update",
             )
         unconfirmed = before.get("confirmed") is False
         if published and not str(source or "").startswith(_SEEN):
-            # What others publish is told anew each time: its source may have become a better one.
+            # Refresh published hashes each time, since their source may have improved.
             sha256, source = published.sha256, published.source
             unconfirmed = not published.confirmed
         yield {
@@ -292,22 +295,23 @@ def _artifacts(
 
 
 def _fingerprint(step: Step, download: Download) -> str | None:
-    """The key's fingerprint when the download is a key file, else None."""
+    """The key's fingerprint if the download is a key file, otherwise None."""
     if not download.env.endswith("_KEY"):
         return None
     file = PurePosixPath(download.url).name  # NVIDIA names its key files by fingerprint
     prints = _fingerprints(step)
-    named = [one for one in prints if one.endswith(file.split(".", maxsplit=1)[0].upper())]
+    ending = file.split(".", maxsplit=1)[0].upper()
+    named = [fingerprint for fingerprint in prints if fingerprint.endswith(ending)]
     return (named or prints)[0]
 
 
 def _signed(step: Step, download: Download) -> str | None:
-    """The URL of the component's file whose detached signature the download is, else None."""
+    """The URL of the file that the download signs if it is a detached signature, or None."""
     return next((other.url for other in step.downloads if download.url == f"{other.url}.sig"), None)
 
 
 def _signer(step: Step, download: Download) -> str:
-    """The fingerprint of the one key that the component checks its signature with."""
+    """The fingerprint of the only key with which the component checks its signature."""
     prints = _fingerprints(step)
     if len(prints) != 1:
         raise KilnError(
@@ -332,7 +336,7 @@ def _packages(filled: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, li
     for step in filled:
         packages, libraries = _named(step, "_PACKAGES"), _named(step, "_OS_PACKAGES")
         packages = [package for package in packages if package not in libraries]
-        # driver_source chooses for the driver and what has to be at its version.
+        # driver_source applies to the driver and to components that must have its version.
         from_distro = recipe.driver_source == "distro" and step.needs in {
             None,
             "driver",
@@ -348,17 +352,17 @@ def _packages(filled: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, li
 
 
 def _named(step: Step, ending: str) -> list[str]:
-    """The packages in the component's variables whose names end so."""
+    """The packages in the component's variables whose names end with `ending`."""
     lists = [value for name, value in step.env.items() if name.endswith(ending)]
     return [package for value in lists for package in value.split()]
 
 
 def _repository(step: Step) -> tuple[str, str] | None:
-    """The repository a component sets up, and its key's fingerprint."""
+    """The repository that a component sets up, and its key's fingerprint."""
     url = next((v for name, v in step.env.items() if name.endswith("_REPO_URL")), None)
     if not url:
         return None
-    key = next(one for one in step.downloads if one.env.endswith("_KEY"))
+    key = next(download for download in step.downloads if download.env.endswith("_KEY"))
     return url, _fingerprint(step, key) or ""
 
 

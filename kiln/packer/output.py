@@ -1,4 +1,4 @@
-"""What Packer says and leaves behind: its machine-readable lines and its manifest."""
+"""Parses Packer's machine-readable output and its manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 class Event:
     """One line of Packer's machine-readable output.
 
-    `kind` is say, message or error for what a person reads, artifact and the like for the rest.
+    `kind` is say, message or error for text meant for people, otherwise artifact and the like.
     """
 
     seconds: int
@@ -21,19 +21,19 @@ class Event:
 
     @property
     def component(self) -> str | None:
-        """The component whose provisioner begins with this line."""
+        """The component whose provisioner starts with this line."""
         match = re.search(r"Provisioning with shell script: .*/([\w-]+)\.sh$", self.text)
         return match[1] if match else None
 
     @property
     def instance_id(self) -> str | None:
-        """The build instance, in the line that tells of its launch."""
+        """The build instance's id, in the line about its launch."""
         match = re.search(r"Instance ID: (i-[0-9a-f]+)", self.text)
         return match[1] if match else None
 
 
 def read_manifest(path: Path) -> dict[str, str]:
-    """Region → AMI id of the last build in a manifest; empty when no AMI was made."""
+    """Region → AMI id of the last build in a manifest; empty if it created no AMI."""
     try:
         builds = json.loads(path.read_text())["builds"]
     except (OSError, ValueError, KeyError):

@@ -1,4 +1,4 @@
-"""Rendered HCL → findings: what must hold whoever edited the template, read back by python-hcl2."""
+"""Rendered HCL → findings: checks that the HCL, read back by python-hcl2, follows the policy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WHOLE_INTERNET = ("0.0.0.0/0", "::/0")
 
 
 def check(folder: Path) -> list[Finding]:
-    """What is wrong with the HCL in an AMI's folder, for either Packer; empty when nothing is.
+    """The violations in an AMI's folder, for both versions of Packer.
 
-    Findings name the file where the text stands, also when the folder only links to it.
+    Findings name the file with the text, even if the folder only links to it.
     """
     shown = f"{folder.parent.name}/{folder.name}"
     templates, findings = read_folder(folder)
@@ -38,7 +38,7 @@ def _incomplete(template: Template, folder: Path) -> Iterator[Finding]:
     lacks = [kind for kind in ("variable", "source", "build") if not any(template.blocks(kind))]
     if lacks:
         path = f"{folder.parent.name}/{template.folder.relative_to(folder.parent).as_posix()}"
-        message = f"{path} holds no block {' and no block '.join(lacks)}"
+        message = f"{path} has no block {' and no block '.join(lacks)}"
         yield Finding("error", "hcl-missing", message, "run ./invoke render")
 
 
@@ -51,7 +51,7 @@ def _imdsv2(template: Template) -> Iterator[Finding]:
         if options.get("http_tokens") != "required":
             yield document.finding(
                 "imdsv2-required",
-                "the build instance answers IMDSv1",
+                "the build instance allows IMDSv1",
                 'metadata_options { http_tokens = "required" }',
                 header,
                 r"^ *metadata_options",
@@ -60,7 +60,7 @@ def _imdsv2(template: Template) -> Iterator[Finding]:
         if source.get("imds_support") != "v2.0":
             yield document.finding(
                 "imdsv2-required",
-                "instances of the AMI answer IMDSv1 unless each launch says otherwise",
+                "instances of the AMI allow IMDSv1 unless each launch forbids it",
                 'imds_support = "v2.0"',
                 header,
                 r"^ *imds_support",
@@ -109,20 +109,20 @@ def _no_open_cidr(template: Template) -> Iterator[Finding]:
             if any(cidr in text for text in document.values()):
                 yield document.finding(
                     "ingress-closed",
-                    f"{cidr} lets the whole internet in",
-                    "name the addresses that build, or use ssh_interface = session_manager",
+                    f"{cidr} opens SSH to the whole internet",
+                    "name the builders' addresses, or use ssh_interface = session_manager",
                     value_with(re.escape(cidr)),
                 )
 
 
 def _nothing_latest(template: Template) -> Iterator[Finding]:
     for document, text in ((each, text) for each in template.documents for text in each.values()):
-        # A package may be called so and still be pinned: kmod-nvidia-latest-dkms=580.178.04.
+        # A package name may contain it and still be pinned: kmod-nvidia-latest-dkms=580.178.04.
         unpinned = re.sub(r"\b[a-z0-9-]*-latest-[a-z0-9-]+=\d[\w.]*", "", text)
         if re.search(r"\blatest\b", unpinned, re.IGNORECASE):
             yield document.finding(
                 "no-latest",
-                f"{_short(text)} takes whatever is newest on the day",
+                f"{_short(text)} means whatever is newest at build time",
                 "name a version",
                 value_with("(?i:latest)"),
             )
@@ -139,7 +139,7 @@ def _no_secrets(template: Template) -> Iterator[Finding]:
             if any(re.search(pattern, text) for text in document.values()):
                 yield document.finding(
                     "no-identity",
-                    f"{what} stands in the HCL",
+                    f"the HCL contains {what}",
                     "pass it as a variable, or leave it to the AWS credential chain",
                     value_with(pattern),
                 )
@@ -148,7 +148,7 @@ def _no_secrets(template: Template) -> Iterator[Finding]:
             if attribute in source:
                 yield document.finding(
                     "no-identity",
-                    f"{attribute} stands in the HCL",
+                    f"the HCL sets {attribute}",
                     "leave credentials to the AWS credential chain",
                     rf"^ *{attribute} *=",
                 )
@@ -187,7 +187,7 @@ def _files_exist(template: Template) -> Iterator[Finding]:
                     yield document.finding(
                         "provisioner-exists",
                         f"{path} does not exist",
-                        "write it, or take its component out of kiln/components/__init__.py",
+                        "write it, or remove its component from kiln/components/__init__.py",
                         rf'^ *{attribute} *= .*"{re.escape(path)}"',
                     )
 
@@ -207,7 +207,7 @@ def _components_baked(template: Template) -> Iterator[Finding]:
         if name not in baked:
             yield listed[0].finding(
                 "components-baked",
-                f"component {name} has no provisioner: Packer would leave it out without a word",
+                f"component {name} has no provisioner: Packer would silently leave it out",
                 "add its provisioner to templates/packer/build.pkr.hcl.j2, or correct its name",
                 rf'^ *"?{re.escape(name)}"? *=',
             )
@@ -221,7 +221,7 @@ def _cleaned_last(template: Template) -> Iterator[Finding]:
             "cleaned-last",
             f"{last or 'an inline script'} runs last, not cleanup and hygiene: keys and "
             "identities may come back",
-            "let cleanup and hygiene be the last two provisioners, in this order",
+            "make cleanup and hygiene the last two provisioners, in this order",
             rf'^ *script *= .*/{re.escape(last)}\.sh"',
         )
 
@@ -255,7 +255,7 @@ def _nothing_forced(template: Template) -> Iterator[Finding]:
                 yield document.finding(
                     "not-public",
                     f"{attribute} makes the image public before it is verified",
-                    "leave it out: publishing is a step of its own",
+                    "leave it out: publishing is a separate step",
                     rf"^ *{attribute} ",
                 )
 
@@ -266,7 +266,7 @@ def _manifest_kept(template: Template) -> Iterator[Finding]:
         if "manifest" not in kinds:
             yield document.finding(
                 "manifest-kept",
-                "there is no manifest: the AMI ids would have to be read off the log",
+                "there is no manifest: the AMI ids would only be in the log",
                 'post-processor "manifest" { output = var.manifest }',
                 r"^build ",
             )
@@ -281,7 +281,7 @@ def _plugin_pinned(shown: str, template: Template) -> Iterator[Finding]:
                 if not re.fullmatch(r"=? ?\d+\.\d+\.\d+", str(plugin.get("version", ""))):
                     yield document.finding(
                         "plugin-pinned",
-                        f"plugin {name} may be {plugin.get('version', 'any version')!r}",
+                        f"plugin {name} is not pinned: {plugin.get('version', 'any version')!r}",
                         'name one version, such as version = "1.8.0"',
                         rf"^ *{name} *=",
                         r"^ *version",

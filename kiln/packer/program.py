@@ -1,4 +1,4 @@
-"""Packer: which one is here, and running it so that it always gets to clean up after itself."""
+"""The Packer program: finds it, and runs it so that it can always clean up after itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Version = tuple[int, int, int]
 WHOLE_FOLDER = "."
 FOLDER_1_6 = "packer-1.6"
 
-# What `validate` fills in for the variables that have no default.
+# The values that `validate` uses for variables without a default.
 EXAMPLE_VARIABLES: dict[str, Any] = {
     "source_ami": "ami-00000000000000000",
     "ssh_source_cidrs": ["192.0.2.1/32"],
@@ -65,7 +65,7 @@ class Packer:
 
     @property
     def template(self) -> str:
-        """What it is given to read, relative to an AMI's folder."""
+        """The path that it reads, relative to an AMI's folder."""
         return WHOLE_FOLDER if self.has_plugins else FOLDER_1_6
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Packer:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """How a build ended. `amis` maps region to AMI id; `errors` are Packer's own error lines."""
+    """The result of a build. `amis` maps region to AMI id; `errors` are Packer's error lines."""
 
     exit_code: int
     amis: dict[str, str]
@@ -92,7 +92,7 @@ def facts() -> dict[str, Any]:
 def find() -> Packer:
     """The first HashiCorp Packer on PATH, or the binary that `KILN_PACKER` names.
 
-    Raises KilnError (exit code 1) when there is none or it is too old.
+    Raises KilnError (exit status 1) if there is none, or if it is too old.
     """
     named = os.environ.get("KILN_PACKER")
     # Packer runs in the folder of its HCL.
@@ -128,7 +128,7 @@ def command(
 ) -> list[str]:
     """The command line of `packer build` or `packer validate`, to be run in an AMI's folder.
 
-    Lists, maps and booleans among `variables` are written as Packer reads them.
+    Lists, maps and booleans in `variables` are written in Packer's syntax.
     """
     argv = [str(packer.path), verb, *flags]
     argv += [f"-var-file={path}" for path in var_files]
@@ -138,7 +138,7 @@ def command(
 
 
 def install_plugins(packer: Packer, folder: Path) -> None:
-    """Fetch what plugins.pkr.hcl asks for, unless it is there or the builders are compiled in."""
+    """Install the plugins in plugins.pkr.hcl, unless the builders are compiled into Packer."""
     if packer.has_plugins:
         done = _run([str(packer.path), "init", "."], folder)
         if done.returncode:
@@ -149,14 +149,14 @@ def install_plugins(packer: Packer, folder: Path) -> None:
 
 
 def validate(packer: Packer, folder: Path) -> str:
-    """What `packer validate` has against the HCL in `folder`; empty when it is valid."""
+    """The complaint of `packer validate` about the HCL in `folder`; empty if it is valid."""
     done = _run(command(packer, "validate", variables=EXAMPLE_VARIABLES), folder)
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
 
 def badly_formatted(packer: Packer, files: Sequence[Path]) -> list[Path]:
-    """Those of the HCL files that `packer fmt` would change."""
-    # It takes one file or one folder, and not the folders below: so one folder of copies.
+    """The HCL files that `packer fmt` would change."""
+    # packer fmt takes one file or one folder without subfolders, so copy all files into one.
     with tempfile.TemporaryDirectory(prefix="kiln-fmt-") as copies:
         for number, file in enumerate(files):
             shutil.copyfile(file, Path(copies, f"{number}.pkr.hcl"))
@@ -178,10 +178,10 @@ def run_build(
     environment: Mapping[str, str] | None = None,
     grace: float = 900.0,
 ) -> BuildResult:
-    """Run `packer build` in `folder`, call `on_event` for each line, keep all of it in `log`.
+    """Run `packer build` in `folder`; call `on_event` for each line, and write all lines to `log`.
 
-    When `stop` is set, Packer gets one SIGTERM and `grace` seconds to remove what it made; the
-    result then says `interrupted`. `environment` replaces the process's own.
+    When `stop` is set, Packer gets one SIGTERM and `grace` seconds to remove its resources; the
+    result is then `interrupted`. `environment` replaces the process's own.
     """
     stop = stop or Stop()
     manifest = manifest.resolve()
@@ -217,10 +217,10 @@ def _events(
     grace: float,
     ended: list[int],
 ) -> Generator[Event, None, None]:
-    """Run Packer and yield its lines; its exit code is appended to `ended`."""
-    # A session of its own: the terminal's Ctrl-C must not reach Packer besides our signal, since
-    # the second one makes it leave without cleaning up. The signal is SIGTERM because the first
-    # Packer process is only a wrapper, which passes SIGTERM on but swallows SIGINT.
+    """Run Packer and yield its lines; its exit status is appended to `ended`."""
+    # In its own session, since the terminal's Ctrl-C besides our signal would make Packer exit
+    # without cleaning up. The signal is SIGTERM because the first Packer process is only a wrapper,
+    # which forwards SIGTERM but ignores SIGINT.
     process = subprocess.Popen(
         argv,
         cwd=folder,
@@ -256,11 +256,11 @@ def _events(
 
 
 def _end(process: subprocess.Popen[str], reader: threading.Thread, *, patient: bool) -> int:
-    """Wait for Packer, or end it with its plugins when its time is up; its exit code."""
+    """Wait for Packer, or kill it and its plugins when its time is up. Returns its exit status."""
     if process.poll() is None and patient and not reader.is_alive():
         return process.wait()
     if process.poll() is None:
-        # Leaving early (an error in `on_event`, or out of patience): it may still clean up.
+        # After an error in `on_event`, or at the deadline: let Packer still clean up.
         process.send_signal(signal.SIGTERM)
         try:
             return process.wait(timeout=60)
@@ -291,21 +291,21 @@ def _run(
 
 
 def _environment(given: Mapping[str, str] | None) -> dict[str, str]:
-    # No call to HashiCorp's version check, no colours in what is parsed.
+    # No call to HashiCorp's version check, no colours in parsed output.
     return {**(os.environ if given is None else given), "CHECKPOINT_DISABLE": "1", "NO_COLOR": "1"}
 
 
 def _on_path(name: str) -> list[Path]:
-    found: dict[Path, Path] = {}
+    programs: dict[Path, Path] = {}
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         path = shutil.which(name, path=folder or os.curdir)
         if path:
-            found.setdefault(Path(path).resolve(), Path(path))
-    return list(found.values())
+            programs.setdefault(Path(path).resolve(), Path(path))
+    return list(programs.values())
 
 
 def _version_of(path: Path) -> Version | None:
-    """The version a binary gives as HashiCorp's Packer; None when it is something else."""
+    """The version of HashiCorp's Packer; None if the binary is something else."""
     try:
         done = subprocess.run(
             [str(path), "version"],
@@ -334,4 +334,4 @@ def _how_to_install() -> str:
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else f"exit code {done.returncode}"
+    return lines[-1].strip() if lines else f"exit status {done.returncode}"

@@ -133,7 +133,12 @@ def stale(recipes: Iterable[Recipe], *, orphans: bool = True) -> list[str]:
 
 
 def digest(recipe: Recipe) -> str:
-    """SHA-256 (hex) over the recipe, what is rendered for it and every file that is baked in."""
+    """The recipe digest, SHA-256 as hex: over the recipe, what is rendered for it and every file
+    that is baked in.
+
+    Two builds with one recipe digest asked for the same. The parent AMI and the packages of the
+    distribution are not in it: see `kiln.pipeline.plan.input_digest`.
+    """
     return recipe.digest(digested(recipe))
 
 
@@ -158,12 +163,15 @@ def digested(recipe: Recipe) -> dict[str, bytes]:
     }
 
 
-def variables(recipe: Recipe, *, run_id: str, git_commit: str, target: str) -> dict[str, str]:
+def variables(
+    recipe: Recipe, *, run_id: str, git_commit: str, target: str, input_digest: str
+) -> dict[str, str]:
     """The HCL variables that say which run this is; AMI tags and the manifest carry them."""
     return {
         "run_id": run_id,
         "git_commit": git_commit,
         "recipe_digest": digest(recipe),
+        "input_digest": input_digest,
         "target": target,
     }
 

@@ -1,4 +1,4 @@
-"""What the templates in templates/packer/ are filled with."""
+"""The values for the templates in templates/packer/."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kiln.facts import table
 from kiln.packer import program, uploads
 from kiln.packer.hcl import Expression
 
-# Of everything a run makes; `none` says that a component is not on the image.
+# The tags of everything that a run creates; `none` means that a component is not on the image.
 _TAGS = {
     tags.RECIPE: Expression("local.recipe.name"),
     tags.DISTRO: Expression("local.recipe.distro.id"),
@@ -31,6 +31,7 @@ _TAGS = {
     tags.SOURCE_AMI: Expression("var.source_ami"),
     tags.GIT_COMMIT: Expression("var.git_commit"),
     tags.RECIPE_DIGEST: Expression("var.recipe_digest"),
+    tags.INPUT_DIGEST: Expression("var.input_digest"),
     tags.RUN_ID: Expression("local.run_id"),
     tags.TARGET: Expression("var.target"),
 }

@@ -1,4 +1,4 @@
-"""What Packer sends to the build instance: the one list that HCL, digest and a run's copy use."""
+"""The files that Packer uploads to the build instance: one list for HCL, digest and run folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 
-# Each lands in /var/tmp/kiln under its own last name, beside the recipe's `files`.
+# Each is uploaded to /var/tmp/kiln under its base name, beside the recipe's `files`.
 FOLDERS = ("provisioners/lib", "runtime", "runtime-variants")
 
 

@@ -1,4 +1,4 @@
-"""Is the whole matrix buildable? Fresh HCL, the policy, `packer fmt` and `packer validate`."""
+"""Validates the whole matrix: renders it, checks the policy, runs `packer fmt` and `validate`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kiln.packer.program import Packer
 
 @dataclass(frozen=True)
 class Validation:
-    """What was found about one recipe, and how long Packer took over it."""
+    """The findings about one recipe, and the seconds that `packer validate` took."""
 
     name: str
     findings: tuple[Finding, ...]
@@ -28,7 +28,7 @@ class Validation:
 
     @property
     def valid(self) -> bool:
-        """Nothing was found."""
+        """Are there no findings?"""
         return not self.findings
 
     def as_json(self) -> dict[str, Any]:
@@ -45,8 +45,8 @@ class Validation:
 def validate(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
     """Check every recipe's folder in `packer/`, which is brought up to date first.
 
-    Packer's processes run side by side; what Python does, it does meanwhile.
-    Raises KilnError when a recipe cannot be rendered or a plugin cannot be installed.
+    Packer's processes run in parallel, and the policy is checked meanwhile.
+    Raises KilnError if a recipe cannot be rendered or a plugin cannot be installed.
     """
     folders = {recipe.name: render.write(recipe) for recipe in recipes}
     if not folders:
@@ -54,7 +54,7 @@ def validate(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
     packer_.install_plugins(packer, next(iter(folders.values())))
     # One more than cores: Packer spends part of its time waiting for the processes it starts.
     with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
-        answers = {name: workers.submit(_ask, packer, folder) for name, folder in folders.items()}
+        answers = {name: workers.submit(_timed, packer, folder) for name, folder in folders.items()}
         files = sorted({path for folder in folders.values() for path in hcl_files(folder)})
         unformatted = workers.submit(packer_.badly_formatted, packer, files)
         policies = {name: policy.check(folder) for name, folder in folders.items()}
@@ -72,9 +72,9 @@ def validate(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
         ]
 
 
-def _ask(packer: Packer, folder: Path) -> tuple[str, float]:
-    began = time.monotonic()
-    return packer_.validate(packer, folder), time.monotonic() - began
+def _timed(packer: Packer, folder: Path) -> tuple[str, float]:
+    started = time.monotonic()
+    return packer_.validate(packer, folder), time.monotonic() - started
 
 
 def _invalid(name: str, folder: Path, complaint: str) -> list[Finding]:
@@ -90,7 +90,7 @@ def _unformatted(name: str, folder: Path, files: Sequence[Path]) -> list[Finding
         Finding(
             "error",
             "packer-fmt",
-            "is not formatted as `packer fmt` would",
+            "is not formatted as by `packer fmt`",
             "correct the template in templates/packer/",
             (name,),
             f"packer/{path.relative_to(folder.resolve().parent).as_posix()}",

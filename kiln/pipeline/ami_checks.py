@@ -1,4 +1,4 @@
-"""Is an AMI what its recipe says? `tests/ami` asks a machine that was booted from it."""
+"""Runs the AMI checks, `tests/ami`, against an instance that was booted from the AMI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kiln.facts import instances
 
 Outcome = Literal["passed", "failed", "skipped"]
 
-# pytest's exit codes 0 and 1 mean that the checks ran to their end.
+# pytest's exit statuses 0 and 1 mean that all checks ran.
 _RAN = (0, 1)
 
 
@@ -44,19 +44,19 @@ class Verdict:
     checks: tuple[Check, ...]
 
     def count(self, outcome: Outcome) -> int:
-        """How many ended that way."""
+        """The number of checks with this outcome."""
         return sum(check.outcome == outcome for check in self.checks)
 
     @property
     def passed(self) -> bool:
-        """Nothing failed, and something passed: a run whose checks were all skipped has not."""
+        """Did no check fail and at least one pass? If all were skipped, the run has not passed."""
         return self.count("failed") == 0 and self.count("passed") > 0
 
 
 def expectations(
     recipe: dict[str, Any], instance_type: str, target: Target, image: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the checks hold the machine against: the recipe and what the type has, no literals."""
+    """What the checks expect of the machine: the recipe, and the instance type's hardware."""
     kind = instances().get(instance_type)
     gpu = None
     if kind:
@@ -88,9 +88,9 @@ def run_checks(
     on_line: Callable[[str], None] = lambda line: None,
     tests: Sequence[Path] = (AMI_TESTS,),
 ) -> Verdict:
-    """Run the checks against a machine. JUnit and the checks' output are kept in `folder`.
+    """Run the checks against a machine. The JUnit file and the log are kept in `folder`.
 
-    Raises KilnError (exit code 1) when they did not run to their end, so nothing is known, and
+    Raises KilnError (exit status 1) if they did not all run, so that there is no verdict, and
     StoppedError as soon as `stop` is set.
     """
     expect_file = folder / "expect.json"
@@ -116,7 +116,7 @@ def run_checks(
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     output = []
-    # A session of its own: the terminal's Ctrl-C is for us alone, who end it then.
+    # In its own session, so that Ctrl-C reaches only this process, which then ends the checks.
     with (
         subprocess.Popen(
             command,
@@ -139,11 +139,11 @@ def run_checks(
     stop.check()
     checks = read_junit(junit) if process.returncode in _RAN and junit.exists() else []
     failed = any(check.outcome == "failed" for check in checks)
-    # pytest's word and its report have to agree: a crash in between must not look like a pass.
+    # Exit status and report must agree: a crash in between must not look like a pass.
     if not checks or failed != (process.returncode != 0):
-        said = [line.strip() for line in output if line.strip()]
+        lines = [line.strip() for line in output if line.strip()]
         raise operation_failed(
-            f"the checks did not run to their end: {said[-1] if said else 'no output'}",
+            f"the checks did not run to their end: {lines[-1] if lines else 'no output'}",
             hint=f"see {folder / 'checks.log'}",
         )
     return Verdict(tuple(checks))
@@ -158,10 +158,10 @@ def _check(case: ET.Element) -> Check:
     outcome: Outcome = "passed"
     message = ""
     for tag, meaning in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
-        found = case.find(tag)
-        if found is not None:
+        element = case.find(tag)
+        if element is not None:
             outcome = meaning  # type: ignore[assignment]
-            message = (found.get("message") or found.text or "").strip()
+            message = (element.get("message") or element.text or "").strip()
     file = (case.get("classname") or "").split(".")[-1]
     name = (case.get("name") or "").removesuffix("]").split("[ssh://")[0]
     return Check(name, file, outcome, float(case.get("time") or 0), message)

@@ -1,4 +1,4 @@
-"""Packer on one recipe's HCL: what it is told, what it says, the AMI it leaves."""
+"""Runs Packer on one recipe's HCL: its variables, its events, the AMI."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ from kiln.packer import program, render
 from kiln.packer.program import Event, Packer
 from kiln.pipeline.plan import Plan
 
-# How provisioners/lib/kiln.sh ends a bake; Packer itself only says that a script failed.
+# The error that provisioners/lib/kiln.sh prints; Packer itself only says that a script failed.
 _PROVISIONER_ERROR = re.compile(r"kiln: [\w-]+: ERROR: ")
 
 
 def bake(
     plan: Plan,
-    found: Packer,
+    packer: Packer,
     run: Run,
     access: resources.Access,
     stage: Stage,
     stop: Stop,
 ) -> str:
-    """Run Packer on a plan's HCL; the id of the AMI in the plan's region.
+    """Run Packer on a plan's HCL; returns the id of the AMI in the plan's region.
 
-    Raises KilnError (exit code 1), with what a provisioner said last, when Packer fails, and
-    StoppedError, with the instance it had launched, when `stop` was set.
+    Raises KilnError (exit status 1), with the provisioner's last error, if Packer fails, and
+    StoppedError, with the instances that it had launched, if `stop` was set.
     """
     target = plan.target
     variables: dict[str, Any] = {
         **render.variables(
-            plan.recipe, run_id=run.id, git_commit=runs.git_commit(), target=target.kind
+            plan.recipe,
+            run_id=run.id,
+            git_commit=runs.git_commit(),
+            target=target.kind,
+            input_digest=plan.input_digest,
         ),
         "region": target.region,
         "source_ami": plan.source.ami_id,
@@ -52,26 +56,26 @@ def bake(
         if getattr(plan.options, name):
             variables[name] = getattr(plan.options, name)
     inputs = target.packer_inputs(run.folder, plan.recipe)
-    # Of the run's own, so that an edit in the checkout meanwhile changes nothing.
+    # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = render.write_inputs(plan.recipe, run.folder)
-    program.install_plugins(found, folder)
+    program.install_plugins(packer, folder)
     log = run.folder / "packer.log"
 
-    blame = []
+    provisioner_errors = []
     launched: dict[str, None] = {}
 
     def on_event(event: Event) -> None:
         if event.kind in ("say", "message", "error"):
             stage.line(event.text)
         if _PROVISIONER_ERROR.match(event.text):
-            blame.append(event.text)
+            provisioner_errors.append(event.text)
         if event.instance_id:
             launched[f"instance {event.instance_id}"] = None
-        if event.instance_id and not found.has_plugins:
+        if event.instance_id and not packer.has_plugins:
             _require_imdsv2(target, event.instance_id)
 
     result = program.run_build(
-        found,
+        packer,
         folder,
         log=log,
         manifest=run.folder / "manifest.json",
@@ -84,9 +88,9 @@ def bake(
     if result.interrupted:
         raise StoppedError(*launched)
     if result.exit_code or target.region not in result.amis:
-        said = blame or [line for line in result.errors if line.strip()]
-        last = said[-1] if said else "see its log"
-        if not blame:
+        messages = provisioner_errors or [line for line in result.errors if line.strip()]
+        last = messages[-1] if messages else "see its log"
+        if not provisioner_errors:
             with contextlib.suppress(KilnError):
                 last = "; ".join([last, *resources.ended_by_ec2(target, run.id)])
         raise operation_failed(
@@ -97,14 +101,14 @@ def bake(
 
 
 def finish_image(plan: Plan, ami_id: str) -> None:
-    """What Packer 1.6 cannot set, so that the AMI is the same whichever Packer made it."""
+    """Set what Packer 1.6 cannot, so that the AMI is the same with every version of Packer."""
     with aws.explained(f"{ami_id} could not be set to IMDSv2 by default"):
         # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-IMDS-new-instances.html
         aws.ec2(plan.target).modify_image_attribute(ImageId=ami_id, ImdsSupport={"Value": "v2.0"})
 
 
 def _require_imdsv2(target: Target, instance_id: str) -> None:
-    """Packer 1.6 has no `metadata_options`: its build instance is told as soon as it is known."""
+    """Make the build instance require IMDSv2; Packer 1.6 has no `metadata_options` for that."""
     with aws.explained(f"{instance_id} could not be made to require IMDSv2"):
         aws.ec2(target).modify_instance_metadata_options(
             InstanceId=instance_id, HttpTokens="required", HttpEndpoint="enabled"

@@ -1,4 +1,4 @@
-"""The recipe that an existing AMI was baked from: verification judges an AMI by nothing else."""
+"""The recipe that an existing AMI was baked from, by which verification judges it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Baked:
 
 
 def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Baked:
-    """What is known of an AMI before it is booted, by its tags, the records and the matrix.
+    """What its tags, the records and the matrix say about an AMI before it is booted.
 
-    A row of the same name counts only if it still has the digest that the AMI is tagged with:
-    a row that was changed since describes another AMI.
+    A row of the same name counts only if it still has the digest of the AMI's tag: a row that has
+    changed since describes another AMI.
     Raises KilnError (exit status 2) for an AMI that AMI Kiln did not build, or of a distribution
     that the matrix no longer has.
     """
@@ -68,13 +68,13 @@ def _of_row(name: str, row: Recipe, recipe: dict[str, Any] | None, source: str) 
 
 
 def _same_kind(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Recipe:
-    """A row of the AMI's distribution and arch: it says how the AMI is booted and entered."""
+    """A row of the AMI's distribution and arch, for its user name and instance type."""
     distro, arch = tags.get(DISTRO), tags.get(ARCH)
     for recipe in recipes:
         if (recipe.distro.id, recipe.arch) == (distro, arch):
             return recipe
     raise KilnError(
         f"{ami_id} is tagged {DISTRO}={distro}, {ARCH}={arch}: the matrix has no row of that "
-        "distribution and arch, so it is not known how to boot it",
+        "distribution and arch, so how to boot it is unknown",
         hint="add a row, or verify it in the checkout that built it",
     )

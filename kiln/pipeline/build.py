@@ -1,4 +1,4 @@
-"""Builds one recipe or several: refuses what cannot work, prepares, bakes side by side."""
+"""Builds recipes: refuses invalid ones, prepares, bakes several in parallel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.draft import clean_dead_runs
-from kiln.pipeline.plan import Options, Plan
+from kiln.pipeline.plan import Options, Plan, Rebuilt
 
 _AT_ONCE = 4
 
@@ -40,15 +40,23 @@ class Outcome:
 
 
 def announce(
-    recipes: list[Recipe], options: Options, target: Target, say: Callable[[str], None]
+    recipes: list[Recipe],
+    options: Options,
+    target: Target,
+    say: Callable[[str], None],
+    rebuilt: Rebuilt | None = None,
 ) -> Target:
-    """Refuse what is known not to work, and say where and on what the rest will be built.
+    """Refuse recipes that cannot work, and say where and on which instance types to build.
 
+    A recipe of a record (`rebuilt`) was judged when it was first built: today's knowledge does not
+    refuse it.
     Returns the target with its account known. Raises KilnError: exit status 2 for recipes and
     options that cannot work, 1 if AWS does not accept the credentials.
     """
     say(str(target))
-    _compatible(recipes, options)
+    _check_flags(options)
+    if rebuilt is None:
+        _compatible(recipes, options)
     if target.bills:
         for recipe in recipes:
             bakes = options.instance_type or recipe.instance_type
@@ -60,9 +68,11 @@ def announce(
     return target
 
 
-def plans(recipes: list[Recipe], options: Options, target: Target) -> list[Plan]:
+def plans(
+    recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None = None
+) -> list[Plan]:
     """What builds of these recipes will do; starts nothing. Raises what `plan.plan` raises."""
-    return [planning.plan(recipe, target, options) for recipe in recipes]
+    return [planning.plan(recipe, target, options, rebuilt) for recipe in recipes]
 
 
 def build(
@@ -73,8 +83,11 @@ def build(
     *,
     install: bool,
     on_failure: Callable[[KilnError], None],
+    rebuilt: Rebuilt | None = None,
 ) -> Outcome:
-    """Build these recipes, several side by side; `on_failure` hears of each failure at once.
+    """Build these recipes, several in parallel; `on_failure` gets each failure at once.
+
+    `rebuilt`: there is one recipe, and it is baked again from a record's inputs.
 
     Raises KilnError if nothing could be started, or if a single recipe's build failed.
     """
@@ -88,7 +101,7 @@ def build(
 
     for turn, together in enumerate(_in_turn(recipes, target, progress)):
         try:
-            planned, packer = _set_up(together, options, target, progress, install=install)
+            planned, packer = _set_up(together, options, target, progress, rebuilt, install=install)
         except KilnError as error:
             if turn == 0:
                 raise
@@ -111,11 +124,11 @@ def _ready(
     target.check_host()
     groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     needs.ensure(*groups, install=install, say=progress.say)
-    found = program.find()
+    packer = program.find()
     if target.preparation:
         with progress.stage(target.preparation) as stage:
             target.prepare(recipes, stage.line)
-    return found
+    return packer
 
 
 def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
@@ -130,12 +143,19 @@ def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[
 
 
 def _set_up(
-    recipes: list[Recipe], options: Options, target: Target, progress: Progress, *, install: bool
+    recipes: list[Recipe],
+    options: Options,
+    target: Target,
+    progress: Progress,
+    rebuilt: Rebuilt | None,
+    *,
+    install: bool,
 ) -> tuple[list[Plan], program.Packer]:
-    """What these rows need on this machine, and their plans, rendered."""
+    """Prepare this machine for the recipes, and check their rendered plans."""
     packer = _ready(recipes, target, progress, install=install)
-    planned = plans(recipes, options, target)
-    _say_if_stale(recipes, progress)
+    planned = plans(recipes, options, target, rebuilt)
+    if rebuilt is None:
+        _say_if_stale(recipes, progress)
     with progress.stage("render and policy"):
         for plan in planned:
             build_row.prepare(plan)
@@ -143,13 +163,16 @@ def _set_up(
     return planned, packer
 
 
-def _compatible(recipes: list[Recipe], options: Options) -> None:
-    """Refuse, before anything is launched, what is known not to work, also on the machines that
-    are asked for."""
+def _check_flags(options: Options) -> None:
+    """Refuse what is not of the form of an instance type or a subnet."""
     for flag in ("instance_type", "verify_instance_type"):
         flags.instance_type(flag, getattr(options, flag))
     flags.subnet(options.subnet_id)
-    # A value from the command line stands nowhere in the matrix.
+
+
+def _compatible(recipes: list[Recipe], options: Options) -> None:
+    """Refuse recipes and options that cannot work, before anything is launched."""
+    # A value from the command line has no place in the matrix.
     asked = [name for name in ("instance_type", "verify_instance_type") if getattr(options, name)]
     chosen = [
         replace(
@@ -166,7 +189,7 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
 
 
 def _say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
-    """Tell whoever builds that the committed HCL is not what will be baked."""
+    """Report that the committed HCL is not what will be baked."""
     if render.stale(recipes, orphans=False):
         progress.say(
             "packer/ is stale: this build bakes what the matrix says now; ./invoke render "
@@ -177,7 +200,7 @@ def _say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
 def _several(
     planned: list[Plan], packer: program.Packer, stop: Stop, failed: Callable[[KilnError], None]
 ) -> list[Built]:
-    """Build side by side; a recipe that fails does not stop the others."""
+    """Build in parallel; a failure does not stop the other builds."""
     with ThreadPoolExecutor(max_workers=min(len(planned), _AT_ONCE)) as pool:
         pending = [
             pool.submit(build_row.build, plan, packer, Progress(label=plan.recipe.name), stop)
@@ -190,7 +213,7 @@ def _several(
 
 
 def _ended(plan: Plan, future: Future[Built], failed: Callable[[KilnError], None]) -> Built | None:
-    """Wait for one of several builds; its failure is reported and ends no other."""
+    """Wait for one of several builds; report its failure instead of raising it."""
     try:
         return future.result()
     except KilnError as error:

@@ -28,12 +28,12 @@ class Built:
 
     @property
     def good(self) -> bool:
-        """The AMI passed its checks, and nothing else of the run is left."""
+        """Did the AMI pass its checks, and was everything else of the run removed?"""
         return self.record.status == "verified" and not self.record.left
 
 
 def prepare(plan: Plan) -> None:
-    """Check what the bake will read against the policy, before anything is launched.
+    """Check the bake's HCL against the policy, before anything is launched.
 
     Raises KilnError (exit status 2) naming file, line and rule.
     """
@@ -43,7 +43,7 @@ def prepare(plan: Plan) -> None:
         raise KilnError("\n".join(map(str, broken)))
 
 
-def build(plan: Plan, found: Packer, progress: Progress, stop: Stop | None = None) -> Built:
+def build(plan: Plan, packer: Packer, progress: Progress, stop: Stop | None = None) -> Built:
     """Build and verify one recipe that `prepare` has checked.
 
     Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.
@@ -53,13 +53,13 @@ def build(plan: Plan, found: Packer, progress: Progress, stop: Stop | None = Non
     if stop.is_set():
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     with runs.started(recipe.name, target) as run:
-        draft = Draft(_first_facts(plan, found, run), run, target, progress)
-        # An AMI that nobody judged is removed; one whose checks failed is kept for a look.
+        draft = Draft(_first_facts(plan, packer, run), run, target, progress)
+        # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
         with cleaned_up(draft, half_made=not plan.options.keep):
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target, plan.options.subnet_id)
             with progress.stage("packer build") as stage:
-                ami_id = bake.bake(plan, found, run, access, stage, stop)
+                ami_id = bake.bake(plan, packer, run, access, stage, stop)
                 stage.note = ami_id
             draft.note(ami_id=ami_id, amis={target.region: ami_id})
             bake.finish_image(plan, ami_id)
@@ -84,14 +84,15 @@ def build(plan: Plan, found: Packer, progress: Progress, stop: Stop | None = Non
     return Built(draft.record)
 
 
-def _first_facts(plan: Plan, found: Packer, run: Run) -> Record:
+def _first_facts(plan: Plan, packer: Packer, run: Run) -> Record:
     return Record(
         run_id=run.id,
         kind="build",
         status="failed",
         recipe=plan.recipe.as_json(),
-        recipe_from="the matrix",
-        recipe_digest=plan.digest,
+        recipe_from=plan.recipe_from,
+        recipe_digest=plan.recipe_digest,
+        input_digest=plan.input_digest,
         target=plan.target.kind,
         image_note=plan.target.image_note,
         emulated=plan.target.emulates(plan.recipe.arch),
@@ -99,7 +100,7 @@ def _first_facts(plan: Plan, found: Packer, run: Run) -> Record:
         source_ami=plan.source,
         instance_type=plan.instance_type,
         verify_instance_type=plan.verify_instance_type,
-        packer=str(found),
+        packer=str(packer),
         git_commit=runs.git_commit(),
         started=now(),
         folder=str(run.folder),

@@ -1,6 +1,6 @@
-"""The record of a run while it runs: facts are added, and whatever ends the run, it is written.
+"""The record of a run in progress: facts are added, and it is written however the run ends.
 
-Everything a run makes carries its id; when it ends, what it made is removed, except a finished AMI.
+Everything that a run creates carries its id and is removed at its end, except a finished AMI.
 (`kill -9` leaves resources behind: the next run in this checkout removes them.)
 """
 
@@ -52,9 +52,9 @@ def now() -> str:
 
 @contextlib.contextmanager
 def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
-    """Whatever ends the block: remove what the run made, and keep the record of a failure.
+    """However the block ends, remove the run's resources and write the record of a failure.
 
-    `half_made`: if the block does not get to its end, the run's own AMI is removed as well.
+    `half_made`: if the block fails, the run's own AMI is removed as well.
     Raises KilnError (exit status 1) if the run was interrupted, saying what was removed.
     """
     try:
@@ -78,14 +78,14 @@ def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
 
 
 def clean_dead_runs(target: Target, progress: Progress) -> None:
-    """Remove what crashed runs of this checkout left where `target` is, in any region.
+    """Remove what crashed runs of this checkout left at this target, in any region.
 
-    Those that ran elsewhere (another account, another lab) are named and left to a build there.
+    Runs elsewhere (another account, another lab) are only named: a build there removes them.
     """
     for dead in runs.dead():
         if (dead.target, dead.place) != (target.kind, target.place):
             progress.say(
-                f"run {dead.run_id} has not cleaned up in {dead.where}: a build there does"
+                f"run {dead.run_id} has not cleaned up in {dead.where}: a build there will"
             )
             continue
         stopping.end_processes(dead.run_id)
@@ -101,7 +101,7 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
 
 
 def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:
-    """An AMI that nobody judged is gone, or kept and called unverified."""
+    """Note that an AMI without a verdict was removed, or is kept as unverified."""
     draft.note(status="failed")
     if half_made:
         draft.note(ami_id=None, amis={})
@@ -113,18 +113,18 @@ def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:
 
 def _interrupted(draft: Draft, error: BaseException, removal: Removal) -> KilnError:
     removed = [*error.args, *(item for item in removal.removed if item not in error.args)]
-    hint = f"cleaned up: {', '.join(removed) or 'nothing had been made'}"
+    hint = f"cleaned up: {', '.join(removed) or 'nothing had been created'}"
     return operation_failed(
         f"{draft.record.recipe['name']}: interrupted",
-        hint="not everything is removed: see above" if removal.failures else hint,
+        hint="some resources could not be removed: see above" if removal.failures else hint,
     )
 
 
 def _remove(draft: Draft, *, amis: bool) -> Removal:
-    """Remove what the run made; what could not be removed goes into `left` of its record."""
+    """Remove the run's resources; those that remain go into `left` of its record."""
     run, target, progress = draft.run, draft.target, draft.progress
     if not amis:
-        with contextlib.suppress(OSError):  # a full disk must not keep anything running
+        with contextlib.suppress(OSError):  # a full disk must not prevent the clean-up
             run.keeps_its_ami()
     with progress.stage("clean-up") as stage:
         removal = resources.remove(run.id, target, amis=amis)

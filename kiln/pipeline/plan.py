@@ -1,7 +1,9 @@
-"""What a build will do, before it does anything: shown by --dry-run and kept in the record."""
+"""The plan of a build, made before it starts anything: shown by --dry-run."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +18,7 @@ from kiln.packer import render
 
 @dataclass(frozen=True)
 class Options:
-    """How a build is run; none of it changes the image."""
+    """Options of a build that do not change the image."""
 
     instance_type: str | None = None
     verify_instance_type: str | None = None
@@ -27,20 +29,40 @@ class Options:
 
 
 @dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild takes from a record: the parent AMI, and words for the recipe's origin."""
+
+    source: ParentAmi
+    recipe_from: str
+
+
+@dataclass(frozen=True)
 class Plan:
-    """One recipe, its parent AMI as it is today, and where it will be built and checked."""
+    """One recipe, its parent AMI (as it is today, or of a record), and where it will be built and
+    checked."""
 
     recipe: Recipe
     target: Target
     source: ParentAmi
     instance_type: str
     verify_instance_type: str
-    digest: str
+    recipe_digest: str
     options: Options
+    recipe_from: str = "the matrix"
+
+    @property
+    def input_digest(self) -> str:
+        """What went in: see `input_digest` of this module."""
+        return input_digest(self.recipe_digest, self.source.ami_id, self.recipe.package_snapshot)
+
+    @property
+    def _packages(self) -> str:
+        snapshot = self.recipe.package_snapshot
+        return f"as of {snapshot}" if snapshot else "the distribution's of the day (no snapshot)"
 
     @property
     def steps(self) -> list[str]:
-        """What happens, in order, in words."""
+        """The steps of the build in words, in order."""
         baked = [f"bake {name}: {components.get(name).what}" for name in self.recipe.components]
         return [
             f"launch {self.instance_type} from {self.source.ami_id}",
@@ -54,7 +76,10 @@ class Plan:
         """The plan as plain data."""
         return {
             "recipe": self.recipe.as_json(),
-            "digest": self.digest,
+            "recipe_from": self.recipe_from,
+            "recipe_digest": self.recipe_digest,
+            "input_digest": self.input_digest,
+            "package_snapshot": self.recipe.package_snapshot,
             "target": self.target.kind,
             "why": self.target.why,
             "region": self.target.region,
@@ -74,25 +99,43 @@ class Plan:
                 f"  source AMI  {self.source.ami_id} {self.source.name} ({self.source.found_by})",
                 f"  builder     {self.instance_type} in {self.target.region}",
                 f"  checked on  {self.verify_instance_type}",
-                f"  digest      {self.digest}",
+                f"  packages    {self._packages}",
+                f"  recipe      {self.recipe_digest} (recipe digest)",
+                f"  inputs      {self.input_digest} (input digest)",
                 *(f"  {number:2}. {step}" for number, step in enumerate(self.steps, 1)),
             ]
         )
 
 
-def plan(recipe: Recipe, target: Target, options: Options) -> Plan:
-    """Resolve what a build needs to know. Starts nothing.
+def input_digest(recipe_digest: str, parent_ami: str, package_snapshot: str | None) -> str:
+    """SHA-256 (hex) over the recipe digest, the parent AMI's id and the package snapshot.
 
-    Raises KilnError: source AMI not found, a provisioner is missing, AWS refuses.
+    Of a recipe that is pinned to a snapshot, two builds with one input digest install the same
+    packages. Without a snapshot ("none") the distribution's packages are those of the day.
     """
+    parts = [recipe_digest, parent_ami, package_snapshot or "none"]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def plan(recipe: Recipe, target: Target, options: Options, rebuilt: Rebuilt | None = None) -> Plan:
+    """Plan a build; starts nothing.
+
+    `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe.
+    Raises KilnError if the parent AMI is not found, a provisioner is missing, or AWS refuses.
+    """
+    if rebuilt is None:
+        source = parents.resolve(recipe, target)
+    else:
+        source = parents.again(rebuilt.source, recipe, target)
     return Plan(
         recipe=recipe,
         target=target,
-        source=parents.resolve(recipe, target),
+        source=source,
         instance_type=options.instance_type or recipe.instance_type,
         verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
-        digest=render.digest(recipe),
+        recipe_digest=render.digest(recipe),
         options=options,
+        recipe_from=rebuilt.recipe_from if rebuilt else "the matrix",
     )
 
 

@@ -1,4 +1,4 @@
-"""The build record: what a run made, from what, and how it was judged.
+"""The record of a run: what it made, from what, and the verdict.
 
 The published JSON Schema is docs/record.schema.json, docs/records.md explains each key. Schema 2 is
 written; records of schema 1 are converted when they are read.
@@ -27,7 +27,7 @@ Status = Literal["verified", "failed", "unverified"]
 
 @dataclass(frozen=True)
 class Checks:
-    """The AMI checks of one instance: how many ended which way, and each of them."""
+    """The AMI checks of one instance: the count of each outcome, and each check."""
 
     passed: int
     failed: int
@@ -36,7 +36,7 @@ class Checks:
 
     @staticmethod
     def of(verdict: Verdict) -> Checks:
-        """The same as a part of a record."""
+        """The checks of a verdict."""
         return Checks(
             verdict.count("passed"),
             verdict.count("failed"),
@@ -96,7 +96,7 @@ def json_schema() -> str:
 
 
 def write(run: Run, record: Record) -> None:
-    """Write a run's record. It appears whole or not at all."""
+    """Write a run's record atomically."""
     fresh = run.record.with_suffix(".new")
     fresh.write_text(json.dumps(record.as_json(), indent=2) + "\n", encoding="utf-8")
     fresh.rename(run.record)
@@ -119,12 +119,12 @@ def find(name: str) -> Record:
     for recipe in rows:
         for record in all_of(recipe):
             names = {record.run_id, record.ami_id, *record.amis.values()}
-            # A row's name alone means its newest build that got as far as an image.
+            # A row's name means its newest build with an AMI.
             if name in names or (name == recipe and record.versions):
                 return record
     raise KilnError(
         f"{name}: no record of such a build in {build_dir()}",
-        hint=did_you_mean(name, rows) if rows else "./invoke build makes one",
+        hint=did_you_mean(name, rows) if rows else "./invoke build writes one",
     )
 
 
@@ -158,7 +158,7 @@ def read(path: Path) -> Record:
 
 
 def document(path: Path) -> dict[str, Any]:
-    """The JSON mapping in a file. Raises KilnError (exit status 2) if it holds no such thing."""
+    """The JSON mapping in a file. Raises KilnError (exit status 2) if it does not hold one."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -171,7 +171,7 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def _of_schema_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 had one digest, and left out what was not known."""
+    """Convert a record of schema 1, which had one digest and left out unknown values."""
     note = "an AMI of the lab on this machine" if data.get("target") == "lab" else ""
     source = data.get("source_ami")
     if isinstance(source, dict):

@@ -1,4 +1,4 @@
-"""The checks as one HTML page that needs nothing else: to mail, to keep beside the record."""
+"""The AMI checks as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def render(record: Record) -> str:
 
 def _by_component(checks: Sequence[Check]) -> list[dict[str, Any]]:
     """The checks of each component, with their counts, in the order in which they ran."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_name: dict[str, list[dict[str, Any]]] = {}
     for check in checks:
         name = check.file.removeprefix("test_").replace("_", "-")
         words = check.name.removeprefix("test_").replace("_", " ")
-        found.setdefault(name, []).append({**asdict(check), "component": name, "words": words})
+        by_name.setdefault(name, []).append({**asdict(check), "component": name, "words": words})
     return [
         {
             "name": name,
-            "checks": those,
-            "reason": _one_reason(those),
-            **Counter(check["outcome"] for check in those),
+            "checks": entries,
+            "reason": _common_reason(entries),
+            **Counter(check["outcome"] for check in entries),
         }
-        for name, those in found.items()
+        for name, entries in by_name.items()
     ]
 
 
-def _one_reason(checks: list[dict[str, Any]]) -> str:
-    """Why all of them were skipped; empty when not all were, or not for the same reason."""
+def _common_reason(checks: list[dict[str, Any]]) -> str:
+    """Why all checks were skipped; empty if not all were, or if the reasons differ."""
     reasons = {(check["outcome"], check["message"]) for check in checks}
     (first, *more) = reasons
     return str(first[1]) if not more and first[0] == "skipped" else ""

@@ -1,4 +1,4 @@
-"""Says whether an AMI is verified: boots a fresh instance of it, runs its checks, tags the AMI."""
+"""Decides whether an AMI is verified: boots a fresh instance, runs the checks, tags the AMI."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def judge(
             recipe = machine.read_json("/etc/kiln/recipe.json")
             if not isinstance(recipe, dict):
                 raise operation_failed(
-                    f"{image['id']} has no readable /etc/kiln/recipe.json, and no record of its "
-                    "build is here: it is not known what to check it against"
+                    f"{image['id']} has no readable /etc/kiln/recipe.json, and there is no "
+                    "record of its build here: there is nothing to check it against"
                 )
             draft.note(recipe=recipe)
         with progress.stage("checks") as stage:
@@ -71,7 +71,7 @@ def judge(
         )
     stop.check()
     mark(target, image["id"], passed=verdict.passed, commit=draft.record.git_commit)
-    # The record says so only after the AMI itself does.
+    # The record gets the verdict only after the AMI itself.
     draft.note(status="verified" if verdict.passed else "failed")
 
 

@@ -1,11 +1,11 @@
-"""`verify`: boots and checks an AMI that exists already, against the recipe it was baked from."""
+"""`verify`: boots an existing AMI and checks it against the recipe that it was baked from."""
 
 from __future__ import annotations
 
 from kiln.base import needs
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
-from kiln.base.tags import RECIPE_DIGEST, SOURCE_AMI
+from kiln.base.tags import INPUT_DIGEST, RECIPE_DIGEST, SOURCE_AMI
 from kiln.cloud import resources, runs
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi, Target
@@ -86,6 +86,7 @@ def _first_facts(
         recipe=known.recipe or {"name": known.name, "arch": known.arch},
         recipe_from=known.recipe_from,
         recipe_digest=tags.get(RECIPE_DIGEST),
+        input_digest=tags.get(INPUT_DIGEST),
         target=target.kind,
         image_note=target.image_note,
         emulated=target.emulates(known.arch),

@@ -1,4 +1,4 @@
-"""What an image reports to CloudWatch: settings, the agent's files, their rules, their cost."""
+"""What an image reports to CloudWatch: settings, agent configuration, its rules, its cost."""
 
 from kiln.telemetry.agent import agent_files, dcgm_counters
 from kiln.telemetry.pricing import cost, cost_text

@@ -1,9 +1,9 @@
-"""The agent's files for one image, split so that it lives without a GPU.
+"""The agent's files for one image, split so that the agent also runs without a GPU.
 
-At each start the agent merges every file in `amazon-cloudwatch-agent.d/`. With `nvidia_gpu` among
-them and no `/usr/bin/nvidia-smi` it exits, event log and all. So only the events are put there at
-bake time; what depends on the hardware lies beside it in `kiln.d/`, and `kiln-agent-sources`
-(`ExecStartPre` of the agent's unit) copies in what this machine can serve.
+At each start the agent merges every file in `amazon-cloudwatch-agent.d/`. If one of them has
+`nvidia_gpu` and there is no `/usr/bin/nvidia-smi`, it exits and ships no logs either. So the bake
+puts only the events there; files that depend on the hardware are in `kiln.d/` beside it, from
+where `kiln-agent-sources` (`ExecStartPre` of the agent's unit) copies what this machine can serve.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def agent_files(
 ) -> dict[str, str]:
     """Path below the agent's `etc` → text of each file.
 
-    `driver` is the driver's version on the image ("" when there is none), `agent_version` the
-    agent's, None when it is not pinned. Files in `amazon-cloudwatch-agent.d/` always apply; those
-    in `kiln.d/` apply where the hardware is there.
+    `driver` is the version of the image's driver ("" without one), `agent_version` that of the
+    agent (None if it is not pinned). Files in `amazon-cloudwatch-agent.d/` always apply, those in
+    `kiln.d/` only on machines with the hardware.
     """
     files: dict[str, Any] = {EVENTS: _events(settings, agent_version)}
     if settings.metrics and driver:
@@ -62,7 +62,7 @@ def _events(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
         entry["retention_in_days"] = settings.retention_days
     if agent_has("log_group_class", agent_version):
         entry["log_group_class"] = settings.log_class
-    # Root: the event log and nvidia-smi's device files are not for the cwagent user.
+    # Root, since the cwagent user can read neither the event log nor nvidia-smi's device files.
     return {
         "agent": {"run_as_user": "root"},
         "logs": {"logs_collected": {"files": {"collect_list": [entry]}}},
@@ -70,7 +70,7 @@ def _events(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
 
 
 def _metrics(settings: Telemetry, sections: dict[str, Any]) -> dict[str, Any]:
-    # Files are merged key by key and a difference is fatal: every one says the same up here.
+    # The agent merges files key by key, and a difference is fatal: these keys are equal everywhere.
     appended = facts()["append_dimensions"]
     metrics: dict[str, Any] = {
         "namespace": settings.namespace,
@@ -112,8 +112,8 @@ def _efa(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
 def _dcgm(settings: Telemetry) -> dict[str, Any]:
     dcgm = facts()["dcgm"]
     selectors = [f"^{field['name']}$" for field in dcgm["fields"]]
-    # A slice has the label GPU_I_ID, a whole GPU has not: without the two matchers the slices of
-    # one GPU would be written into one series.
+    # A MIG slice has the label GPU_I_ID, a whole GPU has not. Without two matchers all slices of a
+    # GPU would be written into one series.
     declarations = [
         {
             "source_labels": ["job", "GPU_I_ID"],

@@ -1,8 +1,8 @@
-"""Telemetry for instances that run already: one self-contained installer script.
+"""Telemetry for running instances: one self-contained installer script.
 
-`templates/telemetry/bundle.sh` does the work on the machine; this packs what it installs into it:
+`templates/telemetry/bundle.sh` does the work on the machine. This module packs its files into it:
 the event monitor from `runtime/`, its variants for old systemd, and the agent's configuration for
-each range of agent versions that takes a different one.
+each range of agent versions that needs a different one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class AgentPackage:
 def write(out: Path, settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
     """Write the installer to `out`, executable; returns its SHA-256.
 
-    The same input gives the same bytes. Raises KilnError when `runtime/` lacks what the bundle is
-    for, or a package is for a system that the bundle refuses.
+    The same input gives the same bytes. Raises KilnError (exit status 2) if `runtime/` is
+    incomplete, or if a package is for a system that the bundle does not support.
     """
     text = script(settings, packages)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def script(settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
 
 
 def runtime_files(root: Path = RUNTIME) -> dict[str, Path]:
-    """Path on the machine (no leading slash) → file, for all of `root` that the bundle takes."""
+    """Path on the machine (no leading slash) → file, for the files of `root` in the bundle."""
     patterns = facts()["bundle"]["files"]
     return {
         str(path.relative_to(root)): path
@@ -84,7 +84,7 @@ def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tupl
         for target, path in runtime_files(variant).items():
             yield f"variants/{variant.name}/{target}", path.read_bytes(), _mode(path)
     for oldest in _agent_steps():
-        # The driver is the machine's; the files that need one wait in kiln.d until there is.
+        # The machine brings its own driver; files that need one stay in kiln.d until it is there.
         for target, text in agent_files(settings, driver="any", agent_version=oldest).items():
             yield f"agent/{oldest}/{target}", text.encode(), 0o644
     distros = [
@@ -103,7 +103,7 @@ def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tupl
 
 
 def _agent_steps() -> list[str]:
-    """The agent versions at which its configuration changes, the oldest that serves first."""
+    """The agent versions at which the configuration changes, oldest supported first."""
     since: dict[str, str] = facts()["agent"]["since"]
     oldest = version(since["nvidia_gpu"])
     return sorted({step for step in since.values() if version(step) >= oldest}, key=version)
@@ -118,7 +118,7 @@ def _mode(path: Path) -> int:
 
 
 def _tar(members: Iterable[tuple[str, bytes, int]]) -> bytes:
-    """A tar.gz with nothing of this machine in it: no times, no names, sorted."""
+    """A reproducible tar.gz: sorted, without times or owners."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, content, mode in sorted(members):

@@ -12,12 +12,12 @@ from kiln.facts import table
 
 
 def facts() -> dict[str, Any]:
-    """What the agent accepts: `cloudwatch.yaml`."""
+    """What the agent accepts (`cloudwatch.yaml`)."""
     return table("cloudwatch")
 
 
 def prices() -> dict[str, Any]:
-    """CloudWatch's price list: `cloudwatch-prices.yaml`. Amounts are text, as all decimals are."""
+    """CloudWatch's price list (`cloudwatch-prices.yaml`). Amounts are text, like all decimals."""
     return table("cloudwatch-prices")
 
 
@@ -34,7 +34,7 @@ def gpu_metric_names() -> tuple[str, ...]:
 
 
 def profile_names() -> tuple[str, ...]:
-    """What `telemetry.profile` may be called."""
+    """The valid names for `telemetry.profile`."""
     return (*facts()["profiles"], "full", "none")
 
 
@@ -53,13 +53,13 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def agent_has(feature: str, agent_version: str | None) -> bool:
-    """Whether an agent has a feature of `agent.since`. An unpinned agent is the newest."""
+    """Does an agent have a feature of `agent.since`? An unpinned agent is the newest."""
     return agent_version is None or version(agent_version) >= version(
         facts()["agent"]["since"][feature]
     )
 
 
 def driver_branch(driver: str) -> int:
-    """570 for `570.172.08`. A driver that is no version is a KilnError elsewhere; here it is 0."""
+    """570 for `570.172.08`; 0 for text without a number, which the matrix's schema refuses."""
     numbers = version(driver)
     return numbers[0] if numbers else 0

@@ -1,30 +1,29 @@
-"""What the metrics of an instance cost a month, from series counted and list prices."""
+"""The monthly cost of an instance's metrics: number of series times list prices."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from kiln.base.errors import KilnError
+from kiln.facts import instance
 from kiln.telemetry.facts import facts, prices
 from kiln.telemetry.settings import Telemetry
 
-# The agent sends what it has gathered once a minute.
+# The agent sends its data points once a minute.
 _FLUSH_SECONDS = 60
 
 
 def cost(
     instance_type: str, settings: Telemetry, *, instances: int = 1, mig_slices: int = 0
 ) -> dict[str, Any]:
-    """Series and dollars a month of a fleet of one instance type.
+    """Series, and US dollars per month, of a fleet of one instance type.
 
-    `mig_slices` is the number of slices on one instance, all GPUs together; 0 without MIG. Raises
-    KilnError (exit code 2) for an unknown instance type, and for less than one instance.
+    `mig_slices` is the number of slices on all GPUs of one instance; 0 without MIG. Raises
+    KilnError (exit status 2) for an unknown instance type, and for less than one instance.
     """
-    from kiln.base.errors import KilnError
-    from kiln.facts import instance
-
     if instances < 1:
-        raise KilnError(f"{instances} instances have no cost", hint="count from 1 on")
+        raise KilnError(f"{instances} instances have no cost", hint="give a number from 1 on")
 
     kind = instance(instance_type)
     counted = series(
@@ -49,9 +48,9 @@ def cost(
 def series(
     settings: Telemetry, *, gpus: int, efa_interfaces: int = 0, mig_slices: int = 0
 ) -> dict[str, int]:
-    """CloudWatch metrics (one per name and set of dimensions) that one instance makes.
+    """The number of CloudWatch metrics (one per name and set of dimensions) of one instance.
 
-    With MIG on, two of the GPU measurements vanish and dcgm-exporter reports slices, not GPUs.
+    In MIG mode two GPU measurements are missing, and dcgm-exporter reports slices, not GPUs.
     """
     lost = facts()["gpu_metrics"]["lost_with_mig"] if mig_slices else ()
     measured = sum(name not in lost for name in settings.metrics)
@@ -61,7 +60,7 @@ def series(
     aggregates = 0
     for names in settings.aggregate_by:
         aggregates += measured * (gpus if "index" in names else 1)
-        # EFA series have no GPU dimension: a set that names one never matches them.
+        # EFA series have no GPU dimension: a dimension set that names one never matches them.
         aggregates += 0 if gpu_only & set(names) else counters
     counted = {
         "gpu": measured * gpus,
@@ -75,7 +74,7 @@ def series(
 def dollars(
     settings: Telemetry, counted: dict[str, int], *, instances: int = 1
 ) -> dict[str, float]:
-    """US dollars a month of `instances` that each have `counted` series, before any free tier."""
+    """US dollars per month of `instances` with `counted` series each, before any free tier."""
     month = prices()["hours_per_month"] * 3600
     requests = prices()["api_requests"]
     by_agent = counted["total"] - counted["dcgm"]
@@ -94,7 +93,7 @@ def dollars(
 
 
 def cost_text(result: dict[str, Any]) -> str:
-    """What `./invoke telemetry.cost` prints."""
+    """The answer of `cost` for a person."""
     counted, usd, table = (
         result[key] for key in ("series_per_instance", "usd_per_month", "price_table")
     )
@@ -130,7 +129,7 @@ def _exported(settings: Telemetry, gpus: int, mig_slices: int) -> int:
 
 
 def _tiered(amount: int) -> float:
-    """Each tier's price holds for the series inside it, not for all of them."""
+    """US dollars for `amount` series; each tier's price applies only to the series inside it."""
     total, below = 0.0, 0
     for tier in prices()["custom_metrics"]["tiers"]:
         top = amount if tier["up_to"] is None else min(amount, tier["up_to"])

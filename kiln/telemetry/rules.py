@@ -1,8 +1,8 @@
-"""What the agent would refuse, or silently drop, in its configuration.
+"""What the agent refuses or silently drops in its configuration.
 
-Two layers, as in the agent: its JSON schema, and its translator, which is stricter about some
-things (measurement names, one retention and class per log group) and silent about others (a log
-class or a dimension that it does not know is dropped without an error).
+There are two layers, as in the agent: its JSON schema, and its translator, which is stricter in
+places (measurement names, one retention and class per log group) and silent in others (it drops an
+unknown log class or dimension without an error).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kiln.telemetry.facts import (
 )
 from kiln.telemetry.settings import Telemetry
 
-# Maps that the agent merges key by key; what stands below them must be the same in every file.
+# Maps that the agent merges key by key; everything below them must be the same in every file.
 _MERGED_MAPS = {
     (),
     ("agent",),
@@ -40,7 +40,7 @@ _MERGED_MAPS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing the agent would refuse (`error`) or would not do as written (`warning`)."""
+    """Something that the agent refuses (`error`) or does not do as written (`warning`)."""
 
     level: Literal["error", "warning"]
     rule: str
@@ -56,9 +56,9 @@ def problems(
     mig: bool = False,
     exporter: bool | None = None,
 ) -> list[Problem]:
-    """All that is wrong with what an image of these versions would carry. What `check` asks.
+    """All problems of the agent configuration on an image of these versions, for `check`.
 
-    `exporter` says whether dcgm-exporter is on the image; None when that is not known.
+    `exporter`: is dcgm-exporter on the image? None if unknown.
     """
     texts = agent_files(settings, driver, agent_version)
     files = {name: json.loads(text) for name, text in texts.items() if name.endswith(".json")}
@@ -72,15 +72,15 @@ def problems(
 
 
 def validate(config: dict[str, Any]) -> list[Problem]:
-    """Everything wrong with an agent configuration: one file, or several after `merged`."""
-    found = list(_schema(config))
-    if not any(problem.rule == "cloudwatch-schema" for problem in found):
-        found += [*_gpu(config), *_dimensions(config), *_log_groups(config), *_timestamps(config)]
-    return found
+    """All problems of an agent configuration: one file, or several after `merged`."""
+    result = list(_schema(config))
+    if not any(problem.rule == "cloudwatch-schema" for problem in result):
+        result += [*_gpu(config), *_dimensions(config), *_log_groups(config), *_timestamps(config)]
+    return result
 
 
 def merged(configs: Mapping[str, dict[str, Any]]) -> tuple[dict[str, Any], list[Problem]]:
-    """All files as the agent merges them, in order of their names, and where they clash."""
+    """All files merged as the agent does it, in order of their names, and where they clash."""
     result: dict[str, Any] = {}
     clashes: list[Problem] = []
     for name in sorted(configs):
@@ -91,24 +91,24 @@ def merged(configs: Mapping[str, dict[str, Any]]) -> tuple[dict[str, Any], list[
 def versions(
     settings: Telemetry, driver: str, agent_version: str | None, *, mig: bool = False
 ) -> list[Problem]:
-    """Where driver, agent version and MIG do not fit what `settings` asks for."""
+    """Where driver, agent version and MIG do not support `settings`."""
     since = facts()["agent"]["since"]
-    found = []
+    result = []
     if (
         "power_draw" in settings.metrics
         and driver_branch(driver) >= facts()["agent"]["power_moved_in_driver"]
         and not agent_has("power_draw_driver_570", agent_version)
     ):
-        found.append(
+        result.append(
             Problem(
                 "error",
                 "cloudwatch-power-draw",
-                f"CloudWatch agent {agent_version} finds no power_draw with driver {driver}",
-                f"pin agent {since['power_draw_driver_570']} or newer, or take power_draw out",
+                f"CloudWatch agent {agent_version} cannot read power_draw with driver {driver}",
+                f"pin agent {since['power_draw_driver_570']} or newer, or remove power_draw",
             )
         )
     if settings.metrics and not agent_has("nvidia_gpu", agent_version):
-        found.append(
+        result.append(
             Problem(
                 "error",
                 "cloudwatch-nvidia-gpu",
@@ -117,7 +117,7 @@ def versions(
             )
         )
     if settings.log_class != "STANDARD" and not agent_has("log_group_class", agent_version):
-        found.append(
+        result.append(
             Problem(
                 "error",
                 "cloudwatch-log-class",
@@ -126,25 +126,25 @@ def versions(
             )
         )
     if settings.log_class != facts()["logs"]["class_with_metric_filters"]:
-        found.append(
+        result.append(
             Problem(
                 "warning",
                 "cloudwatch-log-class",
-                f"a {settings.log_class} log group takes no metric filter, so no alarm on a Xid",
+                f"a {settings.log_class} log group supports no metric filter: no alarm on an Xid",
                 "set log_class: STANDARD",
             )
         )
     lost = [name for name in settings.metrics if name in facts()["gpu_metrics"]["lost_with_mig"]]
     if mig and lost and not settings.dcgm:
-        found.append(
+        result.append(
             Problem(
                 "warning",
                 "cloudwatch-mig",
-                f"a GPU in MIG mode has no {' and no '.join(lost)} for the agent",
-                "add dcgm: true, which measures each slice, or take them out",
+                f"a GPU in MIG mode does not report {' and '.join(lost)} to the agent",
+                "add dcgm: true, which measures each slice, or remove them",
             )
         )
-    return found
+    return result
 
 
 def _exporter(settings: Telemetry, on_image: bool | None) -> Iterator[Problem]:
@@ -154,14 +154,14 @@ def _exporter(settings: Telemetry, on_image: bool | None) -> Iterator[Problem]:
             "cloudwatch-dcgm",
             "telemetry asks for dcgm: true, but dcgm-exporter is not on the image: "
             "no DCGM metric would arrive",
-            "add dcgm_exporter: <version> to the row or its stack, or take dcgm: true out",
+            "add dcgm_exporter: <version> to the row or its stack, or remove dcgm: true",
         )
     if on_image and not settings.dcgm:
         yield Problem(
             "warning",
             "cloudwatch-dcgm",
             "dcgm-exporter is on the image, but nothing sends its metrics to CloudWatch",
-            "add dcgm: true to telemetry, or leave it for a Prometheus agent of your own",
+            "add dcgm: true to telemetry, or scrape it with your own Prometheus agent",
         )
 
 
@@ -180,7 +180,7 @@ def _gpu(config: dict[str, Any]) -> Iterator[Problem]:
             "error",
             "cloudwatch-gpu-section",
             "metrics_collected has a section nvidia_smi, which the agent ignores",
-            "call it nvidia_gpu",
+            "rename it to nvidia_gpu",
         )
     units = [str(unit) for unit in facts()["standard_units"]]
     prefix = facts()["gpu_metrics"]["prefix"]
@@ -198,7 +198,7 @@ def _gpu(config: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(
                 "error",
                 "cloudwatch-unit",
-                f"{given}: {item['unit']!r} is no CloudWatch unit; the data points are refused",
+                f"{given}: {item['unit']!r} is not a CloudWatch unit; CloudWatch refuses the data",
                 did_you_mean(item["unit"], units),
             )
 
@@ -211,14 +211,14 @@ def _dimensions(config: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(
                 "error",
                 "cloudwatch-dimension",
-                f"append_dimensions {name}: {value!r} is dropped by the agent without a word",
+                f"append_dimensions {name}: the agent silently drops {value!r}",
                 f'write "{best}": "{known[best]}"' if best else f"known: {', '.join(known)}",
             )
 
 
 def _log_groups(config: dict[str, Any]) -> Iterator[Problem]:
     logs = facts()["logs"]
-    said: dict[tuple[str, str], Any] = {}
+    values: dict[tuple[str, str], Any] = {}
     for entry in _log_entries(config):
         group = entry.get("log_group_name", "")
         log_class = entry.get("log_group_class")
@@ -236,14 +236,14 @@ def _log_groups(config: dict[str, Any]) -> Iterator[Problem]:
             "log_group_class": log_class.upper() if log_class else None,
         }
         for key, value in settings.items():
-            # The agent compares group names without regard to case.
-            first = said.setdefault((group.lower(), key), value) if value else value
+            # The agent compares group names case-insensitively.
+            first = values.setdefault((group.lower(), key), value) if value else value
             if first != value:
                 yield Problem(
                     "error",
                     f"cloudwatch-one-{key.replace('_', '-')}",
                     f"log group {group} has two values of {key}: {first} and {value}",
-                    f"a log group has one; write {first} in both places",
+                    f"use one value in both places, such as {first}",
                 )
 
 
@@ -287,8 +287,8 @@ def _merge(
                 Problem(
                     "error",
                     "cloudwatch-merge",
-                    f"{name}: {'/'.join(here)} differs from the file before it; the agent does "
-                    "not start",
-                    "say the same in every file, or say it in one",
+                    f"{name}: {'/'.join(here)} differs from an earlier file; the agent does not "
+                    "start",
+                    "set the same value in every file, or set it in one",
                 )
             )

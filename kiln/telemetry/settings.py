@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from kiln.base.errors import did_you_mean
+from kiln.telemetry.facts import facts, gpu_metric_names, profile_metrics, profile_names
 
 
 class Telemetry(BaseModel):
-    """What an image reports to CloudWatch. Validators raise with the nearest right value."""
+    """What an image reports to CloudWatch. Validators raise ValueError with the nearest value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -19,7 +18,7 @@ class Telemetry(BaseModel):
     extra_metrics: tuple[str, ...] = ()
     """Measurements on top of a named profile, such as `temperature_gpu`."""
     interval: int = 60
-    """Seconds between two readings. Below 60 the series are high-resolution."""
+    """Seconds between two measurements. Below 60 the series are high-resolution."""
     namespace: str = "CWAgent"
     """CloudWatch namespace of all series."""
     dimensions: tuple[str, ...] = (
@@ -34,30 +33,26 @@ class Telemetry(BaseModel):
     log_group: str = "/ec2/accelerated/accel-event-log"
     """Where Xid and health events go; the stream is the instance's id."""
     retention_days: int = 90
-    """-1 keeps events for ever."""
+    """-1 keeps events forever."""
     log_class: str = "STANDARD"
     """Class of the log group; metric filters need `STANDARD`."""
     efa: bool = False
-    """Counters of the EFA devices: the agent's own, or the light collector's with an old agent."""
+    """Counters of the EFA devices, from the agent or, if it is too old, from our collector."""
     dcgm: bool = False
-    """Per-MIG-slice use, ECC, remapped rows, encoder use through dcgm-exporter."""
+    """Utilization per MIG slice, ECC, remapped rows, encoder use, through dcgm-exporter."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The GPU measurements, in order, none twice."""
-        from kiln.telemetry.facts import profile_metrics
-
+        """The GPU measurements, in order, without duplicates."""
         named = self.profile if isinstance(self.profile, tuple) else profile_metrics(self.profile)
         return tuple(dict.fromkeys((*named, *self.extra_metrics)))
 
     @field_validator("profile")
     @classmethod
     def _known_profile(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        from kiln.telemetry.facts import profile_names
-
         if isinstance(value, tuple):
             if not value:
-                raise ValueError("an empty list of measurements; write `profile: none` instead")
+                raise ValueError("empty list of measurements; write `profile: none` instead")
             return _known_metrics(value)
         if value not in profile_names():
             raise ValueError(
@@ -73,7 +68,7 @@ class Telemetry(BaseModel):
     @field_validator("interval")
     @classmethod
     def _interval_in_range(cls, value: int) -> int:
-        limits = _facts()["interval"]
+        limits = facts()["interval"]
         if not limits["min"] <= value <= limits["max"]:
             raise ValueError(
                 f"interval {value} is out of range; the agent takes {limits['min']} to "
@@ -87,7 +82,7 @@ class Telemetry(BaseModel):
         if value.startswith("AWS/"):
             raise ValueError(
                 f"namespace {value!r} starts with AWS/, which only AWS may write to; "
-                "take your own, such as CWAgent"
+                "use your own, such as CWAgent"
             )
         if not 1 <= len(value) <= 255:
             raise ValueError("namespace must have 1 to 255 characters")
@@ -96,32 +91,32 @@ class Telemetry(BaseModel):
     @field_validator("dimensions")
     @classmethod
     def _known_dimensions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        known = _facts()["append_dimensions"]
+        known = facts()["append_dimensions"]
         for name in value:
             if name not in known:
                 raise ValueError(
                     f"the agent cannot append dimension {name!r}; {did_you_mean(name, known)}"
                 )
         if len(set(value)) != len(value):
-            raise ValueError("a dimension stands twice")
+            raise ValueError("a dimension is listed twice")
         return value
 
     @field_validator("retention_days")
     @classmethod
     def _known_retention(cls, value: int) -> int:
-        allowed = _facts()["logs"]["retention_days"]
+        allowed = facts()["logs"]["retention_days"]
         if value not in allowed:
             near = min((days for days in allowed if days > 0), key=lambda days: abs(days - value))
             raise ValueError(
                 f"CloudWatch Logs has no retention of {value} days; the nearest is {near} "
-                "(-1 keeps for ever)"
+                "(-1 keeps events forever)"
             )
         return value
 
     @field_validator("log_class")
     @classmethod
     def _known_class(cls, value: str) -> str:
-        classes = _facts()["logs"]["classes"]
+        classes = facts()["logs"]["classes"]
         if value not in classes:
             raise ValueError(f"unknown log class {value!r}; {did_you_mean(value, classes)}")
         return value
@@ -137,7 +132,7 @@ class Telemetry(BaseModel):
 
     @model_validator(mode="after")
     def _aggregates_are_dimensions(self) -> Telemetry:
-        known = {*self.dimensions, *_facts()["gpu_metrics"]["dimensions"]}
+        known = {*self.dimensions, *facts()["gpu_metrics"]["dimensions"]}
         for name in (name for names in self.aggregate_by for name in names):
             if name not in known:
                 raise ValueError(
@@ -147,8 +142,6 @@ class Telemetry(BaseModel):
 
 
 def _known_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
-    from kiln.telemetry.facts import gpu_metric_names
-
     for name in names:
         if name not in gpu_metric_names():
             raise ValueError(
@@ -156,9 +149,3 @@ def _known_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
                 f"{did_you_mean(name, gpu_metric_names())}"
             )
     return names
-
-
-def _facts() -> dict[str, Any]:
-    from kiln.telemetry.facts import facts
-
-    return facts()

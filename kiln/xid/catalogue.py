@@ -19,12 +19,12 @@ _WARNING = "Made from kiln/facts/knowledge/xid.yaml by `./invoke generate`. Do n
 
 
 def catalogue_text(knowledge: Path = KNOWLEDGE) -> str:
-    """catalogue.json as it is written."""
+    """The content of catalogue.json."""
     return catalogue_json(_read(knowledge))
 
 
 def page_text(knowledge: Path = KNOWLEDGE) -> str:
-    """docs/xid.md as it is written."""
+    """The content of docs/xid.md."""
     return page(_read(knowledge))
 
 
@@ -35,9 +35,9 @@ def _read(knowledge: Path) -> dict[str, Any]:
 
 
 def catalogue_json(data: dict[str, Any]) -> str:
-    """JSON with one entry a line, so that the daemon finds a code without reading them all.
+    """JSON with one entry per line, so that the daemon finds a code without parsing all entries.
 
-    Raises KilnError when a field names a source that is not listed, or has none.
+    Raises KilnError if a field has no source, or one that is not listed.
     """
     entries: dict[str, Any] = {
         "about": {"schema": data["schema"], "as_of": data["as_of"], "note": _WARNING},
@@ -64,7 +64,7 @@ def catalogue_json(data: dict[str, Any]) -> str:
 
 
 def shipped(row: dict[str, Any]) -> dict[str, Any]:
-    """A catalogue row as the machine sees it: where AWS says otherwise, AWS's action stands."""
+    """A catalogue row as it ships: AWS's action, if there is one, replaces NVIDIA's."""
     entry = {key: value for key, value in row.items() if key not in ("code", "action_aws")}
     if "action_aws" in row:
         entry["action_nvidia"] = row["action"]
@@ -73,7 +73,7 @@ def shipped(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_sources(label: str, row: dict[str, Any], sources: dict[str, str]) -> None:
-    """Every fact of a row has a source, and every source is one of the list."""
+    """Raises KilnError unless every field of a row has a source from the list."""
     named = row.get("source", {})
     for field in row:
         if field in ("code", "source", "by_line", "texts", "switches"):
@@ -86,7 +86,7 @@ def check_sources(label: str, row: dict[str, Any], sources: dict[str, str]) -> N
 
 
 def page(data: dict[str, Any]) -> str:
-    """docs/xid.md."""
+    """The text of docs/xid.md."""
     out = [
         "# Xid and SXid codes",
         "",

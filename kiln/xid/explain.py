@@ -1,4 +1,4 @@
-"""Xid and SXid off the machine: the same code that ships on the AMI, behind typed functions."""
+"""Xid and SXid events on any machine: the code that ships on the AMI, behind typed functions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kiln.base.errors import KilnError
 
 
 def explain(code: str | int) -> dict[str, Any]:
-    """What the catalogue knows about a code: `79`, `xid79`, `sxid 12028`.
+    """The catalogue's entry for a code: `79`, `xid79`, `sxid 12028`.
 
     Keys: kind (`xid` or `sxid`), code, name, mnemonic, meaning, causes, severity, action, source,
-    and what else is known (action_nvidia, nvidia, since_driver, recovery, …). A number without a
-    kind is an Xid below 1000 and an SXid from there on.
-    Raises KilnError (exit code 2) for what is no code or not in the catalogue, with the nearest.
+    and optional ones (action_nvidia, nvidia, since_driver, recovery, …). A number without a kind
+    is an Xid below 1000, otherwise an SXid.
+    Raises KilnError (exit status 2) for an invalid or unknown code, with the nearest ones.
     """
     module = runtime_import.load("gpu_xid.explain")
     try:
@@ -28,7 +28,7 @@ def explain(code: str | int) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """A text from a kernel log without what would steer the terminal it is shown on."""
+    """A text from a kernel log without terminal control characters."""
     shown: str = runtime_import.load("gpu_xid.history").printable(text)
     return shown
 
@@ -38,12 +38,12 @@ def parse_stream(
 ) -> Iterator[dict[str, Any]]:
     """Events in kernel log lines of any form (dmesg, syslog, journal, kmsg, bare), in order.
 
-    A binary file may be of any size: no more of it is held than a line.
+    A binary file may be of any size: only one line is held in memory.
 
-    One dict per event with at least xid, sxid, pci, pid, process, name, severity, action and raw;
-    None where the line does not say it. notes: see gpu_xid.stream.events.
+    Yields one dict per event with at least xid, sxid, pci, pid, process, name, severity, action
+    and raw; None for what the line lacks. `notes`: see gpu_xid.stream.events.
     """
-    found: Iterator[dict[str, Any]] = runtime_import.load("gpu_xid.stream").events(
+    events: Iterator[dict[str, Any]] = runtime_import.load("gpu_xid.stream").events(
         lines, notes=notes
     )
-    return found
+    return events

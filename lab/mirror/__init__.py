@@ -82,6 +82,8 @@ def _repositories(recipe: Recipe) -> list[repos.Repo]:
     machine = emulation.machine(recipe.arch)
     distro = recipe.distro
     release = amazon.release(distro.id)
+    if release and recipe.package_snapshot:
+        release = f"{release}-{recipe.package_snapshot}"
     own = (
         [amazon.repository(release, part, machine) for part in amazon.parts(distro.id)]
         if release

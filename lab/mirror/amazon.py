@@ -14,11 +14,15 @@ _DISTROS = {"2": "al2", "al2023": "al2023"}
 
 
 def repository(release: str, part: str, arch: str) -> Repo | None:
-    """The repository of a release ("2" or "al2023"): `part` is core, or a topic of the extras."""
-    distro_id = _DISTROS.get(release)
-    if distro_id is None:
+    """The repository of a release ("2", "al2023", or a state of the latter such as
+    "al2023-2023.9.20251117"): `part` is core, or a topic of the extras."""
+    name, _, state = release.partition("-")
+    distro_id = _DISTROS.get(name)
+    if distro_id is None or (state and state not in system.releases(distro_id)):
         return None
-    packages = system.amazon_linux(distro_id, arch)
+    if state == system.parents_release(distro_id):
+        state = ""
+    packages = system.amazon_linux(distro_id, arch, state or None)
     extras = system.extras(distro_id)
     if part == "core":
         in_extras = {name for members in extras.values() for name in members}
@@ -27,7 +31,8 @@ def repository(release: str, part: str, arch: str) -> Repo | None:
         chosen = [package for package in packages if package.name in extras[part]]
     else:
         return None
-    return Repo(f"amazon-{distro_id}-{part}-{arch}", "rpm", "amazon-linux", tuple(chosen))
+    full_name = "-".join(filter(None, ["amazon", distro_id, part, arch, state]))
+    return Repo(full_name, "rpm", "amazon-linux", tuple(chosen))
 
 
 def release(distro_id: str) -> str | None:
@@ -58,10 +63,14 @@ def _al2_mirror_list(site: Site, url: re.Match[str]) -> Path | None:
     return site.text(f"amazon-2-{part}-{url['arch']}.list", text)
 
 
-@route(rf"{_CDN}/al2023/core/mirrors/[^/]+/{_ARCH}/mirror\.list")
+@route(rf"{_CDN}/al2023/core/mirrors/(?P<state>[^/]+)/{_ARCH}/mirror\.list")
 def _al2023_mirror_list(site: Site, url: re.Match[str]) -> Path | None:
-    text = mirror_list("al2023", "core", url["arch"])
-    return site.text(f"amazon-2023-core-{url['arch']}.list", text)
+    known = system.releases("al2023")
+    state = known[-1] if url["state"] == "latest" else url["state"]
+    if state not in known:
+        return None
+    text = mirror_list(f"al2023-{state}", "core", url["arch"])
+    return site.text(f"amazon-2023-core-{state}-{url['arch']}.list", text)
 
 
 @route(rf"{_CDN}/kiln-lab/(?P<release>[^/]+)/(?P<part>[^/]+)/{_ARCH}/(?P<path>.+)")

@@ -30,10 +30,35 @@ def _ubuntu_catalogue() -> dict[str, Any]:
     return content
 
 
-def amazon_linux(distro_id: str, arch: str) -> list[Package]:
-    """All packages in the repositories of al2 or al2023."""
+def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[Package]:
+    """All packages in the repositories of al2 or al2023.
+
+    `release` is a state of al2023's repository (default: the parent AMI's).
+    """
     facts = _catalogue()[distro_id]
-    return model.load("amazon-linux", distro=distro_id, arch=arch, **facts)
+    return model.load("amazon-linux", distro=distro_id, arch=arch, **_as_of(facts, release))
+
+
+def releases(distro_id: str) -> list[str]:
+    """The lab's states of a repository, oldest first; only al2023 has any."""
+    return list(_catalogue().get(distro_id, {}).get("releases", {}))
+
+
+def parents_release(distro_id: str) -> str:
+    """The release of the parent AMI."""
+    return str(_catalogue()[distro_id]["releasever"])
+
+
+def _as_of(facts: dict[str, Any], release: str | None) -> dict[str, Any]:
+    """The facts with the versions of a release."""
+    if release is None or release == facts["releasever"]:
+        return facts
+    versions: dict[str, str] = facts["releases"][release]
+    changed = {
+        group: {name: versions.get(name, version) for name, version in facts[group].items()}
+        for group in ("parent", "empty")
+    }
+    return {**facts, **changed, "releasever": release}
 
 
 def digest() -> str:

@@ -27,6 +27,7 @@ locals {
     "kiln:source-ami"    = var.source_ami
     "kiln:git-commit"    = var.git_commit
     "kiln:recipe-digest" = var.recipe_digest
+    "kiln:input-digest"  = var.input_digest
     "kiln:run-id"        = local.run_id
     "kiln:target"        = var.target
   }
@@ -39,12 +40,6 @@ locals {
     "KILN_DISTRO=${local.recipe.distro.id}",
     "KILN_FAMILY=${local.recipe.distro.family}",
     "KILN_PACKAGE_MANAGER=${local.recipe.distro.package_manager}",
-    "KILN_ARCH=${local.recipe.arch}",
-    "KILN_FLAVOR=${local.recipe.flavor}",
-    "KILN_SOURCE_AMI=${var.source_ami}",
-    "KILN_GIT_COMMIT=${var.git_commit}",
-    "KILN_RECIPE_DIGEST=${var.recipe_digest}",
-    "KILN_RUN_ID=${local.run_id}",
   ]
 
   # ... and its component's own: env as it is, each download as NAME_URL and NAME_SHA256 (empty: not
@@ -82,6 +77,14 @@ build {
       local.files,
     ]
     destination = "/var/tmp/kiln/"
+  }
+
+  # the distribution's packages as of the row's package_snapshot
+  provisioner "shell" {
+    only             = lookup(local.runs_on, "package-snapshot", local.nowhere)
+    script           = "${local.checkout}/provisioners/package-snapshot.sh"
+    execute_command  = local.run_as_root
+    environment_vars = lookup(local.environment_of, "package-snapshot", [])
   }
 
   # current packages, the kernel that will boot and its headers, the compiler that built it
@@ -166,7 +169,7 @@ build {
     environment_vars = lookup(local.environment_of, "efa", [])
   }
 
-  # NCCL's EFA plugin from source, for installers that do not bring it
+  # NCCL's EFA plugin from source, for installers that do not bundle it
   provisioner "shell" {
     only             = lookup(local.runs_on, "aws-ofi-nccl", local.nowhere)
     script           = "${local.checkout}/provisioners/aws-ofi-nccl.sh"
@@ -222,7 +225,7 @@ build {
     environment_vars = lookup(local.environment_of, "aws-hw-monitor", [])
   }
 
-  # mig-parted's program, with which gpu-mig then makes the instances
+  # mig-parted, with which gpu-mig then creates the instances
   provisioner "shell" {
     only             = lookup(local.runs_on, "mig-parted", local.nowhere)
     script           = "${local.checkout}/provisioners/mig-parted.sh"
@@ -278,7 +281,7 @@ build {
     environment_vars = lookup(local.environment_of, "cloudwatch-agent", [])
   }
 
-  # /etc/kiln/version-info.json, the truth about what is on the image
+  # /etc/kiln/version-info.json, the list of what is on the image
   provisioner "shell" {
     only             = lookup(local.runs_on, "version-info", local.nowhere)
     script           = "${local.checkout}/provisioners/version-info.sh"
@@ -308,6 +311,7 @@ build {
     custom_data = {
       recipe        = local.recipe.name
       recipe_digest = var.recipe_digest
+      input_digest  = var.input_digest
       run_id        = local.run_id
       git_commit    = var.git_commit
       source_ami    = var.source_ami

@@ -134,6 +134,12 @@ variable "recipe_digest" {
   default     = "unknown"
 }
 
+variable "input_digest" {
+  type        = string
+  description = "SHA-256 over recipe_digest, the parent AMI's id and the package snapshot; the pipeline passes it."
+  default     = "unknown"
+}
+
 variable "target" {
   type        = string
   description = "aws or lab."

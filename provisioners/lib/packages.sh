@@ -24,6 +24,38 @@ kiln_refresh() {
     kiln_pm update || kiln_die "the package lists cannot be fetched" "is the repository reachable from the build instance?"
 }
 
+# kiln_wait_for_cloud_init: at the first boot it may still be writing package sources.
+kiln_wait_for_cloud_init() {
+    command -v cloud-init >/dev/null || return 0
+    timeout 300 cloud-init status --wait >/dev/null || kiln_say "cloud-init did not end well; going on"
+}
+
+# kiln_set_sources_aside: apt has no package sources any more; those of the parent image wait in the upload's
+# folder. Does nothing when they wait there already.
+kiln_set_sources_aside() {
+    local apt=${KILN_ROOT:-}/etc/apt aside=$KILN_DIR/parent-sources
+    [[ ! -d $aside ]] || return 0
+    rm -rf "$aside.new" || kiln_die "$aside.new cannot be removed"
+    mkdir -p "$aside.new/sources.list.d" "$apt/sources.list.d" || kiln_die "$aside.new cannot be made"
+    cp -a "$apt/sources.list.d/." "$aside.new/sources.list.d/" || kiln_die "the parent's package sources cannot be kept"
+    [[ ! -e $apt/sources.list ]] || cp -a "$apt/sources.list" "$aside.new/" \
+        || kiln_die "the parent's sources.list cannot be kept"
+    find "$apt/sources.list.d" -mindepth 1 -delete || kiln_die "the parent's package sources cannot be set aside"
+    rm -f "$apt/sources.list" || kiln_die "the parent's sources.list cannot be set aside"
+    # Whole, or not there: a second run must not take a half for the whole.
+    mv "$aside.new" "$aside" || kiln_die "$aside cannot be made"
+}
+
+# kiln_restore_sources: the parent's package sources again, beside those that components added since. Does
+# nothing when none were set aside.
+kiln_restore_sources() {
+    local apt=${KILN_ROOT:-}/etc/apt aside=$KILN_DIR/parent-sources
+    [[ -d $aside ]] || return 0
+    rm -f "$apt/sources.list.d/kiln-package-snapshot.list" || kiln_die "the snapshot's package sources cannot be removed"
+    cp -a "$aside/." "$apt/" || kiln_die "the parent's package sources cannot be put back"
+    rm -rf "$aside" || kiln_die "$aside cannot be removed"
+}
+
 # kiln_package_version NAME: prints upstream version and revision as installed, nothing when it is not.
 kiln_package_version() {
     local text line

@@ -33,6 +33,8 @@ TEXTS = (
     "/etc/kiln/hygiene.json",
     "/etc/kiln/recipe.json",
     "/etc/kiln/kernel",
+    "/etc/dnf/vars/releasever",
+    "/etc/apt/sources.list.d/kiln-package-snapshot.list",
     "/etc/machine-id",
     "/etc/ld.so.conf.d/kiln-cuda.conf",
     "/etc/profile.d/kiln-cuda.sh",

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, inventory, slim_checkout, users_environment, wait_for
+from conftest import PRIVATE_KEY, ROOT, inventory, slim_checkout, users_environment, wait_for
 
+from kiln.base import tags
+from kiln.matrix import load
+from kiln.packer import render
 from lab import control
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
@@ -136,7 +139,7 @@ def new(ec2: Any) -> Callable[[], New]:
 def private_keys(home: Path) -> list[Path]:
     files = [path for path in home.rglob("*") if path.is_file()]
     assert files
-    return [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
+    return [path for path in files if PRIVATE_KEY.search(path.read_bytes())]
 
 
 def not_named(made: New, text: str) -> set[str]:
@@ -156,10 +159,19 @@ def image(lab: Any, ec2: Any, source_ami: str) -> str:
     wait_for(ec2, launched, "stopped")
     made = str(ec2.create_image(InstanceId=launched, Name=f"{AL2}-{time.time()}")["ImageId"])
     ec2.get_waiter("image_available").wait(ImageIds=[made], WaiterConfig={"Delay": 1})
-    ec2.create_tags(Resources=[made], Tags=[{"Key": "kiln:recipe", "Value": AL2}])
+    ec2.create_tags(Resources=[made], Tags=recipe_tags(AL2))
     ec2.terminate_instances(InstanceIds=[launched])
     wait_for(ec2, launched, "terminated")
     return made
+
+
+def recipe_tags(name: str) -> list[dict[str, str]]:
+    """The tags by which `verify` knows what an AMI was baked from."""
+    recipe = next(recipe for recipe in load.load_recipes() if recipe.name == name)
+    return [
+        {"Key": tags.RECIPE, "Value": name},
+        {"Key": tags.RECIPE_DIGEST, "Value": render.digest(recipe)},
+    ]
 
 
 def verdict_on(ec2: Any, image: str) -> list[str]:
@@ -330,7 +342,7 @@ def test_ctrl_c_twice_does_not_cut_the_clean_up_short(going: Going, new: Callabl
     going.signal(signal.SIGINT)
     code, said = going.end()
     assert code == 1, said
-    assert "still stopping: what was made is being removed, please wait" in said
+    assert "still stopping: removing what the run created, please wait" in said
     assert "Traceback" not in said
     assert new() == {}
 

@@ -345,8 +345,8 @@ def test_what_a_parallelcluster_release_brings_is_minded():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"kubernetes": "1.35"}, "--kubernetes says something about flavour eks only"),
-        ({"flavor": "eks", "parallelcluster": "3.16.3"}, "about flavour parallelcluster only"),
+        ({"kubernetes": "1.35"}, "--kubernetes is valid only for flavour eks"),
+        ({"flavor": "eks", "parallelcluster": "3.16.3"}, "only for flavour parallelcluster"),
         ({"flavor": "eks", "kubernetes": "1.35.2"}, "1.35.2 is not a version such as 1.35"),
         ({"flavor": "parallelcluster", "parallelcluster": "3.1"}, "3.1 is not a version such as"),
     ],
@@ -384,7 +384,7 @@ def test_cudnn_8_and_cuda_13_do_not_go_together_and_that_is_certain():
     result = check_combination("al2023", "580.178.04", cuda="13.0.2", cudnn="8.9.7.29", today=TODAY)
     (error,) = [one for one in result["findings"] if one["level"] == "error"]
     assert error["rule"] == "CUDNN-CUDA"
-    assert error["hint"].startswith("for CUDA 13 take cuDNN from 9.12.0 on")
+    assert error["hint"].startswith("for CUDA 13 choose cuDNN 9.12.0 or newer")
 
 
 def test_a_driver_of_tomorrow_is_not_taken_for_an_old_one():
@@ -433,11 +433,11 @@ def test_a_driver_that_fails_on_an_older_kernel_is_doubted_on_a_newer_one():
     ("distro", "driver", "said"),
     [
         ("ubuntu2204", "580.105.08", "does not compile"),  # measured
-        ("ubuntu2204", "580.119.02", "nobody measured driver 580.119.02"),
+        ("ubuntu2204", "580.119.02", "driver 580.119.02 was not measured"),
         ("ubuntu2204", "580.126.09", ""),  # measured
         ("ubuntu2204", "580.178.04", ""),  # newer than one that builds
         ("ubuntu2204", "535.309.01", "535.288.01 of the same branch does not compile there"),
-        ("debian12", "580.119.02", "nobody measured"),
+        ("debian12", "580.119.02", "was not measured"),
         ("debian12", "580.126.09", ""),  # has the mend
     ],
 )

@@ -62,6 +62,7 @@ def test_every_file_in_the_table_of_downloads_is_fetched_by_a_component() -> Non
         "container_toolkit": "1.20.0",
         "mig_parted": "0.14.3",
         "cloudwatch_agent": "1.300071.0",
+        "package_snapshot": "20240301T030400Z",
     }
     made = [step(name, "debian12", driver_source="runfile", **full) for name in components.names()]
     fetched = {download.env for each in made for download in each.downloads}
@@ -89,7 +90,7 @@ def test_an_archive_that_does_not_have_a_package_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["nccl", "cudnn", "nccl-tests"])
 def test_what_is_built_for_a_cuda_is_refused_without_one(name: str) -> None:
-    with pytest.raises(KilnError, match="names no cuda") as error:
+    with pytest.raises(KilnError, match="has no cuda") as error:
         step(name, "al2023", cuda=None)
     assert error.value.exit_code == 2
 

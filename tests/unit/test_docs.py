@@ -1,4 +1,4 @@
-"""What README and docs/ say is there, is there: tasks, flags, variables, files, messages."""
+"""What the pages and the source name exists: tasks, flags, variables, files, messages."""
 
 import ast
 import dataclasses
@@ -14,10 +14,7 @@ from devel import links
 from kiln.pipeline.record import Record
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text()
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-}
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in links.pages(ROOT)}
 CODE_FOLDERS = (
     "devel",
     "kiln",
@@ -136,9 +133,83 @@ def test_every_environment_variable_is_read_somewhere(page):
 def test_every_file_that_is_named_is_in_the_checkout(page):
     top = "|".join((*CODE_FOLDERS, "docs", "packer", r"\.ci", "runtime-variants"))
     named = re.findall(rf"`((?:{top})/[\w./*-]*)`", PAGES[page])
-    # x is any component.
-    paths = [path.rstrip("/") for path in named if not re.search(r"[/_]x\.\w+$", path)]
+    # x and acme-baseline are any component.
+    example = re.compile(r"[/_](x|acme[-_]baseline)\.\w+$")
+    paths = [path.rstrip("/") for path in named if not example.search(path)]
     assert [path for path in paths if not list(ROOT.glob(path))] == []
+
+
+# A file of this repository, not one of another repository or below another folder.
+SOURCE_PATH = re.compile(
+    rf"(?<![\w/.~@-])((?:{'|'.join(CODE_FOLDERS)}|docs)/[\w./-]*\.(?:py|sh|yaml|json|j2|md|txt))\b"
+)
+KNOWLEDGE_FILE = re.compile(r"(?<![\w/])(knowledge/[\w-]+\.\w+)")
+# A name as in an import: kiln.compat.engine.
+MODULE = re.compile(r"(?<![\w./-])((?:kiln|devel)(?:\.[a-z_]+)+)")
+
+
+def missing_files(text: str) -> list[str]:
+    """The repository's files that a text names and that are not there."""
+    # The paths of other repositories stand behind their name: `github:owner/name path @commit`.
+    own = re.sub(r"github:\S+ \S+|(?:amazon|aws)-[\w-]+ templates/\S+", "", text)
+    names = [(ROOT / name, name) for name in SOURCE_PATH.findall(own)]
+    names += [(ROOT / "kiln" / "facts" / name, name) for name in KNOWLEDGE_FILE.findall(own)]
+    return sorted({name for path, name in names if not path.exists()})
+
+
+def missing_modules(text: str) -> list[str]:
+    """The modules below kiln and devel that a text names and that are not there."""
+    missing = set()
+    for name in MODULE.findall(text):
+        top, second = [*name.split("."), ""][:2]
+        if not (ROOT / top / second).is_dir() and not (ROOT / top / f"{second}.py").is_file():
+            missing.add(name)
+    # File names that begin like a module: provisioners/lib/kiln.sh, the agent's folder kiln.d.
+    return sorted(missing - {"kiln.sh", "kiln.d"})
+
+
+SOURCES = [
+    path
+    for folder in CODE_FOLDERS
+    if folder != "tests"  # tests invent files
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in {".py", ".sh", ".yaml", ".j2", ".json"} and path.is_file()
+]
+
+
+def test_every_file_and_module_that_the_source_names_exists():
+    wrong = {}
+    for path in [*SOURCES, ROOT / "amis.yaml", ROOT / "pyproject.toml", ROOT / "tasks.py"]:
+        text = path.read_text(errors="replace")
+        missing = missing_files(text) + missing_modules(text)
+        if missing:
+            wrong[str(path.relative_to(ROOT))] = missing
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_module_that_a_page_names_exists(page):
+    assert missing_modules(PAGES[page]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("# see kiln/knowledge/components.yaml", ["kiln/knowledge/components.yaml"]),
+        (
+            "as in lab/commands.py and knowledge/gone.yaml",
+            ["knowledge/gone.yaml", "lab/commands.py"],
+        ),
+        ("kiln/cli/front.py, knowledge/rules.yaml", []),
+        ("github:awslabs/amazon-eks-ami templates/al2023/gone.sh @1a2b", []),
+    ],
+)
+def test_a_file_that_does_not_exist_would_be_found(text, missing):
+    assert missing_files(text) == missing
+
+
+def test_a_module_that_does_not_exist_would_be_found():
+    assert missing_modules("kiln.offline, kiln.cli.front and kiln.facts") == ["kiln.offline"]
 
 
 @pytest.mark.parametrize("page", PAGES)

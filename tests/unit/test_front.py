@@ -40,7 +40,7 @@ def raising(error: BaseException) -> Callable[[], int]:
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/d"), 1, "error: /d: Not a direc"),
     ],
 )
-def test_what_ends_a_task_is_one_message_and_an_exit_code(
+def test_what_ends_a_task_is_one_message_and_an_exit_status(
     error: BaseException, code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert front.guarded(raising(error)) == code
@@ -50,7 +50,7 @@ def test_what_ends_a_task_is_one_message_and_an_exit_code(
 
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (1, 1)])
-def test_what_a_task_returns_is_its_exit_code(result: int | None, code: int) -> None:
+def test_what_a_task_returns_is_its_exit_status(result: int | None, code: int) -> None:
     assert front.guarded(lambda: result) == code
 
 
@@ -186,7 +186,7 @@ FINDING = Finding("error", "DRV-1", "too old", rows=("al2",), file="amis.yaml", 
             OSError(errno.ENOSPC, "No space left", "/b"),
             {
                 "message": "the disk is full: /b",
-                "hint": "make room and try again",
+                "hint": "free some space and try again",
                 "exit_status": 1,
             },
         ),
@@ -354,7 +354,7 @@ def test_output_that_cannot_be_written_is_one_message(
             stderr=subprocess.PIPE,
             check=False,
         )
-    message = b"error: the disk is full: while writing\n  make room and try again\n"
+    message = b"error: the disk is full: while writing\n  free some space and try again\n"
     assert (done.returncode, done.stderr) == (1, message)
 
 

@@ -179,4 +179,4 @@ def test_the_build_knows_the_ami_it_made(seen: dict[str, Any]) -> None:
 def test_the_extra_permissions_in_the_documentation_are_json() -> None:
     text = (iam.POLICY_FILE.parent / "aws.md").read_text()
     extra = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
-    assert {statement["Sid"] for statement in extra} == {"HandOverTheRole", "EncryptWithOurKey"}
+    assert {statement["Sid"] for statement in extra} == {"PassTheRole", "EncryptWithOurKey"}

@@ -16,7 +16,7 @@ BILLION = "a0: &a0 [" + "x, " * 10 + "]\n" + "".join(
 MALFORMED = {
     "an open bracket": ("a: [1, 2\nb: 3\n", "f.yaml:2:2: not valid YAML"),
     "a tab": ("a:\n\tb: 1\n", "f.yaml:2:1: not valid YAML"),
-    "a key twice": ("a: 1\nb: 2\na: 3\n", "f.yaml:3:1: 'a' stands twice (first at line 1"),
+    "a key twice": ("a: 1\nb: 2\na: 3\n", "f.yaml:3:1: 'a' is a duplicate key (first at line 1"),
     "a merge key": ("a: &x {b: 1}\nc: {<<: *x}\n", "f.yaml:2:5: merge keys"),
     "a list as key": ("? [a]\n: b\n", "f.yaml:1:3: a key must be one word"),
     "two documents": ("a: 1\n---\nb: 2\n", "f.yaml:2:1: not valid YAML"),

@@ -353,7 +353,7 @@ def test_without_a_gpu_each_model_that_the_label_is_for_says_what_one_offers():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("all-balanced", "single"), "slices that are all alike; all-balanced makes 1g.5gb, "),
+        (("all-balanced", "single"), "slices of one profile; all-balanced creates 1g.5gb, "),
         (("all-balancd", "mixed"), "no label 'all-balancd'"),
     ],
 )
@@ -368,13 +368,13 @@ def test_a_plus_becomes_a_dot_in_the_resource_name():
 
 
 def test_single_with_unlike_slices_is_refused():
-    with pytest.raises(KilnError, match="slices that are all alike") as e:
+    with pytest.raises(KilnError, match="slices of one profile") as e:
         k8s("all-balanced", "single", instance_type="p5.48xlarge")
     assert "--strategy mixed" in e.value.hint
 
 
 def test_a_layout_that_offers_pods_nothing_is_refused():
-    with pytest.raises(KilnError, match="neither whole nor cut") as e:
+    with pytest.raises(KilnError, match="turns MIG on without slices") as e:
         k8s("all-enabled", "mixed", instance_type="p5.48xlarge")
     assert e.value.exit_code == 2
 

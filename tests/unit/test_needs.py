@@ -52,7 +52,7 @@ def test_no_install_gives_the_line_to_run(machine: Path) -> None:
 
 
 def test_a_machine_without_apt_is_told_what_to_bring(machine: Path) -> None:
-    with pytest.raises(KilnError, match="there is no apt-get here to use"):
+    with pytest.raises(KilnError, match="apt-get is not available"):
         needs.ensure("packer", install=True, say=lambda text: None)
 
 

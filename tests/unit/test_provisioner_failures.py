@@ -127,6 +127,10 @@ def kernel(machine: Machine) -> None:
     machine.command("grubby", "exit 1")
 
 
+def apt_sources(machine: Machine) -> None:
+    plant(machine.root / "image", {"etc/apt/sources.list": "deb a", "etc/apt/sources.list.d/b": ""})
+
+
 NCCL = "2.28.9-1+cuda13.0"
 GRUBBY = {"grubby": "the newest kernel is taken where there is no boot loader"}
 CLEANING = {"rm": "a temporary folder that stays does not change the image"}
@@ -205,6 +209,13 @@ CALLS = {
     "kiln_install_files": Call("kiln_install_files etc/x", ready=systemd),
     "kiln_enable": Call("kiln_enable x.service", ready=systemd),
     "kiln_env": Call('kiln_env "$KILN_DIR/lib/kiln.sh"'),
+    "kiln_wait_for_cloud_init": Call(
+        "kiln_wait_for_cloud_init",
+        ready=lambda m: m.command("cloud-init", ""),
+        harmless=dict.fromkeys(("timeout", "cloud-init"), "it is said, and the bake goes on"),
+    ),
+    "kiln_set_sources_aside": Call("kiln_set_sources_aside", ready=apt_sources),
+    "kiln_restore_sources": Call("kiln_set_sources_aside; kiln_restore_sources", ready=apt_sources),
     "the record": Call("kiln_record version=1"),
 }
 

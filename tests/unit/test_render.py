@@ -370,7 +370,7 @@ def test_the_digest_changes_with_every_file_that_is_baked_in(
 
 
 def test_a_run_is_told_to_the_hcl_in_variables_it_has(recipes: list[Recipe]) -> None:
-    told = render.variables(recipes[0], run_id="r1", git_commit="c", target="lab")
+    told = render.variables(recipes[0], run_id="r1", git_commit="c", target="lab", input_digest="i")
     variables = hcl2.loads(render.shared()["variables.pkr.hcl"], serialization_options=PLAIN)
     assert set(told) <= {name for block in variables["variable"] for name in block}
 

@@ -161,10 +161,10 @@ def test_what_is_half_made_is_tagged_first_since_only_that_may_be_removed(
     deleted = resources._delete
     tagged = []
 
-    def delete(client: Any, thing: resources.Thing) -> None:
-        found = client.describe_tags(Filters=[{"Name": "resource-id", "Values": [thing.id]}])
+    def delete(client: Any, resource: resources.Resource) -> None:
+        found = client.describe_tags(Filters=[{"Name": "resource-id", "Values": [resource.id]}])
         tagged.extend((tag["ResourceId"], tag["Key"], tag["Value"]) for tag in found["Tags"])
-        deleted(client, thing)
+        deleted(client, resource)
 
     monkeypatch.setattr(resources, "_delete", delete)
     resources.remove(MINE, AWS, amis=True)
@@ -194,11 +194,11 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
     kept = {kind: mine[kind] for kind in ("security group", "volume")}
     deleted = resources._delete
 
-    def refused(client: Any, thing: resources.Thing) -> None:
-        if thing.kind in kept:
+    def refused(client: Any, resource: resources.Resource) -> None:
+        if resource.kind in kept:
             said = {"Error": {"Code": "UnauthorizedOperation", "Message": "not you"}}
-            raise ClientError(said, f"Delete {thing.kind}")  # type: ignore[arg-type]
-        deleted(client, thing)
+            raise ClientError(said, f"Delete {resource.kind}")  # type: ignore[arg-type]
+        deleted(client, resource)
 
     monkeypatch.setattr(resources, "_delete", refused)
     done = resources.remove(MINE, AWS, amis=True)
@@ -216,9 +216,9 @@ def test_what_somebody_else_removed_meanwhile_is_no_failure(
     make(MINE)
     deleted = resources._delete
 
-    def two_at_once(client: Any, thing: resources.Thing) -> None:
-        deleted(client, thing)
-        deleted(client, thing)
+    def two_at_once(client: Any, resource: resources.Resource) -> None:
+        deleted(client, resource)
+        deleted(client, resource)
 
     monkeypatch.setattr(resources, "_delete", two_at_once)
     done = resources.remove(MINE, AWS, amis=True)

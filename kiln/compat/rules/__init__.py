@@ -1,8 +1,8 @@
 """The compatibility rules, by theme. Each is a function under its id in knowledge/rules.yaml.
 
-A rule gets a `Combination` and yields a `Verdict` per clash; a rule about instance types is asked
-once per target. What it compares comes from `kiln.facts`: a rule holds no version of its own.
-Importing the package registers them all.
+A rule gets a `Combination` and yields a `Verdict` per clash; a rule about instance types runs once
+per type. The values it compares come from `kiln.facts`: no rule holds a version of its own.
+Importing the package registers all rules.
 """
 
 from kiln.compat.rules import driver as driver

@@ -1,4 +1,4 @@
-"""What a rule looks at: a recipe, or what a user typed, as one flat record."""
+"""The input of the rules: a recipe, or a combination from the command line, as one flat record."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kiln.facts import Branch, InstanceType, table
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel an image boots, as far as the facts go. `release` is None when only the series
-    is known; `measured` and `proxy` name a kernel of kernel_builds.yaml."""
+    """The kernel that an image boots, as far as known. `release` is None if only the series is
+    known; `measured` and `proxy` name a kernel in kernel_builds.yaml."""
 
     name: str
     series: str
@@ -34,15 +34,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Combination:
-    """A distribution, a GPU stack and where it shall run. None means: not said, so not judged.
+    """A distribution, a GPU stack and its instance types. None means unspecified: not judged.
 
-    `cuda_repo` is the CUDA repository where a matrix replaces the distribution's own. `targets`
-    are the instance types meant. `packages`, `downloads` and `efa_flags` are names a
-    user asks for beyond what the pipeline derives; `companions` maps fabricmanager, imex … to a
-    version of their own. `mig` is the set of MIG profiles per GPU, `mig_label` a label of
-    mig-config.yaml, `compiler` gcc's major,
-    `latest` the components asked for without a version; `complete` says that what is None is not
-    on the image.
+    `cuda_repo` is the CUDA repository if a matrix replaces the distribution's own. `packages`,
+    `downloads` and `efa_flags` are names that a user requests beyond what the pipeline derives;
+    `companions` maps fabricmanager, imex … to their own versions. `mig` are the MIG profiles per
+    GPU, `mig_label` is a label of mig-config.yaml, `compiler` gcc's major, `latest` the components
+    requested without a version. `complete` means that a component that is None is not on the image.
     """
 
     distro: str
@@ -83,7 +81,7 @@ class Combination:
     kubernetes: str | None = None
     parallelcluster: str | None = None
     extended_support: bool = False
-    targets: tuple[InstanceType, ...] = ()
+    instance_types: tuple[InstanceType, ...] = ()
     build_instances: tuple[str, ...] = ()
     latest: tuple[str, ...] = ()
     complete: bool = False
@@ -95,7 +93,7 @@ class Combination:
 
     @property
     def branch(self) -> Branch | None:
-        """The driver's branch, when it is known."""
+        """The driver's branch, if known."""
         return facts.branch(self.driver)
 
     @property
@@ -110,7 +108,7 @@ class Combination:
 
     @property
     def modules(self) -> frozenset[str]:
-        """The flavours of the kernel module on the image: open, proprietary; none when not said."""
+        """The kernel modules on the image: open, proprietary or both; empty if unspecified."""
         both = frozenset({"open", "proprietary"})
         return both if self.kernel_module == "both" else both & {self.kernel_module}
 
@@ -127,12 +125,12 @@ class Combination:
 
     @property
     def debs(self) -> bool:
-        """Are the distribution's packages Debian's?"""
+        """Does the distribution use deb packages?"""
         return bool(self.about["package_manager"] == "apt")
 
     @property
     def repo_has_driver(self) -> bool:
-        """Does the distribution's CUDA repository hold packages of the driver's branch?"""
+        """Does the CUDA repository have packages of the driver's branch?"""
         held = self.repo.get("drivers", {})
         name = self.branch_name or ""
         return not (
@@ -147,7 +145,7 @@ class Combination:
 
     @property
     def driver_from(self) -> str:
-        """Where the driver comes from: as said, else the first of repo, distro, runfile."""
+        """Where the driver comes from: as specified, or the first of repo, distro, runfile."""
         if self.driver_source:
             return self.driver_source
         if self.repo_has_driver:
@@ -156,7 +154,7 @@ class Combination:
 
     @property
     def plugin(self) -> str | None:
-        """The aws-ofi-nccl on the image: built from source, or out of the EFA installer."""
+        """The version of aws-ofi-nccl on the image: built from source, or bundled with EFA."""
         if self.ofi_nccl:
             return self.ofi_nccl
         if self.efa and facts.bundles_plugin(self.efa, self.arch, self.distro):
@@ -165,7 +163,7 @@ class Combination:
 
     @property
     def boot_kernel(self) -> Kernel | None:
-        """The kernel this image boots: the pinned one, else its parent AMI's."""
+        """The kernel that the image boots: the pinned one, or its parent AMI's; None if unknown."""
         known = self.about.get("kernels")
         if known is None:
             return None
@@ -181,8 +179,8 @@ class Combination:
 
 
 def _pinned(wanted: str, entries: dict[str, dict[str, Any]]) -> Kernel | None:
-    """A pinned kernel by its key, package, release or series; an unknown one by its number, or
-    None when it has none."""
+    """A kernel pinned by key, package, release or series. An unknown one gets the series in its
+    name; None if there is none."""
     for name, entry in entries.items():
         packages = entry.get("packages", ())
         if wanted in {name, entry.get("release"), entry["series"], *packages}:
@@ -216,7 +214,7 @@ def _parent_kernel(combination: Combination) -> str | None:
 def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
     """A recipe as a combination; `more` adds or replaces fields.
 
-    Raises KilnError (exit code 2) for a target that is no GPU instance type.
+    Raises KilnError (exit status 2) if one of its instance types has no GPU.
     """
     chosen = recipe.components
     filled = _filled(recipe)
@@ -248,12 +246,14 @@ def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
         "imex": recipe.imex,
         "mig_label": None if recipe.mig_config == "none" else recipe.mig_config,
         "packages": packages,
-        "downloads": tuple(one.url for component in filled for one in component.downloads),
+        "downloads": tuple(
+            download.url for component in filled for download in component.downloads
+        ),
         "kubernetes": recipe.kubernetes,
         "parallelcluster": recipe.parallelcluster,
         "extended_support": recipe.extended_support,
         "complete": True,
-        "targets": tuple(facts.instance(name) for name in recipe.target_instance_types),
+        "instance_types": tuple(facts.instance(name) for name in recipe.target_instance_types),
         "build_instances": tuple(
             dict.fromkeys((recipe.instance_type, recipe.verify_instance_type))
         ),
@@ -262,7 +262,7 @@ def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
 
 
 def _packages(filled: list[Step]) -> tuple[str, ...]:
-    """The packages the components install, as `name=version`."""
+    """The packages that the components install, as `name=version`."""
     return tuple(
         package
         for component in filled
@@ -273,8 +273,8 @@ def _packages(filled: list[Step]) -> tuple[str, ...]:
 
 
 def _filled(recipe: Recipe) -> list[Step]:
-    """What the components will do. A recipe that lacks a version which a component depends on is
-    left to LIB-CUDA and to `render`, which refuses it."""
+    """What the components will do, without those that lack a version they depend on: the rule
+    LIB-CUDA and `render` report that."""
     filled = []
     for name in recipe.components:
         with suppress(KilnError):

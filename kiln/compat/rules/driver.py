@@ -1,4 +1,4 @@
-"""Rules about the driver alone, and about the driver and CUDA."""
+"""Rules about the driver, and about driver and CUDA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.facts import table
 
 @rule("DRV-UNKNOWN")
 def unknown(c: Combination) -> Iterator[Verdict]:
-    """A version nobody released, such as 510.47.3."""
+    """A version that NVIDIA never released, such as 510.47.3."""
     if c.driver is None:
         return
     if c.driver in _releases():
@@ -29,36 +29,39 @@ def unknown(c: Combination) -> Iterator[Verdict]:
 
 
 def _releases() -> list[str]:
-    return [v for one in facts.branches().values() for v in (*one.versions, *one.betas)]
+    return [v for branch in facts.branches().values() for v in (*branch.versions, *branch.betas)]
 
 
 def meant(driver: str) -> str | None:
-    """The same number written otherwise, else the nearest in its branch, else in any."""
+    """The release that a person most likely means, or None.
+
+    The same version written differently; otherwise the nearest in its branch; otherwise in any.
+    """
     known = _releases()
     for version in known:
         if versions.same(version, driver):
             return version
     branch = facts.branch(driver)
     if branch and branch.versions:
-        # Two digits off is another release: the newest is more likely meant.
+        # A version that differs in two digits is no typo: the newest release is the better guess.
         return nearest(driver, branch.versions, likeness=0.85) or branch.newest
-    # Without a branch in common only a slip of the hand is a guess worth making.
+    # In an unknown branch only a typo is worth a guess.
     return nearest(driver, known, likeness=0.8)
 
 
 @rule("DRV-EOL")
 def ended(c: Combination) -> Iterator[Verdict]:
-    """A branch that gets no more fixes."""
+    """A branch without further fixes."""
     branch = c.branch
     if branch is None or not branch.ended(c.today):
         return
     supported = ", ".join(
-        f"{one.name} ({one.kind}, to {one.end_of_life})"
-        for one in facts.supported_branches(c.today)
+        f"{other.name} ({other.kind}, to {other.end_of_life})"
+        for other in facts.supported_branches(c.today)
     )
     yield Verdict(
-        f"driver branch {branch.name} left support on {branch.end_of_life}",
-        hint=f"take a supported branch: {supported}",
+        f"support of driver branch {branch.name} ended on {branch.end_of_life}",
+        hint=f"choose a supported branch: {supported}",
         why="it gets no security fixes",
         unsure="end_of_life" in branch.unsure,
     )
@@ -70,15 +73,17 @@ def beta(c: Combination) -> Iterator[Verdict]:
     if c.branch and c.driver in c.branch.betas:
         yield Verdict(
             f"{c.driver} is a beta; no data-centre redist (fabric manager) exists for it",
-            hint=f"take {c.branch.newest}, the newest release of branch {c.branch.name}",
+            hint=f"choose {c.branch.newest}, the newest release of branch {c.branch.name}",
         )
 
 
 @rule("DRV-MODULE")
 def open_too_early(c: Combination) -> Iterator[Verdict]:
-    """Open modules from a branch that never had any."""
+    """Open kernel modules of a branch that has none."""
     if c.branch and "open" in c.modules and "open" not in c.branch.modules:
-        first = next(one.name for one in facts.branches().values() if "open" in one.modules)
+        first = next(
+            branch.name for branch in facts.branches().values() if "open" in branch.modules
+        )
         yield Verdict(
             f"driver branch {c.branch.name} has no open kernel modules; {first} is the first",
         )
@@ -86,7 +91,7 @@ def open_too_early(c: Combination) -> Iterator[Verdict]:
 
 @rule("DRV-CUDA-MAJOR")
 def cuda_major(c: Combination) -> Iterator[Verdict]:
-    """A driver below the floor of the CUDA major: nothing built with it runs."""
+    """A driver below the minimum of the CUDA major: programs built with it do not run."""
     floor = table("cuda")["floors"].get(c.cuda_major)
     if not c.driver or not floor or c.cuda_compat or versions.at_least(c.driver, floor):
         return
@@ -105,25 +110,25 @@ def _highest_major(driver: str) -> str:
 
 @rule("DRV-CUDA-MINOR")
 def cuda_minor(c: Combination) -> Iterator[Verdict]:
-    """A toolkit of the same major but newer than the driver's own CUDA."""
+    """A toolkit of the driver's CUDA major, but newer than the driver's own CUDA."""
     if not c.cuda or not c.branch or versions.major(c.branch.native_cuda) != c.cuda_major:
         return
     wanted = versions.series(c.cuda)
     if versions.at_least(c.branch.native_cuda, wanted):
         return
-    native = [one.name for one in facts.branches().values() if one.native_cuda == wanted]
+    native = [branch.name for branch in facts.branches().values() if branch.native_cuda == wanted]
     yield Verdict(
         f"CUDA {wanted} on driver {c.driver} (own CUDA {c.branch.native_cuda}) runs in minor "
-        "version compatibility: no new driver features, and code built as PTX only fails with "
+        "version compatibility: no new driver features, and code built only as PTX fails with "
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-        hint=f"native for CUDA {wanted} is branch {native[0]}" if native else "",
+        hint=f"branch {native[0]} supports CUDA {wanted} natively" if native else "",
         unsure="native_cuda" in c.branch.unsure,
     )
 
 
 @rule("DRV-CUDA-COMPAT")
 def forward_compatibility(c: Combination) -> Iterator[Verdict]:
-    """cuda-compat on an older driver: some GPUs, some branches, and the library path by hand."""
+    """cuda-compat on an older driver works on some GPUs and branches, and needs a library path."""
     if not c.cuda_compat:
         return
     known = table("cuda")["forward_compatibility"]
@@ -139,7 +144,7 @@ def forward_compatibility(c: Combination) -> Iterator[Verdict]:
 
 @rule("CUDA-UNKNOWN")
 def unknown_cuda(c: Combination) -> Iterator[Verdict]:
-    """A toolkit nobody released; beyond the ends of the known list it may well exist."""
+    """An unknown toolkit. Outside the range of the known list it may exist, so it only warns."""
     if c.cuda is None or facts.cuda_release(c.cuda):
         return
     releases = list(table("cuda")["releases"])

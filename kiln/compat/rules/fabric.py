@@ -1,4 +1,4 @@
-"""Rules about what stands beside the driver on NVSwitch and UltraServer hosts."""
+"""Rules about fabric manager, NVLSM and IMEX, on NVSwitch and UltraServer hosts."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ from kiln.facts import InstanceType, table
 
 @rule("FM-MATCH")
 def companions_match(c: Combination) -> Iterator[Verdict]:
-    """Fabric manager and the driver talk only at the same version, to the last digit."""
+    """Fabric manager works only with a driver of exactly the same version."""
     for name, version in c.companions:
         if c.driver and version != c.driver:
             yield Verdict(
-                f"{name} {version} refuses driver {c.driver}: both have to be exactly the same",
+                f"{name} {version} refuses driver {c.driver}: the versions must be identical",
                 hint=f"pin {name} {c.driver}",
             )
 
 
 @instance_rule("FM-NEEDED")
-def needed(c: Combination, target: InstanceType) -> Iterator[Verdict]:
+def needed(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
     """CUDA does not start on NVSwitch machines without fabric manager."""
-    if target.nvswitch and c.fabric_manager is False:
+    if instance_type.nvswitch and c.fabric_manager is False:
         yield Verdict(
-            f"{target.type} has NVSwitch: without fabric manager CUDA fails with "
+            f"{instance_type.type} has NVSwitch: without fabric manager CUDA fails with "
             "'system not yet initialized' (802)",
-            hint="take nvidia-fabricmanager out of `without`",
+            hint="remove nvidia-fabricmanager from `without`",
         )
 
 
-@rule("FM-USELESS", by_target=True)
+@rule("FM-USELESS", by_instance_type=True)
 def useless(c: Combination) -> Iterator[Verdict]:
-    """Nothing to manage on any target."""
-    if c.fabric_manager and c.targets and not any(one.nvswitch for one in c.targets):
-        names = ", ".join(one.type for one in c.targets)
+    """Fabric manager has nothing to manage on any of the instance types."""
+    if (
+        c.fabric_manager
+        and c.instance_types
+        and not any(instance_type.nvswitch for instance_type in c.instance_types)
+    ):
+        names = ", ".join(instance_type.type for instance_type in c.instance_types)
         yield Verdict(
             f"none of {names} has NVSwitch: fabric manager has nothing to do there "
             "(NV_WARN_NOTHING_TO_DO) and must not be enabled unconditionally",
@@ -48,26 +52,26 @@ def useless(c: Combination) -> Iterator[Verdict]:
 
 
 @instance_rule("FM-NVLSM")
-def nvlsm(c: Combination, target: InstanceType) -> Iterator[Verdict]:
+def nvlsm(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
     """Fourth-generation NVSwitch needs a subnet manager."""
-    if target.nvlsm and c.nvlsm is False:
+    if instance_type.nvlsm and c.nvlsm is False:
         limits = rules()["FM-NVLSM"].limits
         yield Verdict(
-            f"{target.type} has fourth-generation NVSwitch, which needs "
+            f"{instance_type.type} has fourth-generation NVSwitch, which needs "
             f"{', '.join(limits['packages'])} and the module {limits['module']} at boot",
-            hint=f"set nvlsm: {facts.nvlsm_versions()[-1]} and leave nvidia-fabricmanager in: it "
-            "brings them",
+            hint=f"set nvlsm: {facts.nvlsm_versions()[-1]} and keep nvidia-fabricmanager, which "
+            "installs them",
         )
 
 
 @rule("FM-NVLSM")
 def known_nvlsm(c: Combination) -> Iterator[Verdict]:
-    """A version that nobody was seen to install."""
+    """An unknown version of NVLSM."""
     for package in c.packages:
         name, _, version = package.partition("=")
         if name == "nvlsm" and version not in facts.nvlsm_versions():
             yield Verdict(
-                f"nvlsm {version} is no release that AMI Kiln knows",
+                f"nvlsm {version} is not a known release",
                 hint=f"the newest known is {facts.nvlsm_versions()[-1]}; add others to "
                 "kiln/facts/knowledge/drivers.yaml",
                 advice=True,
@@ -75,12 +79,12 @@ def known_nvlsm(c: Combination) -> Iterator[Verdict]:
 
 
 @instance_rule("FM-IMEX")
-def imex(c: Combination, target: InstanceType) -> Iterator[Verdict]:
+def imex(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
     """NVLink between hosts needs IMEX."""
-    if target.imex and c.imex is False:
+    if instance_type.imex and c.imex is False:
         yield Verdict(
-            f"{target.type} is part of an UltraServer: NVLink across its hosts needs nvidia-imex "
-            "of the driver's version",
+            f"{instance_type.type} is part of an UltraServer: NVLink across its hosts needs "
+            "nvidia-imex at the driver's version",
             hint="set imex: true",
         )
 
@@ -107,7 +111,7 @@ def package_names(c: Combination) -> Iterator[Verdict]:
             yield Verdict(
                 f"{package}: for driver branch {versions.major(version)} on {c.distro} the package "
                 f"is called {wanted}",
-                hint=f"ask for {wanted}",
+                hint=f"install {wanted}",
             )
 
 
@@ -125,7 +129,7 @@ def never_built(c: Combination) -> Iterator[Verdict]:
 
 @rule("FM-OLDARCHIVE")
 def archive_name(c: Combination) -> Iterator[Verdict]:
-    """The archive's form changed once."""
+    """NVIDIA changed the archive's format once."""
     first = table("drivers")["fabricmanager"]["first_tar_xz"]
     for url in c.downloads:
         match = re.search(r"fabricmanager-linux-(\w+?)-(\d+(?:\.\d+)+)-archive\.tar\.xz", url)
@@ -133,5 +137,5 @@ def archive_name(c: Combination) -> Iterator[Verdict]:
             yield Verdict(
                 f"{match[2]} is published as fabricmanager-linux-{match[1]}-{match[2]}.tar.gz, "
                 "without a checksum in NVIDIA's JSON",
-                hint="take a driver from " + first + " on",
+                hint=f"choose driver {first} or newer",
             )

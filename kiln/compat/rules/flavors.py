@@ -1,4 +1,4 @@
-"""Rules about the parent images of EKS, ECS and ParallelCluster."""
+"""Rules about the parent AMIs of EKS, ECS and ParallelCluster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _flavor(name: str) -> dict[str, Any]:
 
 @rule("EKS-OS")
 def eks_parent(c: Combination) -> Iterator[Verdict]:
-    """Kubernetes versions end, and AL2 ended as an EKS parent."""
+    """Support of a Kubernetes version ends, and EKS no longer publishes AL2 AMIs."""
     if c.flavor != "eks":
         return
     known = _flavor("eks")
     if c.distro not in known["os"]:
         yield Verdict(
             f"EKS has no optimized AMI of {c.distro}",
-            hint=f"it has: {', '.join(known['os'])}",
+            hint=f"it has AMIs of: {', '.join(known['os'])}",
         )
         return
     window = known["os"][c.distro]
@@ -64,7 +64,7 @@ def eks_parent(c: Combination) -> Iterator[Verdict]:
         )
     elif standard and c.today > standard:
         yield Verdict(
-            f"Kubernetes {c.kubernetes} is in paid extended support since {standard}",
+            f"Kubernetes {c.kubernetes} has been in paid extended support since {standard}",
             hint=f"it ends on {extended}",
             advice=True,
         )
@@ -80,7 +80,7 @@ def _living(c: Combination) -> list[str]:
 
 @rule("ECS-ARM")
 def ecs_parent(c: Combination) -> Iterator[Verdict]:
-    """ECS-optimized GPU AMIs exist for few combinations."""
+    """ECS-optimized GPU AMIs exist for few distributions and processors."""
     if c.flavor != "ecs":
         return
     known = _flavor("ecs")
@@ -89,7 +89,7 @@ def ecs_parent(c: Combination) -> Iterator[Verdict]:
     if c.distro not in known["os"]:
         yield Verdict(
             f"there is no ECS-optimized GPU AMI of {c.distro}",
-            hint=f"there is one of: {', '.join(known['os'])}",
+            hint=f"there are GPU AMIs of: {', '.join(known['os'])}",
         )
 
 
@@ -114,7 +114,7 @@ def parallelcluster_parent(c: Combination) -> Iterator[Verdict]:
     release = c.parallelcluster or newest
     if versions.below(newest, release):
         yield Verdict(
-            f"ParallelCluster {release} is newer than {newest}, the newest AMI Kiln knows",
+            f"ParallelCluster {release} is newer than {newest}, the newest known release",
             hint=f"if AWS released it, add {release} to kiln/facts/knowledge/distros.yaml",
             unsure=True,
         )
@@ -126,23 +126,24 @@ def parallelcluster_parent(c: Combination) -> Iterator[Verdict]:
         )
     if "first" in window and versions.below(release, window["first"]):
         yield Verdict(
-            f"{c.about['name']} arrived in ParallelCluster {window['first']}; {release} is older",
+            f"ParallelCluster supports {c.about['name']} from {window['first']} on; {release} is "
+            "older",
         )
 
 
 @rule("PC-EFA-DUP")
 def parallelcluster_brings(c: Combination) -> Iterator[Verdict]:
-    """The parent has a driver and EFA already."""
+    """ParallelCluster's parent AMIs already have a driver and EFA."""
     if c.flavor != "parallelcluster" or not c.parallelcluster:
         return
     brings = _flavor("parallelcluster")["brings"].get(c.parallelcluster, {})
     others = [
-        f"{name} {there} (the row: {wanted})"
+        f"{name} {installed} (the row: {wanted})"
         for name, wanted in (("driver", c.driver), ("efa", c.efa))
-        if (there := brings.get(name)) and wanted and wanted != there
+        if (installed := brings.get(name)) and wanted and wanted != installed
     ]
     if others:
         yield Verdict(
             f"ParallelCluster {c.parallelcluster}'s AMIs carry {' and '.join(others)}",
-            hint="take what the parent brings, or remove it before the new one goes in",
+            hint="use the parent's versions, or remove them before installing others",
         )

@@ -1,4 +1,4 @@
-"""Rules about GPUs: which driver and which kernel module an architecture takes."""
+"""Rules about GPUs: which driver and kernel module an architecture needs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from kiln.facts import InstanceType, table
 
 
 @instance_rule("GPU-KEPLER")
-def kepler(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """Kepler ended long ago."""
-    if target.gpu_arch == "kepler":
-        yield from _past_last(c, target)
+def kepler(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """Kepler: the last driver branch and CUDA."""
+    if instance_type.gpu_arch == "kepler":
+        yield from _past_last(c, instance_type)
 
 
 @instance_rule("GPU-VOLTA")
-def volta(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """Maxwell, Pascal and Volta ended with the long-term branch and with CUDA 12."""
-    if target.gpu_arch in {"maxwell", "pascal", "volta"}:
-        yield from _past_last(c, target)
+def volta(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """Maxwell, Pascal and Volta: support ended with a long-term branch and CUDA 12."""
+    if instance_type.gpu_arch in {"maxwell", "pascal", "volta"}:
+        yield from _past_last(c, instance_type)
 
 
-def _past_last(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    last = table("drivers")["architectures"][target.gpu_arch]
+def _gpu(instance_type: InstanceType) -> str:
+    return f"{instance_type.type} has {instance_type.ec2_name} ({instance_type.gpu_arch})"
+
+
+def _past_last(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    last = table("drivers")["architectures"][instance_type.gpu_arch]
     branch, major = last["last_branch"], last["last_cuda_major"]
     too_new = []
     if c.branch_name and not versions.at_least(branch, c.branch_name):
@@ -35,108 +39,109 @@ def _past_last(c: Combination, target: InstanceType) -> Iterator[Verdict]:
         too_new.append(f"CUDA {c.cuda}")
     if too_new:
         yield Verdict(
-            f"{target.type} has {target.ec2_name} ({target.gpu_arch}), whose last driver branch is "
-            f"{branch} and last CUDA {major}.x: {' and '.join(too_new)} is too new",
+            f"{_gpu(instance_type)}, whose last driver branch is {branch} and last CUDA "
+            f"{major}.x: {' and '.join(too_new)} is too new",
         )
 
 
 @instance_rule("GPU-OPEN-OLD")
-def open_on_old(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """Open modules drive Turing and newer."""
-    if c.modules == {"open"} and target.open_modules == "unsupported":
+def open_on_old(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """Open kernel modules support Turing and newer."""
+    if c.modules == {"open"} and instance_type.open_modules == "unsupported":
         yield Verdict(
-            f"open kernel modules support Turing and newer; {target.type} has {target.ec2_name} "
-            f"({target.gpu_arch}) and needs the proprietary module",
+            f"open kernel modules support Turing and newer; {_gpu(instance_type)} and needs the "
+            "proprietary module",
         )
 
 
 @instance_rule("GPU-BLACKWELL-OPEN")
-def blackwell(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """Blackwell takes open modules only, from the branch that first knew the GPU."""
-    if target.gpu_arch != "blackwell":
+def blackwell(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """Blackwell needs open kernel modules, of a branch that supports the GPU."""
+    if instance_type.gpu_arch != "blackwell":
         return
     if c.modules == {"proprietary"}:
         yield Verdict(
-            f"{target.type} has {target.ec2_name} (Blackwell): only open kernel modules drive it",
+            f"{_gpu(instance_type)}: only open kernel modules drive it",
         )
-    yield from _too_new(c, target)
+    yield from _too_new(c, instance_type)
 
 
 @instance_rule("GPU-HOPPER")
-def hopper(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """Hopper's first branch, and the one AWS started with."""
-    if target.gpu_arch != "hopper" or not c.branch_name:
+def hopper(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """Hopper: the first branch that supports it, and the first that AWS uses."""
+    if instance_type.gpu_arch != "hopper" or not c.branch_name:
         return
-    clash = list(_too_new(c, target))
+    clash = list(_too_new(c, instance_type))
     yield from clash
-    usual = table("drivers")["gpus"][target.gpu].get("used_by_aws_from")
+    usual = table("drivers")["gpus"][instance_type.gpu].get("used_by_aws_from")
     if not clash and usual and versions.below(c.branch_name, usual):
         yield Verdict(
-            f"{target.type} on driver {c.driver}: AWS images use branch {usual} or newer for "
-            f"{target.ec2_name}",
-            hint=f"take a driver of branch {usual} or newer",
+            f"{instance_type.type} on driver {c.driver}: AWS images use branch {usual} or newer "
+            f"for {instance_type.ec2_name}",
+            hint=f"choose a driver of branch {usual} or newer",
             advice=True,
         )
 
 
 @instance_rule("GPU-MIN")
-def too_new_for_driver(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """Any other GPU that is newer than the driver."""
-    if target.gpu_arch not in {"blackwell", "hopper"}:
-        yield from _too_new(c, target)
+def too_new_for_driver(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """Any other GPU that is too new for the driver."""
+    if instance_type.gpu_arch not in {"blackwell", "hopper"}:
+        yield from _too_new(c, instance_type)
 
 
-def _too_new(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    known = table("drivers")["gpus"].get(target.gpu)
+def _too_new(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    known = table("drivers")["gpus"].get(instance_type.gpu)
     if not known or not c.branch_name:
         return
     first = known["first_branch"]
     if versions.below(c.branch_name, first):
         yield Verdict(
-            f"{target.type} has {target.ec2_name}, first known to driver branch {first}; "
-            f"{c.driver} does not know it",
+            f"{instance_type.type} has {instance_type.ec2_name}, first supported by driver branch "
+            f"{first}; {c.driver} does not know it",
             unsure=not facts.confirmed(known) and not _surely_unknown(c, known),
         )
 
 
 def _surely_unknown(c: Combination, known: Mapping[str, str]) -> bool:
-    """Is the driver older than the first that knew any GPU of the architecture?"""
+    """Is the driver older than the first that supports any GPU of the architecture?"""
     first = known.get("unknown_before")
     return bool(first and c.driver and versions.below(c.driver, first))
 
 
 @instance_rule("GPU-OPEN-G")
-def open_on_g(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """AWS itself does not run open modules there: GSP firmware cannot be turned off with them."""
+def open_on_g(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """AWS does not use open kernel modules there: they cannot turn GSP firmware off."""
     families = rules()["GPU-OPEN-G"].limits["families"]
-    if c.modules == {"open"} and target.family in families:
+    if c.modules == {"open"} and instance_type.family in families:
         yield Verdict(
             f"EKS forces the proprietary module and turns GSP off on {', '.join(families)}; open "
-            f"modules cannot turn GSP off ({target.type})",
+            f"modules cannot turn GSP off ({instance_type.type})",
             hint=_with_proprietary(c),
         )
 
 
 def _with_proprietary(c: Combination) -> str:
     if c.branch and "proprietary" not in c.branch.modules:
-        return f"branch {c.branch.name} has no proprietary module: take an older branch for it"
-    return "kernel_module: both bakes the proprietary one too and loads it there"
+        return f"branch {c.branch.name} has no proprietary module: choose an older branch for it"
+    return "set kernel_module: both, which also bakes the proprietary module and loads it there"
 
 
 @instance_rule("GPU-GRID")
-def fractional(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """A slice of a GPU is a vGPU: NVIDIA's data-centre driver does not drive it."""
-    if target.grid_driver and c.driver_kind != "grid":
+def fractional(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """A fractional GPU is a vGPU, which NVIDIA's data-centre driver does not support."""
+    if instance_type.grid_driver and c.driver_kind != "grid":
         yield Verdict(
-            f"{target.type} has a fraction of one {target.ec2_name} and needs the GRID driver from "
-            "s3://ec2-linux-nvidia-drivers, not the data-centre driver",
-            hint="choose whole GPUs, or bake a GRID image elsewhere: AMI Kiln has no GRID stack",
+            f"{instance_type.type} has a fraction of one {instance_type.ec2_name} and needs the "
+            "GRID driver from s3://ec2-linux-nvidia-drivers, not the data-centre driver",
+            hint="choose a type with whole GPUs, or bake a GRID image elsewhere: AMI Kiln has no "
+            "GRID stack",
         )
 
 
 @rule("GPU-620")
 def no_proprietary(c: Combination) -> Iterator[Verdict]:
-    """Branches that ship open modules only, at NVIDIA or in the distribution."""
+    """Branches that ship open kernel modules only, from NVIDIA or from the distribution."""
     if "proprietary" not in c.modules or not c.branch_name:
         return
     if c.branch and "proprietary" not in c.branch.modules:

@@ -1,4 +1,4 @@
-"""Rules about the kernel: does the driver compile on the one that will boot?"""
+"""Rules about the kernel: does the driver compile on the kernel that will boot?"""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from kiln.facts import table
 
 @rule("KERN-BUILD")
 def compiles(c: Combination) -> Iterator[Verdict]:
-    """Stock driver sources on the kernel that boots, or on the nearest one that was measured."""
+    """Does the driver compile on the kernel that boots, or on the nearest measured kernel?"""
     kernel = c.boot_kernel
     if not c.driver or kernel is None:
         return
     if c.driver_from == "distro":
-        # Its sources are patched: only a measurement of those counts.
+        # The distribution patches the sources, so only a measurement of the patched ones counts.
         result = _measured(c.driver, kernel.measured or "", patched=True)
         if result and not result["builds"]:
             yield Verdict(f"driver {c.driver} does not compile on {kernel}: {result['error']}")
         return
-    on = kernel.measured or kernel.proxy
-    reason = _failure(c.driver, on) if on else None
-    hint = _way_out(c.driver, on) if on else ""
+    measured_kernel = kernel.measured or kernel.proxy
+    reason = _failure(c.driver, measured_kernel) if measured_kernel else None
+    hint = _alternative(c.driver, measured_kernel) if measured_kernel else ""
     if reason and kernel.measured:
         message = f"driver {c.driver} does not compile on {kernel} ({c.distro}): {reason}"
         yield Verdict(message, hint)
     elif reason:
         yield Verdict(
-            f"driver {c.driver} does not compile on {on}: {reason}. {c.about['name']}'s own kernel "
-            f"{kernel} was not measured and may carry the same change",
+            f"driver {c.driver} does not compile on {measured_kernel}: {reason}. "
+            f"{c.about['name']}'s own kernel {kernel} was not measured and may have the same "
+            "change",
             hint,
             advice=True,
         )
     elif kernel.measured and (doubt := _newer_than_failure(c.driver, kernel.measured)):
         yield Verdict(
-            f"nobody measured driver {c.driver} on {kernel} ({c.distro}): {doubt}",
+            f"driver {c.driver} was not measured on {kernel} ({c.distro}): {doubt}",
             hint,
             unsure=True,
         )
-    elif on is None or not _measured(c.driver, on):
+    elif measured_kernel is None or not _measured(c.driver, measured_kernel):
         yield from _older_failure(c, kernel)
 
 
 def _older_failure(c: Combination, kernel: Kernel) -> Iterator[Verdict]:
-    """Nobody tried it here, but it fails on an older kernel: kernels do not take changes back."""
+    """The driver was not measured here but fails on an older kernel, and kernels keep changes."""
     measured = {result["kernel"] for result in table("kernel_builds")["measured"]}
     for older in sorted(measured, key=versions.key, reverse=True):
         if versions.key(older)[:2] < versions.key(kernel.series)[:2] and c.driver:
@@ -55,40 +56,42 @@ def _older_failure(c: Combination, kernel: Kernel) -> Iterator[Verdict]:
             if reason:
                 yield Verdict(
                     f"driver {c.driver} does not compile on the older kernel {older}: {reason}. "
-                    f"On {kernel} ({c.distro}) nobody tried it",
+                    f"It was not measured on {kernel} ({c.distro})",
                     unsure=True,
                 )
                 return
 
 
 def _newer_than_failure(driver: str, kernel: str) -> str | None:
-    """The failure of the same branch that this newer release may still have; None when a release
-    up to this one was measured to build there, or has the mend."""
+    """The failure of an older release of the branch that this one may still have.
+
+    None if a release up to this one was measured to build there, or contains the fix.
+    """
     branch = versions.major(driver)
     if any(versions.at_least(driver, good) for good in _builds(kernel, branch)):
         return None
     for cause in table("kernel_builds")["causes"]:
-        last, mend = cause["drivers"].get(branch), cause.get("fixed_in")
-        mended = mend and versions.major(mend) == branch and versions.at_least(driver, mend)
-        if last and kernel in cause["kernels"] and not mended:
+        last, fix = cause["drivers"].get(branch), cause.get("fixed_in")
+        fixed = fix and versions.major(fix) == branch and versions.at_least(driver, fix)
+        if last and kernel in cause["kernels"] and not fixed:
             return f"{last} of the same branch does not compile there ({cause['what']})"
     return None
 
 
-def _way_out(driver: str, kernel: str) -> str:
+def _alternative(driver: str, kernel: str) -> str:
     good = _first_that_builds(driver, kernel)
-    return f"the oldest newer driver measured to build there is {good}" if good else ""
+    return f"the next newer driver that was measured to build there is {good}" if good else ""
 
 
 def _failure(driver: str, kernel: str) -> str | None:
-    """Why stock sources fail on that measured kernel; None when they build or nobody tried."""
+    """Why stock sources fail on a measured kernel; None if they build or were not measured."""
     exact = _measured(driver, kernel)
     if exact:
         return None if exact["builds"] else str(exact["error"])
     for cause in table("kernel_builds")["causes"]:
         last = cause["drivers"].get(versions.major(driver))
         if kernel in cause["kernels"] and last and versions.at_least(last, driver):
-            return f"{cause['what']}; {last} of the same branch fails, so do its older releases"
+            return f"{cause['what']}; {last} of the same branch and all older releases fail"
     return None
 
 
@@ -96,13 +99,13 @@ def _measured(driver: str, kernel: str, *, patched: bool = False) -> dict[str, A
     for result in table("kernel_builds")["measured"]:
         same_source = result.get("patched", False) == patched
         if (result["driver"], result["kernel"]) == (driver, kernel) and same_source:
-            found: dict[str, Any] = result
-            return found
+            measurement: dict[str, Any] = result
+            return measurement
     return None
 
 
 def _first_that_builds(driver: str, kernel: str) -> str | None:
-    """The oldest driver after this one that was measured to build on the kernel."""
+    """The next newer driver that was measured to build on the kernel, or None."""
     newer = [version for version in _builds(kernel) if versions.at_least(version, driver)]
     return min(newer, key=versions.key, default=None)
 
@@ -119,7 +122,7 @@ def _builds(kernel: str, branch: str | None = None) -> list[str]:
 
 @rule("KERN-GCC")
 def compiler(c: Combination) -> Iterator[Verdict]:
-    """A module wants the compiler that built its kernel."""
+    """A kernel module must be built with the compiler that built its kernel."""
     kernel = c.boot_kernel
     if c.compiler is None or kernel is None or kernel.compiler is None:
         return
@@ -134,8 +137,8 @@ def compiler(c: Combination) -> Iterator[Verdict]:
 def _install_gcc(c: Combination, kernel: Kernel) -> str:
     if c.debs:
         name = f"gcc-{kernel.compiler}"
-        return f"install {name} and give make CC={name}"
-    return f"install gcc{kernel.compiler} and give make CC=gcc{kernel.compiler}-cc"
+        return f"install {name} and pass CC={name} to make"
+    return f"install gcc{kernel.compiler} and pass CC=gcc{kernel.compiler}-cc to make"
 
 
 @rule("KERN-MIN")
@@ -154,20 +157,20 @@ def too_old(c: Combination) -> Iterator[Verdict]:
         for entry in table("efa")["minimum_kernel"]
         if c.efa and versions.at_least(c.efa, entry["installer"])
     ]
-    for who, minimum in wanted:
+    for subject, minimum in wanted:
         if versions.below(kernel.series, minimum):
             yield Verdict(
-                f"{who} needs kernel >= {minimum}; {c.distro} would boot {kernel}",
+                f"{subject} needs kernel >= {minimum}; {c.distro} would boot {kernel}",
             )
 
 
 @rule("KERN-HEADERS")
 def built_for_the_running_kernel(c: Combination) -> Iterator[Verdict]:
-    """DKMS builds for a kernel: it has to be the one that boots."""
+    """DKMS must build for the kernel that boots."""
     if c.reboots_into_kernel is False:
         yield Verdict(
-            "the kernel is updated without a reboot before the driver is built: its headers are "
-            "not those of the running kernel",
+            "the kernel is updated without a reboot before the driver is built: its headers do "
+            "not match the running kernel",
             hint="bake `kernel` before `nvidia-driver` (kiln/components/__init__.py), with "
             "`reboots=True` in kiln/components/kernel.py, or pin the kernel",
         )

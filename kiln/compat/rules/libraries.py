@@ -1,4 +1,4 @@
-"""Rules about the libraries and services on top: NCCL, cuDNN, GDRCopy, DCGM, container toolkit."""
+"""Rules about libraries and services: NCCL, cuDNN, GDRCopy, DCGM, container toolkit."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kiln.facts import table
 
 @rule("LIB-CUDA")
 def libraries_without_cuda(c: Combination) -> Iterator[Verdict]:
-    """NCCL and cuDNN are built for a CUDA: without one there is nothing to choose by."""
+    """NCCL and cuDNN are built for a CUDA version, so without CUDA no package can be chosen."""
     for name, version in (("NCCL", c.nccl), ("cuDNN", c.cudnn)):
         if c.complete and version and not c.cuda:
-            yield Verdict(f"{name} {version} on an image without CUDA", hint="name a cuda")
+            yield Verdict(f"{name} {version} on an image without CUDA", hint="set cuda")
 
 
 @rule("LIB-UNKNOWN")
 def unknown(c: Combination) -> Iterator[Verdict]:
-    """The lists have gaps before their first entry, so an unknown release only warns."""
+    """Our lists do not go back to the first release, so an unknown one only warns."""
     for name, version in (
         ("gdrcopy", c.gdrcopy),
         ("dcgm", c.dcgm),
@@ -33,7 +33,7 @@ def unknown(c: Combination) -> Iterator[Verdict]:
         if version and version not in known:
             guess = nearest(version, known, likeness=0.7)
             yield Verdict(
-                f"{name} {version} is no release that AMI Kiln knows"
+                f"{name} {version} is not a known release"
                 + (f"; did you mean {guess}?" if guess else ""),
                 hint=f"the newest known is {versions.newest(known)}; add others to "
                 "kiln/facts/knowledge/services.yaml",
@@ -42,7 +42,7 @@ def unknown(c: Combination) -> Iterator[Verdict]:
 
 @rule("NCCL-CUDA")
 def nccl_packaged(c: Combination) -> Iterator[Verdict]:
-    """NCCL's packages carry the CUDA they were built for in their version."""
+    """The version of NCCL's packages names the CUDA they were built for."""
     wanted: list[tuple[str, str | None, bool]] = []
     if c.nccl and c.nccl_gencode is None:
         wanted.append((c.nccl, versions.series(c.cuda) if c.cuda else None, False))
@@ -59,7 +59,7 @@ def nccl_packaged(c: Combination) -> Iterator[Verdict]:
         if entry["cuda"] is None or cuda is None:
             continue
         built = entry["cuda"]
-        fits = any(_fits(cuda, one, exact) for one in built)
+        fits = any(_fits(cuda, packaged_for, exact) for packaged_for in built)
         if not fits:
             yield Verdict(
                 f"NCCL {nccl} was packaged for CUDA {', '.join(built)}, not for {cuda}",
@@ -68,7 +68,8 @@ def nccl_packaged(c: Combination) -> Iterator[Verdict]:
 
 
 def _fits(cuda: str, built: str, exact: bool) -> bool:
-    """Packages of a CUDA major serve all its toolkits; a package name is taken literally."""
+    """Does a package built for `built` serve `cuda`? A package serves its whole CUDA major;
+    `exact` is for package names, which must match literally."""
     if exact and not built.endswith(".x"):
         return cuda == built
     return versions.major(cuda) == versions.major(built)
@@ -78,21 +79,21 @@ def _nccl_for(cuda: str) -> str:
     fitting = [
         version
         for version, entry in table("nccl")["versions"].items()
-        if entry["cuda"] and any(_fits(cuda, one, False) for one in entry["cuda"])
+        if entry["cuda"] and any(_fits(cuda, built, False) for built in entry["cuda"])
     ]
-    return f"for CUDA {cuda} take NCCL {fitting[0]} to {fitting[-1]}" if fitting else ""
+    return f"for CUDA {cuda} choose NCCL {fitting[0]} to {fitting[-1]}" if fitting else ""
 
 
-@rule("NCCL-ARCH", by_target=True)
+@rule("NCCL-ARCH", by_instance_type=True)
 def nccl_compiled_for(c: Combination) -> Iterator[Verdict]:
-    """A source build holds code for the GPUs it was told about."""
+    """A source build holds code only for the GPUs in its -gencode flags."""
     if c.nccl_gencode is None:
         return
     missing: dict[str, str] = {}
-    for target in c.targets:
-        sm = target.compute_capability.replace(".", "")
+    for instance_type in c.instance_types:
+        sm = instance_type.compute_capability.replace(".", "")
         if sm not in c.nccl_gencode:
-            missing[sm] = target.type
+            missing[sm] = instance_type.type
     for sm, name in missing.items():
         yield Verdict(
             f"NCCL is built without sm_{sm}, which {name} needs",
@@ -102,13 +103,13 @@ def nccl_compiled_for(c: Combination) -> Iterator[Verdict]:
 
 @rule("NCCL-GCC-AL2")
 def nccl_on_al2(c: Combination) -> Iterator[Verdict]:
-    """Recent NCCL wants a newer C++ than AL2's compiler knows."""
+    """Recent NCCL needs a newer C++ than AL2's compiler supports."""
     limits = rules()["NCCL-GCC-AL2"].limits
     if c.nccl_gencode is None or c.distro != limits["distro"] or not c.nccl:
         return
     if versions.at_least(c.nccl, limits["nccl_from"]):
         yield Verdict(
-            f"NCCL {c.nccl} wants C++14 or C++17; {c.about['name']}'s gcc {c.about['compiler']} "
+            f"NCCL {c.nccl} needs C++14 or C++17; {c.about['name']}'s gcc {c.about['compiler']} "
             "may fail on it",
             hint="install NVIDIA's packages, or build with gcc10",
         )
@@ -127,17 +128,17 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
     for entry in table("cuda")["cudnn_missing"]:
         if entry["repo"] == c.repository and versions.at_least(asked, entry["from"]):
             yield Verdict(
-                f"NVIDIA's {entry['repo']} repository ({c.distro}) has no cuDNN from "
-                f"{entry['from']} on; {asked} is not there",
+                f"NVIDIA's {entry['repo']} repository ({c.distro}) has no cuDNN >= "
+                f"{entry['from']}; {asked} is missing",
                 unsure=not facts.confirmed(entry),
             )
     known = table("cuda")["cudnn"]
     reached = [
-        one
-        for one in known
-        if versions.at_least(asked, one["from"])
-        # A bare major (libcudnn8) means the newest of it.
-        or ("." not in asked and versions.major(one["from"]) == asked)
+        entry
+        for entry in known
+        if versions.at_least(asked, entry["from"])
+        # A bare major (libcudnn8) means its newest release.
+        or ("." not in asked and versions.major(entry["from"]) == asked)
     ]
     built = reached[-1] if reached else known[0]
     if c.cuda_major and c.cuda_major not in built["majors"]:
@@ -150,24 +151,24 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
 
 
 def _cudnn_for(major: str) -> str:
-    first = [one["from"] for one in table("cuda")["cudnn"] if major in one["majors"]]
-    return f"for CUDA {major} take cuDNN from {first[0]} on" if first else ""
+    first = [entry["from"] for entry in table("cuda")["cudnn"] if major in entry["majors"]]
+    return f"for CUDA {major} choose cuDNN {first[0]} or newer" if first else ""
 
 
-@rule("GDR-DRV", by_target=True)
+@rule("GDR-DRV", by_instance_type=True)
 def gdrcopy_knows(c: Combination) -> Iterator[Verdict]:
-    """GDRCopy's module has to keep up with driver, CUDA, GPU and kernel."""
+    """GDRCopy's module must support driver, CUDA, GPU and kernel."""
     if not c.gdrcopy:
         return
     for need in table("services")["gdrcopy"]["needs"]:
         if versions.below(c.gdrcopy, need["gdrcopy"]):
-            who = _who_needs(c, need)
-            if who:
-                yield Verdict(f"GDRCopy {c.gdrcopy} is too old for {who}: {need['why']}")
+            subject = _subject_of(c, need)
+            if subject:
+                yield Verdict(f"GDRCopy {c.gdrcopy} is too old for {subject}: {need['why']}")
 
 
-def _who_needs(c: Combination, need: dict[str, str]) -> str | None:
-    """What in the combination calls for this need, or None."""
+def _subject_of(c: Combination, need: dict[str, str]) -> str | None:
+    """The part of the combination that has this need, or None."""
     kernel = c.boot_kernel
     if "module" in need and need["module"] not in c.modules:
         return None
@@ -176,15 +177,22 @@ def _who_needs(c: Combination, need: dict[str, str]) -> str | None:
     if "cuda_major_from" in need and c.cuda and versions.at_least(c.cuda, need["cuda_major_from"]):
         return f"CUDA {c.cuda}"
     if "gpu_arch" in need:
-        return next((one.type for one in c.targets if one.gpu_arch == need["gpu_arch"]), None)
+        return next(
+            (
+                instance_type.type
+                for instance_type in c.instance_types
+                if instance_type.gpu_arch == need["gpu_arch"]
+            ),
+            None,
+        )
     if "kernel_from" in need and kernel and versions.at_least(kernel.series, need["kernel_from"]):
         return f"kernel {kernel}"
     return None
 
 
-@rule("DCGM-MAJOR", by_target=True)
+@rule("DCGM-MAJOR", by_instance_type=True)
 def dcgm_fits(c: Combination) -> Iterator[Verdict]:
-    """DCGM 4 comes per CUDA major of the driver; DCGM 3 stops before new drivers and GPUs."""
+    """DCGM 4 has packages per CUDA major of the driver; DCGM 3 lacks new drivers and GPUs."""
     known = table("services")["dcgm"]
     native = facts.driver_cuda(c.driver) if c.driver and c.branch else None
     for package in c.packages:
@@ -192,10 +200,10 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
         if match and native and match[1] != native:
             right = _dcgm_packages("4", native)[-1]
             yield Verdict(
-                f"{package} is for drivers of CUDA {match[1]}; driver {c.driver} is one of CUDA "
+                f"{package} is for drivers of CUDA {match[1]}; driver {c.driver} belongs to CUDA "
                 f"{native}",
-                hint=f"take {right}",
-                # Drivers run what was built for an older CUDA, not for a newer one.
+                hint=f"install {right}",
+                # Drivers run programs built for an older CUDA, but not for a newer one.
                 advice=versions.below(match[1], native),
             )
     old_package = set(_dcgm_packages("3", "")) & set(c.packages)
@@ -204,19 +212,19 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
     limit = known["last_of_3"]
     unsure = not facts.confirmed(limit)
     if c.branch_name and versions.at_least(c.branch_name, limit["below_branch"]):
-        yield Verdict(f"DCGM 3 does not know driver {c.driver}", "take DCGM 4", unsure=unsure)
-    for target in c.targets:
-        if target.gpu_arch in limit["not_arch"]:
+        yield Verdict(f"DCGM 3 does not know driver {c.driver}", "choose DCGM 4", unsure=unsure)
+    for instance_type in c.instance_types:
+        if instance_type.gpu_arch in limit["not_arch"]:
             yield Verdict(
-                f"DCGM 3 does not know the {target.ec2_name} of {target.type}",
-                "take DCGM 4",
+                f"DCGM 3 does not know the {instance_type.ec2_name} of {instance_type.type}",
+                "choose DCGM 4",
                 unsure=unsure,
             )
 
 
 @rule("DCGM-EXPORTER")
 def exporter_fits(c: Combination) -> Iterator[Verdict]:
-    """An exporter is released with one DCGM; its package takes any, so nothing else would tell."""
+    """An exporter is released for one DCGM; its package accepts any, so only this rule notices."""
     if not c.dcgm_exporter:
         return
     known = table("services")["dcgm_exporter"]
@@ -224,36 +232,36 @@ def exporter_fits(c: Combination) -> Iterator[Verdict]:
     if not c.dcgm:
         if c.complete:
             yield Verdict(
-                f"dcgm-exporter {c.dcgm_exporter} without DCGM: its package would bring one that "
-                "nobody pinned",
+                f"dcgm-exporter {c.dcgm_exporter} without DCGM: its package would install an "
+                "unpinned one",
                 f"add dcgm: {pair[0]}" if pair else "add dcgm: and the version it was tested with",
             )
     elif pair and c.dcgm not in pair:
-        partner = [one for one, tested in known["pairs"].items() if c.dcgm in tested]
+        partner = [exporter for exporter, tested in known["pairs"].items() if c.dcgm in tested]
         yield Verdict(
             f"dcgm-exporter {c.dcgm_exporter} was tested with DCGM {' and '.join(pair)}, "
             f"not with {c.dcgm}",
-            f"for DCGM {c.dcgm} take dcgm_exporter: {partner[0]}" if partner else "",
+            f"for DCGM {c.dcgm} set dcgm_exporter: {partner[0]}" if partner else "",
             advice=True,
         )
     if versions.at_least(c.dcgm_exporter, known["renamed_from"]):
         yield Verdict(
-            f"dcgm-exporter {c.dcgm_exporter} knows DCGM 4.7's field names and units; "
-            "dcgm-counters.csv asks for the former ones, which nobody has tried there yet",
-            "look at its /metrics, or stay below " + known["renamed_from"],
+            f"dcgm-exporter {c.dcgm_exporter} uses DCGM 4.7's field names and units; "
+            "dcgm-counters.csv has the old ones, which nobody has tried there yet",
+            f"check its /metrics, or stay below {known['renamed_from']}",
             advice=True,
         )
 
 
 def _dcgm_packages(version: str, driver_cuda: str) -> tuple[str, ...]:
-    """The names of DCGM's packages at a version, for drivers of that CUDA major."""
+    """The names of DCGM's packages at a version, for drivers of a CUDA major."""
     known = facts.packages("dcgm", version, driver_cuda=driver_cuda)
     return known.names if known else ()
 
 
 @rule("NCT-REPO")
 def retired_toolkit(c: Combination) -> Iterator[Verdict]:
-    """nvidia-docker is gone."""
+    """NVIDIA retired nvidia-docker and its packages."""
     retired = table("services")["container_toolkit"]["retired"]
     for name in (*c.packages, *c.downloads):
         if any(old in name for old in retired):

@@ -1,4 +1,4 @@
-"""Rules about instance types, and about versions that are none."""
+"""Rules about instance types, and about `latest` instead of a version."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ from kiln.facts import InstanceType, table
 
 
 @instance_rule("ARCH-INSTANCE")
-def same_arch(c: Combination, target: InstanceType) -> Iterator[Verdict]:
+def same_arch(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
     """An AMI boots on one processor architecture."""
-    if target.arch != c.arch:
-        arm = sorted({one.family for one in facts.instances().values() if one.arch == "arm64"})
+    if instance_type.arch != c.arch:
+        arm = sorted(
+            {known.family for known in facts.instances().values() if known.arch == "arm64"}
+        )
         yield Verdict(
-            f"{target.type} is {target.arch}, the image {c.arch}",
+            f"{instance_type.type} is {instance_type.arch}, the image {c.arch}",
             hint=f"the arm64 GPU families are: {', '.join(arm)}",
         )
 
 
 @rule("ARCH-INSTANCE")
 def bakes_on_same_arch(c: Combination) -> Iterator[Verdict]:
-    """What bakes and what checks boots the image too."""
+    """The instances that bake and check the image boot it too."""
     for name in c.build_instances:
         if name in facts.instances():
             yield from same_arch(c, facts.instance(name))
 
 
-@rule("INST-GONE", by_target=True)
+@rule("INST-GONE", by_instance_type=True)
 def offered(c: Combination) -> Iterator[Verdict]:
     """EC2 retires families."""
-    gone = [target.type for target in c.targets if not target.offered]
+    gone = [instance_type.type for instance_type in c.instance_types if not instance_type.offered]
     if gone:
-        verb = "is" if len(gone) == 1 else "are"
         yield Verdict(
-            f"{', '.join(gone)} {verb} not in EC2's offerings of {table('instances')['as_of'][:7]}",
-            hint="take retired types out of target_instance_types, unless your account has them",
+            f"EC2 no longer offers {', '.join(gone)} (as of {table('instances')['as_of'][:7]})",
+            hint="remove retired types from target_instance_types, unless your account has them",
         )
 
 
 @rule("BUILD-INSTANCE")
 def bakes_and_checks(c: Combination) -> Iterator[Verdict]:
-    """The machine that bakes or checks should have a GPU this driver drives."""
+    """The instances that bake and check should have a GPU that this driver drives."""
     known = facts.instances()
     for name in c.build_instances:
         if name not in known:
             yield Verdict(
-                f"{name} has no NVIDIA GPU that AMI Kiln knows: nvidia-smi cannot be checked on "
-                "it, only what compiles",
+                f"{name} has no known NVIDIA GPU: only compilation can be checked on it, not "
+                "nvidia-smi",
                 hint="bake on a small GPU instance type such as g4dn.xlarge or g5g.xlarge",
             )
             continue
@@ -66,6 +67,6 @@ def bakes_and_checks(c: Combination) -> Iterator[Verdict]:
 
 @rule("PIN-LATEST")
 def unpinned(c: Combination) -> Iterator[Verdict]:
-    """Two builds of one row have to be equal."""
+    """Two builds of one row must give the same AMI."""
     for name in c.latest:
-        yield Verdict(f"{name}: `latest` is not a version", hint="name the version you want")
+        yield Verdict(f"{name}: `latest` is not a version", hint="name a version")

@@ -1,5 +1,5 @@
-"""Rules about MIG: profiles, layouts, labels, drivers. The facts are in mig.yaml; what fits is
-answered by the same code that applies MIG on the AMI."""
+"""Rules about MIG: profiles, layouts, labels, drivers. The facts are in mig.yaml; the code that
+applies MIG on the AMI also decides here what fits."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ _placement = load("gpu_mig.placement")
 
 
 @instance_rule("MIG-GPU")
-def profiles_exist(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """Each GPU, and each memory size of it, has its own profile names."""
+def profiles_exist(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """Each GPU model and memory size has its own profile names."""
     if c.mig_label:
-        for problem in check_label(c.mig_label, [target.type]):
+        for problem in check_label(c.mig_label, [instance_type.type]):
             yield Verdict(problem)
     if not c.mig:
         return
-    gpu = gpu_types().get(target.gpu)
+    gpu = gpu_types().get(instance_type.gpu)
     if gpu is None:
-        families = dict.fromkeys(one.family for one in facts.instances().values() if one.mig)
+        families = dict.fromkeys(known.family for known in facts.instances().values() if known.mig)
         yield Verdict(
-            f"{target.type} has {target.ec2_name}, which has no MIG",
-            hint=f"these families have it: {', '.join(families)}",
+            f"{instance_type.type} has {instance_type.ec2_name}, which has no MIG",
+            hint=f"families with MIG: {', '.join(families)}",
         )
         return
     for wanted in dict.fromkeys(c.mig):
         if wanted not in gpu.profiles:
             yield Verdict(
-                f"{target.type} ({gpu.product}) has no MIG profile {wanted}",
+                f"{instance_type.type} ({gpu.product}) has no MIG profile {wanted}",
                 hint=f"it has: {', '.join(gpu.profiles)}",
             )
 
 
-@rule("MIG-LABEL", by_target=True)
+@rule("MIG-LABEL", by_instance_type=True)
 def label_exists(c: Combination) -> Iterator[Verdict]:
-    """Without a target a label has to fit at least one instance type."""
-    if not c.mig_label or c.targets:
+    """If no instance types are given, a label must fit at least one type."""
+    if not c.mig_label or c.instance_types:
         return
     problems = []
-    for one in facts.instances().values():
-        if one.mig and one.arch == c.arch:
-            found = check_label(c.mig_label, [one.type])
-            if not found:
+    for instance_type in facts.instances().values():
+        if instance_type.mig and instance_type.arch == c.arch:
+            misfits = check_label(c.mig_label, [instance_type.type])
+            if not misfits:
                 return
-            problems += found
+            problems += misfits
     yield Verdict(
         problems[0],
         hint="the labels are in runtime/etc/kiln/mig-config.yaml; all-disabled leaves MIG off",
@@ -61,48 +61,48 @@ def label_exists(c: Combination) -> Iterator[Verdict]:
 
 
 @instance_rule("MIG-LAYOUT")
-def profiles_fit(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """The profiles need memory slices side by side, and no more compute slices than there are."""
-    gpu = gpu_types().get(target.gpu)
+def profiles_fit(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """The profiles must fit on one GPU: adjacent memory slices, and enough compute slices."""
+    gpu = gpu_types().get(instance_type.gpu)
     if gpu is None or not c.mig or any(name not in gpu.profiles for name in c.mig):
         return
     reason = _placement.why_not(gpu, list(c.mig))
     if reason:
         nearest = ", ".join(_placement.nearest(gpu, list(c.mig)))
         yield Verdict(
-            f"{' + '.join(c.mig)} does not fit on {gpu.product} ({target.type}): {reason}",
+            f"{' + '.join(c.mig)} does not fit on {gpu.product} ({instance_type.type}): {reason}",
             hint=f"nearest that fits: {nearest}" if nearest else "",
             unsure=bool(warnings(gpu, c.mig)),
         )
 
 
 @instance_rule("MIG-DRV")
-def driver_has_mig(c: Combination, target: InstanceType) -> Iterator[Verdict]:
-    """MIG on a GPU, and some of its profiles, came with a driver."""
+def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+    """MIG on a GPU, and some of its profiles, need a minimum driver."""
     known: list[dict[str, Any]] = table("mig")["gpus"]
-    gpu = next((entry for entry in known if entry["gpu"] == target.gpu), None)
+    gpu = next((entry for entry in known if entry["gpu"] == instance_type.gpu), None)
     if gpu is None or not c.driver or not (c.mig or c.mig_label):
         return
     for entry in table("mig")["driver_minimums"]:
-        if target.gpu in entry["gpus"] and versions.below(c.driver, entry["driver"]):
+        if instance_type.gpu in entry["gpus"] and versions.below(c.driver, entry["driver"]):
             yield Verdict(
-                f"MIG on {target.ec2_name} ({target.type}) needs driver >= {entry['driver']}; "
-                f"{c.driver} is older",
+                f"MIG on {instance_type.ec2_name} ({instance_type.type}) needs driver >= "
+                f"{entry['driver']}; {c.driver} is older",
             )
     since: dict[str, str] = gpu.get("since_driver", {})
     for name in dict.fromkeys(c.mig):
         if name in since and versions.below(c.driver, since[name]):
             yield Verdict(
-                f"MIG profile {name} came with driver {since[name]}; {c.driver} is older",
+                f"MIG profile {name} needs driver >= {since[name]}; {c.driver} is older",
             )
 
 
 @rule("MIG-EFA")
 def mig_and_efa(c: Combination) -> Iterator[Verdict]:
-    """MIG turns peer to peer off, so NCCL across machines gains nothing from EFA."""
+    """MIG disables peer-to-peer access between GPUs, so NCCL gains nothing from EFA."""
     off = rules()["MIG-EFA"].limits["labels_without"]
     if (c.mig or (c.mig_label and c.mig_label not in off)) and c.efa:
         yield Verdict(
-            "MIG turns GPU peer to peer off: NCCL over EFA is of no use between MIG instances",
-            hint="leave one of them out",
+            "MIG disables GPU peer-to-peer: NCCL over EFA gains nothing between MIG instances",
+            hint="leave out MIG or EFA",
         )

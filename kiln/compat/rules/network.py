@@ -14,7 +14,7 @@ from kiln.facts import table
 
 @rule("EFA-OS")
 def accepts_distro(c: Combination) -> Iterator[Verdict]:
-    """Each installer accepts a window of distributions."""
+    """Each distribution is supported by a range of installers."""
     if not c.efa:
         return
     window = table("efa")["os"].get(c.distro)
@@ -28,7 +28,7 @@ def accepts_distro(c: Combination) -> Iterator[Verdict]:
     unsure = not facts.confirmed(window)
     if "first" in window and versions.below(c.efa, window["first"]):
         yield Verdict(
-            f"EFA installer {c.efa} does not know {c.about['name']} yet; the first that does is "
+            f"EFA installer {c.efa} does not support {c.about['name']} yet; the first that does is "
             f"{window['first']}",
             unsure=unsure,
         )
@@ -41,7 +41,7 @@ def accepts_distro(c: Combination) -> Iterator[Verdict]:
 
 @rule("EFA-LATEST")
 def no_version(c: Combination) -> Iterator[Verdict]:
-    """The newest installer changes under the row, and may refuse the distribution."""
+    """The newest installer changes without a change of the row, and may refuse the distribution."""
     if "efa" not in c.latest:
         return
     newest = versions.newest(table("efa")["releases"])
@@ -53,12 +53,12 @@ def no_version(c: Combination) -> Iterator[Verdict]:
             level="error",
         )
     else:
-        yield Verdict(f"'latest' EFA is {newest} today: name it", hint=f"pin {newest}")
+        yield Verdict(f"'latest' EFA is {newest} today", hint=f"pin {newest}")
 
 
 @rule("EFA-UNKNOWN")
 def unknown(c: Combination) -> Iterator[Verdict]:
-    """The list has gaps before 1.23, so an unknown installer only warns."""
+    """Our list has gaps before 1.23, so an unknown installer only warns."""
     releases = table("efa")["releases"]
     if c.efa and c.efa not in releases:
         guess = nearest(c.efa, releases, likeness=0.7)
@@ -68,10 +68,14 @@ def unknown(c: Combination) -> Iterator[Verdict]:
         )
 
 
-@rule("EFA-GDR580", by_target=True)
+@rule("EFA-GDR580", by_instance_type=True)
 def gpu_direct(c: Combination) -> Iterator[Verdict]:
-    """EFA's driver has to know the NVIDIA driver's peer memory interface."""
-    if not c.efa or not c.branch_name or (c.targets and not any(one.efa for one in c.targets)):
+    """EFA's driver must support the NVIDIA driver's peer memory interface."""
+    if (
+        not c.efa
+        or not c.branch_name
+        or (c.instance_types and not any(instance_type.efa for instance_type in c.instance_types))
+    ):
         return
     for entry in table("efa")["gdr"]:
         if versions.at_least(c.branch_name, entry["driver_branch"]) and versions.below(
@@ -83,29 +87,33 @@ def gpu_direct(c: Combination) -> Iterator[Verdict]:
             )
 
 
-@rule("EFA-INSTANCE", by_target=True)
+@rule("EFA-INSTANCE", by_instance_type=True)
 def no_efa_there(c: Combination) -> Iterator[Verdict]:
-    """EFA software for machines without EFA."""
-    if not c.efa or not c.targets or any(one.efa for one in c.targets):
+    """EFA software on an image whose instance types have no EFA."""
+    if (
+        not c.efa
+        or not c.instance_types
+        or any(instance_type.efa for instance_type in c.instance_types)
+    ):
         return
-    names = ", ".join(one.type for one in c.targets)
+    names = ", ".join(instance_type.type for instance_type in c.instance_types)
     yield Verdict(
         f"none of {names} has EFA" + _first_with_efa(c),
-        hint="leave EFA out with `efa: null`, or name larger targets",
+        hint="leave EFA out with `efa: null`, or name larger instance types",
     )
 
 
 def _first_with_efa(c: Combination) -> str:
-    family = c.targets[0].family
-    for one in facts.instances().values():
-        if one.family == family and one.efa:
-            return f"; the first {family} size with EFA is {one.type}"
-    return f"; no {family} has it"
+    family = c.instance_types[0].family
+    for instance_type in facts.instances().values():
+        if instance_type.family == family and instance_type.efa:
+            return f"; the first {family} size with EFA is {instance_type.type}"
+    return f"; no {family} type has it"
 
 
 @rule("EFA-GDRFLAG")
 def useless_flag(c: Combination) -> Iterator[Verdict]:
-    """A flag from before GPUDirect was the default."""
+    """A flag that has no effect since GPUDirect is the default."""
     since = table("efa")["gdr_flag_noop_from"]
     used = [flag for flag in c.efa_flags if flag in rules()["EFA-GDRFLAG"].limits["flags"]]
     if used and c.efa and versions.at_least(c.efa, since):
@@ -115,11 +123,11 @@ def useless_flag(c: Combination) -> Iterator[Verdict]:
 
 @rule("EFA-OFI-DOUBLE")
 def plugin_twice(c: Combination) -> Iterator[Verdict]:
-    """Two plugins on one image: which one NCCL loads is a matter of paths."""
+    """Two plugins on one image: paths decide which one NCCL loads."""
     first = facts.first_with_plugin(c.arch, c.distro)
     if c.efa and c.ofi_nccl and facts.bundles_plugin(c.efa, c.arch, c.distro):
         yield Verdict(
-            f"EFA installer {c.efa} brings aws-ofi-nccl along (since {first}); {c.ofi_nccl} from "
+            f"EFA installer {c.efa} bundles aws-ofi-nccl (since {first}); {c.ofi_nccl} from "
             "source is a second one",
             hint="leave ofi_nccl out, or pass --skip-plugin to the installer",
         )
@@ -127,7 +135,7 @@ def plugin_twice(c: Combination) -> Iterator[Verdict]:
 
 @rule("OFI-NCCL")
 def plugin_needs_nccl(c: Combination) -> Iterator[Verdict]:
-    """The plugin speaks NCCL's plugin interface from some release on."""
+    """A plugin release needs a minimum NCCL, for its plugin interface."""
     if not c.plugin or not c.nccl:
         return
     wanted = [
@@ -136,30 +144,30 @@ def plugin_needs_nccl(c: Combination) -> Iterator[Verdict]:
         if versions.at_least(c.plugin, entry["from"])
     ]
     if wanted and versions.below(c.nccl, wanted[-1]):
-        whose = "" if c.ofi_nccl else f", out of EFA installer {c.efa},"
+        origin = "" if c.ofi_nccl else f" from EFA installer {c.efa}"
         yield Verdict(
-            f"aws-ofi-nccl {c.plugin}{whose} needs NCCL >= {wanted[-1]}; NCCL {c.nccl} is older"
+            f"aws-ofi-nccl {c.plugin}{origin} needs NCCL >= {wanted[-1]}; NCCL {c.nccl} is older"
         )
 
 
-def _first_bringing(plugin: str) -> str:
-    """The oldest EFA installer that brings this aws-ofi-nccl or a newer one."""
-    bringing: list[str] = [
+def _first_with(plugin: str) -> str:
+    """The oldest EFA installer that bundles this aws-ofi-nccl or a newer one."""
+    installers: list[str] = [
         installer
         for installer in table("efa")["releases"]
         if versions.at_least(facts.efa_plugin(installer) or "0", plugin)
     ]
-    return min(bringing, key=versions.key)
+    return min(installers, key=versions.key)
 
 
 @rule("OFI-CUDA13")
 def plugin_and_cuda13(c: Combination) -> Iterator[Verdict]:
-    """Plugins from before CUDA 13 do not work with it."""
+    """Old plugins do not work with CUDA 13."""
     first = table("nccl")["plugin_cuda13"]
     newest_major = versions.newest(table("cuda")["floors"])
     if c.plugin and c.cuda_major == newest_major and versions.below(c.plugin, first):
         yield Verdict(
             f"aws-ofi-nccl {c.plugin} is older than {first}, the first that works with CUDA "
             f"{c.cuda_major}",
-            hint=f"take EFA installer {_first_bringing(first)} or newer",
+            hint=f"choose EFA installer {_first_with(first)} or newer",
         )

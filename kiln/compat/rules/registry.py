@@ -1,4 +1,4 @@
-"""Which rules there are, and the decorators that tie a function to a rule's id."""
+"""The rules, and the decorators that register a function as the check of a rule."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from kiln.facts import InstanceType, table
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule as rules.yaml describes it; `source` has its short names written out.
+    """A rule as in rules.yaml, with the short names in `source` expanded.
 
     `about` names the fields of a recipe that it judges, the likeliest culprit first; `moves` the
-    fields whose change can resolve it; `limits` holds the rule's own thresholds. `confirmed` is
-    false where nobody confirmed the fact that the rule itself states. `spare` marks a rule about
-    what an image has but does not need, `ended` one about what gets no more fixes.
+    fields whose change can resolve a clash; `limits` holds the rule's own thresholds. `confirmed`
+    is false if the fact that the rule itself states is unconfirmed. `spare` marks a rule about
+    something that an image has but does not need, `ended` one about something without further
+    fixes.
     """
 
     id: str
@@ -37,10 +38,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One clash: what clashes in few words, what to do about it, and why it matters.
+    """One clash: what clashes, what to do about it, and why it matters.
 
-    `unsure`: the fact behind it is unconfirmed, so it may only warn; `advice`: it works, but a
-    person should know, so it warns too and blocks nothing.
+    `unsure`: it rests on an unconfirmed fact and only warns. `advice`: the combination works, but a
+    person should know; it only warns and blocks nothing.
     """
 
     message: str
@@ -61,7 +62,7 @@ InstanceCheck = Callable[[Combination, InstanceType], Iterable[Verdict]]
 
 CHECKS: dict[str, Check] = {}
 INSTANCE_CHECKS: dict[str, InstanceCheck] = {}
-BY_TARGET: set[str] = set()
+BY_INSTANCE_TYPE: set[str] = set()
 
 
 @cache
@@ -86,21 +87,24 @@ def rules() -> dict[str, Rule]:
     }
 
 
-def rule(rule_id: str, *, by_target: bool = False) -> Callable[[Check], Check]:
-    """The function is the check of that rule on a whole combination. `by_target`: its verdict
-    depends on the targets, so it is asked again for each type that may be served."""
+def rule(rule_id: str, *, by_instance_type: bool = False) -> Callable[[Check], Check]:
+    """Register a function as the check of a rule on a whole combination.
+
+    `by_instance_type`: the verdict depends on the combination's instance types, so the check runs
+    again for each type that the combination may serve.
+    """
 
     def register(check: Check) -> Check:
         CHECKS[rule_id] = check
-        if by_target:
-            BY_TARGET.add(rule_id)
+        if by_instance_type:
+            BY_INSTANCE_TYPE.add(rule_id)
         return check
 
     return register
 
 
 def instance_rule(rule_id: str) -> Callable[[InstanceCheck], InstanceCheck]:
-    """The function is the check of that rule on a combination and one instance type."""
+    """Register a function as the check of a rule on a combination and one instance type."""
 
     def register(check: InstanceCheck) -> InstanceCheck:
         INSTANCE_CHECKS[rule_id] = check

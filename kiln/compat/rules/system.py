@@ -1,4 +1,4 @@
-"""Rules about the distribution: its life and its package repositories."""
+"""Rules about the distribution: its end of life and its package repositories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.facts import table
 
 @rule("OS-EOL")
 def ended(c: Combination) -> Iterator[Verdict]:
-    """Past the end of life: refused, unless longer support holds or the facts let it pass."""
+    """Past the end of life: an error, unless extended support applies or the facts say warning."""
     about = c.about
     end = facts.last_day(about["end_of_life"])
     if end is None or c.today <= end:
@@ -23,11 +23,11 @@ def ended(c: Combination) -> Iterator[Verdict]:
     until = facts.last_day(extended.get("until"))
     covered = until is not None and c.today <= until
     declared = covered and (extended["automatic"] or c.extended_support)
-    hint = "move to a distribution that is supported"
+    hint = "choose a supported distribution"
     if covered and not declared:
         hint += f", or declare {extended['name']} (to {extended['until']}): extended_support: true"
     elif covered:
-        hint = f"{extended['name']} goes on to {extended['until']}"
+        hint = f"{extended['name']} lasts until {extended['until']}"
     allowed = declared or about.get("past_end_of_life") == "warning"
     yield Verdict(
         f"{about['name']} reached its end of life on {end}",
@@ -39,7 +39,7 @@ def ended(c: Combination) -> Iterator[Verdict]:
 
 @rule("OS-CUDA-REPO")
 def cuda_in_repo(c: Combination) -> Iterator[Verdict]:
-    """The toolkit has to be in the distribution's repository, unless a runfile brings it."""
+    """The toolkit must be in the distribution's repository, unless a runfile installs it."""
     release = facts.cuda_release(c.cuda) if c.cuda else None
     if release is None or c.cuda_source != "repo" or c.arch not in c.repo["arches"]:
         return
@@ -65,12 +65,12 @@ def cuda_in_repo(c: Combination) -> Iterator[Verdict]:
 
 
 def _runfile(c: Combination) -> str:
-    return f"take a CUDA that is there, another distribution than {c.distro}, or CUDA's runfile"
+    return f"choose an available CUDA, another distribution than {c.distro}, or CUDA's runfile"
 
 
 @rule("OS-DRV-REPO")
 def driver_in_repo(c: Combination) -> Iterator[Verdict]:
-    """Packages of the branch have to be in the repository the row installs from."""
+    """The repository that the row installs from must have packages of the driver's branch."""
     if not c.driver:
         return
     name = c.repository
@@ -81,21 +81,21 @@ def driver_in_repo(c: Combination) -> Iterator[Verdict]:
         yield Verdict(
             f"driver branch {c.branch_name} is not in NVIDIA's {name} repository ({_range(held)})"
             f"{packaged}",
-            hint=f"set driver_source: {'distro' if packaged else 'runfile'}, or take a branch that "
-            "is there",
+            hint=f"set driver_source: {'distro' if packaged else 'runfile'}, or choose an "
+            "available branch",
             unsure=unsure,
             advice=c.driver_source is None,
         )
     if c.driver_source == "distro" and not c.distro_has_driver:
         known: dict[str, str] = c.about.get("packaged_drivers", {})
-        there = known.get(c.branch_name or "")
+        packaged_now = known.get(c.branch_name or "")
         yield Verdict(
             f"{c.about['name']} packages no driver {c.driver}"
-            + (f"; its branch {c.branch_name} is at {there}" if there else ""),
+            + (f"; its branch {c.branch_name} is at {packaged_now}" if packaged_now else ""),
             hint=f"it packages: {', '.join(known.values()) or 'none'} (as of "
             f"{table('distros')['as_of']}; archives move)",
-            # An archive follows its branch: a newer release there is likely, an absent branch not.
-            advice=there is not None,
+            # Archives move on within a branch, so only a branch that is absent is an error.
+            advice=packaged_now is not None,
         )
 
 
@@ -108,12 +108,12 @@ def _range(held: dict[str, Any]) -> str:
 
 @rule("OS-ARCH-REPO")
 def arch_in_repo(c: Combination) -> Iterator[Verdict]:
-    """Some repositories have no arm64 tree."""
+    """The repository must have packages for the processor; some lack arm64."""
     if c.arch in c.repo["arches"]:
         return
     from_repo = [
-        what
-        for what, used in (
+        part
+        for part, used in (
             ("the driver", c.driver_source == "repo"),
             ("CUDA", c.cuda is not None and c.cuda_source == "repo"),
         )
@@ -130,15 +130,15 @@ def arch_in_repo(c: Combination) -> Iterator[Verdict]:
 
 @rule("OS-SSM-KERNEL")
 def other_kernel(c: Combination) -> Iterator[Verdict]:
-    """The parent AMI boots something else than the row, or its author, takes for granted."""
+    """The parent AMI boots another kernel than the row, or its author, assumes."""
     known = c.about.get("kernels")
     kernel = c.boot_kernel
     if known is None:
         return
     if c.kernel and (kernel is None or kernel.name not in known["entries"]):
         yield Verdict(
-            f"kernel {c.kernel} is not one AMI Kiln knows of {c.distro}: whether the driver "
-            "compiles on it is not known",
+            f"kernel {c.kernel} is not a known kernel of {c.distro}: the driver may not compile "
+            "on it",
             hint=f"known: {', '.join(known['entries'])}",
         )
     if kernel is None:
@@ -156,7 +156,7 @@ def other_kernel(c: Combination) -> Iterator[Verdict]:
         )
     elif c.ssm_parameter and not c.kernel and versions.below(kernel.series, default["series"]):
         yield Verdict(
-            f"{c.ssm_parameter} resolves to kernel {kernel}; the plain choice for {c.distro} is "
+            f"{c.ssm_parameter} resolves to kernel {kernel}; the default of {c.distro} is "
             f"{default['series']}",
             hint=f"use the {default.get('parameter', known['default'])} parameter",
         )

@@ -74,7 +74,10 @@ while read -r name; do
         rdma-core* | libibverbs*) [[ $rdma == yes ]] || continue ;;
         openmpi40*) [[ $minimal == no && ($mpi == both || $mpi == openmpi4) ]] || continue ;;
         openmpi50*) [[ $minimal == no && ($mpi == both || $mpi == openmpi5) ]] || continue ;;
-        libnccl-ofi*) [[ $minimal == no && $plugin == yes ]] && grep -qxF "$distro" "plugin.$(uname -m)" || continue ;;
+        libnccl-ofi*)
+            [[ $minimal == no && $plugin == yes ]] || continue
+            grep -qxF "$distro" "plugin.$(uname -m)" || continue
+            ;;
         libfabric*) [[ $minimal == no ]] || continue ;;
     esac
     chosen+=("$name")

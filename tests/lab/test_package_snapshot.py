@@ -1,0 +1,190 @@
+"""A row that is pinned to a package snapshot gives the same image again, an unpinned row does not.
+
+Two parents stand in for AWS's on two days: the row takes the newest AMI of a name, and between two
+builds a newer one appears, of a later release of Amazon Linux 2023.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import Guest, slim_checkout, users_environment, wait_for
+
+AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
+ROW = "al2023-580.178.04-open-cuda13.0-base-x86_64"
+# Not the parent's release, and not the newest.
+PINNED = "2023.11.20260511"
+NEWEST = "2023.12.20260803"
+
+
+@dataclass(frozen=True)
+class World:
+    """A checkout with two matrices of one row, pinned and not, and a user's home."""
+
+    checkout: Path
+    home: Path
+
+    def run(self, *arguments: str, matrix: str = "pinned") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.checkout / "invoke"), *arguments],
+            cwd=self.checkout,
+            env=users_environment(self.home) | {"KILN_MATRIX": str(self.home / f"{matrix}.yaml")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    def json(self, *arguments: str, matrix: str = "pinned") -> Any:
+        done = self.run(*arguments, "--json", matrix=matrix)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def write_matrix(self, name: str, **row: str) -> None:
+        matrix = yaml.safe_load((self.checkout / "amis.yaml").read_text())
+        matrix["amis"] = [{"distro": "al2023", "stack": "lts", **row}]
+        parent = {"owner": "self", "name": "parent-of-the-snapshot-test-*"}
+        matrix["distros"] = {"al2023": {"parents": {"base": parent}}}
+        (self.home / f"{name}.yaml").write_text(yaml.safe_dump(matrix, sort_keys=False))
+
+
+@dataclass(frozen=True)
+class History:
+    """Records of builds, in the order in which they were made, and the AMI ids of the parents."""
+
+    pinned: dict[str, Any]
+    loose: dict[str, Any]
+    loose_later: dict[str, Any]
+    pinned_again: dict[str, Any]
+    parents: tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def world(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> World:
+    home = tmp_path_factory.mktemp("snapshot")
+    made = World(slim_checkout(home, "nvidia-repo"), home)
+    made.write_matrix("pinned", package_snapshot=PINNED)
+    made.write_matrix("loose")
+    return made
+
+
+@pytest.fixture(scope="module")
+def parent(
+    ec2: Any, client: Callable[[str], Any], key: tuple[str, Path]
+) -> Callable[[int, str], str]:
+    """Make a parent AMI: today's, brought to a release."""
+
+    def make(day: int, release: str) -> str:
+        public = client("ssm").get_parameter(Name=AL2023)["Parameter"]["Value"]
+        made = ec2.run_instances(
+            ImageId=public, MinCount=1, MaxCount=1, KeyName=key[0], InstanceType="m5.large"
+        )
+        instance = made["Instances"][0]["InstanceId"]
+        guest = Guest(instance, wait_for(ec2, instance, "running"), "ec2-user", key[1])
+        if release:
+            done = guest.run(f"sudo dnf -q -y --releasever={release} upgrade")
+            assert done.returncode == 0, done.stderr
+        ec2.stop_instances(InstanceIds=[instance])
+        wait_for(ec2, instance, "stopped")
+        name = f"parent-of-the-snapshot-test-{day}"
+        image = str(ec2.create_image(InstanceId=instance, Name=name)["ImageId"])
+        ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
+        ec2.terminate_instances(InstanceIds=[instance])
+        wait_for(ec2, instance, "terminated")
+        return image
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def history(world: World, parent: Callable[[int, str], str]) -> History:
+    first = parent(1, "")
+    (pinned,) = world.json("build", "--all")
+    (loose,) = world.json("build", "--all", matrix="loose")
+    second = parent(2, NEWEST)
+    (loose_later,) = world.json("build", "--all", matrix="loose")
+    (again,) = world.json("rebuild", pinned["run_id"])
+    return History(pinned, loose, loose_later, again, (first, second))
+
+
+def difference(world: World, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    answer = world.json("diff", a["run_id"], b["run_id"])
+    return {change["name"]: (change["old"], change["new"]) for change in answer["changes"]}
+
+
+def test_a_rebuild_of_a_pinned_row_differs_in_nothing_when_a_newer_parent_is_there(
+    world: World, history: History
+) -> None:
+    assert difference(world, history.pinned, history.pinned_again) == {}
+    assert history.pinned_again["source_ami"]["ami_id"] == history.parents[0]
+    assert history.pinned_again["recipe_digest"] == history.pinned["recipe_digest"]
+    assert history.pinned_again["input_digest"] == history.pinned["input_digest"]
+    assert history.pinned_again["recipe_from"].endswith(history.pinned["run_id"])
+
+
+def test_the_same_row_unpinned_differs_and_its_input_digest_says_so(
+    world: World, history: History
+) -> None:
+    changes = difference(world, history.loose, history.loose_later)
+    assert changes["patch"] == ("2.7.1-1.amzn2023", "2.7.7-1.amzn2023")
+    assert history.loose_later["source_ami"]["ami_id"] == history.parents[1]
+    assert history.loose_later["recipe_digest"] == history.loose["recipe_digest"]
+    assert history.loose_later["input_digest"] != history.loose["input_digest"]
+
+
+def test_the_packages_of_a_pinned_row_are_those_of_its_release(history: History) -> None:
+    packages = {entry["name"]: entry["version"] for entry in history.pinned["versions"]["packages"]}
+    assert (packages["patch"], packages["system-release"]) == ("2.7.6", PINNED)
+    names = [check["name"] for check in history.pinned["checks"]["checks"]]
+    assert "test_dnf_stays_at_the_release_that_a_row_is_pinned_to" in names
+
+
+def test_the_input_digest_is_on_the_ami_and_verify_takes_it_from_there(
+    world: World, history: History, ec2: Any
+) -> None:
+    ami = history.pinned["ami_id"]
+    (image,) = ec2.describe_images(ImageIds=[ami])["Images"]
+    tags = {tag["Key"]: tag["Value"] for tag in image["Tags"]}
+    assert tags["kiln:input-digest"] == history.pinned["input_digest"]
+    assert world.json("verify", "--ami", ami)["input_digest"] == history.pinned["input_digest"]
+
+
+def test_a_state_that_the_lab_does_not_have_is_refused_before_anything_starts(
+    world: World,
+) -> None:
+    world.write_matrix("unknown", package_snapshot="2023.8.20250721")
+    done = world.run("build", "--all", matrix="unknown")
+    assert done.returncode == 2, done.stderr
+    assert "the lab has no state 2023.8.20250721 of the packages of al2023" in done.stderr
+    assert PINNED in done.stderr
+
+
+def test_a_rebuild_with_other_provisioners_names_the_commit_to_check_out(
+    world: World, history: History
+) -> None:
+    kernel = world.checkout / "provisioners" / "kernel.sh"
+    text = kernel.read_text()
+    kernel.write_text(text + "# changed\n")
+    try:
+        done = world.run("rebuild", history.pinned["run_id"])
+    finally:
+        kernel.write_text(text)
+    assert done.returncode == 2
+    assert "does not bake what run" in done.stderr
+    assert history.pinned["git_commit"].removesuffix("-dirty") in done.stderr
+
+
+def test_a_rebuild_whose_parent_is_gone_says_so(world: World, history: History, ec2: Any) -> None:
+    ec2.deregister_image(ImageId=history.parents[0])
+    done = world.run("rebuild", history.pinned["run_id"])
+    assert done.returncode == 1, done.stderr
+    assert f"the parent AMI {history.parents[0]}" in done.stderr
+    assert "no longer exists in us-east-1" in done.stderr

@@ -1,0 +1,86 @@
+"""`rebuild`: what it takes from a record, and when it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.matrix.load import load_recipes
+from kiln.packer import render
+from kiln.pipeline import plan, rebuild
+from kiln.pipeline.plan import Options
+from kiln.pipeline.record import Record
+from lab.target import LabTarget
+from tests.unit.records import a_record
+
+ROW = load_recipes()[0]
+
+
+def of_today(**more: Any) -> Record:
+    """The record of a build by this checkout, as it is read from its file."""
+    recipe = json.loads(json.dumps(ROW.as_json()))
+    return a_record(**{"recipe": recipe, "recipe_digest": render.digest(ROW), **more})
+
+
+def refusal(record: Record) -> KilnError:
+    with pytest.raises(KilnError) as caught:
+        rebuild.inputs(record)
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_the_recipe_of_a_record_is_the_one_that_was_baked() -> None:
+    recipe, rebuilt = rebuild.inputs(of_today(run_id="run-1"))
+    assert recipe == ROW
+    assert recipe.digest() == ROW.digest()
+    assert rebuilt.source == a_record().source_ami
+    assert rebuilt.recipe_from == "the record of run run-1"
+
+
+def test_a_checkout_that_bakes_something_else_names_the_records_commit() -> None:
+    error = refusal(of_today(recipe_digest="0" * 64, git_commit="abcdef0123456789"))
+    assert "does not bake what run" in error.message
+    assert "git worktree add ../kiln-abcdef012 abcdef0123456789" in str(error.hint)
+    assert "not committed" not in str(error.hint)
+
+
+def test_a_commit_with_changes_that_git_does_not_have_is_said_to_be_that() -> None:
+    error = refusal(of_today(recipe_digest="0" * 64, git_commit="abcdef0123456789-dirty"))
+    assert "abcdef0123456789; its checkout had changes that were not committed" in str(error.hint)
+
+
+def test_a_record_without_a_parent_is_refused() -> None:
+    assert "names no parent AMI" in refusal(of_today(source_ami=None)).message
+
+
+def test_a_recipe_of_an_older_version_is_read_with_what_its_absence_meant() -> None:
+    data = json.loads(json.dumps(ROW.as_json()))
+    for name in ("line", "package_snapshot"):
+        del data[name]
+    assert rebuild.recipe_of(a_record(recipe=data)) == ROW
+
+
+def test_a_recipe_that_lacks_a_field_names_it_and_the_commit() -> None:
+    data = json.loads(json.dumps(ROW.as_json()))
+    del data["driver"]
+    error = refusal(of_today(recipe=data, git_commit="abcdef0123456789"))
+    assert "`recipe.driver`" in error.message
+    assert "abcdef0123456789" in str(error.hint)
+
+
+def test_a_plan_of_a_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.control.status", lambda: None)
+    recipe, rebuilt = rebuild.inputs(of_today())
+    other = replace(rebuilt, source=replace(rebuilt.source, ami_id="ami-0fedcba9876543210"))
+    made = plan.plan(recipe, LabTarget("a test"), Options(), other)
+    assert made.source.ami_id == "ami-0fedcba9876543210"
+    assert made.input_digest == plan.input_digest(
+        render.digest(ROW), "ami-0fedcba9876543210", ROW.package_snapshot
+    )
+    assert made.as_json()["input_digest"] == made.input_digest
+    assert made.input_digest in made.as_text()
+    assert made.recipe_digest in made.as_text()
