@@ -1,4 +1,4 @@
-"""What `./invoke lint` and `./invoke test` run: each check is a process, shown with its time."""
+"""`./invoke lint` and `./invoke test`: each check is a process, reported with its time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kiln.cli.front import note
 from lab import emulation, host
 
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
-# Lab tests have a lab of their own, so that they leave the user's alone.
+# Lab tests use a lab of their own, not the user's.
 _LAB_FOR_TESTS = "9"
 _TWO_LABS = ("-n", "2")
 KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
@@ -53,7 +53,7 @@ SLOW = (
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of one check of the project."""
+    """The result of a linter."""
 
     name: str
     ok: bool
@@ -62,12 +62,12 @@ class Finished:
 
 
 def lint(*, install: bool = True) -> int:
-    """Run all linters side by side; the exit status."""
+    """Run all linters in parallel; returns the exit status."""
     needs.ensure("lint", "packer", install=install, say=note)
     python = [sys.executable, "-m"]
     scripts = _shell_files()
     commands = {
-        # The slowest first, and in halves, so that no core waits for the other.
+        # The slowest first, and split in two, to keep both cores busy.
         "shellcheck (1/2)": ["shellcheck", "-x", *scripts[::2]],
         "shellcheck (2/2)": ["shellcheck", "-x", *scripts[1::2]],
         "mypy --strict": [*python, "mypy"],
@@ -79,9 +79,9 @@ def lint(*, install: bool = True) -> int:
 
 
 def quick(*, only: str | None = None) -> int:
-    """Ruff, mypy, and the unit tests without the slow ones; the exit status.
+    """Run ruff, mypy and the fast unit tests; returns the exit status.
 
-    With `only`, just the tests named so.
+    `only` selects tests by name, and leaves the linters out.
     """
     python = [sys.executable, "-m"]
     chosen = ["-k", only] if only else []
@@ -100,7 +100,7 @@ def quick(*, only: str | None = None) -> int:
 
 
 def test(*, only: str | None = None, lab: bool = True) -> int:
-    """Linters, unit tests, lab tests; the exit status. With `only`, just the tests named so."""
+    """Run linters, unit tests, lab tests; returns the exit status. `only` selects tests by name."""
     needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
     chosen = ["-k", only] if only else []
     linters: Callable[[], int] = (lambda: 0) if only else lint
@@ -125,7 +125,7 @@ def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
         _unit_tests(reports, chosen)
         print(f"NOT RUN: tests/lab: {error}", flush=True)
         return 1
-    other = "arm64" if emulation.here() == "x86_64" else "x86_64"
+    other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
     needs.ensure("lab", f"emulate_{other}", install=True, say=note)
     with _Background(reports) as background:
         # Every guest reads the one kernel's log, and the AMI's checks write to it: the tests that
@@ -176,7 +176,7 @@ def _unit_tests(reports: Path, arguments: list[str]) -> int:
 
 
 def _list_skips(reports: Path) -> None:
-    """Print which tests were skipped, and what lifts the skips."""
+    """Print the skipped tests and what they need."""
     skipped = skips.as_text(skips.read(sorted(reports.glob("*.xml"))))
     if skipped:
         print(skipped, flush=True)
@@ -185,7 +185,7 @@ def _list_skips(reports: Path) -> None:
 def run_pytest(report: Path, arguments: list[str], output: TextIO | None = None) -> int:
     """Run pytest; its exit status. Its JUnit report goes into `report`."""
     environment = {**os.environ, "KILN_LAB_INDEX": os.environ.get("KILN_LAB_INDEX", _LAB_FOR_TESTS)}
-    # The tests start ./invoke hundreds of times: compiled once, whatever this shell is set to.
+    # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", f"--junitxml={report}", "--durations=5", *arguments],
@@ -196,7 +196,7 @@ def run_pytest(report: Path, arguments: list[str], output: TextIO | None = None)
         stderr=subprocess.STDOUT if output else None,
         check=False,
     )
-    # 5 is "no test was run": with -k the other folder may have it.
+    # 5 means that no test was run: with -k, the other folder may have it.
     return 0 if done.returncode == 5 and "-k" in arguments else done.returncode
 
 
@@ -206,7 +206,7 @@ def side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
 
 
 def _tool(name: str) -> str:
-    """A program that a package of .venv brings."""
+    """The path of a program in .venv."""
     return str(Path(sys.executable).with_name(name))
 
 
@@ -215,12 +215,12 @@ def _run(name: str, command: list[str]) -> Finished:
     done = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    took = time.monotonic() - started
-    return Finished(name, done.returncode == 0, took, (done.stdout + done.stderr).strip())
+    seconds = time.monotonic() - started
+    return Finished(name, done.returncode == 0, seconds, (done.stdout + done.stderr).strip())
 
 
 def _generated() -> Finished:
-    """Is what is generated and committed what it is made from says today?"""
+    """Check that the committed generated files are current."""
     started = time.monotonic()
     stale = generate.stale()
     return Finished("generated files", not stale, time.monotonic() - started, "\n".join(stale))
@@ -228,8 +228,8 @@ def _generated() -> Finished:
 
 def _links() -> Finished:
     started = time.monotonic()
-    wrong = [line for page in links.pages(ROOT) for line in links.broken(page, ROOT)]
-    return Finished("links", not wrong, time.monotonic() - started, "\n".join(wrong))
+    broken = [line for page in links.pages(ROOT) for line in links.broken(page, ROOT)]
+    return Finished("links", not broken, time.monotonic() - started, "\n".join(broken))
 
 
 def _shell_files() -> list[str]:

@@ -1,4 +1,4 @@
-"""The Debian tree that all root filesystems of guests are made from."""
+"""The Debian tree from which all root filesystems of guests are made."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lab.shell import CommandError, run
 
 Progress = Callable[[str], None]
 
-# What a guest changes in place. The rest is replaced, never edited, so it can be linked.
+# Folders whose files a guest edits in place. All others are replaced as a whole: hard links do.
 _COPIED = ("etc", "var")
-# dpkg's paths to leave out, in the tree, while mmdebstrap makes it.
+# dpkg's setting of paths to leave out, in the tree while mmdebstrap makes it.
 _EXCLUDES = "/etc/dpkg/dpkg.cfg.d/kiln-lab-excludes"
 # Wraps dpkg in the tree so that it waits for no disk. Comes with mmdebstrap; needs
 # dpkg-architecture on the host.
@@ -33,9 +33,9 @@ _PYTHON_MODULES, _PYTHONS_OWN = "/usr/lib/python3/dist-packages", "/usr/share/py
 def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
     """The tree for a family of distributions (al or debian) below `home`, made when missing."""
     common = _common(home, arch, say)
-    found = _of_family(common, family)
-    prune.use(common, found)
-    return found
+    tree = _of_family(common, family)
+    prune.use(common, tree)
+    return tree
 
 
 def _common(home: Path, arch: str, say: Progress) -> Path:
@@ -47,8 +47,8 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
     if tree.is_dir():
         return tree
-    took = "about eight minutes" if emulation.needed(arch) else "about half a minute"
-    say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {took}, once")
+    duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
+    say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {duration}, once")
     making = home / f".making-{tree.name}"
     delete(making)
     command = [
@@ -70,10 +70,11 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
         ) from None
     if done.returncode != 0:
         delete(making)
-        said = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
+        messages = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
+        reason = " / ".join(messages[-3:]) or "no output"
         raise operation_failed(
-            f"mmdebstrap could not make the common tree: {' / '.join(said[-3:]) or 'no reason'}",
-            hint=f"its whole output is in {log}",
+            f"mmdebstrap could not make the common tree: {reason}",
+            hint=f"its output is in {log}",
         )
     making.rename(tree)
     return tree
@@ -82,15 +83,15 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
 def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
     """The options of mmdebstrap that decide what is in the tree.
 
-    The excluded paths are dpkg's setting for as long as mmdebstrap runs, not an option of
-    mmdebstrap: it would then pass each essential package through a filter written in Python
-    (mmtarfilter), which takes longer than to unpack the excluded files and delete them.
+    While mmdebstrap runs, the excluded paths are a setting of dpkg. As an option of mmdebstrap they
+    would send each essential package through a filter in Python (mmtarfilter), which takes longer
+    than unpacking the excluded files and deleting them.
     """
     settings = "".join(f"path-exclude={path}\\n" for path in excluded)
     folders = " ".join(shlex.quote(path.removesuffix("/*").lstrip("/")) for path in excluded)
     return [
         "--variant=minbase",
-        # With the lists kept, apt-get update in a guest only asks whether they are still current.
+        # With the lists kept, apt-get update in a guest only checks whether they are current.
         "--skip=cleanup/apt/lists",
         "--mode=root",
         '--aptopt=APT::Install-Recommends "false"',
@@ -146,7 +147,7 @@ def _without_syncs() -> list[str]:
 
 
 def _of_family(tree: Path, family: str) -> Path:
-    """The tree without the tools of the al family, for distributions that have apt."""
+    """The tree for `family`: distributions with apt get one without the tools of the al family."""
     if family == "al":
         return tree
     without = tree.with_name(f"{tree.name}-{family}")
@@ -163,9 +164,9 @@ def _of_family(tree: Path, family: str) -> Path:
 
 
 def delete(tree: Path) -> None:
-    """Delete a tree, a half-made one too: a killed mmdebstrap leaves /dev mounted in it.
+    """Delete a tree, complete or not: a killed mmdebstrap leaves /dev mounted in it.
 
-    Raises KilnError when something stays mounted, for that is not ours to delete.
+    Raises operation_failed when something stays mounted: deleting it would delete the host's files.
     """
     for point in disks.mounts(tree):
         run("umount", "--lazy", str(point), check=False)
@@ -176,7 +177,7 @@ def delete(tree: Path) -> None:
 
 
 def copy(tree: Path, target: Path) -> None:
-    """A copy of a tree that shares the files nobody edits in place."""
+    """Copy a tree with hard links, except for the files that guests edit in place."""
     shutil.rmtree(target, ignore_errors=True)
     run("cp", "-al", str(tree), str(target))
     for name in _COPIED:

@@ -291,7 +291,7 @@ def test_a_lab_that_cannot_be(refused: Refused) -> None:
         assert "from 0 to 54" in message
     for port in ("99999", "http", "0"):
         message = refused(2, "lab.status", KILN_LAB_PORT=port)
-        assert f"KILN_LAB_PORT={port} is no port" in message
+        assert f"KILN_LAB_PORT={port} is not a port" in message
 
 
 # The world failed: exit code 1.
@@ -457,7 +457,7 @@ def test_a_dry_run_in_the_lab_starts_no_lab(run: Run, tmp_path: Path) -> None:
     done = run(*BUILD, "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0] == (
-        "target: lab on this machine (no AWS credentials found); nothing of this is in AWS"
+        "target: lab on this machine (no AWS credentials found); nothing is created in AWS"
     )
     (plan,) = json.loads(done.stdout)
     assert plan["target"] == "lab"

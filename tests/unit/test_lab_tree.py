@@ -1,4 +1,4 @@
-"""How mmdebstrap is called for the tree that all guests are made from."""
+"""How mmdebstrap is called for the tree from which all guests are made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*")
 
 
 def run_hooks(root: Path, kind: str) -> None:
-    """Run the hooks of that kind as mmdebstrap does: by a shell, with the root as $1."""
+    """Run the hooks of that kind like mmdebstrap: in a shell, with the root as $1."""
     for option in tree._options(["systemd"], EXCLUDED):
         if option.startswith(f"--{kind}-hook="):
             script = option.split("=", 1)[1]

@@ -49,10 +49,10 @@ def publish(ec2: Any, name: str, arch: str = "x86_64") -> str:
 def test_a_public_parameter_is_asked_for_by_name() -> None:
     """moto serves the parameters that AWS publishes."""
     with mock_aws():
-        found = parents.resolve(BY_PARAMETER, AWS)
-    assert found.ami_id.startswith("ami-")
-    assert found.name
-    assert found.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
+        result = parents.resolve(BY_PARAMETER, AWS)
+    assert result.ami_id.startswith("ami-")
+    assert result.name
+    assert result.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
 
 
 @pytest.mark.usefixtures("ec2")
