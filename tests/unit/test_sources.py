@@ -90,7 +90,7 @@ def test_of_several_it_is_the_newest(ec2: Any, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("ec2")
 def test_when_none_fits_the_look_up_that_failed_is_told() -> None:
-    with pytest.raises(KilnError, match="no image fits") as caught:
+    with pytest.raises(KilnError, match="no image matches") as caught:
         parents.resolve(by_name("nobodys-*"), AWS)
     assert "nobodys-*" in caught.value.message
     assert caught.value.exit_code == 1
