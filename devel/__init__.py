@@ -1,1 +1,1 @@
-"""What only developers of AMI Kiln need: benches, linters, the test runner."""
+"""Tools for developers of AMI Kiln: benches, linters, the test runner."""

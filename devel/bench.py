@@ -1,7 +1,7 @@
-"""`./invoke bench`: how fast the pipeline is, as ratios and differences taken in one run.
+"""`./invoke bench`: the pipeline's speed, as ratios and differences measured in one run.
 
-Figures for a reader to judge, on a machine that is quiet: they depend on its load, so no test
-holds the pipeline to them. docs/bench.md explains each.
+The figures depend on the machine's load, so take them on an idle machine; no test asserts them.
+docs/bench.md explains each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lab.target import LabTarget
 
 KINDS = ("pipeline", "first", "xid", "mig")
 INVOKE = str(ROOT / "invoke")
-# The row whose warm build is timed: the first one of the README.
+# The row whose warm build is timed: the first in the README.
 DISTRO, DRIVER = "al2", "510.47.03"
 
 LIST_AIM = 1.5
@@ -40,15 +40,15 @@ TOTAL_AIM_S = 30.0
 ADDED_AIM_S = 2.0
 # Stages that are not the pipeline's own work.
 _OTHERS = ("lab", "packer build", "boot the AMI", "checks")
-# What Packer's amazon-ebs builder says when the build instance starts, answers and is done with.
+# Messages of Packer's amazon-ebs builder: the build instance starts, answers, is stopped.
 _MARKS = ("Launching a source AWS instance", "Connected to SSH!", "Stopping the source instance")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure in `unit` (`x` is a ratio, `s` seconds), and at most what it should be.
+    """A figure in `unit` (`x` is a ratio, `s` seconds); `aim` is the upper limit for it.
 
-    `value` is None when it was not measured; `note` then says why, else what it is made of.
+    `value` is None when it was not measured. `note` says why, or else how it is composed.
     """
 
     what: str
@@ -68,16 +68,16 @@ class Figure:
 
 
 def run(what: str, *, as_json: bool, against: str = "") -> int:
-    """Measure one of KINDS and print it; 1 when something could not be measured.
+    """Measure one of KINDS and print it; exit status 1 when a figure could not be measured.
 
-    `against` is a commit that `first` measures as well, by turns.
-    Raises KilnError: exit status 2 for another `what`, 1 when xid or mig cannot run here.
+    `against` is a commit that `first` also measures, alternating.
+    Raises KilnError: exit status 2 for an unknown `what`, 1 when xid or mig cannot run here.
     """
     if what not in KINDS:
-        raise KilnError(f"bench {what} is not known", hint=did_you_mean(what, KINDS))
+        raise KilnError(f"unknown bench {what}", hint=did_you_mean(what, KINDS))
     if against and what != "first":
         raise KilnError(
-            "--against belongs to bench --what first",
+            "--against requires --what first",
             hint="./invoke bench --what first --against COMMIT",
         )
     if what == "xid":
@@ -99,15 +99,15 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
         figures = pipeline()
     about["load_1m_after"] = machine()["load_1m"]
     if as_json:
-        measured = [{**asdict(one), "verdict": one.verdict} for one in figures]
+        measured = [{**asdict(figure), "verdict": figure.verdict} for figure in figures]
         print(json.dumps({"machine": about, "figures": measured}, indent=2))
     else:
         _print_table(figures, about)
-    return int(any(one.value is None for one in figures))
+    return int(any(figure.value is None for figure in figures))
 
 
 def pipeline() -> list[Figure]:
-    """All figures of the pipeline; what cannot be measured here is in the list with its reason."""
+    """All figures of the pipeline; one that cannot be measured here has the reason as its note."""
     parts: tuple[tuple[str, str, Callable[[], list[Figure]]], ...] = (
         ("./invoke --list", "x", list_figures),
         ("validate", "x", validate_figures),
@@ -124,7 +124,7 @@ def pipeline() -> list[Figure]:
 
 
 def list_figures(runs: int = 9) -> list[Figure]:
-    """`./invoke --list` against Invoke alone on an empty tasks file, by turns; medians."""
+    """`./invoke --list` and Invoke alone on an empty tasks file, alternating; medians."""
     ours, bare = [], []
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         Path(folder, "tasks.py").touch()
@@ -133,15 +133,15 @@ def list_figures(runs: int = 9) -> list[Figure]:
             require(done.returncode == 0, done)
             ours.append(seconds)
             seconds, done = timed([sys.executable, "-m", "invoke", "--list"], cwd=folder)
-            # It exits with 1: an empty file has no tasks to list.
+            # Its exit status is 1, because there are no tasks to list.
             require("No tasks found" in done.stdout + done.stderr, done)
             bare.append(seconds)
-    # The first turn only warms the caches.
+    # The first round only warms the caches.
     return [list_figure(statistics.median(ours[1:]), statistics.median(bare[1:]))]
 
 
 def list_figure(ours: float, bare: float) -> Figure:
-    """The ratio of two start-up times in seconds."""
+    """The ratio of two start-up times, given in seconds."""
     note = f"{ours * 1000:.0f} ms / {bare * 1000:.0f} ms"
     return Figure(
         "./invoke --list / bare invoke --list", round(ours / bare, 2), "x", LIST_AIM, note
@@ -149,8 +149,8 @@ def list_figure(ours: float, bare: float) -> Figure:
 
 
 def validate_figures(rounds: int = 2) -> list[Figure]:
-    """`./invoke validate` against Packer alone, one row after the other, by turns."""
-    found = program.find()
+    """`./invoke validate` and Packer alone for each row, alternating."""
+    packer = program.find()
     recipes = load.load_recipes()
     whole, alone = [], []
     for _ in range(rounds):
@@ -158,35 +158,36 @@ def validate_figures(rounds: int = 2) -> list[Figure]:
         require(done.returncode == 0, done)
         whole.append(seconds)
         for recipe in recipes:
-            argv = program.command(found, "validate", variables=program.EXAMPLE_VARIABLES)
+            argv = program.command(packer, "validate", variables=program.EXAMPLE_VARIABLES)
             seconds, done = timed(
                 argv, cwd=packer_dir() / recipe.line, environment={"CHECKPOINT_DISABLE": "1"}
             )
             require(done.returncode == 0, done)
             alone.append(seconds)
-    one = statistics.mean(alone)
-    return [validate_figure(statistics.mean(whole), one, len(recipes), os.cpu_count() or 1)]
+    cores = os.cpu_count() or 1
+    mean = statistics.mean(alone)
+    return [validate_figure(statistics.mean(whole), mean, len(recipes), cores)]
 
 
-def validate_figure(whole: float, one: float, rows: int, cores: int) -> Figure:
-    """`whole` seconds for all rows against `one` second(s) of Packer × rows ÷ cores."""
+def validate_figure(whole: float, row_s: float, rows: int, cores: int) -> Figure:
+    """`whole` seconds for all rows / (`row_s` seconds of Packer for a row × rows ÷ cores)."""
     return Figure(
         "validate / (packer validate × rows ÷ cores)",
-        round(whole / (one * rows / cores), 2),
+        round(whole / (row_s * rows / cores), 2),
         "x",
         VALIDATE_AIM,
-        f"{whole:.1f} s / ({one:.2f} s × {rows} ÷ {cores})",
+        f"{whole:.1f} s / ({row_s:.2f} s × {rows} ÷ {cores})",
     )
 
 
 def build_figures() -> list[Figure]:
     """A warm lab build by `./invoke build`, split by its record and Packer's log."""
     host.can_run()
-    lacking = [need.package for need in needs.missing("packer", "ssh", "lab")]
-    if lacking:
-        raise operation_failed(f"not installed: {', '.join(lacking)}")
+    missing = [need.package for need in needs.missing("packer", "ssh", "lab")]
+    if missing:
+        raise operation_failed(f"not installed: {', '.join(missing)}")
     (recipe,) = select.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
-    # Warm: the lab is up and has the row's root filesystem and downloads.
+    # Warm means: the lab is up and has the row's root filesystem and downloads.
     LabTarget("a bench", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
     argv = [INVOKE, "build", "--name", recipe.name, "--target", "lab", "--no-install", "--json"]
     total, done = timed(argv)
@@ -199,8 +200,8 @@ def build_figures() -> list[Figure]:
 
 
 def split(total: float, seconds: Mapping[str, float], log: str, record: str) -> list[Figure]:
-    """Where the `total` seconds of a build went: `seconds` of its record, and packer.log's text."""
-    own = {stage: took for stage, took in seconds.items() if stage not in _OTHERS}
+    """Split the `total` seconds of a build by its record's `seconds` and the text of packer.log."""
+    own = {stage: spent for stage, spent in seconds.items() if stage not in _OTHERS}
     added = total - sum(seconds[stage] for stage in _OTHERS)
     own["start, plan, record"] = added - sum(own.values())
     boot, provisioners = phases(log)
@@ -213,13 +214,13 @@ def split(total: float, seconds: Mapping[str, float], log: str, record: str) -> 
         Figure("    image, Packer itself", round(packer_s - boot - provisioners, 1), "s"),
         Figure("  boot of the AMI", round(seconds["boot the AMI"], 1), "s"),
         Figure("  checks", round(seconds["checks"], 1), "s"),
-        Figure("  lab", round(seconds["lab"], 1), "s", note="is it up, has it what is needed"),
+        Figure("  lab", round(seconds["lab"], 1), "s", note="checks that it is up and complete"),
         Figure(
             "  added by the pipeline",
             round(added, 1),
             "s",
             ADDED_AIM_S,
-            ", ".join(f"{stage} {took:.1f}" for stage, took in own.items()),
+            ", ".join(f"{stage} {spent:.1f}" for stage, spent in own.items()),
         ),
     ]
 
@@ -227,17 +228,17 @@ def split(total: float, seconds: Mapping[str, float], log: str, record: str) -> 
 def phases(log: str) -> tuple[int, int]:
     """Seconds from launch to SSH and from there to the end of provisioning, from packer.log.
 
-    Raises KilnError (exit code 1) when Packer did not say when.
+    Raises operation_failed when the log does not contain a message of _MARKS.
     """
     moments = []
     for mark in _MARKS:
         match = re.search(rf"^(\d\d):(\d\d):(\d\d) .*{re.escape(mark)}", log, re.MULTILINE)
         if not match:
-            raise operation_failed(f"packer.log does not say {mark!r}")
+            raise operation_failed(f"packer.log does not contain {mark!r}")
         hours, minutes, rest = map(int, match.groups())
         moments.append(hours * 3600 + minutes * 60 + rest)
     launched, connected, stopping = moments
-    # The clock in the log has no date: a build may run over midnight.
+    # The log has no dates: a build may run past midnight.
     return (connected - launched) % 86400, (stopping - connected) % 86400
 
 
@@ -248,10 +249,10 @@ def timed(
     environment: Mapping[str, str] | None = None,
     inherit: bool = True,
 ) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Run a command; its seconds of the wall clock, and its output.
+    """Run a command; returns its wall-clock seconds and its output.
 
-    `environment` is added to this process's, or is all of it where `inherit` is false.
-    Interrupted, it gets SIGTERM and all the time it needs to clean up.
+    `environment` is added to this process's, or replaces it when `inherit` is false.
+    On Ctrl-C the command gets SIGTERM and unlimited time to clean up.
     """
     began = time.perf_counter()
     with subprocess.Popen(
@@ -262,7 +263,7 @@ def timed(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # or the terminal's Ctrl-C would come besides our SIGTERM
+        start_new_session=True,  # or it would get the terminal's SIGINT as well as our SIGTERM
     ) as process:
         try:
             out, err = process.communicate()
@@ -270,12 +271,12 @@ def timed(
             process.terminate()
             process.communicate()
             raise
-    took = time.perf_counter() - began
-    return took, subprocess.CompletedProcess(argv, process.returncode, out, err)
+    seconds = time.perf_counter() - began
+    return seconds, subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; `load_1m` is the load of the minute that has passed."""
+    """What the figures depend on; `load_1m` is the load average of the last minute."""
     return {
         "cpus": os.cpu_count(),
         "load_1m": round(os.getloadavg()[0], 2),
@@ -285,12 +286,12 @@ def machine() -> dict[str, Any]:
 
 
 def require(fine: bool, done: subprocess.CompletedProcess[str]) -> None:
-    """Raise KilnError (exit code 1) with what the command said, unless it went as it should."""
+    """Raise operation_failed with the command's error, unless `fine`."""
     if not fine:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        blamed = [line for line in said if line.startswith("error:")] or said[-1:]
-        why = blamed[0] if blamed else "it said nothing"
-        raise operation_failed(f"{Path(done.args[0]).name} {done.args[1]} failed: {why}")
+        output = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        errors = [line for line in output if line.startswith("error:")] or output[-1:]
+        reason = errors[0] if errors else "no output"
+        raise operation_failed(f"{Path(done.args[0]).name} {done.args[1]} failed: {reason}")
 
 
 def _print_table(figures: list[Figure], about: Mapping[str, Any]) -> None:
@@ -300,11 +301,11 @@ def _print_table(figures: list[Figure], about: Mapping[str, Any]) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("what", "figure", "aim", "", "of what"):
         table.add_column(title, justify="right" if title in ("figure", "aim") else "left")
-    for one in figures:
-        value = "" if one.value is None else f"{one.value:g} {one.unit}"
-        aim = "" if one.aim is None else f"≤ {one.aim:g} {one.unit}"
-        table.add_row(one.what, value, aim, one.verdict, one.note)
-    # Wide enough: the terminal may wrap lines, but a column cut short hides a reason.
+    for figure in figures:
+        value = "" if figure.value is None else f"{figure.value:g} {figure.unit}"
+        aim = "" if figure.aim is None else f"≤ {figure.aim:g} {figure.unit}"
+        table.add_row(figure.what, value, aim, figure.verdict, figure.note)
+    # The terminal may wrap lines, but no column may be truncated: it would hide a reason.
     table.width = Console(width=1000, markup=False).measure(table).maximum
     console = Console(soft_wrap=True, markup=False, highlight=False)
     console.print(table, soft_wrap=True)

@@ -1,6 +1,6 @@
 """`./invoke bench --what first`: the first build in a fresh clone.
 
-Nothing of ours is on the machine before, with the exceptions named below.
+It starts without anything of ours, with the exceptions named here.
 
 Cold: the clone (no .venv), the home folder (no cache of pip or uv), the lab's state (no keys, root
 filesystems or packages). Not cold: system packages that this machine already has, apt's lists, and
@@ -24,13 +24,13 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from lab import host, tree
 
-# A lab index that nobody works in; its state is deleted afterwards.
+# An index that no other lab uses; its state is deleted afterwards.
 _INDEX = "49"
 _GROUPS = ("packer", "ssh", "lab")
 
 
 def figures(against: str = "") -> list[Figure]:
-    """The first build of HEAD, and of the commit `against` where it is given, by turns."""
+    """The first build of HEAD, and of the commit `against` if given, alternating."""
     host.can_run()
     missing = {need.package for need in needs.missing(*_GROUPS)}
     state = f"not installed before: {', '.join(sorted(missing))}" if missing else "all installed"
@@ -41,14 +41,14 @@ def figures(against: str = "") -> list[Figure]:
     )
     commits = [_commit("HEAD"), *([_commit(against)] if against else [])]
     measured = []
-    # The other order second: what the first leaves in the page cache serves the next.
+    # In opposite order the second time: a run profits from the page cache of the one before.
     for commit in (*commits, *(reversed(commits) if against else ())):
         measured += _measured(commit)
     return measured
 
 
 def _measured(commit: str) -> list[Figure]:
-    """The figures of a first run, or the reason why there are none."""
+    """The figures of a first run, or the reason why it failed."""
     try:
         return first_run(commit)
     except KilnError as error:
@@ -85,7 +85,7 @@ def first_run(commit: str) -> list[Figure]:
                 tree.delete(root)
     wall = sum(step[0] for step in steps.values())
     cpu = sum(step[1] for step in steps.values())
-    stages = ", ".join(f"{stage} {took:.1f}" for stage, took in seconds.items())
+    stages = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
     return [
         Figure(f"first run of {commit[:7]}", round(wall, 1), "s", note=stages),
         Figure("  .venv and the start", round(steps[".venv"][0], 1), "s"),
@@ -103,7 +103,7 @@ def _step(argv: list[str], clone: Path, environment: dict[str, str]) -> tuple[fl
 
 
 def _environment(home: Path, state: Path) -> dict[str, str]:
-    """This process's environment without AWS, caches, and what belongs to this checkout."""
+    """This process's environment without AWS, caches and settings of this checkout."""
     own = ("AWS_", "KILN_", "UV_", "VIRTUAL_ENV", "PYTHON", "XDG_")
     dropped = {"PIP_CACHE_DIR", "PIP_REQUIRE_VIRTUALENV"}
     kept = {
@@ -111,7 +111,7 @@ def _environment(home: Path, state: Path) -> dict[str, str]:
         for name, text in os.environ.items()
         if not name.startswith(own) and name not in dropped
     }
-    # No AWS credentials of the machine itself: the build is the lab's.
+    # Without the machine's AWS credentials: the build is the lab's.
     return {
         **kept,
         "HOME": str(home),

@@ -1,7 +1,7 @@
-"""What MIG work costs: processes started and milliseconds, on the lab's stand-in nvidia-smi.
+"""The cost of gpu-mig on the lab's stand-in nvidia-smi: number of commands, and milliseconds.
 
-Counts of commands are gpu-mig's own and hold on a real GPU. Times contain the stand-in instead of
-the driver: they bound what gpu-mig itself adds.
+The numbers of commands are the same on a real GPU. The times include the stand-in instead of the
+driver, so they are an upper limit of gpu-mig's own time.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ TARGETS = {
     "boot_gpu_without_mig_ms": 150,
     "boot_as_selected_ms": 150,
     "noop_queries": 1,
-    "noop_with_room_queries": 3,  # a slice could be there that one query does not show
+    "noop_with_room_queries": 3,  # a single query may not show every slice
     "noop_changing_commands": 0,
     "slices_56_changing_commands": 55,  # fewer than one process per slice
 }
 
 
 def bench(repeat: int = 7) -> dict[str, Any]:
-    """`measured` and `targets` by name, `missed`: the names over their target.
+    """`measured` and `targets` by name; `missed` has the names above their target.
 
-    Raises KilnError (exit code 1) unless it runs as root: the stand-in, like the real tool, lets
-    nobody else change MIG.
+    Raises operation_failed without root: like the real tool, the stand-in requires it.
     """
     if os.geteuid() != 0:
         raise operation_failed("bench mig needs root: only root may change MIG")
@@ -63,7 +62,7 @@ def bench(repeat: int = 7) -> dict[str, Any]:
         _gpu_mig(p4d, "apply", "all-disabled")
         _select(p4d, "all-disabled")
         measured["boot_as_selected_ms"] = _boot_ms(p4d, repeat)
-    missed = [name for name, most in TARGETS.items() if measured[name] > most]
+    missed = [name for name, limit in TARGETS.items() if measured[name] > limit]
     return {"measured": measured, "targets": TARGETS, "missed": missed}
 
 
@@ -79,12 +78,12 @@ def bench_text(result: dict[str, Any]) -> str:
 
 def _plan_ms(repeat: int) -> float:
     want = "1g.5gb=5,1g.10gb=4,2g.10gb=5,3g.20gb=4,4g.20gb=2,7g.40gb=1"
-    plan("p4d.24xlarge", want)  # facts are read once a process
+    plan("p4d.24xlarge", want)  # reads the facts, once per process
     return _median(lambda: plan("p4d.24xlarge", want), repeat)
 
 
 def _boot_ms(machine: Path, repeat: int) -> float:
-    """As the unit runs it: without --json."""
+    """The time of the unit's command, which has no --json."""
     return _median(lambda: _run(machine, "apply", "--boot"), repeat)
 
 
@@ -102,13 +101,14 @@ def _ms(seconds: float) -> float:
 
 
 def _changing(answer: dict[str, Any]) -> int:
-    """Commands that do more than look: everything but queries and listings."""
-    words = [" ".join(c["argv"]) for c in answer["commands"]]
-    return sum(not any(look in w for look in ("--query-", "-q -x", "-lgi", "-lci")) for w in words)
+    """The number of commands that change something: all but queries and listings."""
+    reading = ("--query-", "-q -x", "-lgi", "-lci")
+    commands = [" ".join(command["argv"]) for command in answer["commands"]]
+    return sum(not any(option in command for option in reading) for command in commands)
 
 
 def _machine(root: Path, instance_type: str, label: str = "") -> Path:
-    """A root directory with the stand-in nvidia-smi of that instance type and gpu-mig's files."""
+    """A root directory with gpu-mig's files and the stand-in nvidia-smi of an instance type."""
     from lab.standins.nvidia_smi import install
 
     install.lay_down(root)

@@ -1,7 +1,7 @@
-"""Everything generated that is committed: what it is made from, and whether it is current.
+"""The generated files that are committed: their sources, and whether they are current.
 
 `./invoke generate` writes all of it, `./invoke generate --check` (and `./invoke lint`) compares.
-A new generated file is one more entry in `TEXTS`.
+To add a generated file, add an entry to `TEXTS`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RULES_HEADING = "## The rules\n"
 
 
 def _rules() -> str:
-    """docs/compatibility.md with the table of the rules as they are."""
+    """docs/compatibility.md with the current table of rules."""
     head = _RULES_PAGE.read_text(encoding="utf-8").split(_RULES_HEADING)[0]
     rows = [
         f"| {rule.id} | {rule.level}{'' if rule.confirmed else ' (unconfirmed: warns)'} "
@@ -36,7 +36,7 @@ def _rules() -> str:
     return head + _RULES_HEADING + "\n" + "\n".join(table) + "\n"
 
 
-# File → its text, and what that is made from.
+# File → the function that makes its text, and the source.
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/amis.schema.json": (load.json_schema, "kiln/matrix/schema.py"),
     ROOT / "docs/record.schema.json": (record.json_schema, "kiln/pipeline/record.py"),
@@ -52,7 +52,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
 
 
 def generate(*, check_only: bool) -> int:
-    """Write every generated file, or with `check_only` name those that are stale; the exit code."""
+    """Write every generated file, or with `check_only` name stale ones; returns the exit status."""
     if check_only:
         outdated = stale()
         print("\n".join([*outdated, "run: ./invoke generate"] if outdated else ["all is current"]))
@@ -62,7 +62,7 @@ def generate(*, check_only: bool) -> int:
 
 
 def stale() -> list[str]:
-    """The generated files that are missing or outdated, each with what it is made from."""
+    """The generated files that are missing or outdated, each with its source."""
     outdated = [
         f"{path.relative_to(ROOT)}: differs from {source}" for path, _, source in _outdated()
     ]
@@ -70,12 +70,12 @@ def stale() -> list[str]:
 
 
 def write() -> list[str]:
-    """Write what is outdated; the paths that changed."""
+    """Write the outdated files; returns their paths."""
     changed = []
     for path, text, _ in _outdated():
         path.write_text(text, encoding="utf-8")
         changed.append(str(path.relative_to(ROOT)))
-    # What ships on an image is part of what is rendered: last.
+    # Last, because rendering includes the files that ship on an image.
     return changed + render.write_all(load.load_recipes())
 
 

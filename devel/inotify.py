@@ -1,4 +1,4 @@
-"""Wake when a file changes, without polling: inotify(7) through libc, for the benches."""
+"""Waits for changes of a file without polling: inotify(7) through libc, for the benches."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Watch:
         os.close(self.fd)
 
     def wait(self, seconds: float) -> bool:
-        """True when the file was written to within that time."""
+        """Wait for a write; False when there was none within that time."""
         ready, _, _ = select.select([self.fd], [], [], max(0, seconds))
         return bool(ready) and self.drain()
 
     def drain(self) -> bool:
-        """Forget what has been reported so far; True when there was something."""
+        """Discard the pending events; False when there were none."""
         try:
             return bool(os.read(self.fd, 65536))
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Do the links of a Markdown page lead somewhere in this checkout?"""
+"""Checks that the links of a Markdown page have a target in this checkout."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def pages(root: Path) -> list[Path]:
 
 
 def broken(page: Path, root: Path) -> list[str]:
-    """`file:line: what` for each link of a page to a file or heading that is not there.
+    """`file:line: link: problem` for each link to a file or heading that does not exist.
 
-    Links to the web are checked for their form alone: a test must not need the network.
+    Links to the web are only checked for their form, because a test must not need the network.
     """
     text = page.read_text(encoding="utf-8")
-    found = []
+    problems = []
     for match in _LINK.finditer(_blanked(text)):
         target = match.group(1)
         line = text.count("\n", 0, match.start()) + 1
-        why = _wrong(target, page)
-        if why:
-            found.append(f"{page.relative_to(root)}:{line}: {target}: {why}")
-    return found
+        problem = _problem(target, page)
+        if problem:
+            problems.append(f"{page.relative_to(root)}:{line}: {target}: {problem}")
+    return problems
 
 
 def headings(page: Path) -> set[str]:
@@ -41,7 +41,7 @@ def headings(page: Path) -> set[str]:
     return anchors
 
 
-def _wrong(target: str, page: Path) -> str:
+def _problem(target: str, page: Path) -> str:
     if re.match(r"[a-z]+:", target):
         return "" if re.match(r"(https://[\w.-]+\.[a-z]+(/|$|#)|mailto:)", target) else "not https"
     path, _, anchor = target.partition("#")
@@ -54,7 +54,7 @@ def _wrong(target: str, page: Path) -> str:
 
 
 def _blanked(text: str, *, inline: bool = True) -> str:
-    """The text with code replaced by blanks, so that places stay."""
+    """The text with code replaced by blanks, so that positions stay the same."""
 
     def blank(match: re.Match[str]) -> str:
         if not inline and not match.group().startswith("```"):

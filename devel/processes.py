@@ -1,26 +1,24 @@
-"""What running processes cost, from /proc: CPU time, context switches, memory."""
+"""What running processes cost: CPU time, context switches, memory."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
+import psutil
+
 
 def family(pid: int) -> list[int]:
-    """A process and all its descendants."""
-    found: list[int] = []
-    queue = [pid]
-    while queue:
-        one = queue.pop()
-        found.append(one)
-        with contextlib.suppress(OSError):
-            children = Path(f"/proc/{one}/task/{one}/children").read_text()
-            queue += [int(child) for child in children.split()]
-    return found
+    """A process and all its descendants; [] when it has ended."""
+    try:
+        root = psutil.Process(pid)
+        return [pid, *(child.pid for child in root.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def cpu_ns(pids: list[int]) -> int:
-    """CPU time of the processes in ns (/proc/PID/schedstat)."""
+    """CPU time of the processes in ns; psutil has it in clock ticks, too coarse when idle."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -29,29 +27,25 @@ def cpu_ns(pids: list[int]) -> int:
 
 
 def switches_of(pids: list[int]) -> int:
-    """Voluntary and other context switches of the processes so far."""
+    """Voluntary and involuntary context switches of the processes so far."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if "ctxt_switches" in line:
-                    total += int(line.split()[1])
+        with contextlib.suppress(psutil.Error):
+            total += sum(psutil.Process(pid).num_ctx_switches())
     return total
 
 
 def pss_kib(pid: int) -> int:
-    """Proportional set size in KiB. Shared pages count less when others map them too."""
-    return _rollup(pid, "Pss:")
+    """Proportional set size in KiB: shared pages are divided among the processes; 0 if it ended."""
+    try:
+        return int(psutil.Process(pid).memory_full_info().pss) // 1024
+    except psutil.Error:
+        return 0
 
 
 def rss_kib(pid: int) -> int:
-    """Resident set size in KiB, shared pages counted whole: the most that the PSS can be."""
-    return _rollup(pid, "Rss:")
-
-
-def _rollup(pid: int, name: str) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1])
-    return 0
+    """Resident set size in KiB, an upper limit of the PSS; 0 when the process has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss) // 1024
+    except psutil.Error:
+        return 0

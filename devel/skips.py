@@ -1,4 +1,4 @@
-"""The tests that were skipped, and what lifts each skip: the end of `./invoke test`."""
+"""Lists skipped tests and what they need to run, at the end of `./invoke test`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-# A skip's reason → what has to be there for the test to run. The first pattern that matches counts.
+# Pattern of a skip's reason → what the test needs to run. The first match counts.
 LIFTED_BY = (
     (r"qemu-user-static", "root, binfmt_misc in the kernel, and the package qemu-user-static"),
     (r"/dev/kmsg", "root on a machine whose /dev/kmsg can be written"),
@@ -33,24 +33,24 @@ UNKNOWN = "see the reason"
 
 @dataclass(frozen=True)
 class Skip:
-    """A test that did not run, and the reason it gave."""
+    """A skipped test and its reason."""
 
     test: str
     reason: str
 
     @property
     def lifted_by(self) -> str:
-        """What has to be there for the test to run."""
+        """What the test needs to run."""
         return next(
             (lift for pattern, lift in LIFTED_BY if re.search(pattern, self.reason)), UNKNOWN
         )
 
 
 def read(reports: Iterable[Path]) -> list[Skip]:
-    """The skipped tests of pytest's JUnit reports; a report that does not exist has none."""
+    """The skipped tests in pytest's JUnit reports; missing reports are ignored."""
     skips = []
     for report in reports:
-        if not report.exists():  # pytest did not get as far as writing it
+        if not report.exists():  # pytest ended before writing it
             continue
         for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
             skipped = case.find("skipped")
@@ -61,7 +61,7 @@ def read(reports: Iterable[Path]) -> list[Skip]:
 
 
 def as_text(skips: Iterable[Skip]) -> str:
-    """A list for a person, by what lifts the skips; empty when nothing was skipped."""
+    """A list for people, grouped by what the tests need; empty when nothing was skipped."""
     groups: dict[str, list[Skip]] = {}
     for skip in skips:
         groups.setdefault(skip.lifted_by, []).append(skip)

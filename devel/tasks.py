@@ -1,4 +1,4 @@
-"""Tasks for the people who work on AMI Kiln: test, lint, bench, generate."""
+"""Tasks for developers of AMI Kiln: test, lint, bench, generate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kiln.cli.front import task
     help={
         "k": "only tests whose name contains this: -k matrix",
         "no-lab": "leave out tests/lab",
-        "quick": "within a minute: unit tests that start no lab, Packer or long search",
+        "quick": "unit tests without a lab, Packer or long searches: within a minute",
     }
 )
 def test(c: Context, k: str | None = None, no_lab: bool = False, quick: bool = False) -> int:
-    """Everything: linters, unit tests, and the lab's tests on real guests."""
+    """Run the linters, the unit tests, and the lab's tests on real guests."""
     from devel import testing
 
     return testing.quick(only=k) if quick else testing.test(only=k, lab=not no_lab)
@@ -32,7 +32,7 @@ def lint(c: Context, no_install: bool = False) -> int:
 
 @task(help={"check": "write nothing; fail if what is committed is stale"})
 def generate(c: Context, check: bool = False) -> int:
-    """Write everything generated that is committed: schemas, policy, catalogues, packer/."""
+    """Write the generated files that are committed: schemas, policy, catalogues, packer/."""
     from devel import generate as generating
 
     return generating.generate(check_only=check)
@@ -41,7 +41,7 @@ def generate(c: Context, check: bool = False) -> int:
 @task(
     help={
         "what": "pipeline, first, xid or mig: --what mig",
-        "against": "a commit that --what first measures too, by turns: --against main",
+        "against": "a commit that --what first also measures: --against main",
         **JSON,
     }
 )

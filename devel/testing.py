@@ -1,4 +1,4 @@
-"""What `./invoke lint` and `./invoke test` run: each check is a process, shown with its time."""
+"""`./invoke lint` and `./invoke test`: each check is a process, reported with its time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -21,39 +22,38 @@ from kiln.cli.front import note
 from lab import emulation, host
 
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
-# Lab tests have a lab of their own, so that they leave the user's alone.
+# Lab tests use a lab of their own, not the user's.
 _LAB_FOR_TESTS = "9"
 _TWO_LABS = ("-n", "2")
-_OF_THE_KERNELS_LOG = "tests/lab/test_xid_*.py"
-# Files of tests/unit that `./invoke test --quick` leaves out: they start many processes (./invoke,
-# Packer, shells, other Pythons), or search long for a counterexample.
+KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
+# Files of tests/unit that `./invoke test --quick` leaves out, each with more than three seconds of
+# CPU time: they start many processes (./invoke, Packer, shells, other Pythons), or search long for
+# a counterexample.
 SLOW = (
+    "test_ami_checks.py",
     "test_cli.py",
+    "test_first_call.py",
     "test_front.py",
-    "test_iam.py",
     "test_mig_apply.py",
     "test_mig_glance.py",
     "test_mig_miniyaml.py",
     "test_mig_placement.py",
     "test_mig_properties.py",
     "test_packer.py",
-    "test_provisioners.py",
+    "test_provisioner_failures.py",
     "test_standin_nvidia_smi_commands.py",
     "test_standin_nvidia_smi_mig.py",
-    "test_stopping.py",
     "test_telemetry_bundle.py",
     "test_validate.py",
     "test_verify.py",
     "test_xid_cli.py",
-    "test_xid_fuzz.py",
-    "test_xid_hooks.py",
     "test_xid_pythons.py",
 )
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of one check of the project."""
+    """The result of a linter."""
 
     name: str
     ok: bool
@@ -62,12 +62,12 @@ class Finished:
 
 
 def lint(*, install: bool = True) -> int:
-    """Run all linters side by side; the exit status."""
+    """Run all linters in parallel; returns the exit status."""
     needs.ensure("lint", "packer", install=install, say=note)
     python = [sys.executable, "-m"]
     scripts = _shell_files()
     commands = {
-        # The slowest first, and in halves, so that no core waits for the other.
+        # The slowest first, and split in two, to keep both cores busy.
         "shellcheck (1/2)": ["shellcheck", "-x", *scripts[::2]],
         "shellcheck (2/2)": ["shellcheck", "-x", *scripts[1::2]],
         "mypy --strict": [*python, "mypy"],
@@ -75,13 +75,13 @@ def lint(*, install: bool = True) -> int:
         "ruff format": [*python, "ruff", "format", "--check", "--no-cache", "."],
         "import-linter": [_tool("lint-imports"), "--no-cache"],
     }
-    return _report([*_side_by_side(commands), _generated(), _links()])
+    return _report([*side_by_side(commands), _generated(), _links()])
 
 
 def quick(*, only: str | None = None) -> int:
-    """Ruff, mypy, and the unit tests without the slow ones; the exit status.
+    """Run ruff, mypy and the fast unit tests; returns the exit status.
 
-    With `only`, just the tests named so.
+    `only` selects tests by name, and leaves the linters out.
     """
     python = [sys.executable, "-m"]
     chosen = ["-k", only] if only else []
@@ -91,7 +91,7 @@ def quick(*, only: str | None = None) -> int:
         "ruff": [*python, "ruff", "check", "."],
         "ruff format": [*python, "ruff", "format", "--check", "."],
     }
-    status = 0 if only else _report(_side_by_side(linters))
+    status = 0 if only else _report(side_by_side(linters))
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
         status |= _unit_tests(Path(folder), [*left_out, *chosen])
         _list_skips(Path(folder))
@@ -100,66 +100,92 @@ def quick(*, only: str | None = None) -> int:
 
 
 def test(*, only: str | None = None, lab: bool = True) -> int:
-    """Linters, unit tests, lab tests; the exit status. With `only`, just the tests named so."""
+    """Run linters, unit tests, lab tests; returns the exit status. `only` selects tests by name."""
     needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
     chosen = ["-k", only] if only else []
+    linters: Callable[[], int] = (lambda: 0) if only else lint
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
-        status = 0 if only else lint()
-        status |= _tests(Path(folder), chosen) if lab else _unit_tests(Path(folder), chosen)
+        if lab:
+            status = _all(Path(folder), chosen, linters)
+        else:
+            status = linters() | _unit_tests(Path(folder), chosen)
         _list_skips(Path(folder))
     return status
 
 
-def _tests(reports: Path, chosen: list[str]) -> int:
-    """Unit tests and lab tests; what was skipped is in `reports`."""
+def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
+    """Linters, unit tests and lab tests side by side as far as they may be; the exit status.
+
+    The first thing shown is what the linters found. What was skipped is in `reports`.
+    """
     try:
         host.can_run()
     except KilnError as error:
+        linters()
         _unit_tests(reports, chosen)
         print(f"NOT RUN: tests/lab: {error}", flush=True)
         return 1
-    other = "arm64" if emulation.here() == "x86_64" else "x86_64"
+    other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
     needs.ensure("lab", f"emulate_{other}", install=True, say=note)
-    # Tests in the lab mostly wait: two labs at a time. What uses neither a lab nor the kernel's
-    # log runs beside them, and is shown when it is done.
-    beside = {
-        "unit": ["tests/unit", "-n", "2", *chosen],
-        "beside": ["tests/lab", "-m", "beside", *chosen],
-    }
-    in_labs = ["-m", "not beside", f"--ignore-glob={_OF_THE_KERNELS_LOG}", *_TWO_LABS, *chosen]
-    with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in beside]
-        running = [
-            pool.submit(_pytest, reports / f"{name}.xml", arguments, output)
-            for (name, arguments), output in zip(beside.items(), outputs, strict=True)
-        ]
-        status = _pytest(reports / "labs.xml", ["tests/lab", *in_labs])
-        # Every guest reads the one kernel's log, and the AMI's checks write to it: these count
-        # what is in it, so no AMI may be checked meanwhile.
-        alone = [*map(str, sorted(ROOT.glob(_OF_THE_KERNELS_LOG))), *chosen]
-        status |= _pytest(reports / "kernel-log.xml", alone)
-        for run, output in zip(running, outputs, strict=True):
-            status |= run.result()
-            output.seek(0)
-            print(output.read(), flush=True)
-    return status
+    with _Background(reports) as background:
+        # Every guest reads the one kernel's log, and the AMI's checks write to it: the tests that
+        # count what is in it run while no AMI is checked. They mostly wait: beside the linters.
+        background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
+        status = linters()
+        background.start("unit", ["tests/unit", "-n", "2", *chosen])
+        background.start("beside", ["tests/lab", "-m", "beside", *chosen])
+        status |= background.finish("kernel-log")
+        # Tests in the lab mostly wait: two labs at a time.
+        in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *_TWO_LABS, *chosen]
+        status |= run_pytest(reports / "labs.xml", ["tests/lab", *in_labs])
+        return status | background.finish("unit") | background.finish("beside")
+
+
+class _Background:
+    """Runs of pytest beside each other; what each one printed is shown when it is finished."""
+
+    def __init__(self, reports: Path) -> None:
+        self._reports = reports
+        self._stack = contextlib.ExitStack()
+        self._runs: dict[str, tuple[Future[int], TextIO]] = {}
+
+    def __enter__(self) -> _Background:
+        self._pool = self._stack.enter_context(ThreadPoolExecutor())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def start(self, name: str, arguments: list[str]) -> None:
+        """Start pytest with these arguments; its report is `name`.xml."""
+        output = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
+        report = self._reports / f"{name}.xml"
+        self._runs[name] = (self._pool.submit(run_pytest, report, arguments, output), output)
+
+    def finish(self, name: str) -> int:
+        """Wait until that run is over and show what it printed; its exit status."""
+        run, output = self._runs[name]
+        status = run.result()
+        output.seek(0)
+        print(output.read(), flush=True)
+        return status
 
 
 def _unit_tests(reports: Path, arguments: list[str]) -> int:
-    return _pytest(reports / "unit.xml", ["tests/unit", "-n", str(os.cpu_count()), *arguments])
+    return run_pytest(reports / "unit.xml", ["tests/unit", "-n", str(os.cpu_count()), *arguments])
 
 
 def _list_skips(reports: Path) -> None:
-    """Print which tests were skipped, and what lifts the skips."""
+    """Print the skipped tests and what they need."""
     skipped = skips.as_text(skips.read(sorted(reports.glob("*.xml"))))
     if skipped:
         print(skipped, flush=True)
 
 
-def _pytest(report: Path, arguments: list[str], output: TextIO | None = None) -> int:
+def run_pytest(report: Path, arguments: list[str], output: TextIO | None = None) -> int:
     """Run pytest; its exit status. Its JUnit report goes into `report`."""
     environment = {**os.environ, "KILN_LAB_INDEX": os.environ.get("KILN_LAB_INDEX", _LAB_FOR_TESTS)}
-    # The tests start ./invoke hundreds of times: compiled once, whatever this shell is set to.
+    # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", f"--junitxml={report}", "--durations=5", *arguments],
@@ -170,17 +196,17 @@ def _pytest(report: Path, arguments: list[str], output: TextIO | None = None) ->
         stderr=subprocess.STDOUT if output else None,
         check=False,
     )
-    # 5 is "no test was run": with -k the other folder may have it.
+    # 5 means that no test was run: with -k, the other folder may have it.
     return 0 if done.returncode == 5 and "-k" in arguments else done.returncode
 
 
-def _side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
+def side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         return list(pool.map(lambda item: _run(*item), commands.items()))
 
 
 def _tool(name: str) -> str:
-    """A program that a package of .venv brings."""
+    """The path of a program in .venv."""
     return str(Path(sys.executable).with_name(name))
 
 
@@ -189,12 +215,12 @@ def _run(name: str, command: list[str]) -> Finished:
     done = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    took = time.monotonic() - started
-    return Finished(name, done.returncode == 0, took, (done.stdout + done.stderr).strip())
+    seconds = time.monotonic() - started
+    return Finished(name, done.returncode == 0, seconds, (done.stdout + done.stderr).strip())
 
 
 def _generated() -> Finished:
-    """Is what is generated and committed what it is made from says today?"""
+    """Check that the committed generated files are current."""
     started = time.monotonic()
     stale = generate.stale()
     return Finished("generated files", not stale, time.monotonic() - started, "\n".join(stale))
@@ -202,8 +228,8 @@ def _generated() -> Finished:
 
 def _links() -> Finished:
     started = time.monotonic()
-    wrong = [line for page in links.pages(ROOT) for line in links.broken(page, ROOT)]
-    return Finished("links", not wrong, time.monotonic() - started, "\n".join(wrong))
+    broken = [line for page in links.pages(ROOT) for line in links.broken(page, ROOT)]
+    return Finished("links", not broken, time.monotonic() - started, "\n".join(broken))
 
 
 def _shell_files() -> list[str]:

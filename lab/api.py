@@ -1,4 +1,4 @@
-"""The door to moto: EC2 calls it does not know, ordered failures, and the lab's own calls."""
+"""What stands in front of moto: EC2 calls that it lacks, injected failures, the lab's own calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Admin = Callable[[str, dict[str, Any]], Any]
 
 
 def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
-    """moto's WSGI application with the lab's additions. `admin(path, body)` answers `/_lab/…`."""
+    """Wrap moto's WSGI application. `admin(path, body)` answers the requests below `/_lab/`."""
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -41,7 +41,7 @@ def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
             return moto(environ, start_response)
         fault = faults.take(action, parameters)
         if fault:
-            return _ordered(fault, parameters, start_response)
+            return _injected(fault, parameters, start_response)
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][_region(environ)]
         extra = _EXTRA.get(action)
         if extra and (action != "ModifyImageAttribute" or "ImdsSupport.Value" in parameters):
@@ -70,8 +70,8 @@ def _request(body: bytes) -> tuple[str, dict[str, str]]:
 
 
 def _region(environ: dict[str, Any]) -> str:
-    found = re.search(r"Credential=[^/]+/\d+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
-    return found.group(1) if found else "us-east-1"
+    scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    return scope.group(1) if scope else "us-east-1"
 
 
 def _protected(backend: Any, parameters: dict[str, str]) -> bool:
@@ -79,15 +79,13 @@ def _protected(backend: Any, parameters: dict[str, str]) -> bool:
     return getattr(ami, "deregistration_protection", "disabled").startswith("enabled")
 
 
-def _ordered(
+def _injected(
     fault: Fault, parameters: dict[str, str], start_response: Callable[..., Any]
 ) -> list[bytes]:
     status, message = KNOWN.get(fault.code, (400, ""))
-    filled = (fault.message or message).replace(
-        "{InstanceType}", parameters.get("InstanceType", "")
-    )
-    log.info("ordered failure: %s %s", fault.action, fault.code)
-    return _error(status, fault.code, filled, start_response)
+    text = (fault.message or message).replace("{InstanceType}", parameters.get("InstanceType", ""))
+    log.info("injected failure: %s %s", fault.action, fault.code)
+    return _error(status, fault.code, text, start_response)
 
 
 def _error(status: int, code: str, message: str, start_response: Callable[..., Any]) -> list[bytes]:
@@ -118,7 +116,7 @@ def _xml(status: str, xml: str, start_response: Callable[..., Any]) -> list[byte
 def _set_on_image(
     action: str, attribute: str, value: Callable[[dict[str, str]], Any]
 ) -> Callable[..., list[bytes]]:
-    """A call that moto lacks and that comes down to one attribute of an AMI."""
+    """The handler of a call that moto lacks and that sets one attribute of an AMI."""
 
     def answer(
         backend: Any, parameters: dict[str, str], start_response: Callable[..., Any]
@@ -141,23 +139,27 @@ def _set_on_image(
 
 _EXTRA: dict[str, Callable[..., list[bytes]]] = {
     "EnableImageDeprecation": _set_on_image(
-        "EnableImageDeprecation", "deprecation_time", lambda given: given.get("DeprecateAt")
+        "EnableImageDeprecation",
+        "deprecation_time",
+        lambda parameters: parameters.get("DeprecateAt"),
     ),
     "DisableImageDeprecation": _set_on_image(
-        "DisableImageDeprecation", "deprecation_time", lambda given: None
+        "DisableImageDeprecation", "deprecation_time", lambda parameters: None
     ),
     "EnableImageDeregistrationProtection": _set_on_image(
         "EnableImageDeregistrationProtection",
         "deregistration_protection",
-        lambda given: "enabled-with-cooldown" if given.get("WithCooldown") == "true" else "enabled",
+        lambda parameters: (
+            "enabled-with-cooldown" if parameters.get("WithCooldown") == "true" else "enabled"
+        ),
     ),
     "DisableImageDeregistrationProtection": _set_on_image(
         "DisableImageDeregistrationProtection",
         "deregistration_protection",
-        lambda given: "disabled",
+        lambda parameters: "disabled",
     ),
     "ModifyImageAttribute": _set_on_image(
-        "ModifyImageAttribute", "imds_support", lambda given: given["ImdsSupport.Value"]
+        "ModifyImageAttribute", "imds_support", lambda parameters: parameters["ImdsSupport.Value"]
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Where this machine gets its Debian or Ubuntu packages: its own apt configuration."""
+"""The Debian or Ubuntu package archive of this machine, read from its apt configuration."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _WIDE = {
     "ubuntu": ("main", "restricted", "universe", "multiverse"),
 }
 _PLAIN = {"debian": ("main",), "ubuntu": ("main", "universe")}
-# The tree imitates other distributions on Debian 12, the one whose packages were tried.
+# On a Debian host the tree is always made from Debian 12, whose packages have been tested.
 _DEBIAN_SUITE = "bookworm"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """The host's package archive: `origin` is debian or ubuntu, `suite` the release to take."""
+    """The host's package archive. `origin` is debian or ubuntu, `suite` the release to install."""
 
     origin: str
     suite: str
     sources: tuple[tuple[str, str], ...]
 
     def lines(self, *, wide: bool) -> list[str]:
-        """Lines for sources.list; `wide` adds non-free, where the NVIDIA driver is."""
+        """The lines of sources.list; `wide` adds non-free, which has the NVIDIA driver."""
         components = " ".join((_WIDE if wide else _PLAIN)[self.origin])
         return [f"deb {uri} {suite} {components}" for uri, suite in self.sources]
 
 
 def host() -> Archive:
-    """Read the host's archive with apt's own tool; operation_failed when there is none."""
+    """Read the host's archive with apt-get. Raises operation_failed when there is none."""
     release = platform.freedesktop_os_release()
     origin, codename = release.get("ID", ""), release.get("VERSION_CODENAME", "")
     if origin not in _WIDE:
         raise operation_failed(
             f"the lab builds its guests from Debian or Ubuntu packages; this machine is {origin!r}",
-            hint="use a Debian 12 or Ubuntu machine, or bring a root filesystem with lab.import",
+            hint="use a Debian 12 or Ubuntu machine, or import a root filesystem with lab.import",
         )
-    # Where apt may keep no cache of its own (containers), it reads all its lists for each answer.
+    # Without a cache (containers disable apt's own) apt parses all its lists on every call.
     cache = current().shared / "apt" / "pkgcache.bin"
     with contextlib.suppress(OSError):
         cache.parent.mkdir(parents=True, exist_ok=True)
@@ -59,28 +59,29 @@ def host() -> Archive:
 
 
 def parse(listing: str, codename: str, suite: str) -> tuple[tuple[str, str], ...]:
-    """The archive's URIs and suites out of `apt-get indextargets`, for `suite`.
+    """The archive's URIs and suites in the output of `apt-get indextargets`, for `suite`.
 
-    Third-party repositories (docker, node, …) are left out: they carry the codename as well,
-    but not the component `main` together with one of the archive's own suites.
+    Third-party repositories (docker, node, …) are left out: they use the codename too, but not
+    the component `main` together with one of the archive's own suites. Raises operation_failed
+    when the archive is not configured.
     """
     suffixes = ("", "-updates", "-security")
     wanted = {codename + suffix: suite + suffix for suffix in suffixes}
-    found: dict[tuple[str, str], None] = {}
+    sources: dict[tuple[str, str], None] = {}
     for line in listing.splitlines():
         uri, release, component, created_by = line.split("|")
         if created_by == "Packages" and component == "main" and release in wanted:
-            found[uri, wanted[release]] = None
-    if not any(release == suite for _, release in found):
+            sources[uri, wanted[release]] = None
+    if not any(release == suite for _, release in sources):
         raise operation_failed(
             f"this machine's apt sources have no {codename} main archive",
-            hint="see `apt-get indextargets`; the lab takes its packages from where apt does",
+            hint="see `apt-get indextargets`: the lab uses the archive of apt's configuration",
         )
-    return tuple(found)
+    return tuple(sources)
 
 
 def settings() -> str:
-    """The host's apt settings that say how to reach the archive (proxy, validity), as a file."""
+    """The host's apt settings for reaching the archive (proxy, validity), as text of a file."""
     wanted = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries")
     lines = [
         line

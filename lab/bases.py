@@ -1,11 +1,11 @@
 """Root filesystems of the lab's guests.
 
-One Debian tree is made with mmdebstrap from the host's own package mirror and kept. A
-distribution is that tree, hard-linked, with its identity laid over it, so that the second
-distribution costs a second. docs/lab-stand-ins.md says what is real in a base and what is not.
+mmdebstrap makes one Debian tree from the host's package mirror. A base is a hard-linked copy of
+that tree with the identity of a distribution laid over it, so that a second distribution costs a
+second. docs/lab-stand-ins.md says what is real in a base and what is not.
 
-A base's folder is named after a digest of all that went into it and never changes once made:
-AMIs are layers above it.
+A base's folder is named after a digest of its inputs and never changes once made: AMIs are layers
+above it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _RPM_KEYS = "etc/pki/rpm-gpg"
 
 
 def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = None) -> Path:
-    """The root filesystem of a distribution, made when it is not there yet; for reading only.
+    """The root filesystem of a distribution, made when it is missing. Callers must not change it.
 
     `progress` gets one line per step. Raises KilnError for an unknown distribution, and
-    operation_failed where mmdebstrap, root or the package mirror fail.
+    operation_failed without root or when mmdebstrap or the package mirror fails.
     """
     say = progress or (lambda _: None)
     spec = distros.spec(distro_id)
@@ -44,7 +44,7 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     if imported.is_dir():
         return imported.resolve()
     if os.geteuid() != 0:
-        raise operation_failed("making a root filesystem takes root", hint="run with sudo")
+        raise operation_failed("making a root filesystem requires root", hint="run with sudo")
     emulation.ensure(arch)
     home = bases_dir()
     home.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
             _identify(distro_id, spec, arch, common, base)
             prune.use(base)
             for name in prune.prune(home):
-                say(f"deleted {name}, which nothing stands on any more")
+                say(f"deleted {name}, which is no longer used")
         prune.use(base)
     return base
 
@@ -73,20 +73,20 @@ def bases_dir() -> Path:
 
 
 def imported_link(distro_id: str, arch: str) -> Path:
-    """The link that `lab.import` makes; when it is there, what it points to is the base."""
+    """The link that `lab.import` makes. When it exists, it points to the base."""
     return bases_dir() / f"{distro_id}-{arch}-imported"
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One builder at a time; a second one waits and then finds the work done."""
+    """Let one process build at a time; a second waits and then finds the work done."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def _digest(distro_id: str, arch: str, common: str) -> str:
-    """Over everything that decides a base: tree, identity, the lab's CA and its packages."""
+    """A digest of a base's inputs: tree, identity, the lab's CA, keys and packages."""
     from lab.packages import system
 
     total = hashlib.sha256()
@@ -128,7 +128,7 @@ def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, bas
 
 
 def _common(root: Path, spec: dict[str, Any]) -> None:
-    """What every base gets: no identity of its own, the lab's CA, units masked."""
+    """Apply what all bases share: no identity of a machine, the lab's CA, masked units."""
     for key in (root / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
     replace(root / "etc/machine-id", "")
@@ -153,7 +153,7 @@ def _common(root: Path, spec: dict[str, Any]) -> None:
 
 
 def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
-    """dnf and rpm are the package tools; apt is not to be found; compilers come by package."""
+    """Remove apt and dpkg, and hide the commands that packages of Amazon Linux must install."""
     replace(root / "etc/system-release", spec["system_release"] + "\n")
     replace(root / _RPM_KEYS / spec["rpm_key"], keys.ensure().public("amazon-linux").decode())
     (root / "usr/bin/yum").symlink_to("dnf")
@@ -161,22 +161,22 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
         tool.unlink()
     (root / "usr/lib/kiln-lab").mkdir(parents=True, exist_ok=True)
     for path, hidden in distros.tree()["hide"].items():
-        here = root / path.lstrip("/")
-        there = root / hidden.lstrip("/") if hidden else None
-        if there and here.is_symlink():
-            there.symlink_to(Path(path).parent / here.readlink())
-        elif there and here.exists():
-            there.hardlink_to(here)
-        here.unlink(missing_ok=True)
+        command = root / path.lstrip("/")
+        hidden_command = root / hidden.lstrip("/") if hidden else None
+        if hidden_command and command.is_symlink():
+            hidden_command.symlink_to(Path(path).parent / command.readlink())
+        elif hidden_command and command.exists():
+            hidden_command.hardlink_to(command)
+        command.unlink(missing_ok=True)
     for leftover in ("etc/apt", "var/lib/apt", "var/cache/apt"):
         shutil.rmtree(root / leftover)
     run("chroot", str(root), "groupadd", "--system", "wheel")
 
 
 def _with_lib64(root: Path) -> None:
-    """Loader and compiler look into /usr/lib64, where Amazon Linux has its libraries.
+    """Make the loader and the compiler search /usr/lib64, where Amazon Linux has its libraries.
 
-    On x86_64 Debian's do so by themselves.
+    On x86_64 Debian's search it by default.
     """
     replace(root / "etc/ld.so.conf.d/kiln-lab-lib64.conf", "/usr/lib64\n")
     for version in (root / "usr/lib/gcc").glob("aarch64-linux-gnu/[0-9]*"):
@@ -184,14 +184,14 @@ def _with_lib64(root: Path) -> None:
 
 
 def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: str) -> None:
-    """apt with the host's archive for ordinary packages, the lab's for what stands in."""
+    """Configure apt: the host's archive for ordinary packages, the lab's for stand-ins."""
     from lab.packages import system
 
     archive = aptsources.host()
     if not spec["stand_in"] and archive.origin != "debian":
         raise operation_failed(
-            f"{spec['name']} is real in the lab, and this machine's mirror is {archive.origin}'s",
-            hint="bring it with ./invoke lab.import --distro debian12 --mirror URL",
+            f"{spec['name']} needs a Debian mirror, and this machine uses {archive.origin}'s",
+            hint="import it: ./invoke lab.import --distro debian12 --mirror URL",
         )
     for leftover in (root / "etc/apt/sources.list.d").iterdir():
         leftover.unlink()
@@ -208,9 +208,9 @@ def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: st
 
 
 def for_processor(root: Path, arch: str) -> tuple[list[str], list[str]]:
-    """What a guest needs whose processor is emulated; nothing where it is the machine's own.
+    """Prepare a guest for an emulated processor; do nothing when the processor is the host's.
 
-    Returns what stands in, and what is changed for it, for the marker.
+    Returns what is emulated and what was changed for it, both as text for the marker file.
     """
     if not emulation.needed(arch):
         return [], []
@@ -222,7 +222,7 @@ def for_processor(root: Path, arch: str) -> tuple[list[str], list[str]]:
 
 
 def _mark(root: Path, distro_id: str, spec: dict[str, Any], arch: str) -> None:
-    """Say in the base itself what it is."""
+    """Write the marker file, which says what is real in this base and what is not."""
     stand_in = spec["stand_in"]
     emulated, changes = for_processor(root, arch)
     own = [spec["name"], "its kernel packages", "its package repositories"] if stand_in else []
@@ -256,7 +256,7 @@ def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
 
 
 def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
-    """Copy files as they are laid out, with their mode, filling in placeholders."""
+    """Copy a tree of files and fill in placeholders; files in bin and sbin are executable."""
     for path in sorted(source.rglob("*")):
         if path.is_dir() or path.name == ".keep":
             continue
@@ -268,7 +268,7 @@ def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
 
 
 def replace(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a new file in a file's place: the old one may be linked into other bases."""
+    """Replace a file instead of writing into it: it may be hard-linked into other bases."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_text(text)

@@ -1,4 +1,4 @@
-"""The lab from outside: start it, ask it, stop it."""
+"""Start, query and stop the lab from another process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+import psutil
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
@@ -26,7 +28,7 @@ _START_TIMEOUT = 30.0
 
 
 def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 5.0) -> Any:
-    """One of the lab's own calls. Raises OSError when the lab does not answer."""
+    """Make one of the lab's own calls. Raises OSError when the lab does not answer."""
     request = urllib.request.Request(
         f"{lab.endpoint}/_lab/{path}",
         data=json.dumps(body or {}).encode(),
@@ -37,25 +39,25 @@ def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float
 
 
 def status(lab: Lab | None = None) -> dict[str, Any] | None:
-    """What the lab says of itself, or None when it is down."""
+    """The lab's status, or None when it is down."""
     lab = lab or current()
     pid = _pid(lab)
-    # A busy machine answers late: to take that for down would start a second lab, and sweep the
-    # guests of this one away.
+    # A busy machine answers late. Treating that as "down" would start a second lab and sweep away
+    # the guests of this one.
     patience = _START_TIMEOUT if pid and _runs(pid) else 5.0
     try:
-        found: dict[str, Any] = call(lab, "status", timeout=patience)
+        answer: dict[str, Any] = call(lab, "status", timeout=patience)
     except (OSError, ValueError):
         return None
-    return found
+    return answer
 
 
 def up(lab: Lab | None = None) -> dict[str, Any]:
-    """Start the lab unless it is up; its status.
+    """Start the lab unless it is up; returns its status.
 
-    One that is up but was started from other code or another matrix is started anew, unless
-    somebody has instances or key pairs in it.
-    Raises KilnError when it does not come up: with exit code 1, and the reason from its log.
+    A running lab that was started from other code or another matrix is restarted, unless it has
+    instances or key pairs.
+    Raises operation_failed, with the reason from the log, when the lab does not come up.
     """
     lab = lab or current()
     with _alone(lab):
@@ -63,10 +65,10 @@ def up(lab: Lab | None = None) -> dict[str, Any]:
 
 
 def _up(lab: Lab) -> dict[str, Any]:
-    found = status(lab)
-    if found and (found.get("started_from") == started_from() or found.get("in_use")):
-        return found
-    if found:
+    running = status(lab)
+    if running and (running.get("started_from") == started_from() or running.get("in_use")):
+        return running
+    if running:
         _down(lab)
     lab.state.mkdir(parents=True, exist_ok=True)
     start = lab.log.stat().st_size if lab.log.exists() else 0
@@ -84,17 +86,17 @@ def _up(lab: Lab) -> dict[str, Any]:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise _did_not_start(lab, start)
-        found = status(lab)
-        if found and found["pid"] == process.pid:
-            return found
+        running = status(lab)
+        if running and running["pid"] == process.pid:
+            return running
         time.sleep(0.05)
     process.terminate()
     raise _did_not_start(lab, start)
 
 
 def started_from() -> str:
-    """A digest of what a lab is made of: its code and stand-ins, the facts, the matrix."""
-    # Other processes may be writing compiled files there.
+    """A digest of what a lab is made from: its code and stand-ins, the facts, the matrix."""
+    # Other processes may be writing compiled files.
     files = [path for path in (ROOT / "lab").rglob("*") if "__pycache__" not in path.parts]
     total = hashlib.sha256()
     for path in sorted([*files, *KNOWLEDGE.glob("*.yaml"), matrix_file()]):
@@ -104,7 +106,7 @@ def started_from() -> str:
 
 
 def down(lab: Lab | None = None) -> list[str]:
-    """Stop the lab and take everything of it off the host; what a crashed one had left.
+    """Stop the lab and remove all of it from the host; returns what a crashed lab had left.
 
     AMIs stay: `clean` deletes them.
     """
@@ -128,24 +130,24 @@ def _down(lab: Lab) -> list[str]:
 
 
 def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
-    """`down`, and delete the lab's AMIs, disks and logs; with `bases` also what labs share, and
-    what the kernel was told for guests of another processor.
+    """`down`, and delete the lab's AMIs, disks and logs; returns what was removed.
 
-    Raises KilnError when `bases` would take the ground from under another lab's AMIs, or from under
-    a root filesystem that is being made.
+    `bases` also deletes what the labs share, and the kernel's settings for emulated processors.
+    Raises operation_failed when `bases` would delete what another lab is using, or a root
+    filesystem that is being made.
     """
     lab = lab or current()
     others = [pid.parent.name for pid in lab.root.glob("lab*/lab.pid") if pid.parent != lab.state]
     if bases and others:
         raise operation_failed(
-            f"{', '.join(others)} stand on the same root filesystems",
+            f"the root filesystems are in use by other labs: {', '.join(others)}",
             hint="take them down first: KILN_LAB_INDEX=n ./invoke lab.clean",
         )
     from lab import emulation, tree
 
     swept = down(lab)
     shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca", "apt")]
-    with _nobody_makes_a_base(lab) if bases else contextlib.nullcontext():
+    with _no_base_in_progress(lab) if bases else contextlib.nullcontext():
         for folder in [lab.state, *(shared if bases else [])]:
             if folder.exists():
                 tree.delete(folder)
@@ -156,8 +158,8 @@ def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
 
 
 @contextlib.contextmanager
-def _nobody_makes_a_base(lab: Lab) -> Iterator[None]:
-    """Hold the lock of those who make root filesystems; a build that makes one is not cut off."""
+def _no_base_in_progress(lab: Lab) -> Iterator[None]:
+    """Hold the lock of `bases.ensure`, so that no root filesystem is deleted while it is made."""
     folder = lab.shared / "bases"
     if not folder.is_dir():
         yield
@@ -167,19 +169,19 @@ def _nobody_makes_a_base(lab: Lab) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise operation_failed(
-                "a root filesystem is being made just now",
+                "a root filesystem is being made at the moment",
                 hint="wait for the build that makes it, or stop it",
             ) from None
         yield
 
 
 def order_fault(lab: Lab, **fault: Any) -> None:
-    """Order a failure: see lab.faults.Fault for the fields."""
+    """Inject a failure; `lab.faults.Fault` has the fields."""
     call(lab, "faults", fault)
 
 
 def environment(lab: Lab) -> dict[str, str]:
-    """What an AWS client needs to talk to the lab: the endpoint and keys that open nothing else."""
+    """The environment of an AWS client of the lab: its endpoint, and keys valid nowhere else."""
     return {
         "AWS_ENDPOINT_URL": lab.endpoint,
         "AWS_ACCESS_KEY_ID": "kiln-lab",
@@ -189,30 +191,30 @@ def environment(lab: Lab) -> dict[str, str]:
 
 
 def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
-    """A root shell (or one command) in a guest, without SSH; its exit status.
+    """Run a root shell (or `command`) in a guest, without SSH; returns its exit status.
 
-    Raises KilnError when there is no such guest.
+    Raises KilnError when no such guest is running.
     """
     from lab.guest import leader_of
 
     pid_file = lab.instances / instance_id / "nspawn.pid"
     leader = leader_of(int(pid_file.read_text())) if pid_file.exists() else None
     if leader is None:
-        on = [instance["id"] for instance in (status(lab) or {"instances": []})["instances"]]
+        running = [instance["id"] for instance in (status(lab) or {"instances": []})["instances"]]
         raise KilnError(
-            f"no guest {instance_id} is on in {lab.bridge}",
-            hint=f"on now: {', '.join(on)}" if on else "none is on: see lab.status",
+            f"no guest {instance_id} is running in {lab.bridge}",
+            hint=f"running: {', '.join(running)}" if running else "none is running: see lab.status",
         )
     enter = inside(leader, "--mount", "--uts", "--ipc", "--net", "--pid")
     return subprocess.call([*enter, *(command or ["/bin/bash", "-l"])])
 
 
 def inside(leader: int, *namespaces: str) -> list[str]:
-    """The words before a command that run it in the guest with that PID 1.
+    """The command prefix that runs a command in the guest whose PID 1 is `leader`.
 
-    A guest that goes down stops all its processes before it kills them, and an nsenter that has one
-    for its child stops itself too, for good. So it does not fork: a shell between the two, which is
-    no process of the guest's, waits for the end and for nothing else.
+    A guest that shuts down sends SIGSTOP to its processes before it kills them; an nsenter that
+    waits for such a child then stops too and never continues. Therefore nsenter does not fork, and
+    a shell outside the guest waits for it.
     """
     enter = ["nsenter", f"--target={leader}", *namespaces, "--no-fork", "--"]
     return [*enter, "/bin/sh", "-c", '"$@"; exit $?', "sh"]
@@ -220,7 +222,7 @@ def inside(leader: int, *namespaces: str) -> list[str]:
 
 @contextlib.contextmanager
 def _alone(lab: Lab) -> Iterator[None]:
-    """One starts or stops this lab at a time: of two builds, the second finds the first one's."""
+    """Let one process at a time start or stop this lab; a second build finds the lab running."""
     lab.root.mkdir(parents=True, exist_ok=True)
     with (lab.root / f".{lab.bridge}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -235,10 +237,10 @@ def _pid(lab: Lab) -> int | None:
 
 
 def _runs(pid: int) -> bool:
-    """Is the process there, and not a zombie that its parent has yet to collect?"""
+    """Whether the process exists and is not a zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
-    except OSError:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -247,12 +249,23 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
         log.seek(start)
         lines = log.read().decode("utf-8", "replace").strip().splitlines()
     fatal = [line.split("FATAL ", 1)[1] for line in lines if "FATAL " in line]
-    reason = fatal[-1] if fatal else (lines[-1] if lines else "it said nothing")
+    reason = fatal[-1] if fatal else (lines[-1] if lines else "no output")
     sweep.sweep(lab)
     hint = f"see {lab.log}"
-    if "in use" in reason:
+    if _is_taken(lab.port):
         hint = (
-            f"something else listens on 127.0.0.1:{lab.port}: stop it, or choose another port "
+            f"another program listens on 127.0.0.1:{lab.port}: stop it, or choose another port "
             f"with KILN_LAB_PORT"
         )
     return operation_failed(f"the lab did not start: {reason}", hint=hint)
+
+
+def _is_taken(port: int) -> bool:
+    """Whether another program listens on this port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False

@@ -1,7 +1,7 @@
-"""Disks are overlays: a distribution's root filesystem, frozen AMI layers, one's own changes.
+"""Disks are overlays: a distribution's root filesystem, frozen AMI layers, the instance's changes.
 
-An AMI is a list of folders, lowest first. CreateImage freezes an instance's upper folder by a
-rename, so that it costs the same for an empty disk and a full one.
+An AMI is a list of folders, lowest first. CreateImage freezes an instance's upper folder by
+renaming it, which takes the same time for an empty disk and a full one.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 from lab.settings import Lab
 from lab.shell import CommandError, run
 
-# Beside an instance's disk: the root filesystem that it stands on.
+# A file beside an instance's disk: the path of the root filesystem below it.
 BASE = "base"
 
 
 def folder(lab: Lab, instance_id: str) -> Path:
-    """Where an instance keeps its disk, its console log and what the lab tells it."""
+    """The folder of an instance's disk, console log and files from the lab."""
     return lab.instances / instance_id
 
 
 def mount(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
-    """Mount an instance's disk over `layers` (lowest first); the mount point."""
+    """Mount an instance's disk over `layers` (lowest first); returns the mount point."""
     home = folder(lab, instance_id)
     merged = home / "root"
     if os.path.ismount(merged):
@@ -46,7 +46,7 @@ def unmount(lab: Lab, instance_id: str) -> None:
 
 
 def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
-    """Turn what an instance changed into a layer of an AMI; the layer. The disk is not mounted."""
+    """Turn an instance's changes into a layer of an AMI; returns it. The disk must be unmounted."""
     layer = _new_layer(lab, image_id)
     (folder(lab, instance_id) / "upper").rename(layer)
     shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
@@ -54,13 +54,13 @@ def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
 
 
 def copy(lab: Lab, instance_id: str, image_id: str) -> Path:
-    """Copy what an instance changed so far into a layer of an AMI, while it runs; the layer."""
+    """Copy the changes of a running instance into a layer of an AMI; returns the layer."""
     layer = _new_layer(lab, image_id)
     upper = folder(lab, instance_id) / "upper"
     try:
         run("env", "LC_ALL=C", "cp", "-a", "--reflink=auto", str(upper), str(layer))
     except CommandError as error:
-        # A file that went away meanwhile is no failure: the image may be of a moment after.
+        # A file may be deleted while it is copied: the image then shows a slightly later state.
         if not all(line.endswith("No such file or directory") for line in str(error).splitlines()):
             raise
     return layer
@@ -73,7 +73,7 @@ def _new_layer(lab: Lab, image_id: str) -> Path:
 
 
 def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
-    """Delete an instance's disk. Its console log stays for `lab.logs` unless told otherwise."""
+    """Delete an instance's disk. `keep_log` keeps its console log for `lab.logs`."""
     unmount(lab, instance_id)
     home = folder(lab, instance_id)
     for name in ("upper", "work", "root", "lab"):
@@ -84,15 +84,15 @@ def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
 
 
 def delete_image(lab: Lab, image_id: str) -> None:
-    """Delete an AMI's folder. Layers that other AMIs stand on must be kept: see images.py."""
+    """Delete an AMI's folder. `images.collect` decides which layers are no longer used."""
     shutil.rmtree(lab.images / image_id, ignore_errors=True)
 
 
 def mounts(folder: Path) -> list[Path]:
     """The mount points below a folder, deepest first."""
-    found = []
+    points = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         point = Path(line.split(" ")[1].replace("\\040", " "))
         if point.is_relative_to(folder):
-            found.append(point)
-    return sorted(found, reverse=True)
+            points.append(point)
+    return sorted(points, reverse=True)

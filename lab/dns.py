@@ -1,7 +1,8 @@
-"""The guests' DNS resolver, as a VPC has one: asks the host's, remembers, and knows what is not.
+"""The guests' DNS resolver, as a VPC has one: forwards to the host's resolvers and caches answers.
 
-cloud-init asks for names that must not exist before it trusts any (RFC 2606's, and `instance-data`,
-which only EC2-Classic had). A slow resolver on the host would cost every boot half a minute.
+cloud-init asks for names that must not exist before it trusts a resolver (those of RFC 2606, and
+`instance-data`, which only EC2-Classic had). With a slow resolver on the host that would delay
+every boot by half a minute, so these names are answered at once.
 """
 
 from __future__ import annotations
@@ -13,55 +14,58 @@ import threading
 import time
 from pathlib import Path
 
-_NXDOMAIN = 3
-_KEPT_SECONDS = 60.0
-_PATIENCE = 20.0
-# https://www.rfc-editor.org/rfc/rfc2606 and names without a dot, of which a VPC knows none.
+import dns.exception
+import dns.flags
+import dns.message
+import dns.query
+import dns.rcode
+
+_CACHE_SECONDS = 60.0
+_TIMEOUT = 20.0
+# https://www.rfc-editor.org/rfc/rfc2606 and names without a dot: a VPC resolves none of them.
 _NEVER = re.compile(
     r"(^|\.)(invalid|test|example|localhost)$|(^|\.)example\.(com|net|org)$|^[^.]*$"
 )
 
 
-def name_of(query: bytes) -> str:
-    """The name a query asks for, lower case, without the last dot.
-
-    Raises ValueError when the packet is no query. https://www.rfc-editor.org/rfc/rfc1035#section-4
-    """
-    labels, at = [], 12
-    while at < len(query) and query[at]:
-        end = at + 1 + query[at]
-        if query[at] > 63 or end > len(query):
-            raise ValueError("not a DNS query")
-        labels.append(query[at + 1 : end].decode("ascii", "replace"))
-        at = end
-    if at + 5 > len(query):
+def parse(packet: bytes) -> dns.message.Message:
+    """The query in a packet. Raises ValueError when the packet is not a query with a question."""
+    try:
+        query = dns.message.from_wire(packet)
+    except dns.exception.DNSException:
+        raise ValueError("not a DNS query") from None
+    if query.flags & dns.flags.QR or not query.question:
         raise ValueError("not a DNS query")
-    return ".".join(labels).lower()
+    return query
 
 
-def no_such_name(query: bytes) -> bytes:
-    """The answer NXDOMAIN to a query: its own header and question, and nothing else."""
-    at = 12
-    while query[at]:
-        at += 1 + query[at]
-    flags = (0x8180 | _NXDOMAIN).to_bytes(2, "big")
-    return query[:2] + flags + b"\0\1" + b"\0" * 6 + query[12 : at + 5]
+def name_of(query: dns.message.Message) -> str:
+    """The name that a query asks for, in lower case and without the last dot."""
+    return query.question[0].name.to_text(omit_final_dot=True).lower()
+
+
+def no_such_name(query: dns.message.Message) -> bytes:
+    """The answer NXDOMAIN to a query."""
+    answer = dns.message.make_response(query, recursion_available=True)
+    answer.set_rcode(dns.rcode.NXDOMAIN)
+    return answer.to_wire()
 
 
 def upstream() -> list[str]:
-    """The host's resolvers; with systemd-resolved the real ones, not its loopback stub."""
+    """The addresses of the host's resolvers; with systemd-resolved those behind its stub."""
     resolved = Path("/run/systemd/resolve/resolv.conf")
     path = resolved if resolved.exists() else Path("/etc/resolv.conf")
     return re.findall(r"^nameserver\s+(\S+)", path.read_text(), re.MULTILINE)
 
 
 class Resolver:
-    """A resolver on one address, port 53. `close` ends it."""
+    """A resolver on port 53 of one address. `close` stops it."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((address, 53))
-        self._known: dict[bytes, tuple[float, bytes]] = {}
+        # A query without its id → when its answer expires, and the answer.
+        self._cache: dict[bytes, tuple[float, bytes]] = {}
         threading.Thread(target=self._serve, daemon=True, name="dns").start()
 
     def close(self) -> None:
@@ -71,35 +75,33 @@ class Resolver:
     def _serve(self) -> None:
         while True:
             try:
-                query, client = self._socket.recvfrom(4096)
+                packet, client = self._socket.recvfrom(4096)
             except OSError:
                 return
-            threading.Thread(target=self._answer, args=(query, client), daemon=True).start()
+            threading.Thread(target=self._answer, args=(packet, client), daemon=True).start()
 
-    def _answer(self, query: bytes, client: tuple[str, int]) -> None:
-        with contextlib.suppress(ValueError, IndexError, OSError):
+    def _answer(self, packet: bytes, client: tuple[str, int]) -> None:
+        with contextlib.suppress(ValueError, OSError, dns.exception.DNSException):
+            query = parse(packet)
             never = _NEVER.search(name_of(query))
-            answer = no_such_name(query) if never else self._asked(query)
+            answer = no_such_name(query) if never else self._forward(packet, query)
             self._socket.sendto(answer, client)
 
-    def _asked(self, query: bytes) -> bytes:
-        """The host's answer, or the one remembered for the same question."""
-        until, remembered = self._known.get(query[2:], (0.0, b""))
-        if until < time.monotonic():
-            remembered = _ask(query)
-            self._known[query[2:]] = (time.monotonic() + _KEPT_SECONDS, remembered)
-        return query[:2] + remembered[2:]
+    def _forward(self, packet: bytes, query: dns.message.Message) -> bytes:
+        """The host's answer, or the cached one to the same question."""
+        expires, answer = self._cache.get(packet[2:], (0.0, b""))
+        if expires < time.monotonic():
+            answer = _ask(query)
+            self._cache[packet[2:]] = (time.monotonic() + _CACHE_SECONDS, answer)
+        return packet[:2] + answer[2:]
 
 
-def _ask(query: bytes) -> bytes:
+def _ask(query: dns.message.Message) -> bytes:
     """Ask the host's resolvers in turn. Raises OSError when none answers."""
     for server in upstream():
-        family = socket.AF_INET6 if ":" in server else socket.AF_INET
-        with (
-            contextlib.suppress(TimeoutError),
-            socket.socket(family, socket.SOCK_DGRAM) as asking,
-        ):
-            asking.settimeout(_PATIENCE)
-            asking.sendto(query, (server, 53))
-            return asking.recv(4096)
+        with contextlib.suppress(dns.exception.Timeout, OSError):
+            answer = dns.query.udp(
+                query, server, timeout=_TIMEOUT, ignore_unexpected=True, ignore_errors=True
+            )
+            return answer.to_wire()
     raise OSError("no resolver answered")

@@ -1,4 +1,4 @@
-"""Putting the lab's machines and disks behind moto's EC2 and SSM."""
+"""Connects moto's EC2 and SSM to the lab's machines and disks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from moto.core.utils import utcnow
 from lab import imaging, instances
 
 
-def install(found: instances.Machines) -> None:
-    """Put the lab behind moto's EC2 and SSM. Once per process."""
-    instances.LabInstance.machines = found
+def install(machines: instances.Machines) -> None:
+    """Connect moto's EC2 and SSM to `machines`. Call it once per process."""
+    instances.LabInstance.machines = machines
     moto_instances.Instance = instances.LabInstance
     backend = moto_instances.InstanceBackend
     backend.run_instances = _launching(backend.run_instances)
@@ -32,7 +32,7 @@ def install(found: instances.Machines) -> None:
         imaging.restore(backend)
 
     moto_amis.AmiBackend._load_amis = load_all
-    _serve_parameters(found)
+    _serve_parameters(machines)
 
 
 def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,10 +45,10 @@ def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
     return run_and_launch
 
 
-def _serve_parameters(found: instances.Machines) -> None:
+def _serve_parameters(machines: instances.Machines) -> None:
     """The public SSM parameters of the parent images, in every region."""
     parameters = {
-        image.ssm_parameter: image.id for image in found.public.values() if image.ssm_parameter
+        image.ssm_parameter: image.id for image in machines.public.values() if image.ssm_parameter
     }
 
     def prepare(self: Any, account_id: str, region_name: str) -> None:

@@ -1,4 +1,4 @@
-"""Failures to order: what EC2 does on a bad day, for tests and for rehearsing."""
+"""Injected failures: EC2's errors on demand, for tests and rehearsals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Message and HTTP status of EC2's own errors, as its API reference gives them:
+# HTTP status and message of EC2's errors, from its API reference:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 KNOWN = {
     "InsufficientInstanceCapacity": (
@@ -26,7 +26,7 @@ KNOWN = {
         "You have requested more vCPU capacity than your current vCPU limit allows.",
     ),
 }
-# Why EC2 ends an instance that it had let be launched, as StateReason has it:
+# Reasons why EC2 terminates an instance after accepting its launch (StateReason):
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
 LAUNCH = {
     "Client.InternalError": "Client error on launch",
@@ -38,10 +38,11 @@ LAUNCH = {
 
 @dataclass
 class Fault:
-    """One order. `action` is an API action or `boot`; `match` narrows it by parameters.
+    """A failure to inject into the next `times` requests of `action`, an API action or `boot`.
 
-    `code` is an EC2 error code; for `boot` it is `never` (the guest stays without SSH) or a code
-    of `LAUNCH` (the instance goes from pending to terminated).
+    `match` restricts it to requests with these parameters. `code` is an EC2 error code; for `boot`
+    it is `never` (the guest has no SSH) or a code of `LAUNCH` (the instance goes from pending to
+    terminated).
     """
 
     action: str
@@ -52,29 +53,29 @@ class Fault:
 
 
 class Faults:
-    """The orders that are still open."""
+    """The injected failures that have not happened yet."""
 
     def __init__(self) -> None:
         self._open: list[Fault] = []
         self._lock = threading.Lock()
 
     def order(self, fault: Fault) -> None:
-        """Add an order; ValueError when its code is not known."""
+        """Add a failure. Raises ValueError when its code is unknown."""
         if fault.action == "boot":
             if fault.code not in ("never", *LAUNCH):
-                raise ValueError(f"a boot can be ordered to end by: never, {', '.join(LAUNCH)}")
+                raise ValueError(f"the code of a boot failure must be: never, {', '.join(LAUNCH)}")
         elif fault.code not in KNOWN and not fault.message:
-            raise ValueError(f"unknown error code {fault.code}: give a message with it")
+            raise ValueError(f"unknown error code {fault.code}: it needs a message")
         with self._lock:
             self._open.append(fault)
 
     def clear(self) -> None:
-        """Cancel all orders."""
+        """Remove all failures."""
         with self._lock:
             self._open.clear()
 
     def take(self, action: str, parameters: dict[str, str]) -> Fault | None:
-        """The order that strikes this request, counted off; None when there is none."""
+        """The failure for this request, if any; its `times` goes down by one."""
         with self._lock:
             for fault in self._open:
                 if fault.action != action:
@@ -88,6 +89,6 @@ class Faults:
         return None
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The open orders as plain data."""
+        """The remaining failures as plain data."""
         with self._lock:
             return [asdict(fault) for fault in self._open]

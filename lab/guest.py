@@ -1,4 +1,4 @@
-"""One instance's machine: a systemd-nspawn container that boots its own systemd."""
+"""The machine behind an instance: a systemd-nspawn container that boots its own systemd."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lab.settings import Lab
 
 log = logging.getLogger("lab.guest")
 
-# systemd-nspawn run with --keep-unit leaves with this status when the guest wants a reboot.
+# The exit status of systemd-nspawn --keep-unit when the guest wants to reboot.
 REBOOT = 133
-# In the environment of each guest's PID 1: how a sweep finds the guests of a dead lab.
+# In the environment of each guest's PID 1, so that a sweep finds the guests of a crashed lab.
 MARK = "KILN_LAB"
 _LEADER_TIMEOUT = 30.0
 _SIGRTMIN = 34
@@ -32,12 +32,12 @@ _RESTART = _SIGRTMIN + 5
 
 
 class DidNotStartError(Exception):
-    """This machine could not start a guest: the host's failure, not the image's."""
+    """The host could not start a guest; the image is not at fault."""
 
 
 @dataclass
 class Guest:
-    """A guest that is on. `ended` is called once, when it is off for good."""
+    """A guest from its start to its end. `ended` is called once, when it is off for good."""
 
     lab: Lab
     instance_id: str
@@ -57,16 +57,16 @@ class Guest:
         return "ip-" + self.address.replace(".", "-")
 
     def start(self) -> None:
-        """Mount the disk, make the network, boot, and watch over reboots from then on.
+        """Mount the disk, set up the network, boot, and restart the guest after each reboot.
 
-        Raises DidNotStartError and CommandError (mount, ip), with nothing of the guest left.
+        Raises DidNotStartError and CommandError (mount, ip), after removing all of the guest.
         """
         disks.mount(self.lab, self.instance_id, self.layers)
         home = disks.folder(self.lab, self.instance_id)
-        told = home / "lab"
-        told.mkdir(exist_ok=True)
-        (told / "instance.json").write_text(json.dumps(self.facts) + "\n")
-        # How cloud-init and others know an EC2 instance before IMDS: the hypervisor's UUID.
+        lab_files = home / "lab"
+        lab_files.mkdir(exist_ok=True)
+        (lab_files / "instance.json").write_text(json.dumps(self.facts) + "\n")
+        # cloud-init and others recognize an EC2 instance by the hypervisor's UUID, before IMDS.
         # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
         (home / "hypervisor").mkdir(exist_ok=True)
         (home / "hypervisor" / "uuid").write_text(f"ec2{uuid.uuid4()}"[:36] + "\n")
@@ -75,7 +75,7 @@ class Guest:
         )
         (home / "resolv.conf").write_text(f"nameserver {self.lab.gateway}\noptions timeout:20\n")
         if not _has_init(home / "root"):
-            # On EC2 the kernel of such an image panics: the instance runs, and nothing answers.
+            # On EC2 the kernel of such an image panics: the instance runs, and does not answer.
             (home / "console.log").write_text("lab: kernel panic: the image has no init\n")
             self._clear()
             return
@@ -87,7 +87,7 @@ class Guest:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait_until_booted(self, timeout: float) -> bool:
-        """Wait until the guest answers on port 22; False when it did not within `timeout` s."""
+        """Wait until the guest answers on port 22; False after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and not self._off.is_set():
             if not self.never_boots and _answers(self.address, 22):
@@ -96,7 +96,7 @@ class Guest:
         return False
 
     def power_off(self, timeout: float) -> None:
-        """Ask systemd in the guest to shut down; pull the plug after `timeout` seconds."""
+        """Ask systemd in the guest to shut down; kill the guest after `timeout` seconds."""
         leader = self.leader()
         if leader and not self.never_boots:
             with contextlib.suppress(ProcessLookupError):
@@ -105,9 +105,9 @@ class Guest:
         self.kill()
 
     def kill(self) -> None:
-        """Pull the plug and wait until the machine is off."""
+        """Kill the guest and wait until it is off."""
         self._killed = True
-        # The guest's PID 1 outlives a killed nspawn; the other way round both go.
+        # A guest's PID 1 survives when nspawn is killed; nspawn ends when PID 1 is killed.
         leader = self.leader()
         if leader:
             with contextlib.suppress(ProcessLookupError):
@@ -126,7 +126,7 @@ class Guest:
                 os.kill(leader, _RESTART)
 
     def leader(self) -> int | None:
-        """The process id, on the host, of the guest's PID 1; None when it is off."""
+        """The process id on the host of the guest's PID 1; None when the guest is off."""
         process = self._process
         return leader_of(process.pid) if process and process.poll() is None else None
 
@@ -157,7 +157,7 @@ class Guest:
             f"--bind-ro={home / 'hosts'}:/etc/hosts",
             f"--bind-ro={home / 'resolv.conf'}:/etc/resolv.conf",
         ]
-        # Without systemd on the host nobody can be asked for a scope.
+        # Without systemd on the host there is nothing to ask for a scope.
         if not Path("/run/systemd/system").exists():
             command = [*cgroups.run_in(self._group), *command, "--keep-unit"]
         if self.never_boots:
@@ -200,18 +200,18 @@ class Guest:
 
 
 def leader_of(nspawn: int) -> int | None:
-    """The process id of the PID 1 that a systemd-nspawn process watches over."""
+    """The process id of the guest's PID 1 below systemd-nspawn; None when there is none."""
     for task in Path(f"/proc/{nspawn}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in task.read_text().split():
-                # nspawn's own helper has no children; the guest's systemd is named in comm.
+                # nspawn's own helper processes have other names.
                 if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
                     return int(child)
     return None
 
 
 def _has_init(root: Path) -> bool:
-    # os.path.lexists: /sbin/init is a link, absolute as a rule, and would lead out of the disk.
+    # lexists: /sbin/init is usually an absolute link, which would be followed on the host.
     return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
 
 

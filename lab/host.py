@@ -1,4 +1,4 @@
-"""What the lab needs of this machine: Linux, root, namespaces, kernel limits."""
+"""What the lab requires of this machine: Linux, root, namespaces, kernel limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from kiln.base.errors import operation_failed
 
-# A guest's systemd takes about 20 inotify instances; the kernel's default of 128 per user, shared
-# by all guests, ends with the sixth: boots then stop halfway without a word.
+# A guest's systemd uses about 20 inotify instances. All guests share the kernel's default limit of
+# 128 per user, so from the sixth guest on boots would hang without a message.
 _LIMITS = {
     "fs/inotify/max_user_instances": 8192,
     "fs/inotify/max_user_watches": 1048576,
@@ -19,31 +19,31 @@ _LIMITS = {
 
 
 def prepare() -> None:
-    """Raise the limits that several guests at once need; never lower one."""
-    for name, least in _LIMITS.items():
+    """Raise the kernel limits that several guests need; never lower one."""
+    for name, minimum in _LIMITS.items():
         path = Path("/proc/sys") / name
-        if int(path.read_text()) < least:
-            path.write_text(str(least))
+        if int(path.read_text()) < minimum:
+            path.write_text(str(minimum))
 
 
 def can_run() -> None:
-    """Whether this machine can run guests at all.
+    """Check that this machine can run guests.
 
-    Raises KilnError (exit status 1) naming what is missing, and what works without it.
+    Raises operation_failed with what is missing and what works without it.
     """
-    lacking = None
+    missing = None
     if not sys.platform.startswith("linux"):
-        lacking = f"Linux (this is {sys.platform})"
+        missing = f"Linux (this is {sys.platform})"
     elif os.geteuid() != 0:
-        lacking = "root (it makes namespaces, mounts and a bridge): run it with sudo"
+        missing = "root (it makes namespaces, mounts and a bridge): run it with sudo"
     elif not Path("/proc/self/ns/net").exists() or not Path("/proc/self/ns/pid").exists():
-        lacking = "network and process namespaces in the kernel"
+        missing = "network and process namespaces in the kernel"
     elif "overlay" not in Path("/proc/filesystems").read_text() and not _loads("overlay"):
-        lacking = "the overlay filesystem in the kernel"
-    if lacking:
+        missing = "the overlay filesystem in the kernel"
+    if missing:
         raise operation_failed(
-            f"the lab cannot run here: it needs {lacking}",
-            hint="without it work: list, check, render, validate, and building in AWS "
+            f"the lab cannot run here: it needs {missing}",
+            hint="these work without it: list, check, render, validate, and building in AWS "
             "(--target aws)",
         )
 

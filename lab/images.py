@@ -1,4 +1,4 @@
-"""The lab's AMIs: stand-ins for the public ones, and those a user made, kept on disk."""
+"""The lab's AMIs: stand-ins for public ones, and those that users made, kept on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PUBLIC_SINCE = "2026-01-01T00:00:00.000Z"
 
 @dataclass(frozen=True)
 class PublicImage:
-    """A stand-in for an image that AWS or a vendor publishes, and how clients look it up."""
+    """A stand-in for an AMI that AWS or a vendor publishes, and how clients look it up."""
 
     id: str
     name: str
@@ -36,8 +36,8 @@ class PublicImage:
 class Image:
     """An AMI that was made in the lab.
 
-    `base` is the folder of the distribution's root filesystem it was made on; `layers` are AMI
-    ids, lowest first, itself last.
+    `base` is the folder of the root filesystem below it; `layers` are AMI ids, lowest first, with
+    its own id last.
     """
 
     id: str
@@ -59,7 +59,7 @@ class Image:
 
 
 def public_images(recipes: Iterable[Recipe]) -> list[PublicImage]:
-    """One stand-in per parent image that a matrix names."""
+    """A stand-in for each parent AMI of these recipes."""
     images = {}
     for recipe in recipes:
         source = recipe.source_ami
@@ -81,7 +81,7 @@ def public_images(recipes: Iterable[Recipe]) -> list[PublicImage]:
 
 
 def write_public(lab: Lab, images: list[PublicImage]) -> Path:
-    """Write the public images as moto wants them (`MOTO_AMIS_PATH`); the file."""
+    """Write the public AMIs in the format of `MOTO_AMIS_PATH`; returns the file."""
     path = lab.state / "public-amis.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     entries = [
@@ -109,34 +109,34 @@ def write_public(lab: Lab, images: list[PublicImage]) -> Path:
 
 
 def save(lab: Lab, image: Image) -> None:
-    """Keep what is known of an AMI beside its layer."""
+    """Write an AMI's entry beside its layer."""
     path = lab.images / image.id / "image.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Two calls may save one image at the same time: each through a file of its own.
+    # Two requests may save the same AMI at once: each writes a file of its own.
     fresh = path.with_suffix(f".{threading.get_ident()}.new")
     fresh.write_text(json.dumps(asdict(image), indent=1))
     fresh.rename(path)
 
 
 def load(lab: Lab) -> list[Image]:
-    """The AMIs that earlier runs of this lab made, oldest first."""
-    found = [Image(**json.loads(path.read_text())) for path in lab.images.glob("ami-*/image.json")]
-    return sorted(found, key=lambda image: image.created)
+    """The AMIs that were made in this lab, oldest first."""
+    images = [Image(**json.loads(path.read_text())) for path in lab.images.glob("ami-*/image.json")]
+    return sorted(images, key=lambda image: image.created)
 
 
 def layer_paths(lab: Lab, base: Path, layers: list[str]) -> list[Path]:
-    """The folders an overlay is made of, lowest first."""
+    """The folders of an overlay, lowest first."""
     return [base, *(lab.images / layer / "layer" for layer in layers)]
 
 
 def deregister(lab: Lab, image_id: str, in_use: set[str]) -> None:
-    """Forget an AMI. Its layer goes when neither an AMI nor an instance stands on it any more."""
+    """Delete an AMI's entry, and its layer unless another AMI or an instance uses it."""
     (lab.images / image_id / "image.json").unlink(missing_ok=True)
     collect(lab, in_use)
 
 
 def collect(lab: Lab, in_use: set[str]) -> None:
-    """Delete layers that nothing stands on. `in_use` names those under running instances."""
+    """Delete unused layers. `in_use` names those of running instances."""
     needed = set(in_use)
     for image in load(lab):
         needed.update(image.layers, [image.id])

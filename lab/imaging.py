@@ -1,4 +1,4 @@
-"""moto's images with disks behind them: CreateImage freezes one, DeregisterImage frees it."""
+"""Disks behind moto's AMIs: CreateImage freezes a disk, DeregisterImage releases it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrec
 
 log = logging.getLogger("lab.imaging")
 
-# CreateImage's NoReboot, which moto reads and does not pass on; the API's door sets it per request.
+# CreateImage's NoReboot, which moto does not pass on; lab.api sets it for each request.
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
 no_reboot: ContextVar[bool] = ContextVar("no_reboot", default=False)
 
@@ -27,7 +27,7 @@ no_reboot: ContextVar[bool] = ContextVar("no_reboot", default=False)
 def create_image(
     backend: Any, instance_id: str, name: str, description: str, tag_specifications: list[Any]
 ) -> Any:
-    """CreateImage: freeze the instance's disk and book the AMI with its own size and tags."""
+    """CreateImage: freeze the instance's disk and register the AMI with its size and tags."""
     for ami in backend.amis.values():
         if ami.name == name and ami.owner_id == backend.account_id:
             raise EC2ClientError(
@@ -61,7 +61,7 @@ def create_image(
     ami.state = "pending"
     ami.add_tags(tags["image"])
     ami.ebs_snapshot.add_tags(tags["snapshot"])
-    # The mapping's own `encrypted` is never set by moto; the volume's is.
+    # moto sets `encrypted` on the volume and not on the mapping.
     volumes = [
         backend.get_volume(device.volume_id) for _, device in instance.get_block_device_mapping
     ]
@@ -91,21 +91,22 @@ def create_image(
 
 
 def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
-    """Take the disk out, as EC2 does: a running instance goes off for it and on again.
+    """Freeze the disk as EC2 does: a running instance is stopped for it and started again.
 
-    With `no_reboot` it runs on, and the image has what its disk held at some moment meanwhile.
+    With `no_reboot` the instance keeps running, and the AMI has the disk's content of some moment
+    during the copy.
     """
     lab = LabInstance.machines.lab
     try:
         with instance._busy:
-            on = instance.guest is not None and instance.state == "running"
-            was_on = on and not no_reboot
-            if was_on and instance.guest:
+            running = instance.guest is not None and instance.state == "running"
+            restart = running and not no_reboot
+            if restart and instance.guest:
                 state = copy.copy(instance._state)
                 instance._set(STOPPING)
                 instance.guest.power_off(STOP_TIMEOUT)
                 instance._state = state
-            if on and no_reboot:
+            if running and no_reboot:
                 disks.copy(lab, instance.id, image.id)
             else:
                 disks.unmount(lab, instance.id)
@@ -115,7 +116,7 @@ def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: boo
             images.save(lab, image)
             ami.ebs_snapshot.status = "completed"
             ami.state = "available"
-        if was_on:
+        if restart:
             instance._set(PENDING)
             instance._spawn(instance._power_on)
     except Exception:
@@ -128,27 +129,27 @@ def copying(original: Callable[..., Any]) -> Callable[..., Any]:
         ami = original(backend, source_image_id, source_region, **kwargs)
         source = LabInstance.machines.made.get(source_image_id)
         if source:
-            # The copy stands on the same frozen layers: nothing has to be copied on one machine.
-            made = replace(source, id=ami.id, name=ami.name, region=backend.region_name, tags={})
+            # The copy uses the same frozen layers, so no data is copied.
+            image = replace(source, id=ami.id, name=ami.name, region=backend.region_name, tags={})
             ami.root_device_name = source.root_device_name
-            LabInstance.machines.made[ami.id] = made
-            images.save(LabInstance.machines.lab, made)
+            LabInstance.machines.made[ami.id] = image
+            images.save(LabInstance.machines.lab, image)
         return ami
 
     return copy_image
 
 
 def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
-    made = LabInstance.machines.made.get(ami.id)
+    image = LabInstance.machines.made.get(ami.id)
     return [
         {
             "DeviceName": ami.root_device_name,
             "Ebs": {
                 "SnapshotId": ami.ebs_snapshot.id,
-                "VolumeSize": made.volume_size if made else 8,
+                "VolumeSize": image.volume_size if image else 8,
                 "DeleteOnTermination": True,
                 "VolumeType": "gp3",
-                "Encrypted": made.encrypted if made else False,
+                "Encrypted": image.encrypted if image else False,
             },
         }
     ]
@@ -164,7 +165,7 @@ def deregistering(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def restore(backend: Any) -> None:
-    """Put the AMIs of earlier lab runs back into a fresh moto backend of their region."""
+    """Register the AMIs of earlier lab processes in a new moto backend of their region."""
     for image in LabInstance.machines.made.values():
         if image.region != backend.region_name or image.id in backend.amis:
             continue
@@ -191,7 +192,7 @@ def restore(backend: Any) -> None:
 
 
 def remember(backend: Any) -> None:
-    """Write the AMIs' tags of a backend down, after a call that may have changed them."""
+    """Save the tags and attributes of a backend's AMIs, after a call that may have changed them."""
     for image_id, image in list(LabInstance.machines.made.items()):
         ami = backend.amis.get(image_id)
         if ami is None:
@@ -202,7 +203,7 @@ def remember(backend: Any) -> None:
             for name in ("deprecation_time", "imds_support", "deregistration_protection")
             if hasattr(ami, name)
         }
-        fresh = replace(image, tags=tags, attributes=attributes)
-        if fresh != image:
-            LabInstance.machines.made[image_id] = fresh
-            images.save(LabInstance.machines.lab, fresh)
+        current = replace(image, tags=tags, attributes=attributes)
+        if current != image:
+            LabInstance.machines.made[image_id] = current
+            images.save(LabInstance.machines.lab, current)

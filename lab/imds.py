@@ -21,7 +21,7 @@ _VERSIONS = ("latest", "2021-03-23", "2020-10-27", "2018-09-24", "2016-09-02", "
 
 @dataclass(frozen=True)
 class Metadata:
-    """What an instance may learn about itself. `data` is a tree of text; lists end in folders."""
+    """The metadata of an instance. `data` is the tree below meta-data; a dict is a folder."""
 
     data: dict[str, Any]
     user_data: bytes | None
@@ -34,7 +34,7 @@ Lookup = Callable[[str], Metadata | None]
 
 
 class QuickServer(ThreadingHTTPServer):
-    """An HTTP server that does not ask DNS for its own name, which can take 20 s to fail."""
+    """An HTTP server that does not look up its own name, which can take 20 s to fail."""
 
     daemon_threads = True
 
@@ -45,7 +45,7 @@ class QuickServer(ThreadingHTTPServer):
 
 
 def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
-    """Answer on `address`:`port`. `lookup` gives an instance's metadata by its address."""
+    """Serve on `address`:`port`. `lookup` returns the metadata of the instance at an address."""
     tokens: dict[tuple[str, str], float] = {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -79,8 +79,8 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
             if (token and not valid) or (not token and metadata.tokens_required):
                 self._answer(401, b"")
                 return
-            found = resolve(metadata, self.path)
-            self._answer(404 if found is None else 200, found or b"")
+            content = resolve(metadata, self.path)
+            self._answer(404 if content is None else 200, content or b"")
 
         def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
             self.send_response(status)
@@ -92,7 +92,7 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Tokens are not for a log."""
+            """Log nothing: requests contain tokens."""
 
     server = QuickServer((address, port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -100,7 +100,7 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
 
 
 def resolve(metadata: Metadata, path: str) -> bytes | None:
-    """The answer to a path such as /latest/meta-data/instance-id; None where EC2 says 404."""
+    """The content at a path such as /latest/meta-data/instance-id; None where EC2 answers 404."""
     parts = [part for part in path.split("?", maxsplit=1)[0].split("/") if part]
     if not parts:
         return "\n".join(_VERSIONS).encode()

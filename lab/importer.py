@@ -1,7 +1,7 @@
-"""`lab.import`: a real root filesystem in the place of a stand-in base.
+"""`lab.import`: use a real root filesystem as a base instead of a stand-in.
 
-What is brought stays as it is, but for what a guest of the lab needs: the lab's CA, cloud-init
-told to ask the Ec2 datasource, and no identity of the machine that the files come from.
+It is changed only as far as a guest of the lab requires: the lab's CA is trusted, cloud-init uses
+the Ec2 datasource, and the identity of the machine that the files come from is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab import bases, distros, emulation
 from lab.mirror import ca
 from lab.shell import CommandError, run
 
-# Without these a guest cannot boot, be reached or be provisioned. Any one of a line will do.
+# What a guest needs to boot, be reached and be provisioned: one of the paths of each line.
 _NEEDED = {
     "systemd": ("usr/lib/systemd/systemd", "lib/systemd/systemd"),
     "an SSH server": ("usr/sbin/sshd",),
@@ -40,21 +40,21 @@ network: {config: disabled}
 
 
 def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
-    """Make `rootfs` (a folder or a tar archive), or what `mirror` has, the base of `distro`.
+    """Make `rootfs` (a folder or a tar archive), or a system from `mirror`, the base of `distro`.
 
-    It is the base for the processor that its own programs are for. Returns the folder that is the
-    base from now on. Guests and AMIs that stand on the old base keep it. Raises KilnError when the
-    files are another distribution than was said or lack what a guest needs (exit status 2), and
-    when they cannot be unpacked or fetched, or their programs cannot run here (exit status 1).
+    It becomes the base for the processor that its programs are built for. Returns the folder of
+    the new base; guests and AMIs of the old base keep that one. Raises KilnError when the files are
+    another distribution or lack what a guest needs (exit status 2), and operation_failed when they
+    cannot be unpacked or fetched, or this machine cannot run their programs (exit status 1).
     """
     if (rootfs is None) == (mirror is None):
         raise KilnError(
-            "say where the root filesystem comes from",
-            hint="either --rootfs FILE-OR-FOLDER or --mirror URL, not both",
+            "the source of the root filesystem is missing or ambiguous",
+            hint="give either --rootfs FILE-OR-FOLDER or --mirror URL",
         )
     spec = distros.spec(distro)
     if os.geteuid() != 0:
-        raise operation_failed("importing a root filesystem takes root", hint="run with sudo")
+        raise operation_failed("importing a root filesystem requires root", hint="run with sudo")
     home = bases.bases_dir()
     home.mkdir(parents=True, exist_ok=True)
     making = home / f".importing-{distro}-{os.getpid()}"
@@ -83,44 +83,43 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
 
 
 def check(distro: str, spec: dict[str, Any], root: Path) -> None:
-    """KilnError unless a root filesystem is that distribution and a guest can be made of it."""
+    """Raise KilnError unless a root filesystem is that distribution and fit for a guest."""
     file = root / "etc/os-release"
     try:
-        # An absolute link would lead out of the root filesystem.
+        # An absolute link would be followed on the host.
         text = (root / "usr/lib/os-release" if file.is_symlink() else file).read_text()
     except OSError:
         raise KilnError(
-            f"this is no root filesystem: it has no {file.relative_to(root)}",
-            hint="give the folder or archive whose top holds etc, usr and var",
+            f"this is not a root filesystem: it has no {file.relative_to(root)}",
+            hint="give a folder or archive with etc, usr and var at its top",
         ) from None
-    found = {
+    os_release = {
         key: value.strip("\"'")
         for key, _, value in (line.partition("=") for line in text.splitlines())
         if key
     }
     wanted = spec["os_release"]
-    if any(found.get(key) != wanted[key] for key in ("ID", "VERSION_ID")):
+    if any(os_release.get(key) != wanted[key] for key in ("ID", "VERSION_ID")):
         raise KilnError(
-            f"this root filesystem is {found.get('ID', '?')} {found.get('VERSION_ID', '?')}, "
+            f"this root filesystem is {os_release.get('ID', '?')} "
+            f"{os_release.get('VERSION_ID', '?')}, "
             f"but {distro} is {wanted['ID']} {wanted['VERSION_ID']}",
-            hint="name the distribution it is, or bring the right one",
+            hint="give the distribution of these files, or other files",
         )
-    missing = [
-        name for name, paths in _NEEDED.items() if not any(_is_there(root, p) for p in paths)
-    ]
+    missing = [name for name, paths in _NEEDED.items() if not any(_exists(root, p) for p in paths)]
     if missing:
         raise KilnError(
             f"a guest cannot be made of this root filesystem: it lacks {', '.join(missing)}",
-            hint="a container image lacks these; install them in it, or take a cloud image's files",
+            hint="container images lack these: install them, or use the files of a cloud image",
         )
 
 
 def _processor(root: Path) -> str:
-    """What its systemd is a program for. Raises KilnError for one that EC2 does not have."""
-    return emulation.of(next(root / p for p in _NEEDED["systemd"] if _is_there(root, p)))
+    """The processor that its systemd is built for. Raises KilnError when EC2 does not have it."""
+    return emulation.of(next(root / p for p in _NEEDED["systemd"] if _exists(root, p)))
 
 
-def _is_there(root: Path, path: str) -> bool:
+def _exists(root: Path, path: str) -> bool:
     return os.path.lexists(root / path)
 
 
@@ -137,14 +136,16 @@ def _unpack(rootfs: Path, target: Path) -> None:
     except CommandError as failure:
         raise operation_failed(
             f"{rootfs} cannot be unpacked: {failure}",
-            hint="it has to be a folder or a tar archive (plain, gzip, xz, zstd)",
+            hint="it must be a folder or a tar archive (plain, gzip, xz, zstd)",
         ) from None
 
 
 def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None:
     """Install a minimal system from a package mirror with the distribution's own tool."""
     if not mirror.startswith(("http://", "https://", "file://")):
-        raise KilnError(f"{mirror!r} is no mirror", hint="give its URL: https://… or file://…")
+        raise KilnError(
+            f"{mirror!r} is not a URL", hint="give the mirror's URL: https://… or file://…"
+        )
     try:
         if spec["family"] == "al":
             _dnf(spec["os_release"]["VERSION_ID"], mirror, target)
@@ -158,7 +159,7 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
     except CommandError as failure:
         last = [line for line in str(failure).splitlines() if line.strip()][-3:]
         raise operation_failed(
-            f"{mirror} did not give a {distro} system: {' / '.join(last)}",
+            f"no {distro} system could be installed from {mirror}: {' / '.join(last)}",
             hint="is it a mirror of that distribution, reachable from here?",
         ) from None
     except FileNotFoundError as failure:
@@ -167,7 +168,7 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
 
 def _dnf(release: str, mirror: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="kiln-import-") as folder:
-        # Debian's rpm keeps its database in $HOME; in the new system it has to be in its place.
+        # Debian's rpm keeps its database in $HOME; the new system needs it in /var/lib/rpm.
         (Path(folder) / ".rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
         target.mkdir()
         run("env", f"HOME={folder}", "dnf", "-y", "-q", f"--installroot={target}",
@@ -178,7 +179,7 @@ def _dnf(release: str, mirror: str, target: Path) -> None:
 
 
 def _adapt(distro: str, arch: str, root: Path) -> None:
-    """The few things that make it a guest of the lab."""
+    """Make the few changes that a guest of the lab needs."""
     for key in (root / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
     bases.replace(root / "etc/machine-id", "")
@@ -194,7 +195,7 @@ def _adapt(distro: str, arch: str, root: Path) -> None:
     else:
         bases.replace(root / "usr/local/share/ca-certificates/kiln-lab.crt", certificate)
         run("chroot", str(root), "update-ca-certificates")
-    # Servers before 8.2 know no Include, and take ssh-rsa anyway.
+    # OpenSSH before 8.2 has no Include, and accepts ssh-rsa by default.
     if "sshd_config.d" in (root / "etc/ssh/sshd_config").read_text():
         bases.replace(
             root / "etc/ssh/sshd_config.d/10-kiln-lab.conf",

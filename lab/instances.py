@@ -1,7 +1,7 @@
-"""moto's instances with machines behind them: a guest starts when an instance starts.
+"""Machines behind moto's instances: a guest starts when an instance starts.
 
-moto keeps the books (ids, tags, filters, security groups, key pairs); states move as on EC2, a
-thread of each instance following its guest.
+moto keeps ids, tags, filters, security groups and key pairs. States change as on EC2; a thread of
+each instance follows its guest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
 
 
 class Machines:
-    """What moto's classes need to know of the lab; one object, set by `install`."""
+    """What moto's classes need from the lab; a single object, set by `lab.ec2.install`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Machines:
         self._lock = threading.Lock()
 
     def address(self, instance: LabInstance) -> str:
-        """A free address for an instance, never the one just given up: ssh remembers keys."""
+        """Assign a free address, reusing old ones as late as possible: ssh remembers host keys."""
         with self._lock:
             while True:
                 number = next(self._numbers) % (250 * 250)
@@ -68,7 +68,7 @@ class Machines:
                     return address
 
     def layers(self, image_id: str) -> tuple[str, Path | None, list[str]]:
-        """An AMI's distro, its base (None: today's) and the ids of the frozen layers over it."""
+        """An AMI's distribution, base (None: the current one) and ids of its frozen layers."""
         if image_id in self.made:
             image = self.made[image_id]
             return image.distro, Path(image.base), image.layers
@@ -77,20 +77,20 @@ class Machines:
         raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
     def has_key_pairs(self) -> bool:
-        """Has a client made one and not deleted it?"""
+        """Whether any key pair exists."""
         return any(
             backend.key_pairs for regions in ec2_backends.values() for backend in regions.values()
         )
 
     def in_use(self) -> set[str]:
-        """The frozen layers that instances stand on."""
+        """The frozen layers that instances use."""
         return {layer for instance in self.by_address.values() for layer in instance.layers}
 
 
 class LabInstance(moto_instances.Instance):  # type: ignore[misc]
-    """An EC2 instance with a guest. States move as on EC2; a thread follows the guest."""
+    """An EC2 instance with a guest. States change as on EC2; a thread follows the guest."""
 
-    # Set by lab.ec2.install: moto makes its instances itself and passes nothing on to them.
+    # Set by lab.ec2.install: moto makes the instances and passes no arguments of ours.
     machines: ClassVar[Machines]
 
     def __init__(self, ec2_backend: Any, image_id: str, *args: Any, **kwargs: Any) -> None:
@@ -108,12 +108,12 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         self._set(PENDING)
 
     def launch(self) -> None:
-        """Power a new instance on. Not before moto has given it all it has: volumes, tags."""
+        """Power a new instance on, after moto has completed it with volumes and tags."""
         self._spawn(self._power_on)
 
     @property
     def state_reason(self) -> moto_instances.StateReason:
-        """Why the instance is in its state: the lab's failure, else what moto says."""
+        """Why the instance is in its state: a failure in the lab, else moto's reason."""
         return self._failure or self._reason
 
     @state_reason.setter
@@ -158,7 +158,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             self.guest.reboot()
 
     def power_off_now(self) -> None:
-        """Pull the plug, for the end of the lab."""
+        """Kill the guest, at the end of the lab."""
         if self.guest:
             self.guest.kill()
 
@@ -228,7 +228,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         self.guest = None
 
     def _ended(self) -> None:
-        """The guest went off: by itself (poweroff in the guest), or because it was told to."""
+        """Handle the end of the guest, whether the guest or the API initiated it."""
         if self.state == "running":
             if self.instance_initiated_shutdown_behavior == "terminate":
                 self.terminate()
@@ -236,7 +236,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 self._settle_stopped()
 
     def _fail(self, code: str, text: str) -> None:
-        """What EC2 does when an instance cannot be started: it terminates it, with a reason."""
+        """Do as EC2 does when an instance cannot be started: terminate it, with a reason."""
         self._failure = moto_instances.StateReason(f"{code}: {text}", code)
         self.terminate()
 

@@ -1,4 +1,4 @@
-"""What IMDS says of an instance, read from moto's books."""
+"""What IMDS answers for an instance, read from moto."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.instances import LabInstance
 
 
 def of(address: str) -> Metadata | None:
-    """What IMDS tells the instance at `address`; None for anybody else."""
+    """The metadata of the instance at `address`; None when there is none."""
     instance = LabInstance.machines.by_address.get(address)
     if instance is None:
         return None

@@ -1,7 +1,7 @@
-"""The lab's network: one bridge, and for each guest a namespace of its own (nspawn makes it).
+"""The lab's network: one bridge, and a network namespace for each guest, which nspawn makes.
 
-Guests reach the host (IMDS, vendor mirror) and, through NAT, what the host reaches. They do not
-reach each other: their bridge ports are isolated, as instances are without a security group rule.
+Guests reach the host (IMDS, vendor mirror) and, through NAT, whatever the host reaches. They cannot
+reach each other, like instances without a security group rule: their bridge ports are isolated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lab.shell import batch, run
 
 
 def up(lab: Lab) -> None:
-    """Make bridge, NAT and the way to IMDS; what is there already is made anew."""
+    """Set up the bridge, NAT and the redirection to IMDS; existing tables are replaced."""
     if not Path(f"/sys/class/net/{lab.bridge}").exists():
         batch(
             ["ip", "-batch", "-"],
@@ -24,8 +24,8 @@ def up(lab: Lab) -> None:
                 f"link set {lab.bridge} up",
             ],
         )
-    # Docker and the like set the policy of FORWARD to drop in tables of their own; a packet has
-    # to pass those too. docs/troubleshooting.md says what to do then.
+    # Packets must also pass the tables of Docker and the like, whose FORWARD policy may be drop:
+    # see docs/troubleshooting.md.
     batch(
         ["nft", "-f", "-"],
         [
@@ -47,7 +47,7 @@ def up(lab: Lab) -> None:
 
 
 def down(lab: Lab) -> None:
-    """Take bridge, NAT and what is left of guests' interfaces away."""
+    """Delete the bridge, NAT and any remaining interfaces of guests."""
     for interface in Path("/sys/class/net").iterdir():
         if re.fullmatch(rf"{lab.bridge}(p\d+x\d+)?", interface.name):
             run("ip", "link", "delete", interface.name, check=False)
@@ -55,15 +55,15 @@ def down(lab: Lab) -> None:
 
 
 def port(lab: Lab, address: str) -> str:
-    """The host's end of a guest's veth pair, named after its address (names have 15 bytes)."""
+    """The host's end of a guest's veth pair, named after its address (at most 15 bytes)."""
     third, fourth = address.split(".")[2:]
     return f"{lab.bridge}p{third}x{fourth}"
 
 
 def attach(lab: Lab, address: str, leader: int) -> None:
-    """Put a booting guest on the bridge and give its eth0 an address.
+    """Connect a booting guest to the bridge and give its eth0 an address.
 
-    `leader` is the guest's PID 1 as the host sees it: its network namespace is entered.
+    `leader` is the process id on the host of the guest's PID 1.
     """
     mtu = _mtu()
     name = port(lab, address)
@@ -85,7 +85,7 @@ def attach(lab: Lab, address: str, leader: int) -> None:
 
 
 def _mtu() -> int:
-    """The MTU of the way out: a guest that sends larger packets would depend on path MTU."""
+    """The MTU of the default route, so that guests do not depend on path MTU discovery."""
     match = re.search(r"\bdev (\S+)", run("ip", "route", "show", "default", check=False))
     if match:
         return int(Path(f"/sys/class/net/{match.group(1)}/mtu").read_text())

@@ -1,7 +1,7 @@
-"""A stand-in for /sys/bus/pci: the NVIDIA devices an instance type has.
+"""A stand-in for /sys/bus/pci: the NVIDIA devices of an instance type.
 
-Composed from the facts, not recorded: addresses are invented, ids and counts are the type's. A
-guest lays its tree out with basefiles/common/usr/lib/kiln-lab-pci/pci-tree, from the table that
+It is composed from the facts, not recorded: ids and counts are the type's, addresses are invented.
+A guest makes its tree with basefiles/common/usr/lib/kiln-lab-pci/pci-tree, from the table that
 `./invoke generate` writes beside it.
 """
 
@@ -20,21 +20,21 @@ _FRACTION = {"27b8": "1733"}
 def devices(instance_type: str) -> list[dict[str, str]]:
     """The NVIDIA PCI functions of an instance type, as sysfs field → content.
 
-    [] for a type that has none or is not known: the lab boots any type.
+    [] for a type without NVIDIA devices or an unknown type: the lab boots any type.
     """
     entry = instances().get(instance_type)
     if entry is None:
         return []
     gpu = entry.pci_device_ids[0]
     count = max(entry.gpu_count, 1)
-    found = [
+    functions = [
         _fields("0x030200", gpu, _FRACTION.get(gpu, "0000") if entry.fractional else "0000")
         for _ in range(count)
     ]
     if entry.nvswitch and entry.gpu_arch in nvswitches():
         device, switches = nvswitches()[entry.gpu_arch]
-        found += [_fields("0x068000", device, "0000") for _ in range(switches)]
-    return found
+        functions += [_fields("0x068000", device, "0000") for _ in range(switches)]
+    return functions
 
 
 def _fields(pci_class: str, device: str, subsystem: str) -> dict[str, str]:
@@ -47,7 +47,7 @@ def _fields(pci_class: str, device: str, subsystem: str) -> dict[str, str]:
 
 
 def write(instance_type: str, sysfs: Path) -> None:
-    """Lay the tree out below `sysfs`, so that KILN_SYSFS can name it."""
+    """Write the tree below `sysfs`, a folder for KILN_SYSFS."""
     root = sysfs / "bus/pci/devices"
     root.mkdir(parents=True, exist_ok=True)
     for number, fields in enumerate(devices(instance_type)):

@@ -1,4 +1,4 @@
-"""Root filesystems that nothing stands on any more, taken away when a newer one is made."""
+"""Deletes root filesystems that are no longer used, when a newer one is made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from lab import disks
 
-# A build that has asked for a base has this long, in seconds, to launch something from it.
+# A build that has requested a base has this many seconds to launch an instance from it.
 GRACE = 3600
 _MAKING = (".making-", ".pruning-")
 
 
 def use(*roots: Path) -> None:
-    """Note that somebody has asked for these just now."""
+    """Record that these were requested now."""
     for root in roots:
         stamp = _stamp(root)
         stamp.parent.mkdir(exist_ok=True)
@@ -24,41 +24,41 @@ def use(*roots: Path) -> None:
 
 
 def prune(home: Path, now: float | None = None) -> list[str]:
-    """Delete what is neither under an AMI or an instance of any lab nor was asked for lately.
+    """Delete what no AMI or instance of any lab uses and no build has requested lately.
 
-    `home` is the folder of the bases; the caller holds its lock. The names of what went.
+    `home` is the folder of the bases; the caller holds its lock. Returns the deleted names.
     """
     latest = (now or time.time()) - GRACE
-    standing = _in_use(home)
-    gone = []
+    used = _in_use(home)
+    deleted = []
     for root in sorted(home.iterdir()):
         if root.is_symlink() or not root.is_dir() or root.name == _stamp(root).parent.name:
             continue
         if root.name.startswith(_MAKING):
             shutil.rmtree(root, ignore_errors=True)
-        elif not root.name.startswith(".") and root not in standing and _asked(root) < latest:
-            # It is gone as a whole before it is gone in part.
+        elif not root.name.startswith(".") and root not in used and _requested(root) < latest:
+            # Renamed first, so that nobody sees a part of it.
             doomed = root.rename(root.with_name(f".pruning-{root.name}"))
             shutil.rmtree(doomed, ignore_errors=True)
             _stamp(root).unlink(missing_ok=True)
-            gone.append(root.name)
-    return gone
+            deleted.append(root.name)
+    return deleted
 
 
 def _in_use(home: Path) -> set[Path]:
-    """What AMIs and instances of all labs stand on, and what was imported last."""
-    found = {link.resolve() for link in home.iterdir() if link.is_symlink()}
+    """The root filesystems of the AMIs and instances of all labs, and those imported last."""
+    used = {link.resolve() for link in home.iterdir() if link.is_symlink()}
     for image in home.parent.glob("lab*/images/*/image.json"):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            found.add(Path(json.loads(image.read_text())["base"]))
+            used.add(Path(json.loads(image.read_text())["base"]))
     for base in home.parent.glob(f"lab*/instances/*/{disks.BASE}"):
         with contextlib.suppress(OSError):
-            found.add(Path(base.read_text()))
-    return found
+            used.add(Path(base.read_text()))
+    return used
 
 
-def _asked(root: Path) -> float:
-    """When it was last asked for; when it was made, where nobody has noted that."""
+def _requested(root: Path) -> float:
+    """When it was last requested, or else made."""
     with contextlib.suppress(FileNotFoundError):
         return _stamp(root).stat().st_mtime
     return root.stat().st_ctime

@@ -1,6 +1,6 @@
-"""The lab's one process: API, metadata service, vendor mirror, and the guests' keeper.
+"""The lab's process: API, metadata service, vendor mirror, and the guests' supervisor.
 
-Started by `lab.control.up`; run it by hand with `python -m lab.server` to see it talk.
+`lab.control.up` starts it; `python -m lab.server` runs it in the foreground.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ log = logging.getLogger("lab")
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT; 1 when something that is needed cannot be had."""
+    """Serve until SIGTERM or SIGINT; exit status 1 when it could not start."""
     lab = current()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
     )
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    # What a killed lab left would be in the way.
+    # Remove what a killed lab left behind.
     sweep.sweep(lab)
     lab.instances.mkdir(parents=True, exist_ok=True)
     lab.images.mkdir(parents=True, exist_ok=True)
     try:
         serve(lab)
     except OSError as error:
-        # The word that control.up looks for in the log.
+        # control.up looks for this word in the log.
         log.error("FATAL %s", error)
         sweep.sweep(lab)
         return 1
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def serve(lab: Lab) -> None:
-    """Bring everything up, answer until told to stop, take everything down."""
+    """Start everything, serve until told to stop, stop everything."""
     from kiln.matrix.load import load_recipes
 
     public = images.public_images(load_recipes())
@@ -105,14 +105,14 @@ def serve(lab: Lab) -> None:
 
 
 def _stop_helpers() -> None:
-    """End what works for us in our process group: mmdebstrap takes its mounts away itself then."""
+    """End the child processes in our process group; mmdebstrap then removes its own mounts."""
     if os.getpgrp() == os.getpid():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
 
 
 class _Admin:
-    """The lab's own calls: status, failures to order, stop."""
+    """The lab's own calls: status, injected failures, stop."""
 
     def __init__(self, machines: Any, faults: Faults, stop: Callable[[], None]) -> None:
         self._machines = machines

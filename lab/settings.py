@@ -1,4 +1,4 @@
-"""Where one lab keeps its things. Several labs live side by side, told apart by their index."""
+"""Names, addresses and folders of a lab. Labs exist side by side, identified by their index."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FIRST_NETWORK = 201
 class Lab:
     """The names, addresses and folders of one lab.
 
-    Lab `n` has bridge `lab<n>`, network 10.<201+n>.0.0/16 and API port 4599+n. Root filesystems
-    of distributions are shared between labs, everything else is a lab's own.
+    Lab `n` has bridge `lab<n>`, network 10.<201+n>.0.0/16 and API port 4599+n. Labs share the root
+    filesystems and the mirror's files; everything else is a lab's own.
     """
 
     index: int
@@ -53,7 +53,7 @@ class Lab:
 
     @property
     def imds_port(self) -> int:
-        """Where IMDS listens on the gateway; nftables sends 169.254.169.254:80 there."""
+        """The port of IMDS on the gateway; nftables redirects 169.254.169.254:80 to it."""
         return 8169
 
     @property
@@ -62,12 +62,12 @@ class Lab:
 
     @property
     def state(self) -> Path:
-        """AMIs, instance disks, logs: what outlives a `lab.down`."""
+        """The folder of AMIs, instance disks and logs. It survives `lab.down`."""
         return self.root / self.bridge
 
     @property
     def shared(self) -> Path:
-        """Bases and the mirror's packages: made once for all labs."""
+        """The folder of bases and the mirror's packages, which all labs share."""
         return self.root
 
     @property
@@ -90,16 +90,16 @@ class Lab:
 def current() -> Lab:
     """The lab that `KILN_LAB_INDEX` names (default 0), kept below `KILN_LAB_STATE`.
 
-    Raises KilnError when it is no number that a lab can have, or `KILN_LAB_PORT` no port.
+    Raises KilnError when that is not a valid index, or `KILN_LAB_PORT` is not a port.
     """
     root = Path(os.environ.get("KILN_LAB_STATE", "/var/lib/kiln-lab")).absolute()
     index = os.environ.get("KILN_LAB_INDEX", "0")
     if not re.fullmatch(r"[0-9]{1,3}", index) or int(index) > 255 - FIRST_NETWORK:
         raise KilnError(
-            f"KILN_LAB_INDEX={index}: no such lab",
-            hint=f"a lab is a number from 0 to {255 - FIRST_NETWORK}; 0 is the usual one",
+            f"KILN_LAB_INDEX={index} is not a valid lab index",
+            hint=f"use a number from 0 to {255 - FIRST_NETWORK}; the default is 0",
         )
     port = os.environ.get("KILN_LAB_PORT", str(FIRST_PORT))
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
-        raise KilnError(f"KILN_LAB_PORT={port} is no port", hint="a port is a number up to 65535")
+        raise KilnError(f"KILN_LAB_PORT={port} is not a port", hint="use a number from 1 to 65535")
     return Lab(index=int(index), root=root)

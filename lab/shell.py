@@ -1,4 +1,4 @@
-"""Running the host's own tools, with their words in the error when they fail."""
+"""Runs the host's tools; errors contain the tool's output."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 
 class CommandError(RuntimeError):
-    """A tool of the host failed: the command and what it said."""
+    """A tool of the host failed. The text is its command and output."""
 
 
 def run(*command: str, text: str | None = None, check: bool = True) -> str:
-    """Run a command and give its standard output.
+    """Run a command; returns its standard output.
 
-    Raises CommandError with the command and its standard error unless `check` is false.
+    Raises CommandError with the command and its standard error, unless `check` is false.
     """
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if check and done.returncode != 0:
@@ -25,5 +25,5 @@ def run(*command: str, text: str | None = None, check: bool = True) -> str:
 
 
 def batch(tool: Sequence[str], lines: Sequence[str]) -> None:
-    """Feed many commands to one process of a tool that reads them (`ip -batch -`, `nft -f -`)."""
+    """Pass many commands to one process of a tool that reads them (`ip -batch -`, `nft -f -`)."""
     run(*tool, text="\n".join(lines) + "\n")

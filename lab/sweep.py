@@ -1,4 +1,4 @@
-"""Taking down what a lab left on the host, whether its process lives or not."""
+"""Removes what a lab has left on the host, whether its process is running or not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
+
 from lab import cgroups, disks, network
 from lab.guest import MARK
 from lab.settings import Lab
@@ -16,24 +18,22 @@ from lab.shell import run
 
 def guests(lab: Lab) -> list[int]:
     """The process ids of this lab's systemd-nspawn processes and of its guests' PID 1."""
-    nspawn = f"--directory={lab.instances}/".encode()
-    init = f"{MARK}={lab.bridge}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                command = (entry / "cmdline").read_bytes()
-                if nspawn in command or (
-                    b"systemd" in command and init in (entry / "environ").read_bytes().split(b"\0")
-                ):
-                    found.append(int(entry.name))
-    return found
+    directory = f"--directory={lab.instances}/"
+    pids = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if directory in command or (
+                "systemd" in command and process.environ().get(MARK) == lab.bridge
+            ):
+                pids.append(process.pid)
+    return pids
 
 
 def sweep(lab: Lab) -> list[str]:
-    """Stop guests, unmount disks, delete bridge and NAT; what was there to sweep.
+    """Stop guests, unmount disks, delete bridge and NAT; returns what was removed.
 
-    AMIs stay. Disks of instances go: nobody knows these instances any more.
+    AMIs stay. Disks of instances are deleted, because the instances exist no longer.
     """
     swept = []
     pids = guests(lab)
@@ -42,7 +42,7 @@ def sweep(lab: Lab) -> list[str]:
             os.kill(pid, signal.SIGKILL)
             swept.append(f"process {pid}")
     deadline = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+    while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
     for group in cgroups.remaining(f"{lab.bridge}-"):
         cgroups.remove(group)

@@ -1,7 +1,7 @@
-"""The lab as a target of builds: what AMI Kiln's pipeline needs to aim Packer and boto3 at it.
+"""The lab as a target of builds: how Packer and boto3 reach it.
 
-One variable file and one environment are the only things that differ from a build in AWS; the HCL
-and the provisioners are the same. The protocol is `kiln/cloud/target.py`.
+Only a variable file and the environment differ from a build in AWS; the HCL and the provisioners
+are the same. The protocol is `kiln/cloud/target.py`.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class LabTarget:
     kind = "lab"
     image_note = "an AMI of the lab on this machine"
     bills = False
-    # The lab answers at once and may be asked often.
+    # The lab answers at once and has no rate limit.
     poll_seconds = 0.1
     missing_parent_hint = (
-        "a lab that was started before the matrix changed does not know it: ./invoke lab.down"
+        "the lab may have been started before the matrix changed: ./invoke lab.down"
     )
     preparation = "lab"
 
     def __str__(self) -> str:
-        return f"target: lab on this machine ({self.why}); nothing of this is in AWS"
+        return f"target: lab on this machine ({self.why}); nothing is created in AWS"
 
     @property
     def place(self) -> str:
@@ -88,31 +88,31 @@ class LabTarget:
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """See `Target`: starts the lab, makes root filesystems and the vendors' files.
 
-        A root filesystem keeps one core busy, so the vendors' files are made beside it.
+        Making a root filesystem uses one core, so the vendors' files are made in parallel.
         """
         for recipe in recipes:
             _require_snapshot(recipe)
         needs.free_disk(current().root, _NEEDS_GIB)
         control.up()
-        with ThreadPoolExecutor(1) as beside:
-            vendors = beside.submit(_make_vendor_files, recipes)
+        with ThreadPoolExecutor(1) as pool:
+            vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
                 bases.ensure(recipe.distro.id, recipe.arch, progress=say)
             vendors.result()
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
-        """See `Target`: the stand-in of a lab that is down, so that a plan starts nothing."""
+        """See `Target`: while the lab is down, its stand-in, so that a plan starts nothing."""
         if control.status():
             return None
         (image,) = images.public_images([recipe])
         return ParentAmi(image.id, image.name, images.PUBLIC_SINCE, str(recipe.source_ami))
 
     def own_cidr(self) -> str:
-        """See `Target`: guests see this machine under the bridge's address."""
+        """See `Target`: guests see this machine at the bridge's address."""
         return f"{current().gateway}/32"
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
-        """See `Target`: lab.pkrvars.json, and the lab's keys instead of any of the user's."""
+        """See `Target`: lab.pkrvars.json, and the lab's credentials instead of the user's."""
         path = folder / "lab.pkrvars.json"
         path.write_text(json.dumps(self._variables(recipe), indent=2) + "\n")
         own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
@@ -125,7 +125,7 @@ class LabTarget:
             "skip_region_validation": True,
             "skip_credential_validation": True,
             "poll_seconds": 1,
-            # A guest is up again by then; Packer retries one that is down after two seconds.
+            # A guest has rebooted by then; if not, Packer tries again every two seconds.
             "reboot_pause": "2s",
             "sha256": _hashes(recipe),
             "signing_keys": mirror.key_fingerprints(),
@@ -148,14 +148,14 @@ def _require_snapshot(recipe: Recipe) -> None:
 
 
 def _make_vendor_files(recipes: Sequence[Recipe]) -> None:
-    """Downloads and package repositories of these recipes, where they are missing."""
+    """Make the missing downloads and package repositories of these recipes."""
     for recipe in recipes:
         _hashes(recipe)
         mirror.prepare(recipe)
 
 
 def _hashes(recipe: Recipe) -> dict[str, str]:
-    """SHA-256 of each file the bake downloads, as the lab's mirror serves it, by URL."""
+    """URL → SHA-256 of each file that the bake downloads from the lab's mirror."""
     return {
         download.url: mirror.sha256(download.url)
         for name in recipe.components

@@ -1,4 +1,4 @@
-"""The Debian tree that all root filesystems of guests are made from."""
+"""The Debian tree from which all root filesystems of guests are made."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ from lab.shell import CommandError, run
 
 Progress = Callable[[str], None]
 
-# What a guest changes in place. The rest is replaced, never edited, so it can be linked.
+# Folders whose files a guest edits in place. All others are replaced as a whole: hard links do.
 _COPIED = ("etc", "var")
-# dpkg's paths to leave out, in the tree, while mmdebstrap makes it.
+# dpkg's setting of paths to leave out, in the tree while mmdebstrap makes it.
 _EXCLUDES = "/etc/dpkg/dpkg.cfg.d/kiln-lab-excludes"
-# Comes with mmdebstrap; needs dpkg-architecture on the host.
-_EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata")
+# Wraps dpkg in the tree so that it waits for no disk. Comes with mmdebstrap; needs
+# dpkg-architecture on the host.
+_EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata/extract.sh")
+# Debian's byte-compiler of Python packages, and where it waits while mmdebstrap makes the tree:
+# a package's postinst calls it only where it is found.
+_PY3COMPILE, _PY3COMPILE_LATER = "/usr/bin/py3compile", "/usr/lib/kiln-lab-py3compile"
+_PYTHON_MODULES, _PYTHONS_OWN = "/usr/lib/python3/dist-packages", "/usr/share/python3"
 
 
 def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
     """The tree for a family of distributions (al or debian) below `home`, made when missing."""
     common = _common(home, arch, say)
-    found = _of_family(common, family)
-    prune.use(common, found)
-    return found
+    tree = _of_family(common, family)
+    prune.use(common, tree)
+    return tree
 
 
 def _common(home: Path, arch: str, say: Progress) -> Path:
@@ -42,8 +47,8 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
     if tree.is_dir():
         return tree
-    took = "about eight minutes" if emulation.needed(arch) else "about half a minute"
-    say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {took}, once")
+    duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
+    say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {duration}, once")
     making = home / f".making-{tree.name}"
     delete(making)
     command = [
@@ -65,10 +70,11 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
         ) from None
     if done.returncode != 0:
         delete(making)
-        said = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
+        messages = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
+        reason = " / ".join(messages[-3:]) or "no output"
         raise operation_failed(
-            f"mmdebstrap could not make the common tree: {' / '.join(said[-3:]) or 'no reason'}",
-            hint=f"its whole output is in {log}",
+            f"mmdebstrap could not make the common tree: {reason}",
+            hint=f"its output is in {log}",
         )
     making.rename(tree)
     return tree
@@ -77,21 +83,24 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
 def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
     """The options of mmdebstrap that decide what is in the tree.
 
-    The excluded paths are dpkg's setting for as long as mmdebstrap runs, not an option of
-    mmdebstrap: it would then pass each essential package through a filter written in Python
-    (mmtarfilter), which takes longer than to unpack the excluded files and delete them.
+    While mmdebstrap runs, the excluded paths are a setting of dpkg. As an option of mmdebstrap they
+    would send each essential package through a filter in Python (mmtarfilter), which takes longer
+    than unpacking the excluded files and deleting them.
     """
     settings = "".join(f"path-exclude={path}\\n" for path in excluded)
     folders = " ".join(shlex.quote(path.removesuffix("/*").lstrip("/")) for path in excluded)
     return [
         "--variant=minbase",
-        # With the lists kept, apt-get update in a guest only asks whether they are still current.
+        # With the lists kept, apt-get update in a guest only checks whether they are current.
         "--skip=cleanup/apt/lists",
         "--mode=root",
         '--aptopt=APT::Install-Recommends "false"',
         '--aptopt=Acquire::Languages "none"',
         "--dpkgopt=force-unsafe-io",
         f"--extract-hook=printf '{settings}' > \"$1{_EXCLUDES}\"",
+        f"--extract-hook={_divert('add')}",
+        f"--customize-hook={_divert('remove')}",
+        f'--customize-hook=chroot "$1" {_compile_modules()}',
         # Images of EC2 have no such setting: packages that a bake installs land whole.
         f'--customize-hook=rm "$1{_EXCLUDES}"',
         f'--customize-hook=cd "$1" && find {folders} -mindepth 1 -delete',
@@ -99,16 +108,46 @@ def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
     ]
 
 
+def _divert(action: str) -> str:
+    """A hook's command that puts py3compile aside (`add`) or back (`remove`)."""
+    return (
+        f'chroot "$1" dpkg-divert --quiet --local --rename --divert {_PY3COMPILE_LATER} '
+        f"--{action} {_PY3COMPILE}"
+    )
+
+
+def _compile_modules() -> str:
+    """The command, in the tree, that byte-compiles what Debian's Python packages brought.
+
+    Each of about thirty packages would start py3compile by itself, on the core that installs them.
+    The folder for top-level modules is made first: two that find it missing would both make it.
+    """
+    script = (
+        f"mkdir -p {_PYTHON_MODULES}/__pycache__ && "
+        f"find {_PYTHONS_OWN} {_PYTHON_MODULES} -maxdepth 1 ! -name __pycache__ "
+        f"! -path {_PYTHON_MODULES} ! -path '{_PYTHONS_OWN}/*' -print0 "
+        f"| sort -z | xargs -0 -r -n 24 -P 2 py3compile"
+    )
+    return f"sh -c {shlex.quote(script)}"
+
+
 def _without_syncs() -> list[str]:
-    """The option that makes dpkg wait for no disk, where this mmdebstrap has such a hook.
+    """The options that make dpkg wait for no disk, where this mmdebstrap has such a hook.
 
     A tree that is cut off by a crash is made again, so nothing in it has to be on disk before.
+    mmdebstrap's own second half of the hook would end with a sync of all disks of this machine.
     """
-    return [f"--hook-directory={_EATMYDATA}"] if _EATMYDATA.is_dir() else []
+    if not _EATMYDATA.is_file():
+        return []
+    undo = (
+        'rm "$1"/usr/bin/dpkg "$1"/usr/bin/eatmydata "$1"/usr/lib/*/libeatmydata.so* && '
+        'chroot "$1" dpkg-divert --quiet --local --rename --remove /usr/bin/dpkg'
+    )
+    return [f"--extract-hook={_EATMYDATA}", f"--customize-hook={undo}"]
 
 
 def _of_family(tree: Path, family: str) -> Path:
-    """The tree without the tools of the al family, for distributions that have apt."""
+    """The tree for `family`: distributions with apt get one without the tools of the al family."""
     if family == "al":
         return tree
     without = tree.with_name(f"{tree.name}-{family}")
@@ -125,9 +164,9 @@ def _of_family(tree: Path, family: str) -> Path:
 
 
 def delete(tree: Path) -> None:
-    """Delete a tree, a half-made one too: a killed mmdebstrap leaves /dev mounted in it.
+    """Delete a tree, complete or not: a killed mmdebstrap leaves /dev mounted in it.
 
-    Raises KilnError when something stays mounted, for that is not ours to delete.
+    Raises operation_failed when something stays mounted: deleting it would delete the host's files.
     """
     for point in disks.mounts(tree):
         run("umount", "--lazy", str(point), check=False)
@@ -138,7 +177,7 @@ def delete(tree: Path) -> None:
 
 
 def copy(tree: Path, target: Path) -> None:
-    """A copy of a tree that shares the files nobody edits in place."""
+    """Copy a tree with hard links, except for the files that guests edit in place."""
     shutil.rmtree(target, ignore_errors=True)
     run("cp", "-al", str(tree), str(target))
     for name in _COPIED:

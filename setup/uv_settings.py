@@ -15,7 +15,7 @@ from pathlib import Path
 # Where Debian and Ubuntu keep the certificates that an administrator trusts.
 SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
-# pip's option, the variable of uv, and what uv puts between several values.
+# pip's option, uv's variable, and uv's separator between values.
 VARIABLES = (
     ("index-url", "UV_DEFAULT_INDEX", " "),
     ("extra-index-url", "UV_INDEX", " "),
@@ -54,16 +54,16 @@ def uv_environment(options: "dict[str, str]", environment: "dict[str, str]") -> 
         if value and variable not in environment:
             added[variable] = value
     if "UV_INDEX" in added:
-        # pip looks into all indexes; the hashes decide which file is right.
+        # pip searches all indexes; the hashes decide which file is right.
         added["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if "SSL_CERT_FILE" not in {**environment, **added} and SYSTEM_CERTIFICATES.exists():
-        # pip trusts the system's certificates; uv trusts a built-in list unless told.
+        # pip trusts the system's certificates, uv by default a built-in list.
         added["UV_SYSTEM_CERTS"] = "1"
     return added
 
 
 def no_index(options: "dict[str, str]") -> bool:
-    """Whether pip may use no index, only find-links."""
+    """Whether pip must not use an index, only find-links."""
     return options.get("no-index", "").lower() in ("1", "true", "yes", "on")
 
 

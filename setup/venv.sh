@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Sourced by ./invoke when .venv has to be made: finds a Python, makes the venv, installs the lock.
-# uv does it in seconds; where uv cannot be used, pip does the same in about a minute.
+# Sourced by ./invoke when .venv must be made: finds a Python, makes the venv, installs the lock.
+# uv takes seconds; where it cannot be used, pip takes about a minute.
 set -euo pipefail
 
 # make_venv CHECKOUT VENV STAMP
 make_venv() {
     local here=$1 venv=$2 stamp=$3 python lock
     python=$(find_python) || exit 1
-    # Two first calls at the same time: the second waits, then finds the work done.
+    # Of two calls at the same time, the second waits and then finds the work done.
     exec {lock}>"$here/.venv.lock"
     flock "$lock"
     if [[ -x $venv/bin/python ]] && cmp -s "$here/requirements.lock" "$stamp"; then
@@ -39,8 +39,8 @@ find_python() {
     stop "no Python of version 3.10 or newer was found" "install python3, then try again"
 }
 
-# install_with_uv CHECKOUT VENV PYTHON: fails where uv cannot be had or cannot install. A file
-# that does not match its hash ends the program: pip must not be asked for it a second time.
+# install_with_uv CHECKOUT VENV PYTHON: fails when uv is not available or cannot install. A file
+# that does not match its hash ends the program, so that pip does not try again.
 install_with_uv() {
     local here=$1 venv=$2 python=$3 setting log=$1/.venv.log variables=() options=()
     find_pip "$python"
@@ -56,7 +56,7 @@ install_with_uv() {
         *=*) variables+=("$setting") ;;
         esac
     done < <("${PIP[@]}" config list 2>/dev/null | "$python" "$here/setup/uv_settings.py")
-    # A venv that only has to be brought up to date is not taken from under what runs in it.
+    # An existing venv is updated in place, because programs may be running in it.
     if [[ ! -x $venv/bin/python ]]; then
         rm -rf "$venv"
         "$SCRATCH/uv/bin/uv" venv --quiet --no-project --python "$python" "$venv" \
@@ -104,8 +104,8 @@ find_pip() {
     fi
 }
 
-# make_empty_venv PYTHON VENV: a venv with pip. Debian and Ubuntu split the venv module off:
-# `python3 -m venv` fails without the package python3-venv.
+# make_empty_venv PYTHON VENV: makes a venv with pip. On Debian and Ubuntu `python3 -m venv` needs the
+# package python3-venv.
 make_empty_venv() {
     local python=$1 venv=$2
     if "$python" -m venv "$venv" >/dev/null 2>&1; then

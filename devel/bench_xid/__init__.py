@@ -1,22 +1,21 @@
-"""`./invoke bench --what xid`: the Xid monitor against the original's approach and against a floor.
+"""`./invoke bench --what xid`: compares the Xid monitor with the original's approach and a minimum.
 
 Three contenders in one run on this machine's real kernel log (root is needed):
 
-* `monitor`: `gpu-xid monitor` as it ships, bytecode compiled. The burst is a storm of one Xid and
-  so is folded; everywhere else each line has another process id and is written by itself.
-* `original`: a Python loop over `tail -F` on a log file, as the original parser's, rewritten. Its
-  file is written by the bench itself at the moment of the kernel write; on a machine syslog would
-  do that, and take its own time.
+* `monitor`: `gpu-xid monitor` as it ships, bytecode compiled. The burst repeats a single Xid, so
+  the monitor folds it; all other lines have different process ids and are written one by one.
+* `original`: a Python loop over `tail -F` on a log file, rewritten after the original parser. The
+  bench writes that file together with the kernel log; on a real machine syslog writes it later.
 * `floor`: `dmesg --follow | grep NVRM`: no parsing, no JSON, no checkpoint.
 
-Every line of the bench carries the run's own marker: the kernel log is shared.
+Every line of the bench contains a marker of the run, because the kernel log is shared.
 
-The machine may be at work meanwhile. So latency is taken from all three at once, on the same
-lines; cost per line is CPU time, not wall time, the median of several rounds; a wake-up while idle
-is one for which the kernel gave no reason; and how much CPU others took is said.
+The machine may be busy. Therefore latency is measured for all three at once on the same lines; the
+cost per line is CPU time, the median of several rounds; idle wake-ups count only when the kernel
+log had no record to read; and the report says how much CPU other processes used.
 
-`kernel` writes the lines, `contenders` are started, `together` and `alone` measure them, `load`
-says on what machine, `report` makes a table of it.
+`kernel` writes the lines, `contenders` starts the parsers, `together` and `alone` measure them,
+`load` describes the machine, `report` formats the result.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def run(
 ) -> dict[str, Any]:
     """Measure all. Returns {"machine": …, "lines": …, "results": {contender: {figure: value}}}.
 
-    Units: latency_* ms, pss_kib KiB, cpu_us_* microseconds per line, burst_per_s lines a second,
-    the others counts. Raises KilnError (exit code 1) without root or without /dev/kmsg.
+    Units: latency_* ms, pss_kib KiB, cpu_us_* microseconds per line, burst_per_s lines per second,
+    else counts. Raises operation_failed without root or without /dev/kmsg.
     """
     if os.geteuid() != 0 or not os.access("/dev/kmsg", os.R_OK | os.W_OK):
         raise operation_failed(
@@ -53,9 +52,9 @@ def run(
         )
     before, load_before, start = cpu_s(), os.getloadavg()[0], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-xid-") as name:
-        them = contenders.prepare(Path(name))
-        results = together.measure(them, latencies, idle_s)
-        for contender in them:
+        parsers = contenders.prepare(Path(name))
+        results = together.measure(parsers, latencies, idle_s)
+        for contender in parsers:
             results[contender.name].update(alone.measure(contender, lines, burst, rounds=rounds))
             results[contender.name].update(alone.restarted(contender))
     about = machine()

@@ -1,4 +1,4 @@
-"""Memory, CPU per line and what is lost, of one contender with nothing else running."""
+"""Memory, CPU per line and lost lines of a contender that runs alone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OWN = re.compile(r"Ch ([0-9a-f]{8} [a-z]?\d{7})")
 
 
 def measure(contender: Contender, lines: int, burst: int, *, rounds: int) -> dict[str, Any]:
-    """Memory and CPU per line of one contender with nothing else of the bench running."""
-    found = []
+    """Memory and CPU per line of a contender, while the bench runs nothing else."""
+    results = []
     for _ in range(rounds):
         mark = new_mark()
         kernel = Kernel(contender.feed)
@@ -33,16 +33,16 @@ def measure(contender: Contender, lines: int, burst: int, *, rounds: int) -> dic
             figures["rss_kib"] = sum(map(rss_kib, contender.pids()))
             figures.update(flood(contender, kernel, f"b{mark}", burst))
             figures["pss_kib_after_burst"] = sum(map(pss_kib, contender.pids()))
-            found.append(figures)
+            results.append(figures)
         finally:
             contender.stop()
             kernel.close()
-    middle = {key: statistics.median(one[key] for one in found) for key in found[0]}
-    return {**middle, "burst_lost": sum(one["burst_lost"] for one in found)}
+    medians = {key: statistics.median(result[key] for result in results) for key in results[0]}
+    return {**medians, "burst_lost": sum(result["burst_lost"] for result in results)}
 
 
 def cpu_per_line(contender: Contender, kernel: Kernel, text: str, mark: str, count: int) -> float:
-    """CPU microseconds a line over all processes. Written in groups that fit into any ring."""
+    """CPU microseconds per line, of all processes. Lines come in groups that fit any buffer."""
     before = cpu_ns(contender.pids())
     for n in range(count):
         kernel.say(text.format(n=n, mark=mark))
@@ -53,7 +53,7 @@ def cpu_per_line(contender: Contender, kernel: Kernel, text: str, mark: str, cou
 
 
 def flood(contender: Contender, kernel: Kernel, mark: str, count: int) -> dict[str, Any]:
-    """As fast as the bench can write: how many arrive, in what time, at what CPU."""
+    """Write at full speed: how many lines arrive, how fast, and their CPU time."""
     before = cpu_ns(contender.pids())
     start = time.monotonic()
     for n in range(count):
@@ -71,7 +71,7 @@ def flood(contender: Contender, kernel: Kernel, mark: str, count: int) -> dict[s
 
 
 def restarted(contender: Contender) -> dict[str, Any]:
-    """What a kill -9 loses and repeats."""
+    """The lines that a contender loses or repeats after kill -9."""
     kernel = Kernel(contender.feed)
     try:
         contender.start()
@@ -82,8 +82,10 @@ def restarted(contender: Contender) -> dict[str, Any]:
 
 
 def restart(contender: Contender, kernel: Kernel, mark: str, count: int = 1500) -> dict[str, Any]:
-    """kill -9, `count` lines, start again: how many are lost, how many of any of the bench's lines
-    come twice. The kernel log is shared: what others write meanwhile is no repetition."""
+    """kill -9, write `count` lines, start again: how many are lost, how many come twice.
+
+    Only the bench's own lines count, because the kernel log is shared.
+    """
     before = own_lines(contender.output)
     contender.stop(signal=9)
     for n in range(count):
@@ -98,17 +100,17 @@ def restart(contender: Contender, kernel: Kernel, mark: str, count: int = 1500) 
 
 
 def repeated(lines: list[str]) -> int:
-    """How many lines came before already."""
+    """How many lines are repetitions."""
     return len(lines) - len(set(lines))
 
 
 def all_lines(path: Path) -> list[str]:
-    """Lines that carry an event (not the monitor's own records)."""
+    """The lines with an event (not the monitor's own records)."""
     return [line for line in path.read_text().splitlines() if "NVRM: Xid" in line]
 
 
 def count_of(line: str) -> int:
-    """How many events a line stands for: the monitor folds a storm and says the number."""
+    """The number of events in a line: the monitor folds repetitions and gives a count."""
     return int(json.loads(line).get("count", 1)) if line.startswith("{") else 1
 
 

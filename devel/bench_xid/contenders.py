@@ -1,4 +1,4 @@
-"""The three parsers that are compared: how each is started, fed and stopped."""
+"""The three parsers: how each is started, fed and stopped."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kiln.base.paths import RUNTIME
 PYTHON = "/usr/bin/python3"
 _LIBRARY = RUNTIME / "opt" / "kiln" / "lib" / "gpu_xid"
 
-# What the original parser does for each line, in its order: read a line of `tail -F -n 1000`, look
-# for NVRM in its repr, print it, decode it strictly, open the log, append, close.
+# The original parser's steps for each line: read a line of `tail -F -n 1000`, search its repr for
+# NVRM, print it, decode it strictly, open the log, append, close.
 # source: aws-samples/aws-efa-nccl-baseami-pipeline, aws-hwaccel-event-parser.py (behaviour only)
 _ORIGINAL = """
 import platform, subprocess, sys
@@ -40,12 +40,12 @@ while True:
 
 @dataclass
 class Contender:
-    """A running parser: how it is started, where it writes and what it needs fed."""
+    """A parser: its command, the file it writes, and the file it reads, if any."""
 
     name: str
     command: list[str]
     output: Path
-    feed: Path | None = None  # a file that the bench appends each line to
+    feed: Path | None = None  # the bench appends each line to this file
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class Contender:
 
 
 def prepare(folder: Path) -> list[Contender]:
-    """The three, each writing into its own file of `folder`."""
+    """The three parsers, each with its own output file in `folder`."""
     library = folder / "lib" / "gpu_xid"
     shutil.copytree(_LIBRARY, library, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([PYTHON, "-m", "compileall", "-q", str(library)], check=True)

@@ -1,4 +1,4 @@
-"""The kernel log as the bench uses it: the lines it writes there, and how many others write."""
+"""The kernel log: the lines that the bench writes, and the number of all records."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ OTHER = "usb 1-1: new high-speed USB device number {n} using xhci_hcd {mark}"
 
 
 class Kernel:
-    """Writes lines to the kernel log (a new descriptor each, as the kernel rate-limits per open
-    file) and to the file that the original reads."""
+    """Writes lines to the kernel log and to the file that the original parser reads.
+
+    Each line has a descriptor of its own, because the kernel limits the rate per open file.
+    """
 
     def __init__(self, feed: Path | None) -> None:
         self.feed = os.open(feed, os.O_WRONLY | os.O_APPEND) if feed else None
 
     def say(self, text: str) -> float:
-        """Write one line; returns time.monotonic() just before."""
-        # Without a newline the kernel keeps a record open for more, unreadable until the next one.
+        """Write a line; returns time.monotonic() immediately before."""
+        # Without a newline the kernel waits for more text and delays the record until the next one.
         data = text.encode() + b"\n"
         at = time.monotonic()
         fd = os.open("/dev/kmsg", os.O_WRONLY)
@@ -38,12 +40,12 @@ class Kernel:
 
 
 def new_mark() -> str:
-    """What tells the lines of one measurement from all others in the kernel log."""
+    """A marker that identifies the lines of a measurement in the kernel log."""
     return f"{time.monotonic_ns() // 1000000 % 10**7:07d}"
 
 
 class Records:
-    """Counts kernel records as they come; nobody is woken for it."""
+    """Counts new kernel records, when asked to."""
 
     def __init__(self) -> None:
         self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
@@ -55,7 +57,7 @@ class Records:
             try:
                 os.read(self.fd, 8192)
             except BrokenPipeError:
-                pass  # overwritten unread: there were some
+                pass  # records were overwritten before they were read
             except BlockingIOError:
                 return
             self.seen += 1

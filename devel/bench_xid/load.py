@@ -1,4 +1,4 @@
-"""The machine under the bench: what the figures depend on, and how busy others kept it."""
+"""The machine: what the figures depend on, and how busy it was."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from devel.bench_xid.contenders import PYTHON
 
-_COARSE = 6  # CLOCK_MONOTONIC_COARSE, which ticks with the kernel; `time` has no name for it
+_COARSE = 6  # CLOCK_MONOTONIC_COARSE advances with the kernel's tick; `time` has no name for it
 
 
 def machine() -> dict[str, Any]:
@@ -27,7 +27,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_s() -> tuple[float, float]:
-    """CPU seconds used so far: by the whole machine, and by this bench and its ended children."""
+    """CPU seconds so far: of the whole machine, and of this bench with its ended children."""
     ticks = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     busy = sum(map(int, ticks[:3])) + sum(map(int, ticks[5:8]))  # not idle, not iowait
     own = os.times()

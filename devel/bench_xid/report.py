@@ -1,12 +1,12 @@
-"""The report as a text table with the aims of each figure."""
+"""Formats the report as a text table with the aim of each figure."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Aims that are times of the kernel's tick (clock_getres: 4 ms at HZ 250).
+# Aims as multiples of the kernel's tick (clock_getres: 4 ms at HZ 250).
 _TICKS = {"latency_p50_ms": 1, "latency_p99_ms": 3}
-# figure -> (what it is, the aim for `monitor`, or None)
+# Figure → title, and aim for `monitor` or None.
 ROWS: dict[str, tuple[str, float | None]] = {
     "latency_p50_ms": ("latency p50, ms", None),
     "latency_p99_ms": ("latency p99, ms", None),
@@ -31,12 +31,12 @@ ROWS: dict[str, tuple[str, float | None]] = {
     "restart_lost": ("restart: lost of 1,500", 0),
     "restart_repeated": ("restart: repeated", 0),
 }
-# From here on the CPUs are not the bench's own and a missed aim may be the machine's.
+# Above this load by other processes, a missed aim may be the machine's fault.
 _LOADED_PERCENT = 10
 
 
 def aim(key: str, report: dict[str, Any]) -> float | None:
-    """The most that a figure of `monitor` should be in this run."""
+    """The upper limit for a figure of `monitor` in this run; None when there is none."""
     if key in _TICKS:
         return float(_TICKS[key] * report["machine"]["tick_ms"])
     if key == "burst_cpu_us_line":
@@ -50,9 +50,9 @@ def table(report: dict[str, Any]) -> str:
     lines = [f"{'':34}" + "".join(f"{name:>12}" for name in names) + f"{'aim':>10}"]
     for key, (title, _) in ROWS.items():
         cells = "".join(f"{report['results'][name][key]:>12}" for name in names)
-        most = aim(key, report)
-        goal = "" if most is None else f"<= {most:g}"
-        missed = most is not None and report["results"]["monitor"][key] > most
+        limit = aim(key, report)
+        goal = "" if limit is None else f"<= {limit:g}"
+        missed = limit is not None and report["results"]["monitor"][key] > limit
         lines.append(f"{title:34}{cells}{goal:>10}{' !' if missed else ''}")
     lines.append("")
     lines += [
@@ -62,7 +62,7 @@ def table(report: dict[str, Any]) -> str:
     others = report["machine"]["others_cpu_percent"]
     if others >= _LOADED_PERCENT:
         lines.append(
-            f"Others took {others} % of the CPUs meanwhile: times, and CPU per line with cold "
-            "caches, are theirs too. The floor's, in the same run, show how much."
+            f"Other processes used {others} % of the CPUs, which affects times and, through cold "
+            "caches, CPU per line. Compare with the floor's figures of the same run."
         )
     return "\n".join(lines)

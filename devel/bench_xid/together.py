@@ -1,4 +1,4 @@
-"""Latency and idling, of all contenders at once: what the machine does meanwhile meets all."""
+"""Latency and idle cost of all contenders at once, so that other load affects all of them."""
 
 from __future__ import annotations
 
@@ -18,36 +18,41 @@ from devel.processes import cpu_ns, switches_of
 SLOT_S = 0.25
 
 
-def measure(them: list[Contender], latencies: int, idle_s: float) -> dict[str, dict[str, Any]]:
-    """Latency and idling, of all contenders at once: what the machine does meanwhile meets all."""
-    kernel = Kernel(next(one.feed for one in them if one.feed))
+def measure(parsers: list[Contender], latencies: int, idle_s: float) -> dict[str, dict[str, Any]]:
+    """The figures of each contender, by name."""
+    kernel = Kernel(next(parser.feed for parser in parsers if parser.feed))
     try:
-        for one in them:
-            one.start()
-        times = latency(them, kernel, new_mark(), latencies)
-        idled = idle(them, idle_s)
+        for parser in parsers:
+            parser.start()
+        times = latency(parsers, kernel, new_mark(), latencies)
+        samples = idle(parsers, idle_s)
     finally:
-        for one in them:
-            one.stop()
+        for parser in parsers:
+            parser.stop()
         kernel.close()
     return {
-        one.name: {
-            **percentiles(times[one.name], times["floor"]),
-            **idle_figures(idled[one.name], idled["floor"], SLOT_S),
+        parser.name: {
+            **percentiles(times[parser.name], times["floor"]),
+            **idle_figures(samples[parser.name], samples["floor"], SLOT_S),
         }
-        for one in them
+        for parser in parsers
     }
 
 
-def latency(them: list[Contender], kernel: Kernel, mark: str, count: int) -> dict[str, list[float]]:
-    """Kernel write to change of each file, in ms, at odd intervals: at any phase of the tick."""
-    times: dict[str, list[float]] = {one.name: [] for one in them}
+def latency(
+    parsers: list[Contender], kernel: Kernel, mark: str, count: int
+) -> dict[str, list[float]]:
+    """Milliseconds from the kernel write to the change of each output file.
+
+    The intervals vary, so that the writes meet every phase of the kernel's tick.
+    """
+    times: dict[str, list[float]] = {parser.name: [] for parser in parsers}
     with contextlib.ExitStack() as stack:
-        watches = {stack.enter_context(Watch(one.output)).fd: one for one in them}
+        watches = {stack.enter_context(Watch(parser.output)).fd: parser for parser in parsers}
         for n in range(count):
             time.sleep(0.013 + (n * 7 % 11) / 1000)
             missing = dict(watches)
-            sizes = {one.name: one.output.stat().st_size for one in them}
+            sizes = {parser.name: parser.output.stat().st_size for parser in parsers}
             at = kernel.say(EVENT.format(n=n, mark=mark))
             while missing and time.monotonic() < at + 2:
                 ready, _, _ = select.select(list(missing), [], [], 2)
@@ -56,15 +61,15 @@ def latency(them: list[Contender], kernel: Kernel, mark: str, count: int) -> dic
                     os.read(fd, 65536)
                     if missing[fd].output.stat().st_size > sizes[missing[fd].name]:
                         times[missing.pop(fd).name].append((now - at) * 1000)
-            for one in missing.values():
-                times[one.name].append(2000)
+            for parser in missing.values():
+                times[parser.name].append(2000)
     return times
 
 
 def percentiles(times: list[float], floor: list[float]) -> dict[str, Any]:
-    """p50, p99 and the greatest, and by how much later than the floor on the same line."""
+    """p50, p99 and maximum, and the delay relative to the floor on the same line."""
     ordered = sorted(times)
-    later = sorted(one - other for one, other in zip(times, floor, strict=True))
+    later = sorted(own - minimum for own, minimum in zip(times, floor, strict=True))
     last = int(len(times) * 0.99) - 1
     return {
         "latency_p50_ms": round(statistics.median(ordered), 3),
@@ -77,18 +82,18 @@ def percentiles(times: list[float], floor: list[float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a contender's processes have used so far, and how many kernel records there were."""
+    """What a contender's processes have used so far, and the number of kernel records."""
 
     switches: int
     cpu_ns: int
     records: int
 
 
-def idle(them: list[Contender], seconds: float) -> dict[str, list[Sample]]:
-    """Samples at each slot's end, until there were `seconds` of quiet (or four times that)."""
+def idle(parsers: list[Contender], seconds: float) -> dict[str, list[Sample]]:
+    """Samples at the end of each slot, until `seconds` were quiet or four times that is over."""
     time.sleep(2)
-    pids = {one.name: one.pids() for one in them}
-    samples: dict[str, list[Sample]] = {one.name: [] for one in them}
+    pids = {parser.name: parser.pids() for parser in parsers}
+    samples: dict[str, list[Sample]] = {parser.name: [] for parser in parsers}
     records = Records()
     try:
         end = time.monotonic() + 4 * seconds
@@ -106,11 +111,11 @@ def idle(them: list[Contender], seconds: float) -> dict[str, list[Sample]]:
 
 
 def quiet(floor: list[Sample]) -> list[int]:
-    """Slots (by the index of the sample that ends them) in which nobody had a reason to wake.
+    """Slots without a reason to wake up, by the index of the sample that ends them.
 
-    No record came in the slot, nor in the two before it, whose work a busy machine may have put
-    off. And the floor was not woken: now and then the kernel wakes all who wait for its log and
-    has nothing to read for them (a record that its writer has not finished).
+    There was no record in the slot, nor in the two before it, whose work a busy machine may have
+    delayed. And the floor was not woken: sometimes the kernel wakes all readers of its log although
+    there is nothing to read, because a writer has not finished its record.
     """
     return [
         place
@@ -121,7 +126,7 @@ def quiet(floor: list[Sample]) -> list[int]:
 
 
 def idle_figures(samples: list[Sample], floor: list[Sample], slot_s: float) -> dict[str, Any]:
-    """CPU and context switches of the quiet slots; those of the others beside them."""
+    """CPU and context switches in the quiet slots, and in all other slots."""
     slots = quiet(floor)
 
     def spent(what: str, places: list[int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,7 @@ def missing(*groups: str) -> list[Need]:
 def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     """Install missing packages with apt-get, after telling `say` which and why.
 
+    The package lists are updated only if apt-get cannot install with those it has.
     Raises KilnError (exit status 1) with the command to run if `install` is false, if apt-get or
     root rights are missing, or if apt-get fails.
     """
@@ -57,25 +58,29 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     if sudo and not shutil.which("sudo"):
         raise operation_failed(f"missing on this machine:\n{reasons}", hint=f"run as root: {line}")
     say(f"installing with apt-get:\n{reasons}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for step in (
-        ["apt-get", "-q", "update"],
-        ["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages],
-    ):
-        done = subprocess.run(
-            [*sudo, *step],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    install_them = ["install", "-y", "--no-install-recommends", *packages]
+    # apt-get update is the slow half, and only outdated or missing package lists need it.
+    if _apt_get(sudo, install_them).returncode == 0:
+        return
+    for words in (["update"], install_them):
+        done = _apt_get(sudo, words)
         if done.returncode:
             output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
             raise operation_failed(
-                f"{' '.join(step)} failed: {output[-1] if output else done.returncode}",
+                f"apt-get {' '.join(words)} failed: {output[-1] if output else done.returncode}",
                 hint=f"repair apt, or install by hand: {line}",
             )
+
+
+def _apt_get(sudo: Sequence[str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*sudo, "apt-get", "-q", *words],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def free_disk(folder: Path, gib: float) -> None:

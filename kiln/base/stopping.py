@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 # Marks the environment of every process that a run starts: a later run finds leftovers by it.
 MARK = "KILN_RUN_ID"
@@ -100,8 +99,9 @@ def environment(run_id: str) -> dict[str, str]:
 
 def end_processes(run_id: str) -> None:
     """Kill the processes that a crashed run left: Packer and its plugins, the checks, their SSH."""
-    mark = f"{MARK}={run_id}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
+    import psutil
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == run_id:
+                process.kill()

@@ -78,13 +78,23 @@ def clean(c: Context, bases: bool = False) -> None:
         "distro": "the distribution in the archive: --distro al2023",
         "rootfs": "tar archive or folder: --rootfs al2023.tar.xz",
         "mirror": "package mirror to install from: --mirror https://mirror.example/al2023",
+        **NO_INSTALL,
     },
 )
-def import_(c: Context, distro: str, rootfs: str | None = None, mirror: str | None = None) -> None:
+def import_(
+    c: Context,
+    distro: str,
+    rootfs: str | None = None,
+    mirror: str | None = None,
+    no_install: bool = False,
+) -> None:
     """Replace a stand-in root filesystem by a real one."""
+    from kiln.base import needs
     from lab import host, importer
 
     host.can_run()
+    if mirror:
+        needs.ensure("lab_import", install=not no_install, say=note)
     base = importer.import_rootfs(distro, Path(rootfs) if rootfs else None, mirror)
     print(f"{distro} guests now boot from {base}")
 

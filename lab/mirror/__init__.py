@@ -1,10 +1,10 @@
-"""The vendors' download hosts, answered on this machine with stand-in packages.
+"""The vendors' download hosts, served on this machine with stand-in packages.
 
     mirror = lab.mirror.serve("10.201.0.1")
     ...
     mirror.close()
 
-What exists is data: catalogue.yaml. docs/lab-stand-ins.md says how a version is added.
+catalogue.yaml says which versions exist; docs/lab-stand-ins.md says how to add one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOG = Path("/run/kiln-lab/mirror.log")
 
 
 def vendor_hosts() -> list[str]:
-    """The host names that the mirror answers for, as they go into a guest's /etc/hosts."""
+    """The host names that the mirror serves, for a guest's /etc/hosts."""
     return routes.hosts()
 
 
@@ -43,9 +43,9 @@ def serve(
     state: Path | None = None,
     log: Path = LOG,
 ) -> server.Mirror:
-    """Answer for the vendors' hosts on `address`; `.close()` ends it.
+    """Serve the vendors' hosts on `address` until `.close()`.
 
-    `state` is where the CA, the keys and the packages are kept (default: what all labs share).
+    `state` is the folder of the CA, the keys and the packages (default: what all labs share).
     Raises OSError when a port is taken or the address is not this machine's.
     """
     home = state or settings.current().shared
@@ -54,23 +54,23 @@ def serve(
 
 
 def sha256(url: str, state: Path | None = None) -> str:
-    """The SHA-256, as hex, of what the mirror serves for a URL, made when it is not there yet.
+    """The SHA-256, as hex, of the file that the mirror serves for a URL; made when it is missing.
 
-    Raises KilnError for a URL that it answers with 404.
+    Raises KilnError for a URL that the mirror answers with 404.
     """
     file = _site(state or settings.current().shared).find(url)
     if file is None or not file.is_file():
         raise KilnError(
             f"the lab mirror has no {url}",
-            hint="lab/mirror/catalogue.yaml says which versions exist in the lab",
+            hint="see lab/mirror/catalogue.yaml for the versions in the lab",
         )
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def prepare(recipe: Recipe, state: Path | None = None) -> None:
-    """Build the package repositories that the recipe's bake reads, where they are missing.
+    """Build the missing package repositories of a recipe's bake.
 
-    A bake would do with those that the mirror builds on demand, but it waits for each of them.
+    The mirror also builds them on demand, but then the bake waits for each of them.
     """
     home = state or settings.current().shared
     for repository in _repositories(recipe):

@@ -25,8 +25,8 @@ def repository(release: str, part: str, arch: str) -> Repo | None:
     packages = system.amazon_linux(distro_id, arch, state or None)
     extras = system.extras(distro_id)
     if part == "core":
-        elsewhere = {name for members in extras.values() for name in members}
-        chosen = [package for package in packages if package.name not in elsewhere]
+        in_extras = {name for members in extras.values() for name in members}
+        chosen = [package for package in packages if package.name not in in_extras]
     elif part in extras:
         chosen = [package for package in packages if package.name in extras[part]]
     else:
@@ -37,7 +37,7 @@ def repository(release: str, part: str, arch: str) -> Repo | None:
 
 def release(distro_id: str) -> str | None:
     """The release of al2 or al2023 as URLs name it; None for another distribution."""
-    return next((name for name, known in _DISTROS.items() if known == distro_id), None)
+    return next((name for name, distro in _DISTROS.items() if distro == distro_id), None)
 
 
 def parts(distro_id: str) -> list[str]:
@@ -46,7 +46,7 @@ def parts(distro_id: str) -> list[str]:
 
 
 def mirror_list(release: str, part: str, arch: str) -> str:
-    """What mirror.list answers: the one mirror there is."""
+    """The content of mirror.list: a single mirror."""
     return f"{HOST}/kiln-lab/{release}/{part}/{arch}/\n"
 
 

@@ -1,6 +1,6 @@
-"""The lab's certificate authority: guests trust it, so that vendors' HTTPS names can be answered.
+"""The lab's certificate authority: guests trust it, so that the mirror can serve HTTPS.
 
-It is made on the machine that runs the lab and its key never leaves that machine's state folder.
+It is made on the machine that runs the lab; its key never leaves the state folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ensure(state: Path | None = None) -> Authority:
 
 
 def server_context(hosts: list[str], state: Path | None = None) -> ssl.SSLContext:
-    """A server-side TLS context whose certificate names all `hosts`, signed by the lab's CA."""
+    """A server-side TLS context with a certificate for all `hosts`, signed by the lab's CA."""
     authority = ensure(state)
     issuer = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
     issuer_key = serialization.load_pem_private_key(authority.key.read_bytes(), password=None)
@@ -92,14 +92,14 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        # A guest's clock may stand a little behind the host's.
+        # A guest's clock may be a little behind the host's.
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + _VALID)
     )
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write in one step, so that a second lab starting now reads all of it or nothing."""
+    """Write atomically: a second lab may be reading the file."""
     making = path.with_name(f".{path.name}.{os.getpid()}")
     making.touch(mode=mode)
     making.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Which versions the mirror has: those of kiln/facts/knowledge, with `catalogue.yaml` beside it."""
+"""The versions that the mirror has: from kiln/facts/knowledge, and `catalogue.yaml` here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE = Path(__file__).resolve().parent / "catalogue.yaml"
 
 @dataclass(frozen=True)
 class Driver:
-    """One driver version: its branch, the CUDA it shows, and the kernel modules it has."""
+    """A driver version: its branch, the CUDA version it reports, its kernel modules."""
 
     version: str
     branch: int
@@ -30,12 +30,12 @@ class Driver:
 
 @cache
 def data() -> dict[str, Any]:
-    """catalogue.yaml as it is; versions are text."""
+    """The content of catalogue.yaml; versions are text."""
     return read(_FILE)
 
 
 def driver(version: str) -> Driver | None:
-    """What is known of a driver version, None when the vendor has none of that number."""
+    """The facts about a driver version, None when NVIDIA has not released it."""
     branch = facts.branch(version)
     if branch is None or version not in (*branch.versions, *branch.betas):
         return None
@@ -49,7 +49,7 @@ def driver(version: str) -> Driver | None:
 
 
 def repository_drivers() -> list[str]:
-    """The driver versions in NVIDIA's package repositories, oldest first: no beta is there."""
+    """The driver versions in NVIDIA's package repositories (no betas), oldest first."""
     return _sorted(
         version
         for branch in facts.branches().values()
@@ -60,7 +60,7 @@ def repository_drivers() -> list[str]:
 
 
 def cuda() -> dict[str, str]:
-    """CUDA releases, oldest first → the version of their nvcc."""
+    """CUDA release, oldest first → version of its nvcc."""
     return {
         release: data()["nvcc"].get(release, f"{versions.series(release)}.0")
         for release in _sorted(facts.table("cuda")["releases"])
@@ -68,12 +68,12 @@ def cuda() -> dict[str, str]:
 
 
 def nccl() -> dict[str, list[str]]:
-    """NCCL versions whose packages are known, oldest first → the CUDA series they are for."""
-    known: dict[str, dict[str, Any]] = facts.table("nccl")["versions"]
+    """NCCL version with known packages, oldest first → the CUDA series of its packages."""
+    table: dict[str, dict[str, Any]] = facts.table("nccl")["versions"]
     return {
-        version: [_series(version, cuda) for cuda in known[version]["cuda"]]
-        for version in _sorted(known)
-        if known[version]["cuda"]
+        version: [_series(version, cuda) for cuda in table[version]["cuda"]]
+        for version in _sorted(table)
+        if table[version]["cuda"]
     }
 
 
@@ -92,25 +92,25 @@ def dcgm_exporter() -> list[str]:
 
 
 def efa() -> dict[str, dict[str, str]]:
-    """EFA installers, oldest first → what each changed of what `releases` in efa.yaml names."""
+    """EFA installer, oldest first → what it changed, as in `releases` of efa.yaml."""
     releases: dict[str, dict[str, str]] = facts.table("efa")["releases"]
     return {version: releases[version] for version in _sorted(releases)}
 
 
 def efa_distros() -> dict[str, tuple[str | None, str | None]]:
-    """Distribution → first and last EFA installer that accepts it, None for no limit."""
+    """Distribution → first and last EFA installer that supports it, None for no limit."""
     return {
         name: (window.get("first"), window.get("last"))
         for name, window in facts.table("efa")["os"].items()
     }
 
 
-def _sorted(known: Iterable[str]) -> list[str]:
-    return sorted(known, key=versions.key)
+def _sorted(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=versions.key)
 
 
 def named() -> frozenset[str]:
-    """The versions that the matrix names, as of now; empty where the matrix cannot be read."""
+    """The versions that the matrix names now; empty when it cannot be read."""
     file = paths.matrix_file()
     return _named(file, file.stat().st_mtime_ns) if file.exists() else frozenset()
 
@@ -128,12 +128,12 @@ def _named(_file: Path, _changed: int) -> frozenset[str]:
 def choose(
     versions: Iterable[str], group: Callable[[str], str], wanted: frozenset[str]
 ) -> list[str]:
-    """Of many versions the newest of each group, and those that are wanted.
+    """The newest version of each group, and all wanted versions.
 
-    A repository with all that a vendor ever published would take a minute to make.
+    A repository with every published version would take a minute to make.
     """
     newest: dict[str, str] = {}
-    known = list(versions)
-    for version in known:
+    ordered = list(versions)
+    for version in ordered:
         newest[group(version)] = version
-    return [v for v in known if v in wanted or newest[group(v)] == v]
+    return [v for v in ordered if v in wanted or newest[group(v)] == v]

@@ -11,7 +11,7 @@ from lab.mirror.site import Site, route
 from lab.packages import deb, model, rpm
 
 _KEY = "cloudwatch-agent"
-# The bucket has two spellings.
+# The bucket has two URLs.
 _BUCKETS = (
     r"https://amazoncloudwatch-agent\.s3\.amazonaws\.com",
     r"https://s3\.amazonaws\.com/amazoncloudwatch-agent",
@@ -24,9 +24,9 @@ def package(build: str, format_: str, arch: str, target: Path) -> bool:
     """Write the agent's package of one build, such as 1.300071.0b1720; False when unknown."""
     if build not in catalogue.data()["cloudwatch_agent"]:
         return False
-    made = model.load("cloudwatch-agent", build=build, format=format_, arch=arch)
+    packages = model.load("cloudwatch-agent", build=build, format=format_, arch=arch)
     folder = target.with_name(f"{target.name}.d")
-    (built,) = (rpm if format_ == "rpm" else deb).build(made, folder)
+    (built,) = (rpm if format_ == "rpm" else deb).build(packages, folder)
     built.replace(target)
     folder.rmdir()
     return True

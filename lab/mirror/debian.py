@@ -1,7 +1,7 @@
-"""The lab's own archive, for what stands in from Ubuntu's: kernels and their compilers.
+"""The lab's own archive of stand-ins for Ubuntu's kernels and their compilers.
 
-Ubuntu's real archive has another name. Everything else a stand-in of Ubuntu installs comes from
-the mirror of the machine that runs the lab, so no name is pretended here.
+It has a host name of its own, not that of Ubuntu's archive: all other packages of an Ubuntu guest
+come from the package mirror of the machine that runs the lab.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOST = "https://ubuntu.kiln-lab.internal"
 
 
 def repository(distro_id: str, arch: str) -> Repo | None:
-    """The stand-in archive of an Ubuntu release by `uname -m`'s name of the machine."""
+    """The archive for an Ubuntu release; `arch` is a `uname -m` name."""
     packages = system.ubuntu(distro_id, arch)
     if not packages:
         return None

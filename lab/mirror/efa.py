@@ -21,20 +21,20 @@ _FIELDS = ("libfabric", "rdma_core", "driver", "ofi_nccl")
 
 
 def contents(version: str) -> dict[str, str] | None:
-    """What an installer brings, gaps filled from the releases before it; None when unknown."""
-    known: dict[str, str] = {}
+    """The versions in an installer, gaps filled from earlier releases; None when unknown."""
+    bundled: dict[str, str] = {}
     for release, changed in catalogue.efa().items():
-        known.update({name: changed[name] for name in _FIELDS if name in changed})
+        bundled.update({name: changed[name] for name in _FIELDS if name in changed})
         if release == version:
-            # Of the oldest installers it is not known what they brought.
-            return known if {"libfabric", "rdma_core", "driver"} <= known.keys() else None
+            # The contents of the oldest installers are not known.
+            return bundled if {"libfabric", "rdma_core", "driver"} <= bundled.keys() else None
     return None
 
 
 def installer(version: str, target: Path) -> bool:
     """Write aws-efa-installer-<version>.tar.gz; False when the catalogue has none."""
-    known = contents(version)
-    if known is None:
+    bundled = contents(version)
+    if bundled is None:
         return False
     top = "aws-efa-installer"
     script = model.fill((_PAYLOAD / "efa_installer.sh").read_text(), {"efa": version})
@@ -51,9 +51,9 @@ def installer(version: str, target: Path) -> bool:
         for format_, build in (("rpm", rpm.build), ("deb", deb.build)):
             installed = set()
             for machine in _MACHINES:
-                brought = packages(version, known, format_, machine)
-                installed |= {package.name for package in brought}
-                for file in build(brought, folder / format_ / machine):
+                members = packages(version, bundled, format_, machine)
+                installed |= {package.name for package in members}
+                for file in build(members, folder / format_ / machine):
                     files[f"{top}/packages/{machine}/{file.name}"] = File(file.read_bytes())
             listing = "".join(f"{name}\n" for name in sorted(installed))
             files[f"{top}/{format_}.names"] = File(listing.encode())
@@ -64,17 +64,17 @@ def installer(version: str, target: Path) -> bool:
 
 
 def packages(
-    version: str, known: dict[str, str], format_: str, machine: str
+    version: str, bundled: dict[str, str], format_: str, machine: str
 ) -> list[model.Package]:
-    """The packages of an installer for one machine; `known` is what it brings."""
+    """The packages in an installer for a machine; `bundled` is the result of `contents`."""
     lib = "lib64" if format_ == "rpm" else "lib"
     plugin_lib = "lib64" if format_ == "rpm" else f"lib/{machine}-linux-gnu"
     return model.load(
         "efa",
-        libfabric=known["libfabric"],
-        rdma_core=known["rdma_core"],
-        driver=known["driver"],
-        ofi_nccl=known.get("ofi_nccl") if with_plugin(version, machine) else None,
+        libfabric=bundled["libfabric"],
+        rdma_core=bundled["rdma_core"],
+        driver=bundled["driver"],
+        ofi_nccl=bundled.get("ofi_nccl") if with_plugin(version, machine) else None,
         format=format_,
         arch=machine,
         lib=lib,
@@ -92,7 +92,7 @@ def _supported(version: str) -> list[str]:
 
 
 def with_plugin(version: str, machine: str) -> list[str]:
-    """The distributions for which this installer brings aws-ofi-nccl on that machine."""
+    """The distributions for which this installer has aws-ofi-nccl for that machine."""
     arch = _MACHINES[machine]
     return [distro for distro in _supported(version) if facts.bundles_plugin(version, arch, distro)]
 

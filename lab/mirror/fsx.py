@@ -14,13 +14,13 @@ _KEY = "fsx-lustre"
 
 
 def repository(suite: str, arch: str) -> Repo | None:
-    """The repository of a release by its code name; None for one that FSx does not have."""
+    """The repository for the release with this code name; None when FSx has none."""
     facts = catalogue.data()["fsx_lustre"]
     kernels = facts["kernels"].get(suite)
     if kernels is None:
         return None
-    made = model.load("lustre", lustre=facts["version"], kernels=kernels, arch=arch)
-    return Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(made), suite=suite)
+    packages = model.load("lustre", lustre=facts["version"], kernels=kernels, arch=arch)
+    return Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(packages), suite=suite)
 
 
 @route(r"https://fsx-lustre-client-repo-public-keys\.s3\.amazonaws\.com/fsx-ubuntu-public-key\.asc")

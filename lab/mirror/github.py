@@ -13,7 +13,7 @@ from lab.packages.model import File
 
 
 def source(payload: str, version: str, top: str) -> Callable[[Path], bool]:
-    """What writes a source archive from `payloads/<payload>/` under the folder `top`."""
+    """A function that writes a source archive of `payloads/<payload>/`, below the folder `top`."""
 
     def make(target: Path) -> bool:
         files = model.tree(payload, {"version": version})

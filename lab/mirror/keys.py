@@ -1,7 +1,7 @@
-"""The lab's own OpenPGP keys, one for each vendor key that it stands in for.
+"""The lab's own OpenPGP keys, one for each vendor key.
 
-A guest learns their fingerprints the way it learns the vendors' (`signing_keys` of the build), so
-that the same signature checks run, with nothing left out. Secret keys stay in the state folder.
+A guest gets their fingerprints like the vendors' (`signing_keys` of the build), so that it runs
+the same signature checks. The secret keys stay in the state folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from lab import settings
 from lab.shell import run
 
-# The names of kiln/facts/knowledge/keys.yaml, and two for the distributions' own repositories.
+# The names in kiln/facts/knowledge/keys.yaml, and two for the distributions' repositories.
 VENDORS = (
     "nvidia-cuda-rpm",
     "nvidia-cuda-deb",
@@ -29,15 +29,15 @@ DISTRIBUTIONS = ("amazon-linux", "ubuntu")
 
 @dataclass(frozen=True)
 class Keyring:
-    """A GnuPG home with one signing key per name, the name being its user id."""
+    """A GnuPG home with a signing key for each name."""
 
     home: Path
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One signer at a time, and no gpg-agent left when it is done.
+        """Let one process sign at a time, and end gpg-agent afterwards.
 
-        Ending the agent under another signer would break that one's signature.
+        Ending the agent while another process signs would break that signature.
         """
         with (self.home / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -59,16 +59,16 @@ class Keyring:
         return (self.home / f"{name}.asc").read_bytes()
 
     def binary(self, name: str) -> bytes:
-        """The public key, binary, as apt wants it below /usr/share/keyrings."""
+        """The public key, binary, for apt's /usr/share/keyrings."""
         return (self.home / f"{name}.gpg").read_bytes()
 
     def sign_detached(self, name: str, file: Path, *, armor: bool = False) -> Path:
-        """Write `<file>.sig` (`.asc` when armoured) by that key; the signature's path."""
+        """Write a signature `<file>.sig` (armoured: `.asc`); returns its path."""
         signature = file.with_name(file.name + (".asc" if armor else ".sig"))
-        shape = ["--armor"] if armor else []
+        options = ["--armor"] if armor else []
         key = self.fingerprint(name)
         with self._alone():
-            self._gpg(*shape, "-u", key, "-o", str(signature), "-b", str(file))
+            self._gpg(*options, "-u", key, "-o", str(signature), "-b", str(file))
         return signature
 
     def sign_inline(self, name: str, text: str) -> str:
@@ -89,7 +89,7 @@ class Keyring:
                 run("rpmsign", *words, "--addsign", *map(str, files))
 
     def make_missing(self) -> None:
-        """Make the keys that are not there yet."""
+        """Make the missing keys."""
         with self._alone():
             for name in (*VENDORS, *DISTRIBUTIONS):
                 if not (self.home / f"{name}.gpg").exists():
@@ -104,7 +104,7 @@ class Keyring:
         )
         (self.home / f"{name}.fpr").write_text(fingerprint + "\n")
         self._gpg("--armor", "-o", str(self.home / f"{name}.asc"), "--export", fingerprint)
-        # Last: its existence says that the key is whole.
+        # Written last: when it exists, the key is complete.
         self._gpg("-o", str(self.home / f"{name}.gpg"), "--export", fingerprint)
 
 

@@ -19,35 +19,35 @@ from lab.mirror.site import Site, route
 from lab.packages import deb, driver, model
 from lab.packages.model import File, Package
 
-# NVIDIA's names for machines, as the kernel says them; sbsa is a server's arm64.
+# NVIDIA's name of a machine → the `uname -m` name; sbsa is arm64 on servers.
 MACHINES = {"x86_64": "x86_64", "sbsa": "aarch64"}
 _TARGETS = {"x86_64": "x86_64-linux", "aarch64": "sbsa-linux"}
-# The open module's DKMS name was nvidia-open until here.
+# From this version on the open module's DKMS name is nvidia; before it was nvidia-open.
 # source: github:awslabs/amazon-eks-ami install-nvidia-driver.sh
-_ONE_NAME = (570, 148)
+_COMMON_DKMS_NAME = (570, 148)
 
 
 def repository(name: str, machine: str) -> Repo | None:
-    """The CUDA repository `name` for `machine` (x86_64 or sbsa), None where NVIDIA has none.
+    """The CUDA repository `name` for `machine` (x86_64 or sbsa); None when NVIDIA has none.
 
-    It has the newest of each branch or series, and every version that the matrix names.
+    It has the newest version of each branch or series, and every version that the matrix names.
     """
     return _repository(name, machine, catalogue.named())
 
 
 @cache
 def _repository(name: str, machine: str, wanted: frozenset[str]) -> Repo | None:
-    shape_of = catalogue.data()["cuda_repos"].get(name)
+    settings = catalogue.data()["cuda_repos"].get(name)
     arch = MACHINES.get(machine)
-    if shape_of is None or arch is None:
+    if settings is None or arch is None:
         return None
-    held = holds(name, arch)
-    if held is None:
+    contents = holds(name, arch)
+    if contents is None:
         return None
-    shape = {"format": shape_of["format"], "arch": arch, "libdir": libdir(shape_of["format"], arch)}
+    shape = {"format": settings["format"], "arch": arch, "libdir": libdir(settings["format"], arch)}
     packages = [
-        *_toolkits(held, shape, wanted),
-        *_libraries(name, held, shape, wanted),
+        *_toolkits(contents, shape, wanted),
+        *_libraries(name, contents, shape, wanted),
         *(
             p
             for version in catalogue.service("dcgm")
@@ -65,29 +65,29 @@ def _repository(name: str, machine: str, wanted: frozenset[str]) -> Repo | None:
         ),
     ]
     modules = []
-    drivers = _drivers(held, wanted) if shape_of.get("drivers", True) else []
+    drivers = _drivers(contents, wanted) if settings.get("drivers", True) else []
     for version in drivers:
-        made = driver_packages(version, shape_of["format"], shape_of.get("dist", ""), arch)
-        packages += made
-        modules.append((version, made))
+        members = driver_packages(version, settings["format"], settings.get("dist", ""), arch)
+        packages += members
+        modules.append((version, members))
     return Repo(
         name=f"cuda-{name}-{machine}",
-        format=shape_of["format"],
-        key=f"nvidia-cuda-{shape_of['format']}",
+        format=settings["format"],
+        key=f"nvidia-cuda-{settings['format']}",
         packages=tuple(packages),
-        modules=module_streams(modules, arch) if shape_of["format"] == "rpm" and modules else "",
+        modules=module_streams(modules, arch) if settings["format"] == "rpm" and modules else "",
     )
 
 
 def libdir(format_: str, arch: str) -> str:
-    """Where libraries go: RPM distributions have lib64, Debian's a folder per machine."""
+    """The folder of libraries: lib64 on RPM distributions, a folder per machine on Debian's."""
     return "/usr/lib64" if format_ == "rpm" else f"/usr/lib/{arch}-linux-gnu"
 
 
 def driver_packages(version: Driver, format_: str, dist: str, arch: str) -> list[Package]:
     """All packages of one driver version."""
     flavours = {"open": version.open, "proprietary": version.proprietary}
-    older = tuple(map(int, version.version.split(".")[:2])) < _ONE_NAME
+    older = tuple(map(int, version.version.split(".")[:2])) < _COMMON_DKMS_NAME
     names = {"open": "nvidia-open" if older else "nvidia", "proprietary": "nvidia"}
     folder = libdir(format_, arch)
     libraries = driver.libraries(version.version, arch)
@@ -153,9 +153,8 @@ _LATEST = {"open": "open-dkms", "dkms": "latest-dkms"}
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a CUDA repository holds: CUDA series and driver branches, first and last of each; None
-    where there is no limit."""
+class Contents:
+    """The CUDA series and driver branches of a repository: first and last, None for no limit."""
 
     cuda: tuple[str | None, str | None]
     drivers: tuple[str | None, str | None]
@@ -168,16 +167,18 @@ class Held:
         return _between(str(branch), *self.drivers)
 
 
-def holds(name: str, arch: str) -> Held | None:
-    """What the CUDA repository `name` holds for a machine (kiln/facts/knowledge/cuda.yaml); None
-    where NVIDIA has no such tree."""
-    known = facts.table("cuda")["repos"].get(name)
+def holds(name: str, arch: str) -> Contents | None:
+    """The contents of the CUDA repository `name` for a machine; None when NVIDIA has no such tree.
+
+    source: kiln/facts/knowledge/cuda.yaml
+    """
+    entry = facts.table("cuda")["repos"].get(name)
     processor = {"x86_64": "x86_64", "aarch64": "arm64"}[arch]
-    if known is None or processor not in known["arches"]:
+    if entry is None or processor not in entry["arches"]:
         return None
-    drivers = known.get("drivers", {})
-    return Held(
-        cuda=(known.get("first", {}).get(processor), known.get("last")),
+    drivers = entry.get("drivers", {})
+    return Contents(
+        cuda=(entry.get("first", {}).get(processor), entry.get("last")),
         drivers=(drivers.get("first"), drivers.get("last")),
     )
 
@@ -188,11 +189,11 @@ def _between(value: str, first: str | None, last: str | None) -> bool:
     )
 
 
-def _drivers(held: Held, wanted: frozenset[str]) -> list[Driver]:
+def _drivers(contents: Contents, wanted: frozenset[str]) -> list[Driver]:
     listed = catalogue.repository_drivers()
     chosen = catalogue.choose(listed, lambda version: version.split(".")[0], wanted)
-    known = [catalogue.driver(version) for version in chosen]
-    return [version for version in known if version and held.has_driver(version.branch)]
+    entries = [catalogue.driver(version) for version in chosen]
+    return [entry for entry in entries if entry and contents.has_driver(entry.branch)]
 
 
 def _number(series: str) -> tuple[int, ...]:
@@ -203,15 +204,15 @@ def _series(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _toolkits(held: Held, shape: dict[str, str], wanted: frozenset[str]) -> list[Package]:
+def _toolkits(contents: Contents, shape: dict[str, str], wanted: frozenset[str]) -> list[Package]:
     packages: list[Package] = []
     nvcc_of = catalogue.cuda()
     for cuda in catalogue.choose(nvcc_of, _series, wanted):
         series, nvcc = _series(cuda), nvcc_of[cuda]
-        if not held.has_cuda(series):
+        if not contents.has_cuda(series):
             continue
         major, minor = _number(series)
-        # The library's name changed its meaning: 11.0 for all of CUDA 11, 12 for all of CUDA 12.
+        # The soname of all CUDA 11 libraries is 11.0, that of CUDA 12 is 12.
         soversion = "11.0" if major == 11 else str(major)
         packages += model.load(
             "cuda-toolkit",
@@ -228,14 +229,14 @@ def _toolkits(held: Held, shape: dict[str, str], wanted: frozenset[str]) -> list
 
 
 def _libraries(
-    name: str, held: Held, shape: dict[str, str], wanted: frozenset[str]
+    name: str, contents: Contents, shape: dict[str, str], wanted: frozenset[str]
 ) -> list[Package]:
     packages: list[Package] = []
     builds = catalogue.nccl()
     for nccl in catalogue.choose(builds, _series, wanted):
         major, minor, patch = _number(nccl)
         for series in builds[nccl]:
-            if held.has_cuda(series):
+            if contents.has_cuda(series):
                 packages += model.load(
                     "nccl",
                     nccl=nccl,
@@ -246,14 +247,14 @@ def _libraries(
                     code=major * 10000 + minor * 100 + patch,
                     **shape,
                 )
-    for cudnn, about in catalogue.data()["cudnn"].items():
+    for cudnn, entry in catalogue.data()["cudnn"].items():
         major, minor, patch, _ = _number(cudnn)
-        for series in about["cuda"]:
-            if held.has_cuda(series) and not _lacks_cudnn(name, cudnn):
+        for series in entry["cuda"]:
+            if contents.has_cuda(series) and not _lacks_cudnn(name, cudnn):
                 packages += model.load(
                     "cudnn",
                     cudnn=cudnn,
-                    short=about["short"],
+                    short=entry["short"],
                     series=series,
                     major=major,
                     minor=minor,

@@ -1,4 +1,4 @@
-"""The driver's .run files, and the redistributable archives of fabric manager."""
+"""The driver's .run files, and fabric manager's redistributable archives."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def run_file(version: str, arch: str, target: Path) -> bool:
             for path, file in driver.source(version, flavour).items():
                 files[f"source-{flavour}/{path.removeprefix(prefix)}"] = file
     header = model.fill((_PAYLOADS / "header.sh").read_text(), variables)
-    about = json.dumps({"what": model.STAND_IN, "driver": version, "arch": arch})
-    files["kiln-lab.json"] = File(about.encode())
+    description = json.dumps({"what": model.STAND_IN, "driver": version, "arch": arch})
+    files["kiln-lab.json"] = File(description.encode())
     target.write_bytes(header.encode() + deb.tar_gz(files))
     return True
 
@@ -69,8 +69,8 @@ def _run_file(site: Site, url: re.Match[str]) -> Path | None:
     )
 
 
-# The redistributable trees: an archive for each component and an index for each version.
-# sbsa archives of fabric manager begin with 515.
+# The redistributables: an archive for each component and an index for each version. Fabric manager
+# has sbsa archives from 515 on.
 _REDIST = r"https://developer\.download\.nvidia\.com/compute/(?:nvidia-driver|cuda)/redist"
 _MACHINES = {"linux-x86_64": "x86_64", "linux-sbsa": "aarch64"}
 _FIRST_SBSA = 515
@@ -82,11 +82,11 @@ def fabric_manager(version: str, platform: str, target: Path) -> bool:
     if facts is None or (platform == "linux-sbsa" and facts.branch < _FIRST_SBSA):
         return False
     top = f"fabricmanager-{platform}-{version}-archive"
-    laid = model.tree("fabricmanager", {"version": version})
+    payload = model.tree("fabricmanager", {"version": version})
     files = {
-        f"{top}/bin/nv-fabricmanager": laid["/usr/bin/nv-fabricmanager"],
-        f"{top}/etc/fabricmanager.cfg": laid["/usr/share/nvidia/nvswitch/fabricmanager.cfg"],
-        f"{top}/systemd/nvidia-fabricmanager.service": laid[
+        f"{top}/bin/nv-fabricmanager": payload["/usr/bin/nv-fabricmanager"],
+        f"{top}/etc/fabricmanager.cfg": payload["/usr/share/nvidia/nvswitch/fabricmanager.cfg"],
+        f"{top}/systemd/nvidia-fabricmanager.service": payload[
             "/usr/lib/systemd/system/nvidia-fabricmanager.service"
         ],
         f"{top}/lib/libnvfm.so.1": File(
@@ -100,7 +100,7 @@ def fabric_manager(version: str, platform: str, target: Path) -> bool:
 
 
 def tar_xz(files: dict[str, File]) -> bytes:
-    """A reproducible .tar.xz, as NVIDIA packs its redistributables."""
+    """A reproducible .tar.xz, the format of NVIDIA's redistributables."""
     buffer = io.BytesIO()
     with lzma.open(buffer, "wb", preset=0) as packed:
         packed.write(gzip.decompress(deb.tar_gz(files)))
@@ -134,10 +134,10 @@ def _index(site: Site, url: re.Match[str]) -> Path | None:
             }
     if not platforms:
         return None
-    about = {
+    description = {
         "name": "NVIDIA Fabric Manager",
         "license": "AMI Kiln lab stand-in",
         "version": version,
     }
-    text = json.dumps({"fabricmanager": {**about, **platforms}}, indent=4)
+    text = json.dumps({"fabricmanager": {**description, **platforms}}, indent=4)
     return site.text(f"redistrib_{version}.json", text + "\n")

@@ -16,7 +16,7 @@ _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64
 
 
 def repository(format_: str, arch: str) -> Repo:
-    """The stable repository for `rpm` or `deb` and a machine by `uname -m`'s name."""
+    """The stable repository for `rpm` or `deb`; `arch` is a `uname -m` name."""
     folder = nvidia_cuda.libdir(format_, arch)
     packages = [
         package

@@ -1,7 +1,7 @@
 """Package repositories, built on first use and kept below the state folder.
 
-A repository's folder is named after a digest of its packages and its key: another version in the
-catalogue or in the matrix makes another folder, and what a guest reads never changes under it.
+A repository's folder is named after a digest of its packages and its key. When a version is added
+to the catalogue or the matrix, a new folder is made, and a guest keeps reading the old one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lab.shell import run
 
 @dataclass(frozen=True)
 class Repo:
-    """One repository: `name` is unique, `format` rpm or deb, `key` a name of `lab.mirror.keys`.
+    """A repository. `name` is unique, `format` is rpm or deb, `key` is a name of `lab.mirror.keys`.
 
     `modules` is the text of a modules.yaml, for DNF module streams. A deb repository with a
-    `suite` is laid out with dists/ and pool/, for `deb URL SUITE main`; one without is flat.
+    `suite` has dists/ and pool/, for `deb URL SUITE main`; without a suite it is flat.
     """
 
     name: str
@@ -38,8 +38,8 @@ class Repo:
 
 def ensure(repo: Repo, home: Path, keyring: Keyring) -> Path:
     """The repository's folder below `home`, built when it is missing."""
-    about = f"{repo.name} {keyring.fingerprint(repo.key)} {repo.modules} {repo.suite}"
-    total = hashlib.sha256(about.encode())
+    inputs = f"{repo.name} {keyring.fingerprint(repo.key)} {repo.modules} {repo.suite}"
+    total = hashlib.sha256(inputs.encode())
     for package in repo.packages:
         total.update(package.digest().encode())
     folder = home / f"{repo.name.replace('/', '_')}-{total.hexdigest()[:12]}"
@@ -87,16 +87,18 @@ def _deb(repo: Repo, folder: Path, keyring: Keyring) -> None:
     for name, content in index.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
-    fields = {"Suite": repo.suite, "Codename": repo.suite, "Components": "main" * bool(repo.suite)}
-    about = deb.release(
+    fields = {}
+    if repo.suite:
+        fields = {"Suite": repo.suite, "Codename": repo.suite, "Components": "main"}
+    release = deb.release(
         index,
         Origin="AMI Kiln lab",
         Label=f"AMI Kiln lab stand-in for {repo.name}",
         Architectures="amd64 arm64 all",
-        **{name: value for name, value in fields.items() if value},
+        **fields,
     )
-    (root / "Release").write_text(about)
-    (root / "InRelease").write_text(keyring.sign_inline(repo.key, about))
+    (root / "Release").write_text(release)
+    (root / "InRelease").write_text(keyring.sign_inline(repo.key, release))
     keyring.sign_detached(repo.key, root / "Release", armor=True).rename(root / "Release.gpg")
 
 

@@ -1,4 +1,4 @@
-"""All vendors: importing this registers their routes."""
+"""All vendors; importing this module registers their routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP and HTTPS for the vendors' hosts, on the lab's own address."""
+"""HTTP and HTTPS for the vendors' hosts, on the lab's address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 
 class Mirror:
-    """A running mirror. `close()` ends it."""
+    """A running mirror. `close()` stops it."""
 
     def __init__(self, servers: list[_Server]) -> None:
         self._servers = servers
@@ -34,7 +34,7 @@ class Mirror:
         return [int(server.server_address[1]) for server in self._servers]
 
     def close(self) -> None:
-        """Stop listening; requests under way are ended."""
+        """Stop listening and end the requests in progress."""
         for server in self._servers:
             server.shutdown()
             server.server_close()
@@ -43,7 +43,7 @@ class Mirror:
 def start(
     address: str, https_port: int, http_port: int, context: ssl.SSLContext, find: Find, log: Path
 ) -> Mirror:
-    """Listen on both ports. `find` turns a URL into the file that answers it, or None for 404.
+    """Listen on both ports. `find` returns the file for a URL, or None for 404.
 
     Raises OSError when a port is taken or the address is not this machine's.
     """
@@ -61,13 +61,13 @@ class _Server(QuickServer):
     request_queue_size = 64
 
     def __init__(
-        self, where: tuple[str, int], find: Find, log: Path, context: ssl.SSLContext | None
+        self, address: tuple[str, int], find: Find, log: Path, context: ssl.SSLContext | None
     ) -> None:
-        super().__init__(where, _Handler)
+        super().__init__(address, _Handler)
         self.find, self.log, self.context = find, log, context
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away in the middle is its own affair."""
+        """Ignore clients that disconnect in the middle of a request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -77,7 +77,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: _Server
 
     def setup(self) -> None:
-        # The handshake belongs to this connection's thread: a slow client must not hold the others.
+        # The handshake runs in the connection's thread: a slow client must not block others.
         if self.server.context:
             self.request.settimeout(10)
             self.request = self.server.context.wrap_socket(self.request, server_side=True)
@@ -132,13 +132,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def _log(self, url: str, status: HTTPStatus, size: int, started: float, why: str = "") -> None:
-        took = time.monotonic() - started
+    def _log(
+        self, url: str, status: HTTPStatus, size: int, started: float, error: str = ""
+    ) -> None:
+        seconds = time.monotonic() - started
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        who = f"{stamp} {self.client_address[0]}"
-        line = f"{who} {self.command} {url} {int(status)} {size} {took:.2f}s"
+        origin = f"{stamp} {self.client_address[0]}"
+        line = f"{origin} {self.command} {url} {int(status)} {size} {seconds:.2f}s"
         with contextlib.suppress(OSError), self.server.log.open("a") as log:
-            log.write(f"{line} {why}".rstrip() + "\n")
+            log.write(f"{line} {error}".rstrip() + "\n")
 
     def log_message(self, *_: object) -> None:
-        """The mirror's own log has the address and what was sent."""
+        """Log nothing here: `_log` writes the mirror's own log."""

@@ -1,4 +1,4 @@
-"""What vendors' modules are written with: routes, and a place to keep what they make."""
+"""What the vendors' modules use: routes, and storage for the files that they make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUTES: list[tuple[re.Pattern[str], Answer]] = []
 
 
 def sources_digest() -> str:
-    """Over all that files are made from: a change in the lab's own code makes them anew."""
+    """A digest of the code and data that files are made from: a change makes them again."""
     total = hashlib.sha256()
     lab = Path(__file__).resolve().parent.parent
     for part in ("mirror", "packages", "standins"):
@@ -28,7 +28,7 @@ def sources_digest() -> str:
 
 @dataclass
 class Site:
-    """All the vendors, with what was built for them kept below `state`."""
+    """All vendors' hosts; the files built for them are kept below `state`."""
 
     state: Path
     keyring: Keyring
@@ -39,10 +39,7 @@ class Site:
         return self.state / "mirror"
 
     def find(self, url: str) -> Path | None:
-        """The file that answers `url` (scheme, host and path), built when it is missing.
-
-        None is the vendor's 404.
-        """
+        """The file for `url` (scheme, host and path), built when it is missing; None means 404."""
         for pattern, answer in ROUTES:
             match = pattern.fullmatch(url)
             if match:
@@ -50,7 +47,7 @@ class Site:
         return None
 
     def repo(self, repo: repos.Repo | None, path: str) -> Path | None:
-        """A file of a repository, which is built when it is missing."""
+        """A file of a repository. The repository is built when it is missing."""
         if repo is None:
             return None
         folder = repos.ensure(repo, self.home / "repos", self.keyring)
@@ -60,16 +57,16 @@ class Site:
     def text(self, name: str, content: str | bytes) -> Path:
         """A small file with that content."""
         file = self.home / "texts" / name
-        raw = content.encode() if isinstance(content, str) else content
-        if not file.exists() or file.read_bytes() != raw:
+        data = content.encode() if isinstance(content, str) else content
+        if not file.exists() or file.read_bytes() != data:
             file.parent.mkdir(parents=True, exist_ok=True)
             making = file.with_name(f".{file.name}.{threading.get_ident()}")
-            making.write_bytes(raw)
+            making.write_bytes(data)
             making.replace(file)
         return file
 
     def made(self, name: str, make: Callable[[Path], bool]) -> Path | None:
-        """A file kept under that name; `make` writes it, or says False when there is no such."""
+        """A file kept under that name. `make` writes it, or returns False when there is none."""
         file = self.home / "files" / self.digest / name
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +77,7 @@ class Site:
         return file
 
     def signature(self, key: str, file: Path | None, *, armor: bool = False) -> Path | None:
-        """A detached signature of a made file, kept beside it."""
+        """A detached signature, kept beside the file."""
         if file is None:
             return None
         signature = file.with_name(file.name + (".asc" if armor else ".sig"))
@@ -93,7 +90,7 @@ Answer = Callable[[Site, "re.Match[str]"], "Path | None"]
 
 
 def route(pattern: str) -> Callable[[Answer], Answer]:
-    """Register the answer to URLs of that pattern, which begins with https://host/."""
+    """Register a function for URLs that match the pattern, which begins with https://host/."""
 
     def register(answer: Answer) -> Answer:
         ROUTES.append((re.compile(pattern), answer))

@@ -17,7 +17,7 @@ _EPOCH = 1700000000
 
 
 def build(packages: Iterable[Package], target: Path) -> list[Path]:
-    """Build all packages into `target`; their files."""
+    """Build all packages into `target`; returns their files."""
     target.mkdir(parents=True, exist_ok=True)
     return [_build(package, target) for package in packages]
 
@@ -56,9 +56,9 @@ def _build(package: Package, target: Path) -> Path:
         f"./{_SCRIPTS[when]}": File(f"#!/bin/sh\nset -e\n{text}".encode(), 0o755)
         for when, text in package.scripts.items()
     }
-    about = {"./control": File(control(package).encode()), **scripts}
+    metadata = {"./control": File(control(package).encode()), **scripts}
     if package.config:
-        about["./conffiles"] = File("".join(f"{path}\n" for path in package.config).encode())
+        metadata["./conffiles"] = File("".join(f"{path}\n" for path in package.config).encode())
     data = {f".{path}": file for path, file in package.files.items()}
     plain = version(package).split(":", 1)[-1]
     path = target / f"{package.name}_{plain}_{_ARCH[package.arch]}.deb"
@@ -66,7 +66,7 @@ def _build(package: Package, target: Path) -> Path:
         _ar(
             {
                 "debian-binary": b"2.0\n",
-                "control.tar.gz": tar_gz(about),
+                "control.tar.gz": tar_gz(metadata),
                 "data.tar.gz": tar_gz(data),
             }
         )
@@ -75,7 +75,7 @@ def _build(package: Package, target: Path) -> Path:
 
 
 def tar_gz(files: dict[str, File]) -> bytes:
-    """A reproducible .tar.gz with the folders that its files need."""
+    """A reproducible .tar.gz of files and their parent folders."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1, mtime=_EPOCH) as packed,
@@ -98,18 +98,18 @@ def tar_gz(files: dict[str, File]) -> bytes:
 
 
 def _folders(files: Iterable[str]) -> list[str]:
-    found = {
+    folders = {
         str(parent)
         for path in files
         for parent in Path(path).parents
         if str(parent) not in (".", "/")
     }
     dotted = any(path.startswith("./") for path in files)
-    return sorted(f"./{folder}" if dotted else folder for folder in found)
+    return sorted(f"./{folder}" if dotted else folder for folder in folders)
 
 
 def _ar(members: dict[str, bytes]) -> bytes:
-    """The common `ar` format: a 60-byte header before each member, padded to an even length."""
+    """An `ar` archive: a 60-byte header before each member, padded to an even length."""
     packed = b"!<arch>\n"
     for name, content in members.items():
         packed += f"{name:<16}{_EPOCH:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
@@ -118,7 +118,7 @@ def _ar(members: dict[str, bytes]) -> bytes:
 
 
 def index(packages: Iterable[Package], folder: Path, prefix: str = "") -> str:
-    """The Packages file for packages built into `folder`; `prefix` goes before file names."""
+    """The Packages file of packages in `folder`; `prefix` is put before their file names."""
     stanzas = []
     for package in packages:
         plain = version(package).split(":", 1)[-1]
@@ -132,7 +132,7 @@ def index(packages: Iterable[Package], folder: Path, prefix: str = "") -> str:
 
 
 def release(files: dict[str, bytes], **fields: str) -> str:
-    """The Release file over index files, path → content."""
+    """The Release file for index files, path → content."""
     lines = [f"{name}: {value}" for name, value in fields.items()]
     lines += ["Date: Tue, 14 Nov 2023 22:13:20 UTC", "SHA256:"]
     lines += [

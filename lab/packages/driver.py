@@ -1,4 +1,4 @@
-"""What an NVIDIA driver lays down, whichever way it comes: .run file, RPMs or Debian packages."""
+"""The files of an NVIDIA driver, for all its formats: .run file, RPMs and Debian packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.packages import elf, model
 from lab.packages.model import File
 from lab.standins.nvidia_smi import install
 
-# DT_SONAME → the name's stem; a library's file is <stem>.<driver version>.
+# DT_SONAME → stem of the file name, which is <stem>.<driver version>.
 # source: file list of NVIDIA's installer manifests and of Debian's driver packages
 LIBRARIES = {
     "libcuda.so.1": "libcuda.so",
@@ -27,7 +27,7 @@ LIBRARIES = {
     "libcudadebugger.so.1": "libcudadebugger.so",
 }
 PROGRAMS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-persistenced", "/usr/bin/nvidia-modprobe")
-# Fabric manager comes in a package of its own, which checks versions and then runs this.
+# Fabric manager has a package of its own; its program checks versions and then runs this.
 FABRIC_MANAGER = "/usr/bin/nv-fabricmanager"
 
 
@@ -42,7 +42,7 @@ def libraries(version: str, arch: str) -> dict[str, File]:
 
 
 def shared() -> dict[str, File]:
-    """What the stand-in programs are made of, below /usr/lib/kiln-lab."""
+    """The files behind the stand-in programs, below /usr/lib/kiln-lab."""
     payload = _payload()
     files = {path: file for path, file in payload.items() if path.startswith(install.LIB)}
     for path in (FABRIC_MANAGER, "/usr/bin/kiln-lab-gpu"):
@@ -52,7 +52,7 @@ def shared() -> dict[str, File]:
 
 
 def programs(*paths: str) -> dict[str, File]:
-    """The stand-in programs that land at these paths."""
+    """The stand-in programs for these paths."""
     return {path: _payload()[path] for path in paths}
 
 
@@ -62,9 +62,9 @@ def _payload() -> dict[str, File]:
 
 
 def source(version: str, flavour: str, *, dkms_name: str = "nvidia") -> dict[str, File]:
-    """The DKMS source tree, below /usr/src/nvidia-<version>; flavour is proprietary or open.
+    """The DKMS source tree, below /usr/src/nvidia-<version>; `flavour` is proprietary or open.
 
-    `srcversion` is made from both, as the real one changes with every source.
+    `srcversion` depends on both, because the real one changes with the source.
     """
     folder = f"/usr/src/nvidia-{version}"
     token = hashlib.sha256(f"{version} {flavour}".encode()).hexdigest()[:24].upper()
@@ -82,7 +82,7 @@ def source(version: str, flavour: str, *, dkms_name: str = "nvidia") -> dict[str
 
 
 def refusals(version: str) -> list[str]:
-    """A line `<kernel> <why>` for each kernel that this driver's sources do not compile on."""
+    """A line `<kernel> <reason>` for each kernel that this driver does not compile for."""
     branch = version.split(".", 1)[0]
     lines = []
     for cause in _kernel_builds()["causes"]:
@@ -98,5 +98,5 @@ def _number(version: str) -> tuple[int, ...]:
 
 @cache
 def _kernel_builds() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "kernel_builds.yaml").read_text())
-    return found
+    content: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "kernel_builds.yaml").read_text())
+    return content

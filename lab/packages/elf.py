@@ -1,8 +1,7 @@
-"""Shared libraries and kernel modules that hold nothing but their name.
+"""Shared libraries and kernel modules without any code.
 
-`ldconfig`, `ldd`, `file`, `dlopen`, `modinfo` and `depmod` take them for what they say they are; a
-program that calls a function in one finds that it has none, and no kernel loads one. Layout:
-System V ABI, ELF-64 object files, chapters 4 and 5.
+`ldconfig`, `ldd`, `file`, `dlopen`, `modinfo` and `depmod` accept them; they have no symbols, and
+no kernel loads the modules. Layout: System V ABI, ELF-64 object files, chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def shared_library(soname: str, machine: str) -> bytes:
     """A shared library with that DT_SONAME; `machine` is x86_64 or aarch64 (KeyError else)."""
     strings = b"\0" + soname.encode() + b"\0AMI Kiln lab stand-in\0"
     symbols = b"\0" * _SYM
-    # One bucket, one symbol (the undefined one): a table in which nothing is found.
+    # One bucket and only the undefined symbol: every lookup fails.
     table = struct.pack("<4I", 1, 1, 0, 0)
     at_hash = _EHDR + 2 * _PHDR
     at_symbols = at_hash + len(table)
@@ -57,9 +56,17 @@ def shared_library(soname: str, machine: str) -> bytes:
     )
     # Readable and writable: the loader relocates the dynamic section in place.
     load = struct.pack("<IIQQQQQQ", _PT_LOAD, 6, 0, 0, 0, size, size, _PAGE)
-    about = len(dynamic)
+    dynamic_size = len(dynamic)
     point = struct.pack(
-        "<IIQQQQQQ", _PT_DYNAMIC, 6, at_dynamic, at_dynamic, at_dynamic, about, about, 8
+        "<IIQQQQQQ",
+        _PT_DYNAMIC,
+        6,
+        at_dynamic,
+        at_dynamic,
+        at_dynamic,
+        dynamic_size,
+        dynamic_size,
+        8,
     )
     head = header + load + point + table + symbols + strings
     return head.ljust(at_dynamic, b"\0") + dynamic
@@ -67,23 +74,23 @@ def shared_library(soname: str, machine: str) -> bytes:
 
 def kernel_module(fields: dict[str, str], machine: str) -> bytes:
     """A kernel module with these `modinfo` fields, for x86_64 or aarch64 (KeyError else)."""
-    about = {**fields, "description": "AMI Kiln lab stand-in"}
-    info = b"".join(f"{key}={value}\0".encode() for key, value in about.items())
+    entries = {**fields, "description": "AMI Kiln lab stand-in"}
+    info = b"".join(f"{key}={value}\0".encode() for key, value in entries.items())
     names = b"\0.modinfo\0.symtab\0.strtab\0.shstrtab\0"
-    nothing = b"\0" * _SYM
+    no_symbols = b"\0" * _SYM
     # Section: name, type (1 data, 2 symbols, 3 strings), content, link, entry size.
     sections = [
         (b".modinfo", 1, info, 0, 0),
-        (b".symtab", 2, nothing, 3, _SYM),
+        (b".symtab", 2, no_symbols, 3, _SYM),
         (b".strtab", 3, b"\0", 0, 0),
         (b".shstrtab", 3, names, 0, 0),
     ]
     body, table, at = b"", b"\0" * 64, _EHDR
     for name, kind, content, link, entry in sections:
         flags = 2 if kind == 1 else 0
-        where = names.index(name + b"\0")
+        offset = names.index(name + b"\0")
         table += struct.pack(
-            "<IIQQQQIIQQ", where, kind, flags, 0, at, len(content), link, int(kind == 2), 8, entry
+            "<IIQQQQIIQQ", offset, kind, flags, 0, at, len(content), link, int(kind == 2), 8, entry
         )
         padded = content.ljust((len(content) + 7) // 8 * 8, b"\0")
         body += padded

@@ -1,8 +1,8 @@
-"""A stand-in package as data, and its recipe as YAML.
+"""Stand-in packages as data, made from recipes in YAML.
 
 A recipe in `recipes/` is a Jinja template of YAML with the versions as variables, so a new version
-is a line in `lab/mirror/catalogue.yaml`. Files come from `payloads/<tree>/`, laid out as they
-land, or are links, stub libraries and kernel modules named in the recipe.
+is a line in `lab/mirror/catalogue.yaml`. A recipe's files are trees in `payloads/`, laid out as
+they are installed, and links, stub libraries and kernel modules that the recipe names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXECUTABLE_FOLDERS = {"bin", "sbin", "libexec"}
 
 @dataclass(frozen=True)
 class File:
-    """What lands at a path: bytes with a mode, or a link's target."""
+    """A file to install: content and mode, or the target of a link."""
 
     content: bytes = b""
     mode: int = 0o644
@@ -36,9 +36,9 @@ class File:
 
 @dataclass(frozen=True)
 class Package:
-    """One package. `requires` and `provides` are in the words of its format, rpm or deb.
+    """A package. `requires` and `provides` use the syntax of its format, rpm or deb.
 
-    `arch` is noarch or the machine's name as `uname -m` says it.
+    `arch` is noarch or a `uname -m` name.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Package:
     scripts: dict[str, str] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """SHA-256 over the whole package, as hex."""
+        """The SHA-256 of the whole package, as hex."""
         files = {
             path: [hashlib.sha256(file.content).hexdigest(), file.mode, file.link]
             for path, file in self.files.items()
@@ -69,29 +69,29 @@ Parts = Mapping[str, dict[str, File]]
 
 
 def load(recipe: str, parts: Parts | None = None, /, **variables: Any) -> list[Package]:
-    """The packages of `recipes/<recipe>.yaml`; `arch` among the variables is `uname -m`'s word.
+    """The packages of `recipes/<recipe>.yaml`; the variable `arch` is a `uname -m` name.
 
-    `parts` are files made in Python, which a recipe takes by name.
+    `parts` are files made in Python, which a recipe refers to by name.
     """
     text = _environment().get_template(f"{recipe}.yaml").render(variables)
-    found = yaml.load(text, Loader=yaml.CSafeLoader)
-    return [_package(entry, parts or {}, variables) for entry in found["packages"]]
+    content = yaml.load(text, Loader=yaml.CSafeLoader)
+    return [_package(entry, parts or {}, variables) for entry in content["packages"]]
 
 
 def tree(name: str, variables: Mapping[str, Any]) -> dict[str, File]:
-    """The files of `payloads/<name>/`; `@x@` in names and texts is the variable x."""
+    """The files of `payloads/<name>/`, with `@x@` in names and texts replaced by the variable x."""
     home = HERE / "payloads" / name
     if not home.is_dir():
-        raise FileNotFoundError(f"{home}: a recipe names a tree that is not there")
+        raise FileNotFoundError(f"{home}: a recipe names a tree that does not exist")
     files: dict[str, File] = {}
     for path in sorted(home.rglob("*")):
-        where = "/" + fill(str(path.relative_to(home)), variables)
+        name = "/" + fill(str(path.relative_to(home)), variables)
         if path.is_symlink():
-            files[where] = File(link=fill(str(path.readlink()), variables))
+            files[name] = File(link=fill(str(path.readlink()), variables))
         elif path.is_file():
             content = fill(path.read_text(), variables).encode()
             executable = path.parent.name in _EXECUTABLE_FOLDERS or content.startswith(b"#!")
-            files[where] = File(content, 0o755 if executable else 0o644)
+            files[name] = File(content, 0o755 if executable else 0o644)
     return files
 
 
@@ -104,7 +104,7 @@ def fill(text: str, variables: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    # YAML, not HTML: nothing to escape.
+    # The output is YAML, not HTML: nothing must be escaped.
     return jinja2.Environment(  # noqa: S701
         loader=jinja2.FileSystemLoader(HERE / "recipes"),
         undefined=jinja2.StrictUndefined,
@@ -115,11 +115,11 @@ def _environment() -> jinja2.Environment:
 
 def _package(entry: dict[str, Any], parts: Parts, variables: dict[str, Any]) -> Package:
     arch = entry.get("arch", "noarch")
-    known = {**variables, **entry.get("with", {})}
-    known.update(name=entry["name"], version=str(entry["version"]), release=str(entry["release"]))
+    values = {**variables, **entry.get("with", {})}
+    values.update(name=entry["name"], version=str(entry["version"]), release=str(entry["release"]))
     files: dict[str, File] = {}
     for name in entry.get("trees", []):
-        files.update(tree(name, known))
+        files.update(tree(name, values))
     for name in entry.get("parts", []):
         files.update(parts[name])
     for path, text in entry.get("files", {}).items():

@@ -1,4 +1,4 @@
-"""RPM packages with the real rpmbuild, many in one run: each start of rpmbuild costs 0.3 s."""
+"""RPM packages, built by rpmbuild, many in one run because each start of rpmbuild takes 0.3 s."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lab.shell import run
 _SCRIPTS = {"post": "%post", "preun": "%preun", "postun": "%postun", "posttrans": "%posttrans"}
 _MACROS = {
     "_build_name_fmt": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
-    # Nothing to strip, compress or byte-compile in stand-ins, and no dependency to find in them.
+    # Stand-ins have nothing to strip, compress or byte-compile, and no dependencies to detect.
     "__os_install_post": "%{nil}",
     "_binary_payload": "w1.gzdio",
-    # The same input gives the same bytes, on any machine and day.
+    # Builds are reproducible: the same input gives the same bytes.
     "use_source_date_epoch_as_buildtime": "1",
     "clamp_mtime_to_source_date_epoch": "1",
     "_buildhost": "kiln-lab",
@@ -28,7 +28,7 @@ _ANY = "noarch"
 
 
 def build(packages: Sequence[Package], target: Path) -> list[Path]:
-    """Build all packages into `target`; their files. Raises CommandError with rpmbuild's words."""
+    """Build all packages into `target`; returns their files. Raises CommandError."""
     target.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda batch: _build_batch(batch, target), batches(packages)))
@@ -36,21 +36,21 @@ def build(packages: Sequence[Package], target: Path) -> list[Path]:
 
 
 def batches(packages: Iterable[Package]) -> list[list[Package]]:
-    """Packages that fit in one spec: no name twice, no path with two contents.
+    """Split packages into groups that fit in one spec: no name twice, no path with two contents.
 
-    All are for one machine or for any: a repository has one machine.
+    All packages are for the same machine, or noarch.
     """
-    made: list[tuple[set[str], dict[str, File], list[Package]]] = []
+    groups: list[tuple[set[str], dict[str, File], list[Package]]] = []
     for package in packages:
-        fitting = (batch for batch in made if _fits(package, batch[0], batch[1]))
+        fitting = (batch for batch in groups if _fits(package, batch[0], batch[1]))
         batch = next(fitting, None)
         if batch is None:
             batch = (set(), {}, [])
-            made.append(batch)
+            groups.append(batch)
         batch[0].add(package.name)
         batch[1].update(package.files)
         batch[2].append(package)
-    return [members for _, _, members in made]
+    return [members for _, _, members in groups]
 
 
 def _fits(package: Package, names: set[str], files: dict[str, File]) -> bool:
@@ -74,21 +74,21 @@ def _build_batch(packages: list[Package], target: Path) -> None:
 
 
 def lay_out(files: dict[str, File], root: Path) -> None:
-    """Write files below `root` as they land."""
+    """Write files below `root`, at the paths where they are installed."""
     root.mkdir(parents=True, exist_ok=True)
     for path, file in files.items():
-        here = root / path.lstrip("/")
-        here.parent.mkdir(parents=True, exist_ok=True)
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
         if file.link is not None:
-            if not here.is_symlink():
-                here.symlink_to(file.link)
+            if not target.is_symlink():
+                target.symlink_to(file.link)
         else:
-            here.write_bytes(file.content)
-            here.chmod(file.mode)
+            target.write_bytes(file.content)
+            target.chmod(file.mode)
 
 
 def _spec(packages: list[Package], files: Path) -> str:
-    """One spec whose subpackages are all the packages; it makes none of its own."""
+    """A spec whose subpackages are the packages; its main package is not built."""
     lines = [
         "Name: kiln-lab-batch",
         "Version: 1",
@@ -126,13 +126,15 @@ def _section(package: Package) -> list[str]:
         lines += [f"{_SCRIPTS[when]} {name}", script.replace("%", "%%")]
     lines += [f"%files {name}"]
     for path, file in package.files.items():
-        attr = "" if file.link is not None else f"%attr({file.mode:o},root,root) "
-        lines.append(f"{attr}{'%config(noreplace) ' * (path in package.config)}{path}")
+        attributes = "" if file.link is not None else f"%attr({file.mode:o},root,root) "
+        if path in package.config:
+            attributes += "%config(noreplace) "
+        lines.append(f"{attributes}{path}")
     return lines
 
 
 def index(folder: Path) -> None:
-    """Write repodata, deterministically, with the real createrepo_c."""
+    """Write reproducible repodata with createrepo_c."""
     shutil.rmtree(folder / "repodata", ignore_errors=True)
     run("createrepo_c", "--quiet", "--no-database", "--revision=1", "--set-timestamp-to-revision",
         "--compatibility", str(folder))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The distributions' own packages: what a base has installed and what their repositories hold."""
+"""The distributions' own packages: those installed in a base and those in their repositories."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ _INSTALLED_TOO = ("system-release", "amazon-ssm-agent")
 
 @cache
 def _catalogue() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(_FILE.read_text())
-    return found
+    content: dict[str, Any] = yaml.safe_load(_FILE.read_text())
+    return content
 
 
 @cache
 def _ubuntu_catalogue() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((model.HERE / "ubuntu.yaml").read_text())
-    return found
+    content: dict[str, Any] = yaml.safe_load((model.HERE / "ubuntu.yaml").read_text())
+    return content
 
 
 def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[Package]:
-    """Everything in the repositories of al2 or al2023; of al2023 as of a release (default: that of
-    the parent image)."""
+    """All packages in the repositories of al2 or al2023.
+
+    `release` is a state of al2023's repository (default: the parent AMI's).
+    """
     facts = _catalogue()[distro_id]
     return model.load("amazon-linux", distro=distro_id, arch=arch, **_as_of(facts, release))
 
 
 def releases(distro_id: str) -> list[str]:
-    """The states of the repository that the lab has, oldest first; none but of al2023."""
+    """The lab's states of a repository, oldest first; only al2023 has any."""
     return list(_catalogue().get(distro_id, {}).get("releases", {}))
 
 
 def parents_release(distro_id: str) -> str:
-    """The release of the parent image."""
+    """The release of the parent AMI."""
     return str(_catalogue()[distro_id]["releasever"])
 
 
@@ -60,7 +62,7 @@ def _as_of(facts: dict[str, Any], release: str | None) -> dict[str, Any]:
 
 
 def digest() -> str:
-    """Over all recipes and payloads that a base depends on."""
+    """A digest of all packages that a base depends on."""
     total = hashlib.sha256()
     packages = [p for name in _catalogue() for p in amazon_linux(name, "x86_64")]
     packages += [p for name in _ubuntu_catalogue() for p in ubuntu(name, "x86_64")]
@@ -70,7 +72,7 @@ def digest() -> str:
 
 
 def install(distro_id: str, arch: str, root: Path) -> None:
-    """Put what the parent image has into a base's RPM database: identity, kernel, tools."""
+    """Install in a base the packages of the parent AMI: release package, kernel, tools."""
     facts = _catalogue()[distro_id]
     first = facts["kernels"][0]
     names = {*facts["parent"], *_INSTALLED_TOO}
@@ -87,13 +89,13 @@ def install(distro_id: str, arch: str, root: Path) -> None:
 
 
 def ubuntu(distro_id: str, arch: str) -> list[Package]:
-    """Everything in the lab's archive for an Ubuntu release; empty for another distribution."""
+    """All packages in the lab's archive for an Ubuntu release; [] for other distributions."""
     facts = _ubuntu_catalogue().get(distro_id)
     return model.load("ubuntu", arch=arch, **facts) if facts else []
 
 
 def install_kernel(distro_id: str, arch: str, root: Path) -> None:
-    """Install the kernel of Ubuntu's parent image into a base."""
+    """Install in a base the kernel of Ubuntu's parent AMI."""
     first = _ubuntu_catalogue()[distro_id]["kernels"][0]
     version, meta = first["version"], first["meta_version"]
     packages = [p for p in ubuntu(distro_id, arch) if p.version in (version, meta)]
@@ -104,6 +106,6 @@ def install_kernel(distro_id: str, arch: str, root: Path) -> None:
 
 
 def extras(distro_id: str) -> dict[str, list[str]]:
-    """Which packages are in which topic of amazon-linux-extras; empty but for al2."""
-    found: dict[str, list[str]] = _catalogue()[distro_id]["extras"]
-    return found
+    """Topic of amazon-linux-extras → its packages; only al2 has topics."""
+    topics: dict[str, list[str]] = _catalogue()[distro_id]["extras"]
+    return topics

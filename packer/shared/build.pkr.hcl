@@ -40,12 +40,6 @@ locals {
     "KILN_DISTRO=${local.recipe.distro.id}",
     "KILN_FAMILY=${local.recipe.distro.family}",
     "KILN_PACKAGE_MANAGER=${local.recipe.distro.package_manager}",
-    "KILN_ARCH=${local.recipe.arch}",
-    "KILN_FLAVOR=${local.recipe.flavor}",
-    "KILN_SOURCE_AMI=${var.source_ami}",
-    "KILN_GIT_COMMIT=${var.git_commit}",
-    "KILN_RECIPE_DIGEST=${var.recipe_digest}",
-    "KILN_RUN_ID=${local.run_id}",
   ]
 
   # ... and its component's own: env as it is, each download as NAME_URL and NAME_SHA256 (empty: not

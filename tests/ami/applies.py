@@ -1,4 +1,4 @@
-"""Which checks belong to an image: those of its components, and of what its recipe asks for.
+"""Which checks belong to an image: those of its components and of its recipe's settings.
 
 What does not belong is not run and not counted. *Skipped* means something else: the check belongs
 to the image and could not be judged here (no GPU, a lab's stand-in), and says why.
@@ -22,7 +22,7 @@ Expectations = dict[str, Any]
 
 
 def only_if(condition: Callable[[Expectations], object]) -> pytest.MarkDecorator:
-    """The check belongs to images of which `condition` holds; it gets what KILN_EXPECT says."""
+    """The check belongs to images that meet `condition`, called with the content of KILN_EXPECT."""
     return pytest.mark.only_if.with_args(condition)
 
 
@@ -37,7 +37,7 @@ def component_of(path: Path) -> str:
 
 
 def belongs(item: pytest.Item, expect: Expectations) -> bool:
-    """Does the check belong to the image that is expected?"""
+    """Whether the check belongs to the expected image."""
     component = component_of(item.path)
     if component in COMPONENTS and component not in expect["recipe"]["components"]:
         return False

@@ -7,7 +7,7 @@ KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"l
                       "mig": bool, "prefers": "open"|"proprietary",
                       "clocks": [memory, graphics] in MHz or null} or null}
 
-All facts are collected by one program on the machine (`collect.py`), so that a check costs nothing.
+A single program on the machine (`collect.py`) collects all facts, so that checks cost nothing.
 A check of what is not part of the image is neither run nor counted: see applies.py.
 """
 
@@ -27,8 +27,8 @@ from applies import belongs
 
 HERE = Path(__file__).resolve().parent
 VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
-# sshd answers before the boot is over: services may still be starting. What does not end is for
-# test_boot.py to say. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`.
+# sshd answers before the boot is complete: services may still be starting. test_boot.py reports
+# what does not finish. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`.
 UNTIL_BOOTED = (
     "timeout 600 sh -c 'while case $(systemctl is-system-running) in "
     "initializing|starting) ;; *) false;; esac; do sleep 0.2; done'"
@@ -38,7 +38,7 @@ BAD_CALL = 2
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take out the checks that do not belong to the image: see applies.py."""
+    """Remove the checks that do not belong to the image: see applies.py."""
     if not os.environ.get("KILN_EXPECT"):
         return
     expect = _expectations()
@@ -68,31 +68,31 @@ def expect() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def recipe(expect: dict[str, Any]) -> dict[str, Any]:
     """The recipe the AMI was made from."""
-    found: dict[str, Any] = expect["recipe"]
-    return found
+    result: dict[str, Any] = expect["recipe"]
+    return result
 
 
 @pytest.fixture(scope="session")
 def host(request: pytest.FixtureRequest, expect: dict[str, Any]) -> testinfra.host.Host:
-    """The machine, reached once: no check runs against one that does not answer or still boots."""
+    """The machine, connected once: no check runs while it does not answer or is booting."""
     spec = request.config.getoption("hosts")
     if not spec:
         pytest.exit("--hosts=ssh://user@address is missing", BAD_CALL)
-    found = testinfra.get_host(
+    result = testinfra.get_host(
         spec,
         ssh_config=request.config.getoption("ssh_config"),
         ssh_identity_file=request.config.getoption("ssh_identity_file"),
         ssh_extra_args=request.config.getoption("ssh_extra_args"),
     )
     try:
-        answer = found.run(f"sudo -n true && {{ {UNTIL_BOOTED}; true; }}")
+        answer = result.run(f"sudo -n true && {{ {UNTIL_BOOTED}; true; }}")
     except RuntimeError as error:
-        said = re.findall(r'stderr="?b?.?(.+?)["\']?\)?$', str(error))
-        why = (said[0] if said else str(error)).replace("\\r\\n", "")
+        output = re.findall(r'stderr="?b?.?(.+?)["\']?\)?$', str(error))
+        why = (output[0] if output else str(error)).replace("\\r\\n", "")
         pytest.exit(f"{spec} cannot be reached over SSH: {why}", UNREACHABLE)
     if answer.rc != 0:
         pytest.exit(f"{spec}: sudo asks for a password: {answer.stderr.strip()}", UNREACHABLE)
-    return found
+    return result
 
 
 def packed(program: str, arguments: dict[str, str]) -> str:
@@ -114,9 +114,9 @@ def run_python(host: testinfra.host.Host, program: str, **arguments: str) -> Any
 
 @pytest.fixture(scope="session")
 def machine(host: testinfra.host.Host) -> dict[str, Any]:
-    """What is on the machine right now; see collect.py for the shape."""
-    found: dict[str, Any] = run_python(host, collector())
-    return found
+    """What is on the machine now; collect.py describes the structure."""
+    result: dict[str, Any] = run_python(host, collector())
+    return result
 
 
 def collector() -> str:
@@ -135,10 +135,10 @@ def version_info(machine: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def gpu(expect: dict[str, Any]) -> dict[str, Any]:
-    """The GPUs this instance type has; skips where it has none, or where they are out of reach."""
+    """The GPUs of this instance type; skips when it has none, or when they cannot be used."""
     if expect["gpu"] is None:
         pytest.skip(f"{expect['instance_type']} has no NVIDIA GPU")
     if expect["target"] == "lab" and expect["recipe"]["driver_source"] == "distro":
         pytest.skip("the distribution's real driver runs in the lab, which has no GPU")
-    found: dict[str, Any] = expect["gpu"]
-    return found
+    result: dict[str, Any] = expect["gpu"]
+    return result

@@ -1,4 +1,4 @@
-"""Small helpers of the checks: numeric versions, packages, holds, units."""
+"""Helpers for the checks: numeric versions, packages, holds, units."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any
 
 def version(text: str) -> tuple[int, ...]:
     """The leading numbers: "510.47.03" → (510, 47, 3). Text would put 5.14 after 10.14."""
-    found = re.match(r"\d+(?:\.\d+)*", text.strip())
-    assert found, f"{text!r} is not a version"
-    return tuple(int(part) for part in found.group().split("."))
+    result = re.match(r"\d+(?:\.\d+)*", text.strip())
+    assert result, f"{text!r} is not a version"
+    return tuple(int(part) for part in result.group().split("."))
 
 
 def packages(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
-    """Every installed package of that name; several versions may be there at once."""
+    """Every installed package of that name; several versions may be installed."""
     return [package for package in machine["now"]["packages"] if package["name"] == name]
 
 
 def recorded(version_info: dict[str, Any], component: str) -> dict[str, Any]:
     """What the component's provisioner recorded at bake time."""
-    found: dict[str, Any] = version_info["components"].get(component, {})
-    assert found, f"{component}.sh left no record: was it run?"
-    return found
+    result: dict[str, Any] = version_info["components"].get(component, {})
+    assert result, f"{component}.sh left no record: was it run?"
+    return result
 
 
 ARCHIVE = "/opt/kiln/modules"
 
 
 def flavour(module: dict[str, str]) -> str:
-    """Of which flavour a driver's module is."""
+    """Which kind a driver's kernel module is: open or proprietary."""
     return "proprietary" if module["license"] == "NVIDIA" else "open"
 
 
 def modules_in_place(machine: dict[str, Any]) -> list[dict[str, str]]:
     """What modprobe finds on the kernel that boots."""
     kernel = machine["baked"]["kernel"]["boots"]
-    found = machine["now"]["modules"]
-    return [m for m in found if m["kernel"] == kernel and not m["path"].startswith(ARCHIVE)]
+    result = machine["now"]["modules"]
+    return [m for m in result if m["kernel"] == kernel and not m["path"].startswith(ARCHIVE)]
 
 
 def kept_modules(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
-    """The modules of a flavour that are kept for the kernel that boots."""
+    """The modules of a kind that are kept for the kernel that boots."""
     folder = f"{ARCHIVE}/{machine['baked']['kernel']['boots']}/{name}/"
     return [m for m in machine["now"]["modules"] if m["path"].startswith(folder)]
 
@@ -49,19 +49,19 @@ def kept_modules(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
 def assert_packages_at(
     machine: dict[str, Any], names: list[str], wanted: str, build: str = ""
 ) -> None:
-    """Each of these packages is there, once, at exactly that upstream version."""
+    """Each of these packages is installed once, with exactly that upstream version."""
     assert names, "the provisioner recorded no package"
     for name in names:
-        found = packages(machine, name)
-        assert len(found) == 1, f"{name}: {len(found)} installed, one expected"
-        assert found[0]["version"] == wanted, f"{name} is {found[0]['version']}, not {wanted}"
-        assert build in found[0]["release"], (
-            f"{name} {found[0]['release']} was not built for {build}"
+        result = packages(machine, name)
+        assert len(result) == 1, f"{name}: {len(result)} installed, one expected"
+        assert result[0]["version"] == wanted, f"{name} is {result[0]['version']}, not {wanted}"
+        assert build in result[0]["release"], (
+            f"{name} {result[0]['release']} was not built for {build}"
         )
 
 
 def assert_held(machine: dict[str, Any], names: list[str]) -> None:
-    """Each of these packages is held at what is installed now."""
+    """Each of these packages is held at its installed version."""
     assert names, "the provisioner held nothing"
     held = set(machine["now"]["held"])
     for name in names:
@@ -82,21 +82,21 @@ def assert_enabled(machine: dict[str, Any], unit: str) -> None:
 
 
 def assert_active(machine: dict[str, Any], unit: str) -> None:
-    """The unit runs now; a oneshot has ended well and stays."""
+    """The unit is active; a oneshot has succeeded and remains active."""
     facts = machine["units"].get(unit, {})
     state = f"{facts.get('ActiveState')} ({facts.get('SubState')})"
     assert facts.get("ActiveState") == "active", f"{unit} is {state}, not active"
 
 
 def assert_not_started(machine: dict[str, Any], unit: str) -> None:
-    """The unit's condition kept it from starting here, and nothing failed."""
+    """The unit did not start because of its condition, and nothing failed."""
     facts = machine["units"].get(unit, {})
     assert facts.get("ActiveState") == "inactive", f"{unit} is {facts.get('ActiveState')}"
     assert facts.get("ConditionResult") == "no", f"{unit} was not held back by its condition"
 
 
 def nvidia_smi(machine: dict[str, Any]) -> list[dict[str, str]]:
-    """One entry per GPU that nvidia-smi shows."""
+    """An entry for each GPU that nvidia-smi lists."""
     answer = machine["commands"]["nvidia-smi"]
     assert answer["rc"] == 0, f"nvidia-smi failed with {answer['rc']}: {answer['out'].strip()}"
     keys = ("index", "name", "uuid", "driver_version", "bus_id", "persistence_mode", "mig")

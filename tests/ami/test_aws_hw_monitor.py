@@ -1,4 +1,4 @@
-"""The Xid event parser runs, and an event gets through it."""
+"""The Xid event parser runs, and an event passes through it."""
 
 import pytest
 from expectations import assert_active, assert_enabled

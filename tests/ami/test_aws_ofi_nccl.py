@@ -12,6 +12,6 @@ def test_it_is_of_that_version(recipe, version_info):
 
 def test_the_loader_finds_it(machine, version_info):
     plugin = recorded(version_info, "aws-ofi-nccl")["plugin"]
-    found = machine["now"]["paths"].get("libnccl-net", [])
+    result = machine["now"]["paths"].get("libnccl-net", [])
     folder = plugin.rsplit("/", 1)[0]
-    assert any(path.startswith(folder) for path in found), f"{plugin} is not in the loader's cache"
+    assert any(path.startswith(folder) for path in result), f"{plugin} is not in the loader's cache"

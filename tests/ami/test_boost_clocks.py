@@ -1,4 +1,4 @@
-"""The GPUs' application clocks: the highest, where they are documented and the driver sets any."""
+"""The GPUs' application clocks are the highest, if documented and supported by the driver."""
 
 import pytest
 from applies import only_if

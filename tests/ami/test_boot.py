@@ -1,4 +1,4 @@
-"""The machine as a whole came up, for the first time, from this image."""
+"""The machine has booted completely, for the first time from this image."""
 
 import json
 

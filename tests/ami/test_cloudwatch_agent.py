@@ -1,4 +1,4 @@
-"""The CloudWatch agent: pinned, configured from the recipe, without memory of the bake."""
+"""The CloudWatch agent: pinned, configured from the recipe, without state of the bake."""
 
 import json
 
@@ -8,10 +8,10 @@ from expectations import assert_active, assert_enabled, assert_held, packages
 
 @pytest.mark.bake
 def test_it_is_of_that_version(machine, recipe):
-    found = packages(machine, "amazon-cloudwatch-agent")
-    assert len(found) == 1, f"{len(found)} packages installed, one expected"
+    result = packages(machine, "amazon-cloudwatch-agent")
+    assert len(result) == 1, f"{len(result)} packages installed, one expected"
     # The vendor's own package adds its build number: 1.300071.0b1720.
-    version, _, _ = found[0]["version"].partition("b")
+    version, _, _ = result[0]["version"].partition("b")
     assert version == recipe["cloudwatch_agent"]
 
 

@@ -1,4 +1,4 @@
-"""The container toolkit, and that the image's container runtimes know it."""
+"""The container toolkit, and its registration with the image's container runtimes."""
 
 import pytest
 from expectations import assert_held, assert_packages_at, recorded

@@ -1,4 +1,4 @@
-"""The CUDA toolkit of the recipe's release, found by compiler, loader and shell."""
+"""The CUDA toolkit of the recipe's release, available to compiler, loader and shell."""
 
 import re
 
@@ -28,9 +28,9 @@ def test_usr_local_cuda_leads_to_it(machine, recipe):
 def test_nvcc_is_of_that_release(machine, recipe):
     answer = machine["commands"]["nvcc"]
     assert answer["rc"] == 0, answer["out"].strip()
-    found = re.search(r"release ([\d.]+),", answer["out"])
-    assert found, f"no release in {answer['out']!r}"
-    assert found.group(1) == series(recipe)
+    result = re.search(r"release ([\d.]+),", answer["out"])
+    assert result, f"no release in {answer['out']!r}"
+    assert result.group(1) == series(recipe)
 
 
 def test_the_loader_searches_it(machine):

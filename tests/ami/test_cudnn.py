@@ -8,23 +8,23 @@ pytestmark = pytest.mark.bake
 
 def test_the_packages_are_of_that_version(machine, recipe, version_info):
     for name in recorded(version_info, "cudnn")["packages"]:
-        found = packages(machine, name)
-        assert len(found) == 1, f"{name}: {len(found)} installed, one expected"
-        assert found[0]["version"] == recipe["cudnn"]
+        result = packages(machine, name)
+        assert len(result) == 1, f"{name}: {len(result)} installed, one expected"
+        assert result[0]["version"] == recipe["cudnn"]
 
 
 def test_it_was_built_for_that_cuda_major(machine, recipe, version_info):
     major = recipe["cuda"].split(".")[0]
     for name in recorded(version_info, "cudnn")["packages"]:
-        found = packages(machine, name)[0]
-        built = f"cuda-{major}" in name or f"cuda{major}." in found["release"]
-        assert built, f"{name} {found['release']} is not for CUDA {major}"
+        result = packages(machine, name)[0]
+        built = f"cuda-{major}" in name or f"cuda{major}." in result["release"]
+        assert built, f"{name} {result['release']} is not for CUDA {major}"
 
 
 def test_the_loader_finds_it(machine, recipe):
     major = version(recipe["cudnn"])[0]
-    found = machine["now"]["paths"].get("libcudnn", [])
-    assert any(f".so.{major}" in path for path in found), f"libcudnn.so.{major} is not in {found}"
+    result = machine["now"]["paths"].get("libcudnn", [])
+    assert any(f".so.{major}" in path for path in result), f"libcudnn.so.{major} is not in {result}"
 
 
 def test_the_packages_are_held(machine, version_info):

@@ -1,4 +1,4 @@
-"""DCGM: packages of the recipe's version, the host engine where there is a GPU."""
+"""DCGM: packages of the recipe's version, and the host engine on machines with a GPU."""
 
 import pytest
 from expectations import (

@@ -1,4 +1,4 @@
-"""EFA: what the installer of the recipe's version put there."""
+"""EFA: what the installer of the recipe's version installed."""
 
 import pytest
 from expectations import recorded

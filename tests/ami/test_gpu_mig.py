@@ -1,4 +1,4 @@
-"""MIG: the layout the recipe asks for is configured, and its unit did its work at boot."""
+"""MIG: the recipe's layout is configured, and its unit has applied it at boot."""
 
 import re
 
@@ -21,9 +21,9 @@ def test_its_configuration_is_valid(machine):
 @pytest.mark.bake
 def test_the_layout_is_the_recipes(machine, recipe):
     text = machine["text"]["/etc/default/gpu-mig"] or ""
-    found = re.search(r"^MIG_CONFIG=(.*)$", text, re.MULTILINE)
-    assert found, "/etc/default/gpu-mig has no MIG_CONFIG"
-    assert found.group(1).strip("\"'") == (recipe["mig_config"] or "")
+    result = re.search(r"^MIG_CONFIG=(.*)$", text, re.MULTILINE)
+    assert result, "/etc/default/gpu-mig has no MIG_CONFIG"
+    assert result.group(1).strip("\"'") == (recipe["mig_config"] or "")
 
 
 @pytest.mark.boot

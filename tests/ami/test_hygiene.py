@@ -1,4 +1,4 @@
-"""Nothing of the build instance is left, and what an instance makes for itself is fresh."""
+"""Nothing of the build instance is left, and the instance has made its own keys and ids."""
 
 import json
 import re
@@ -33,13 +33,13 @@ def test_the_machine_id_was_made_by_this_instance(machine):
 
 
 def test_no_key_of_the_build_may_log_in(machine):
-    found = [
+    result = [
         f"{user}: {line[-40:]}"
         for user, lines in machine["authorized_keys"].items()
         for line in lines
         if "packer" in line.rsplit(" ", 1)[-1]
     ]
-    assert found == []
+    assert result == []
 
 
 def test_only_the_ssh_user_and_root_have_keys(machine, recipe):

@@ -1,4 +1,4 @@
-"""The kernel that boots, what modules are built with, and that neither moves by itself."""
+"""The kernel that boots, its headers, and that neither is upgraded automatically."""
 
 import re
 

@@ -17,9 +17,11 @@ def test_the_packages_are_held(machine, version_info):
 
 def test_the_module_is_there_for_the_kernel_that_boots(machine, version_info):
     kernel = version_info["kernel"]["boots"]
-    found = [m for m in machine["now"]["modules"] if (m["name"], m["kernel"]) == ("lustre", kernel)]
-    assert found, f"kernel {kernel} has no lustre module"
-    assert found[0]["vermagic"].split()[0] == kernel
+    result = [
+        m for m in machine["now"]["modules"] if (m["name"], m["kernel"]) == ("lustre", kernel)
+    ]
+    assert result, f"kernel {kernel} has no lustre module"
+    assert result[0]["vermagic"].split()[0] == kernel
 
 
 def test_a_file_system_can_be_mounted(machine):

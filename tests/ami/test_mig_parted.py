@@ -1,4 +1,4 @@
-"""mig-parted: the recipe's version, without a service of its own, left to gpu-mig to use."""
+"""mig-parted: the recipe's version, without a service of its own; gpu-mig uses it."""
 
 import re
 
@@ -17,9 +17,9 @@ def test_the_program_answers_with_that_version(machine, recipe):
 def test_the_archive_was_the_one_that_is_recorded(recipe, version_info):
     archive = recorded(version_info, "mig-parted")["archive"]
     assert recipe["mig_parted"] in archive
-    found = [d for d in version_info["downloads"] if d["url"].endswith("/" + archive)]
-    assert len(found) == 1, f"downloads.json names {len(found)} archives {archive}"
-    assert len(found[0]["sha256"]) == 64
+    result = [d for d in version_info["downloads"] if d["url"].endswith("/" + archive)]
+    assert len(result) == 1, f"downloads.json names {len(result)} archives {archive}"
+    assert len(result[0]["sha256"]) == 64
 
 
 def test_its_own_service_is_not_there(machine):

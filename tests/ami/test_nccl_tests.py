@@ -1,4 +1,4 @@
-"""nccl-tests: built with this image's libraries, and where it can be tried, they add up."""
+"""nccl-tests: built with this image's libraries, and passing where GPUs can be used."""
 
 import re
 
@@ -56,6 +56,6 @@ def test_an_all_reduce_over_all_gpus_adds_up(host, expect, gpu, version_info):
 def links(machine, version_info):
     """(path, what ldd says) of each test."""
     folder = recorded(version_info, "nccl-tests")["folder"]
-    found = [(f"{folder}/{name}", machine["linked"][f"{folder}/{name}"]["out"]) for name in TESTS]
-    assert found
-    return found
+    result = [(f"{folder}/{name}", machine["linked"][f"{folder}/{name}"]["out"]) for name in TESTS]
+    assert result
+    return result

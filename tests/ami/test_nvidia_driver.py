@@ -51,11 +51,11 @@ def test_the_module_is_of_the_flavour_the_recipe_asks_for(machine, recipe):
 @pytest.mark.bake
 def test_both_flavours_were_built_for_the_kernel_that_boots(machine, recipe):
     kernel = machine["baked"]["kernel"]["boots"]
-    found = {
+    result = {
         name: [m for m in kept_modules(machine, name) if m["name"] in ("nvidia", "nvidia-current")]
         for name in ("open", "proprietary")
     }
-    for name, modules in found.items():
+    for name, modules in result.items():
         assert len(modules) == 1, f"{len(modules)} {name} drivers are kept"
         assert flavour(modules[0]) == name, f"what is kept as {name} is {flavour(modules[0])}"
         assert modules[0]["version"] == recipe["driver"], name
@@ -98,9 +98,9 @@ def test_all_modules_in_place_are_of_that_flavour(machine, gpu):
 @pytest.mark.bake
 def test_the_libraries_are_of_the_drivers_version(machine, recipe):
     for library in ("libcuda", "libnvidia-ml"):
-        found = machine["now"]["paths"].get(library, [])
-        assert found, f"the loader does not find {library}"
-        for path in found:
+        result = machine["now"]["paths"].get(library, [])
+        assert result, f"the loader does not find {library}"
+        for path in result:
             assert path.endswith("." + recipe["driver"]), f"{path} is not {recipe['driver']}"
 
 

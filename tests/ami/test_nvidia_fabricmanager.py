@@ -1,4 +1,4 @@
-"""Fabric manager: exactly the driver's version, running exactly where there is NVSwitch."""
+"""Fabric manager: exactly the driver's version, running only on machines with NVSwitch."""
 
 import re
 
@@ -18,9 +18,9 @@ from expectations import (
 def test_its_version_is_the_drivers(machine, recipe):
     answer = machine["commands"]["nv-fabricmanager"]
     assert answer["rc"] == 0, answer["out"].strip()
-    found = re.search(r"\d+(\.\d+)+", answer["out"])
-    assert found, f"no version in {answer['out']!r}"
-    assert found.group() == recipe["driver"]
+    result = re.search(r"\d+(\.\d+)+", answer["out"])
+    assert result, f"no version in {answer['out']!r}"
+    assert result.group() == recipe["driver"]
 
 
 @pytest.mark.bake

@@ -1,4 +1,4 @@
-"""IMEX: the driver's version, started only on hosts whose NVLink reaches others."""
+"""IMEX: the driver's version, started only on hosts whose NVLink connects several hosts."""
 
 import pytest
 from expectations import assert_enabled, assert_held, assert_packages_at, recorded

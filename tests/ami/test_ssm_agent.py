@@ -1,4 +1,4 @@
-"""The Systems Manager agent: one of them, and it starts."""
+"""The Systems Manager agent: installed once, and started."""
 
 import pytest
 from expectations import assert_active, assert_enabled, packages, recorded

@@ -1,4 +1,4 @@
-"""Locked memory, open files and kernel settings, as they are in force."""
+"""The effective limits of locked memory and open files, and kernel settings."""
 
 import pytest
 from expectations import recorded

@@ -1,4 +1,4 @@
-"""/etc/kiln/version-info.json tells the truth about this machine."""
+"""/etc/kiln/version-info.json matches this machine."""
 
 import pytest
 from expectations import ARCHIVE

@@ -1,4 +1,4 @@
-"""A test Xid written into the kernel log arrives in the event log: the whole way."""
+"""A test Xid written to the kernel log arrives in the event log."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""AWS's host names, answered by a lab: an HTTPS proxy for programs that want the real ones.
+"""AWS's host names, served by a lab: an HTTPS proxy for programs that use the real ones.
 
 It ends TLS with a certificate of the lab's CA and hands what it hears on to the lab's API, so boto3
 and Packer talk to `ec2.us-east-1.amazonaws.com` as they would in an account.
@@ -23,7 +23,7 @@ CHECK_IP = "checkip.amazonaws.com"
 
 @contextlib.contextmanager
 def serve(lab: Lab) -> Iterator[dict[str, str]]:
-    """Answer until the block ends; yields the environment that leads a program here."""
+    """Serve until the block ends; yields the environment that directs a program to the proxy."""
     context = ca.server_context(
         [*HOSTS, "iam.amazonaws.com", "sts.amazonaws.com", CHECK_IP], lab.shared
     )
@@ -55,7 +55,7 @@ class _Tunnel(socketserver.StreamRequestHandler):
             pass
         host = asked[1].decode().rpartition(":")[0]
         self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        # A client that goes away in the middle is its own affair.
+        # Ignore clients that disconnect in the middle of a request.
         with (
             contextlib.suppress(OSError),
             self.server.context.wrap_socket(self.request, server_side=True) as secure,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -149,9 +150,12 @@ def key(ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return made["KeyName"], path
 
 
-@pytest.fixture
-def launch(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[Callable[..., Guest]]:
-    """Launch instances and wait until they run; they are terminated after the test."""
+Launch = Callable[..., Guest]
+
+
+@contextlib.contextmanager
+def launching(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[Launch]:
+    """Launch instances and wait until they run; they are terminated when the block ends."""
     ids: list[str] = []
 
     def make(ami: str | None = None, *, user: str = "ec2-user", **more: Any) -> Guest:
@@ -168,6 +172,13 @@ def launch(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[Callabl
         ec2.terminate_instances(InstanceIds=ids)
         for instance_id in ids:
             wait_for(ec2, instance_id, "terminated")
+
+
+@pytest.fixture
+def launch(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[Launch]:
+    """Launch instances of the test's own; they are terminated after it."""
+    with launching(ec2, key, source_ami) as make:
+        yield make
 
 
 def wait_for(ec2: Any, instance_id: str, state: str, timeout: float = 300) -> str:

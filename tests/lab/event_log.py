@@ -1,4 +1,4 @@
-"""The Xid monitor's log, read while it is being written and rotated."""
+"""Reads the Xid monitor's log while it is written and rotated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """All rows of the log in a folder and of its rotated files; every line must be whole."""
-    # A rotation under way renames files: what was read counts when none was renamed meanwhile.
+    # A rotation renames files, so the result is valid only if none was renamed in the meantime.
     before = None
     while before != (before := _files(folder)):
         texts = []
@@ -21,15 +21,15 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def whole_lines(text: str) -> list[str]:
-    """The lines of a log that is being written: the last one may be half there as yet."""
+    """The lines of a log that is being written: the last may be incomplete."""
     return text.rpartition("\n")[0].splitlines()
 
 
 def _files(folder: Path) -> dict[int, Path]:
-    """The log and its rotated files by inode: in a rotation one has two names for a moment."""
-    found = {}
+    """The log and its rotated files by inode: during a rotation a file briefly has two names."""
+    result = {}
     for path in sorted(folder.glob("gpuevent.log*"), reverse=True):
         if not path.name.endswith(".position"):
             with suppress(FileNotFoundError):
-                found[path.stat().st_ino] = path
-    return found
+                result[path.stat().st_ino] = path
+    return result

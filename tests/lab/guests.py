@@ -1,4 +1,4 @@
-"""A machine booted straight from one of the lab's bases, no EC2 around it: what tests share.
+"""A machine booted directly from one of the lab's bases, without EC2; shared by tests.
 
 A test adds to `Guest` what its own subject needs, lays its files into `root` and calls `boot`.
 """
@@ -21,13 +21,13 @@ from lab import bases, cgroups, control
 from lab.guest import REBOOT, leader_of
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
-# With the host's real kernel log, which all guests share.
+# With the host's kernel log, which all guests share.
 KERNEL_LOG = ("--bind=/dev/kmsg", "--capability=CAP_SYSLOG")
 _PATH = "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Guest:
-    """A system, its files seen from outside. `boots` counts, those it asked for itself too."""
+    """A guest and its files, seen from the host. `boots` includes reboots of its own."""
 
     options: ClassVar[tuple[str, ...]] = ()  # of systemd-nspawn, besides those below
 
@@ -38,7 +38,7 @@ class Guest:
         self.nspawn: subprocess.Popen[bytes] | None = None
 
     def boot(self) -> None:
-        """Boots and waits until systemd has nothing left to start, over reboots of its own."""
+        """Boot and wait until systemd has started everything, across reboots by the guest."""
         for _ in range(7):
             self.boots += 1
             with (self.home / "console.log").open("ab") as console:
@@ -57,7 +57,7 @@ class Guest:
         raise AssertionError("the guest reboots for ever")
 
     def _settled(self) -> bool:
-        """True when the boot is over, False when the guest asked for a reboot instead."""
+        """True when the boot is complete, False when the guest reboots instead."""
         assert self.nspawn
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
@@ -70,7 +70,7 @@ class Guest:
                 "running",
                 "degraded",
             ):
-                # A reboot may be on its way although the boot is over.
+                # A reboot may be pending although the boot is complete.
                 jobs = self.run("systemctl", "list-jobs", "--no-legend", check=False)
                 if "reboot" not in jobs:
                     return True
@@ -85,7 +85,7 @@ class Guest:
         self.boot()
 
     def off(self) -> None:
-        """Pulls the plug. PID 1 outlives a killed nspawn; the other way round both go."""
+        """Kill the guest. PID 1 survives when nspawn is killed, but nspawn ends with PID 1."""
         if self.nspawn and self.nspawn.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(leader_of(self.nspawn.pid) or self.nspawn.pid, signal.SIGKILL)
@@ -97,17 +97,17 @@ class Guest:
         cgroups.remove(self.name)
 
     def run(self, *command: str, check: bool = True, rc: int = 0) -> str:
-        """What a command in the guest says; with `check` its status has to be `rc`."""
+        """The output of a command in the guest; with `check` its exit status must be `rc`."""
         done = subprocess.run(
             [*control.inside(self.leader, "--all"), "env", "-i", _PATH, *command],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        said = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
-        assert not check or done.returncode == rc, said
+        output = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == rc, output
         return done.stdout + done.stderr
 
     def until(self, condition: Callable[[], object], seconds: float = 60) -> bool:
-        """Waits until the condition holds; False when it does not in time."""
+        """Wait until the condition holds; False on timeout."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
@@ -138,14 +138,14 @@ G = TypeVar("G", bound=Guest)
 
 @contextlib.contextmanager
 def made(kind: type[G], home: Path, distro: str = "debian12") -> Iterator[G]:
-    """A guest in `home`, not booted yet; gone when the block ends."""
+    """A guest in `home`, not booted yet; removed when the block ends."""
     guest = kind(home)
     for folder in ("root", "upper", "work"):
         (home / folder).mkdir()
     layers = f"lowerdir={bases.ensure(distro)},upperdir={home}/upper,workdir={home}/work"
     subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, guest.root], check=True)
     try:
-        # Nobody answers cloud-init here; it would wait for an IMDS.
+        # There is no IMDS here, so cloud-init would wait for it.
         guest.write("/etc/cloud/cloud-init.disabled", "")
         yield guest
     finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Mutation:
-    """One way to break a guest: `checks` must go red by it, those in `also` may."""
+    """A way to break a guest: `checks` must fail because of it, those in `also` may."""
 
     command: str
     checks: frozenset[str]
@@ -30,16 +30,16 @@ class Plan:
     rounds: tuple[tuple[Mutation, ...], ...]
 
     def owner(self, check: str) -> Mutation:
-        return next(m for one in self.rounds for m in one if check in m.checks)
+        return next(m for item in self.rounds for m in item if check in m.checks)
 
     def colours(self, check: str) -> list[str]:
-        """What the check has to be in each round: red, green, or any where it may be red too."""
-        return [_colour(check, one) for one in self.rounds]
+        """The check's expected outcome in each round: red, green, or any if it may be either."""
+        return [_colour(check, item) for item in self.rounds]
 
 
 @dataclass(frozen=True)
 class Round:
-    """What came of a round: the outcome of each check, and what mutations said on stderr."""
+    """The result of a round: the outcome of each check, and the mutations' stderr."""
 
     outcomes: Mapping[str, str]
     messages: Mapping[str, str] = field(default_factory=dict)
@@ -47,26 +47,26 @@ class Round:
 
 
 def load(entries: Mapping[str, Mapping[str, Any]], checks: Iterable[str]) -> list[Mutation]:
-    """The mutations for these checks ("test_kernel.py::test_x"); one for all that share it."""
+    """The mutations for these checks ("test_kernel.py::test_x"); checks may share a mutation."""
     wanted = set(checks)
-    found: dict[str, tuple[set[str], set[str]]] = {}
+    result: dict[str, tuple[set[str], set[str]]] = {}
     for file, of_file in entries.items():
         for name, entry in of_file.items():
             check = f"{file}::{name}"
             if check not in wanted or "not_in_a_lab" in entry:
                 continue
             command = entry if isinstance(entry, str) else entry["run"]
-            own, also = found.setdefault(command, (set(), set()))
+            own, also = result.setdefault(command, (set(), set()))
             own.add(check)
             also.update(() if isinstance(entry, str) else entry["also"])
     return [
         Mutation(command, frozenset(own), frozenset(also - own))
-        for command, (own, also) in found.items()
+        for command, (own, also) in result.items()
     ]
 
 
 def lacking(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The checks that a guest skips, and the reason that they must give there."""
+    """The checks that a guest skips, and the reason that they must give."""
     return {
         f"{file}::{name}": entry["not_in_a_lab"]
         for file, of_file in entries.items()
@@ -76,7 +76,7 @@ def lacking(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def plan(mutations: list[Mutation]) -> Plan:
-    """The fewest rounds that hold each mutation twice."""
+    """The smallest number of rounds that contain each mutation twice."""
     for rounds in itertools.count(2):
         made = _assigned(mutations, rounds)
         if made:
@@ -85,15 +85,15 @@ def plan(mutations: list[Mutation]) -> Plan:
 
 
 def verdict(made: Plan, found: list[Round], check: str) -> str:
-    """Empty when the check's colours are as they have to be; else what is wrong, in words."""
+    """Empty when the check has the expected outcomes, else a description of the problem."""
     owner = made.owner(check)
-    seen = [one.outcomes.get(check, "not run") for one in found]
+    seen = [item.outcomes.get(check, "not run") for item in found]
     for number, colour in enumerate(made.colours(check)):
         if colour == "red" and seen[number] != "failed":
-            said = found[number].said.get(owner.command, "")
+            output = found[number].said.get(owner.command, "")
             return (
                 f"{check} {seen[number]} on a guest broken by: {owner.command.strip()}"
-                + (f"\nwhich said: {said}" if said else "")
+                + (f"\nwhich said: {output}" if output else "")
                 + f"\nmade beside it: {_listed(made.rounds[number], owner)}"
             )
         if colour == "green" and seen[number] != "passed":
@@ -137,7 +137,7 @@ def _assigned(mutations: list[Mutation], rounds: int) -> Plan | None:
         taken[first, second] = mutation
         filled[first].append(mutation)
         filled[second].append(mutation)
-    return Plan(tuple(tuple(m for m in mutations if m in one) for one in filled))
+    return Plan(tuple(tuple(m for m in mutations if m in item) for item in filled))
 
 
 def _meet_badly(one: Mutation, other: Mutation) -> bool:

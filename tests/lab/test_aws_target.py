@@ -36,7 +36,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lock = copy / "amis.lock.yaml"
     # The vendors' real hashes are not those of the lab's packages.
     known = yaml.safe_load(lock.read_text())
-    known["artifacts"] = [{**one, "sha256": None} for one in known["artifacts"]]
+    known["artifacts"] = [{**artifact, "sha256": None} for artifact in known["artifacts"]]
     lock.write_text(yaml.safe_dump(known, sort_keys=False))
     return copy
 
@@ -44,7 +44,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a user with credentials, on a machine that reaches AWS."""
-    (recipe,) = (one for one in load.load_recipes() if one.name == AL2)
+    (recipe,) = (item for item in load.load_recipes() if item.name == AL2)
     LabTarget("a test", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
     home = tmp_path_factory.mktemp("home")
     with aws_front.serve(lab) as way:
@@ -63,7 +63,7 @@ def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
 
 @pytest.fixture(scope="module")
 def built(checkout: Path, account: dict[str, str], ec2: Any) -> Built:
-    """A finished build with what is new in EC2 since."""
+    """A finished build, and the resources in EC2 that it created."""
     before = inventory(ec2)
     command = [checkout / "invoke", "build", "--distro", "al2", "--driver", "510.47.03", "--json"]
     done = subprocess.run(
@@ -76,9 +76,11 @@ def built(checkout: Path, account: dict[str, str], ec2: Any) -> Built:
 
 
 def failures(done: subprocess.CompletedProcess[str]) -> str:
-    """The checks that failed, with why."""
-    checks = [one for found in json.loads(done.stdout or "[]") for one in found["checks"]["checks"]]
-    return "".join(f"{one}\n" for one in checks if one["outcome"] == "failed")
+    """The failed checks and their messages."""
+    checks = [
+        check for result in json.loads(done.stdout or "[]") for check in result["checks"]["checks"]
+    ]
+    return "".join(f"{check}\n" for check in checks if check["outcome"] == "failed")
 
 
 def record(built: Built) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def test_what_will_be_launched_where_is_said_before_anything_is(built: Built) ->
 def test_the_ami_is_verified_and_all_that_is_left(built: Built) -> None:
     done = record(built)
     assert (done["target"], done["status"]) == ("aws", "verified")
-    left = {kind: found for kind, found in built[1].items() if found}
+    left = {kind: result for kind, result in built[1].items() if result}
     assert left.pop("amis") == {done["ami_id"]}
     assert set(left) <= {"snapshots"}
 
@@ -123,10 +125,10 @@ def test_the_hashes_it_met_are_locked_from_its_record(
     command = [checkout / "invoke", "lock", "--from", record(built)["run_id"]]
     subprocess.run(command, cwd=checkout, env=account, stdin=subprocess.DEVNULL, check=True)
     locked = yaml.safe_load((checkout / "amis.lock.yaml").read_text())["artifacts"]
-    known = {one["url"]: one["sha256"] for one in locked if one.get("sha256")}
+    known = {item["url"]: item["sha256"] for item in locked if item.get("sha256")}
     seen = record(built)["versions"]["downloads"]
     files = {
-        one["url"]: one["sha256"] for one in seen if not one["url"].endswith((".pub", "gpgkey"))
+        item["url"]: item["sha256"] for item in seen if not item["url"].endswith((".pub", "gpgkey"))
     }
     assert known.items() <= files.items()
     assert any("NVIDIA-Linux-x86_64-510.47.03.run" in url for url in known)

@@ -59,9 +59,9 @@ def test_packages_that_a_bake_installs_land_whole_as_on_ec2(distro: str) -> None
 @pytest.mark.parametrize("distro", bases.ids())
 def test_a_base_is_made_once(distro: str) -> None:
     before = bases.ensure(distro)
-    said: list[str] = []
-    assert bases.ensure(distro, progress=said.append) == before
-    assert said == []
+    output: list[str] = []
+    assert bases.ensure(distro, progress=output.append) == before
+    assert output == []
 
 
 @pytest.mark.parametrize("distro", AL)
@@ -147,7 +147,7 @@ class TestImport:
     def shared(
         self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A state folder of its own: what is imported must not become other tests' base."""
+        """A state folder of its own, so that other tests do not use the imported base."""
         self.real = bases.ensure("debian12")
         monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path_factory.mktemp("state")))
 
@@ -194,7 +194,7 @@ class TestImport:
         assert not bases.imported_link("debian12", "x86_64").exists()
 
     def test_a_processor_that_ec2_does_not_have_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(KilnError, match="no program for x86_64 or arm64") as raised:
+        with pytest.raises(KilnError, match="not a program for x86_64 or arm64") as raised:
             importer.import_rootfs("debian12", self.for_machine(243, tmp_path / "root"), None)
         assert raised.value.exit_code == 2
         assert not list(bases.bases_dir().glob("*debian12*")), "nothing may be left behind"
@@ -210,15 +210,15 @@ class TestImport:
         archive = tmp_path / "x.tar"
         with tarfile.open(archive, "w") as tar:
             tar.add(__file__, "readme")
-        with pytest.raises(KilnError, match=r"no root filesystem: it has no etc/os-release"):
+        with pytest.raises(KilnError, match=r"not a root filesystem: it has no etc/os-release"):
             importer.import_rootfs("debian12", archive, None)
 
     @pytest.mark.parametrize(("rootfs", "mirror"), [(None, None), (Path("/x"), "https://x")])
     def test_exactly_one_source_is_asked_for(self, rootfs: Path | None, mirror: str | None) -> None:
-        with pytest.raises(KilnError, match="where the root filesystem comes from"):
+        with pytest.raises(KilnError, match="source of the root filesystem"):
             importer.import_rootfs("al2", rootfs, mirror)
 
     def test_a_mirror_that_is_not_there_is_the_worlds_failure(self) -> None:
-        with pytest.raises(KilnError, match="did not give a al2023 system") as raised:
+        with pytest.raises(KilnError, match="no al2023 system could be installed") as raised:
             importer.import_rootfs("al2023", None, "http://127.0.0.1:9/al2023")
         assert raised.value.exit_code == 1

@@ -1,4 +1,4 @@
-"""`./invoke build --distro al2 --driver 510.47.03` in the lab: one build, looked at from all sides.
+"""`./invoke build --distro al2 --driver 510.47.03` in the lab: a build and all its results.
 
 Then `verify`, which finds the same AMI good on another instance type and a broken one bad.
 """
@@ -29,18 +29,18 @@ def tags(image: dict[str, Any]) -> dict[str, str]:
 
 def test_the_first_line_says_where_and_why(built: Finished) -> None:
     assert built.done.stderr.splitlines()[0] == (
-        "target: lab on this machine (no AWS credentials found); nothing of this is in AWS"
+        "target: lab on this machine (no AWS credentials found); nothing is created in AWS"
     )
 
 
 def test_the_last_lines_say_what_there_is_now_and_where_to_read_more(built: Finished) -> None:
-    said = built.done.stdout
+    output = built.done.stdout
     checks = built.record["checks"]
-    assert f"{built.record['ami_id']}  verified (an AMI of the lab on this machine)" in said
-    assert "driver 510.47.03, CUDA 11.6.2, cuDNN 8.5.0.96, NCCL 2.12.7, EFA 1.34.0" in said
-    assert f"{checks['passed']} passed, 0 failed, {checks['skipped']} skipped" in said
-    assert f"{built.folder}/record.json" in said
-    assert f"{built.folder}/report.html" in said
+    assert f"{built.record['ami_id']}  verified (an AMI of the lab on this machine)" in output
+    assert "driver 510.47.03, CUDA 11.6.2, cuDNN 8.5.0.96, NCCL 2.12.7, EFA 1.34.0" in output
+    assert f"{checks['passed']} passed, 0 failed, {checks['skipped']} skipped" in output
+    assert f"{built.folder}/record.json" in output
+    assert f"{built.folder}/report.html" in output
 
 
 def test_a_pipe_gets_one_line_per_stage_and_no_control_codes(built: Finished) -> None:
@@ -59,10 +59,10 @@ def test_a_pipe_gets_one_line_per_stage_and_no_control_codes(built: Finished) ->
 
 
 def test_the_ami_carries_what_it_is_as_tags(built: Finished, image: dict[str, Any]) -> None:
-    found = tags(image)
+    result = tags(image)
     record = built.record
-    assert re.fullmatch(f"pass {TIME} {COMMIT}", found.pop("kiln:verified"))
-    assert found == {
+    assert re.fullmatch(f"pass {TIME} {COMMIT}", result.pop("kiln:verified"))
+    assert result == {
         "Name": f"{AL2}-{record['run_id']}",
         "kiln:arch": "x86_64",
         "kiln:cuda": "11.6.2",
@@ -116,10 +116,10 @@ def test_its_record_holds_what_was_found_on_the_machine(built: Finished) -> None
 def test_its_record_holds_every_check_and_why_some_were_skipped(built: Finished) -> None:
     checks = built.record["checks"]
     for outcome in ("passed", "failed", "skipped"):
-        assert checks[outcome] == sum(one["outcome"] == outcome for one in checks["checks"])
+        assert checks[outcome] == sum(check["outcome"] == outcome for check in checks["checks"])
     assert checks["passed"] > 50
-    assert [one for one in checks["checks"] if one["outcome"] == "skipped" and not one["message"]] == []  # fmt: skip  # noqa: E501
-    files = {one["file"] for one in checks["checks"] if one["outcome"] == "passed"}
+    assert [check for check in checks["checks"] if check["outcome"] == "skipped" and not check["message"]] == []  # fmt: skip  # noqa: E501
+    files = {check["file"] for check in checks["checks"] if check["outcome"] == "passed"}
     assert {"test_nvidia_driver", "test_cuda", "test_nccl", "test_hygiene", "test_xid_event"} <= files  # fmt: skip  # noqa: E501
 
 
@@ -141,7 +141,7 @@ def test_packers_own_words_are_kept_whole(built: Finished) -> None:
 
 
 def test_nothing_but_the_ami_is_left(built: Finished, image: dict[str, Any]) -> None:
-    new = {kind: found - built.before[kind] for kind, found in built.after.items()}
+    new = {kind: result - built.before[kind] for kind, result in built.after.items()}
     assert new.pop("amis") == {built.record["ami_id"]}
     assert new.pop("snapshots") == {
         device["Ebs"]["SnapshotId"] for device in image["BlockDeviceMappings"]
@@ -174,8 +174,8 @@ def test_verify_finds_it_good_on_another_instance_type(
     record = json.loads(done.stdout)
     assert (record["kind"], record["status"]) == ("verify", "verified")
     assert record["verify_instance_type"] == "p4d.24xlarge"
-    outcomes = {(one["file"], one["outcome"]) for one in record["checks"]["checks"]}
-    # A g4dn.xlarge has no NVSwitch for it to manage.
+    outcomes = {(check["file"], check["outcome"]) for check in record["checks"]["checks"]}
+    # A g4dn.xlarge has no NVSwitch.
     assert ("test_nvidia_fabricmanager", "passed") in outcomes
     image = ec2.describe_images(ImageIds=[ami])["Images"][0]
     assert tags(image)["kiln:verified"].startswith("pass ")

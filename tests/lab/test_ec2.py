@@ -7,7 +7,7 @@ import time
 
 import pytest
 from botocore.exceptions import ClientError
-from conftest import wait_for
+from conftest import launching, wait_for
 
 from lab import cgroups, control, disks, network
 
@@ -28,29 +28,51 @@ def test_an_instance_is_pending_then_runs_once_it_has_booted(ec2, source_ami, ke
     wait_for(ec2, made["InstanceId"], "terminated")
 
 
-def test_the_launch_key_opens_the_images_own_user_who_may_become_root(launch):
-    guest = launch()
+TAGS = [{"ResourceType": "instance", "Tags": [{"Key": "kiln:mig-config", "Value": "all-1g"}]}]
+
+
+@pytest.fixture(scope="module")
+def pair(ec2, key, source_ami):
+    """Two instances for the tests that only look: one with all that a launch can ask for, and a
+    plain one with the same tags."""
+    with launching(ec2, key, source_ami) as launch:
+        yield (
+            launch(
+                InstanceType="p4d.24xlarge",
+                MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
+                TagSpecifications=TAGS,
+                UserData="#!/bin/sh\necho baked-by-user-data > /var/tmp/said\n",
+            ),
+            launch(TagSpecifications=TAGS),
+        )
+
+
+TOKEN = (
+    "curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "
+    "http://169.254.169.254/latest/api/token"
+)
+
+
+def test_the_launch_key_opens_the_images_own_user_who_may_become_root(pair):
+    _, guest = pair
     assert guest.run("id -un && sudo -n id -un").stdout.split() == ["ec2-user", "root"]
 
 
-def test_imdsv2_tells_an_instance_who_it_is_and_refuses_without_a_token(launch):
-    guest = launch(MetadataOptions={"HttpTokens": "required"}, InstanceType="p4d.24xlarge")
+def test_imdsv2_tells_an_instance_who_it_is_and_refuses_without_a_token(pair):
+    guest, _ = pair
     answer = guest.run(
         "cd /tmp; u=http://169.254.169.254/latest;"
         "curl -s -o /dev/null -w '%{http_code}\n' $u/meta-data/instance-id;"
-        "t=$(curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' $u/api/token);"
+        f"t=$({TOKEN});"
         "for p in meta-data/instance-id meta-data/instance-type meta-data/placement/region;"
         'do curl -s -H "X-aws-ec2-metadata-token: $t" $u/$p; echo; done'
     )
     assert answer.stdout.split() == ["401", guest.id, "p4d.24xlarge", "us-east-1"]
 
 
-def test_another_instances_token_is_not_accepted(launch):
-    one, other = launch(MetadataOptions={"HttpTokens": "required"}), launch()
-    token = one.run(
-        "curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "
-        "http://169.254.169.254/latest/api/token"
-    ).stdout
+def test_another_instances_token_is_not_accepted(pair):
+    one, other = pair
+    token = one.run(TOKEN).stdout
     answer = other.run(
         f"curl -s -o /dev/null -w '%{{http_code}}' -H 'X-aws-ec2-metadata-token: {token}' "
         "http://169.254.169.254/latest/meta-data/instance-id"
@@ -58,8 +80,8 @@ def test_another_instances_token_is_not_accepted(launch):
     assert answer.stdout == "401"
 
 
-def test_user_data_runs_through_real_cloud_init(launch):
-    guest = launch(UserData="#!/bin/sh\necho baked-by-user-data > /var/tmp/said\n")
+def test_user_data_runs_through_real_cloud_init(pair):
+    guest, _ = pair
     deadline = time.monotonic() + 120
     said = ""
     while time.monotonic() < deadline and not said:
@@ -67,17 +89,16 @@ def test_user_data_runs_through_real_cloud_init(launch):
     assert said == "baked-by-user-data"
 
 
-def test_instance_tags_reach_the_guest_only_when_asked_for(launch):
-    tags = [{"ResourceType": "instance", "Tags": [{"Key": "kiln:mig-config", "Value": "all-1g"}]}]
-    guest = launch(TagSpecifications=tags, MetadataOptions={"InstanceMetadataTags": "enabled"})
+def test_instance_tags_reach_the_guest_only_when_asked_for(pair):
+    asked, silent = pair
     url = "http://169.254.169.254/latest/meta-data/tags/instance"
-    assert guest.run(f"curl -s {url}/kiln:mig-config").stdout == "all-1g"
-    silent = launch(TagSpecifications=tags)
+    with_token = f'-H "X-aws-ec2-metadata-token: $({TOKEN})"'
+    assert asked.run(f"curl -s {with_token} {url}/kiln:mig-config").stdout == "all-1g"
     assert silent.run(f"curl -s -o /dev/null -w '%{{http_code}}' {url}").stdout == "404"
 
 
-def test_guests_do_not_reach_each_other(launch):
-    one, other = launch(), launch()
+def test_guests_do_not_reach_each_other(pair):
+    one, other = pair
     answer = one.run(
         f"timeout 2 bash -c '</dev/tcp/{other.address}/22' && echo open || echo closed"
     )

@@ -13,7 +13,7 @@ import pytest
 from kiln.base.errors import KilnError
 from lab import emulation
 
-OTHER = "arm64" if emulation.here() == "x86_64" else "x86_64"
+OTHER = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
 # geteuid, and exit with what it gave. Linux's numbers: asm-generic/unistd.h (arm64), x86-64 ABI.
 CODE = {
     "arm64": bytes.fromhex("e81580d2 010000d4 a80b80d2 010000d4"),
@@ -74,7 +74,7 @@ def test_the_setting_is_taken_back_with_the_root_filesystems(
     # Not the real name: a guest on this machine may be living by it.
     monkeypatch.setattr(emulation, "_name", lambda arch: f"kiln-test-{arch}")
     emulation.ensure(OTHER)
-    assert [Path(one).name for one in emulation.forget_all()] == [f"kiln-test-{OTHER}"]
+    assert [Path(item).name for item in emulation.forget_all()] == [f"kiln-test-{OTHER}"]
     assert emulation.forget_all() == []
 
 
@@ -113,5 +113,5 @@ def test_two_builds_that_set_it_at_once_both_go_on(monkeypatch: pytest.MonkeyPat
 
 def test_nothing_is_set_for_this_machines_own_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulation, "_interpreter", lambda arch: pytest.fail("asked for qemu"))
-    emulation.ensure(emulation.here())
-    assert emulation.by(emulation.here()) is None
+    emulation.ensure(emulation.host_arch())
+    assert emulation.by(emulation.host_arch()) is None

@@ -64,8 +64,8 @@ def test_it_builds_with_its_own_temporary_key_and_group(
     assert launch(images["Images"][0]["ImageId"]).run("cat /opt/by-hand").stdout == "by-hand\n"
     keys = ec2.describe_key_pairs()["KeyPairs"]
     groups = ec2.describe_security_groups()["SecurityGroups"]
-    assert not [one for one in keys if one["KeyName"].startswith("packer")]
-    assert not [one for one in groups if one["GroupName"].startswith("packer")]
+    assert not [key for key in keys if key["KeyName"].startswith("packer")]
+    assert not [group for group in groups if group["GroupName"].startswith("packer")]
 
 
 def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_ami, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The lab by hand: what `lab.up` starts, `lab.down` takes away, however the lab ended."""
+"""`lab.down` removes everything that `lab.up` started, however the lab ended."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def own() -> Lab:
-    """Not the lab of the other tests: that one has to stay up."""
+    """Not the lab of the other tests, which must stay up."""
     usual = lab_of_the_tests()
     return Lab((usual.index + 25) % 55, usual.root)
 
 
 @pytest.fixture
 def invoke(own: Lab, tmp_path: Path) -> Iterator[Invoke]:
-    """./invoke with a lab of its own, whose bases are those that all labs share."""
+    """./invoke with a lab of its own, which shares the bases with all labs."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -65,7 +65,7 @@ def client(lab: Lab, service: str = "ec2") -> Any:
 
 
 def launched(lab: Lab) -> tuple[Any, str]:
-    """An instance that runs, and the client it was launched with."""
+    """A running instance, and the client that launched it."""
     name = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
     source = client(lab, "ssm").get_parameter(Name=name)["Parameter"]["Value"]
     ec2 = client(lab)
@@ -76,9 +76,9 @@ def launched(lab: Lab) -> tuple[Any, str]:
 
 
 def processes(lab: Lab) -> list[str]:
-    """The command lines of what belongs to a lab: its server, its guests and all in them."""
+    """The command lines of a lab's processes: its server, its guests and their processes."""
     marks = {f"KILN_LAB={lab.bridge}", f"KILN_LAB_INDEX={lab.index}"}
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -88,12 +88,12 @@ def processes(lab: Lab) -> list[str]:
         if f"{lab.instances}/" in command or (
             marks & environment and ("lab.server" in command or "systemd" in command)
         ):
-            found.append(command)
-    return found
+            result.append(command)
+    return result
 
 
 def on_this_machine(lab: Lab) -> dict[str, list[str]]:
-    """What the lab has here, by kind, seen without the lab's own code."""
+    """The lab's resources on this machine, by kind, determined without the lab's code."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
     return {
@@ -107,10 +107,10 @@ def on_this_machine(lab: Lab) -> dict[str, list[str]]:
 
 
 def control_groups(lab: Lab) -> dict[str, list[str]]:
-    """Where systemd runs on the host it makes them, and takes them away."""
+    """On hosts with systemd, systemd makes and removes them."""
     if Path("/run/systemd/system").exists():
         return {}
-    # os.walk, for it does not mind that groups of other guests come and go meanwhile.
+    # os.walk ignores groups of other guests that disappear in the meantime.
     mine = [
         f"{folder}/{name}"
         for folder, names, _ in os.walk("/sys/fs/cgroup")
@@ -135,7 +135,7 @@ def test_two_who_start_the_lab_at_once_share_it(own: Lab, invoke: Invoke) -> Non
 def test_down_leaves_nothing_of_a_lab_with_a_running_instance(invoke: Invoke, own: Lab) -> None:
     assert invoke("lab.up").returncode == 0
     launched(own)
-    assert [kind for kind, found in on_this_machine(own).items() if not found] == []
+    assert [kind for kind, result in on_this_machine(own).items() if not result] == []
     done = invoke("lab.down")
     assert done.returncode == 0, done.stderr
     assert on_this_machine(own) == nothing(own)
@@ -165,8 +165,8 @@ def test_a_killed_lab_comes_up_again_without_its_remains_in_the_way(
     os.kill(int(own.pid_file.read_text()), signal.SIGKILL)
     assert invoke("lab.up").returncode == 0
     ec2, instance = launched(own)
-    found = ec2.describe_instances()["Reservations"]
-    assert [one["InstanceId"] for page in found for one in page["Instances"]] == [instance]
+    result = ec2.describe_instances()["Reservations"]
+    assert [item["InstanceId"] for page in result for item in page["Instances"]] == [instance]
     assert len(on_this_machine(own)["mounts"]) == 1
 
 
@@ -179,9 +179,9 @@ def test_amis_outlive_the_lab_with_their_tags_and_their_disk(invoke: Invoke, own
     assert invoke("lab.down").returncode == 0
     assert on_this_machine(own) == nothing(own)
     assert invoke("lab.up").returncode == 0
-    (found,) = client(own).describe_images(Owners=["self"])["Images"]
-    assert (found["ImageId"], found["Name"], found["State"]) == (image, "kept", "available")
-    assert found["Tags"] == [{"Key": "kiln:verified", "Value": "pass today"}]
+    (result,) = client(own).describe_images(Owners=["self"])["Images"]
+    assert (result["ImageId"], result["Name"], result["State"]) == (image, "kept", "available")
+    assert result["Tags"] == [{"Key": "kiln:verified", "Value": "pass today"}]
     again = client(own).run_instances(
         ImageId=image, MinCount=1, MaxCount=1, InstanceType="g4dn.xlarge"
     )["Instances"][0]["InstanceId"]
@@ -195,7 +195,7 @@ def test_a_port_in_use_is_one_clear_message(invoke: Invoke, own: Lab) -> None:
         done = invoke("lab.up")
     assert done.returncode == 1
     assert done.stderr.count("error: ") == 1
-    assert f"something else listens on 127.0.0.1:{own.port}" in done.stderr
+    assert f"another program listens on 127.0.0.1:{own.port}" in done.stderr
     assert "KILN_LAB_PORT" in done.stderr
     assert "Traceback" not in done.stderr
     assert on_this_machine(own) == nothing(own)
@@ -241,11 +241,11 @@ def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -
     invoke("lab.up")
     ec2, instance = launched(own)
     deadline = time.monotonic() + 120
-    while "cloud-init" not in (said := invoke("lab.logs", "--instance", instance).stdout):
-        assert time.monotonic() < deadline, said
+    while "cloud-init" not in (output := invoke("lab.logs", "--instance", instance).stdout):
+        assert time.monotonic() < deadline, output
     shell = invoke("lab.shell")
     assert shell.returncode == 0, shell.stderr
-    # A guest that goes down stops its processes, then kills them: who waits must not stop too.
+    # A guest that shuts down stops its processes before it kills them; ours must not stop.
     stopped = "(sleep 1; kill -KILL $$) & kill -STOP $$"
     leader = leader_of(int((own.instances / instance / "nspawn.pid").read_text()))
     assert leader
@@ -260,7 +260,7 @@ def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -
 
 
 def test_bases_are_not_deleted_while_one_is_being_made(invoke: Invoke, tmp_path: Path) -> None:
-    """Whoever makes one holds the lock, as here."""
+    """The process that makes a root filesystem holds this lock."""
     bases = tmp_path / "lab" / "bases"
     bases.mkdir(parents=True)
     (bases / "tree").mkdir()
@@ -268,7 +268,7 @@ def test_bases_are_not_deleted_while_one_is_being_made(invoke: Invoke, tmp_path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = invoke("lab.clean", "--bases", KILN_LAB_STATE=str(tmp_path / "lab"))
     assert done.returncode == 1, done.stderr
-    assert "a root filesystem is being made just now" in done.stderr
+    assert "a root filesystem is being made at the moment" in done.stderr
     assert (bases / "tree").is_dir()
     assert invoke("lab.clean", "--bases", KILN_LAB_STATE=str(tmp_path / "lab")).returncode == 0
     assert not bases.exists()

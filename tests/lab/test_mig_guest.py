@@ -56,13 +56,13 @@ Layout = tuple[bool, tuple[tuple[str, int], ...]]  # MIG mode; how many of which
 
 
 def machine_of(gpu: str) -> str:
-    """The smallest instance type with more than one GPU of this model, where there is one."""
+    """The smallest instance type with several GPUs of this model, or else with a single GPU."""
     sizes = {n: len(m["bus"]) for n, m in SHOWN["machines"].items() if m["gpu"] == gpu}
     return min(sizes, key=lambda name: (sizes[name] == 1, sizes[name], name))
 
 
 def kind_of(gpu: str) -> Any:
-    """gpu-mig's facts about it, under the names that its driver has for the profiles."""
+    """gpu-mig's facts about the GPU, by its driver's names of the profiles."""
     model = SHOWN["models"][gpu]
     known = next(k for k in gpu_types().values() if f"0x{model['pci']}" in k.pci_device_ids)
     names = [profile["profile"] for profile in model["mig_facts"]["profiles"]]
@@ -71,9 +71,9 @@ def kind_of(gpu: str) -> Any:
 
 
 def layouts(gpu: str) -> dict[str, Layout]:
-    """The map's labels that this GPU can do."""
+    """The labels of the map that this GPU supports."""
     kind, device_id = kind_of(gpu), f"0x{SHOWN['models'][gpu]['pci']}"
-    found = {}
+    result = {}
     for label, entries in yaml.safe_load(MAP.read_text())["mig-configs"].items():
         mine = [e for e in entries if device_id in e.get("device-filter", [device_id])]
         if not mine:
@@ -81,13 +81,13 @@ def layouts(gpu: str) -> dict[str, Layout]:
         slices = sorted(mine[-1].get("mig-devices", {}).items())
         wanted = target.Wanted(0, mine[-1]["mig-enabled"], target.shape_all(slices))
         if not target.misfit(wanted, kind):
-            found[label] = (wanted.mode, tuple(slices))
-    return found
+            result[label] = (wanted.mode, tuple(slices))
+    return result
 
 
 def every_change(names: list[str]) -> list[str]:
-    """The shortest walk that goes from every name to every other: each pair once."""
-    left = {here: [there for there in names if there != here] for here in names}
+    """The shortest sequence that goes from every name to every other: each pair once."""
+    left = {here: [name for name in names if name != here] for here in names}
     at, walk = [names[0]], []
     while at:
         if left[at[-1]]:
@@ -98,14 +98,14 @@ def every_change(names: list[str]) -> list[str]:
 
 
 class Machine(guests.Guest):
-    """A guest with gpu-mig's unit, whose GPUs can be changed for others."""
+    """A guest with gpu-mig's unit, whose GPUs can be replaced."""
 
     def settings(self, **values: str) -> None:
         lines = {"MIG_IMDS": "no", **values}
         self.write("/etc/default/gpu-mig", "".join(f"{k}={v}\n" for k, v in lines.items()))
 
     def gpus(self, instance_type: str) -> None:
-        """Other GPUs from here on, as they come from the factory."""
+        """Replace the GPUs by others in their factory state."""
         self.write(
             "/etc/kiln-lab/instance.json",
             json.dumps({"instance_type": instance_type, "instance_id": "i-0guest"}),
@@ -122,22 +122,22 @@ class Machine(guests.Guest):
         self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(values))
 
     def restart(self) -> None:
-        """The unit once more, as at boot; fails the test when it fails, with what it said."""
+        """Run the unit again, as at boot; fails the test with its log when it fails."""
         try:
             self.run("systemctl", "restart", "aws-gpu-mig")
         except AssertionError as error:
-            said = self.run("journalctl", "-u", "aws-gpu-mig", "-n", "20", check=False)
-            raise AssertionError(f"{error}\n{said}") from error
+            output = self.run("journalctl", "-u", "aws-gpu-mig", "-n", "20", check=False)
+            raise AssertionError(f"{error}\n{output}") from error
 
     def apply(self, label: str) -> None:
-        """The label through the unit."""
+        """Apply the label through the unit."""
         self.settings(MIG_CONFIG=label)
         self.restart()
 
     def unit(self, *names: str, of: str = "aws-gpu-mig.service") -> list[str]:
-        said = self.run("systemctl", "show", of, *[f"-p{n}" for n in names])
-        found = dict(line.split("=", 1) for line in said.splitlines())
-        return [found[n] for n in names]
+        output = self.run("systemctl", "show", of, *[f"-p{n}" for n in names])
+        result = dict(line.split("=", 1) for line in output.splitlines())
+        return [result[n] for n in names]
 
     def changes(self) -> list[list[str]]:
         """The changing nvidia-smi commands since the last call."""
@@ -159,15 +159,15 @@ class Machine(guests.Guest):
         kept = self.run_dir / "nvidia-smi/state.json"
         # Without the file nothing was changed since the boot, or the factory.
         text = kept.read_text() if kept.exists() else self.run("kiln-lab-gpu", "show")
-        found = set()
+        result = set()
         for gpu in json.loads(text).values():
             assert gpu["mig"] == gpu["mig_pending"]
             slices = Counter(
                 i["profile"] if [c["name"] for c in i["cis"]] == [whole(i["profile"])] else str(i)
                 for i in gpu["instances"]
             )
-            found.add((gpu["mig"], tuple(sorted(slices.items()))))
-        return found
+            result.add((gpu["mig"], tuple(sorted(slices.items()))))
+        return result
 
 
 def whole(profile: str) -> str:
@@ -187,7 +187,7 @@ def lay_down(guest: Machine) -> None:
         else:
             shutil.copy(source, target)
     guest.write("/etc/systemd/system/kubelet.service", KUBELET)
-    # A test starts it more often than systemd takes for sane.
+    # The tests start it more often than systemd's start limit allows.
     guest.write(
         "/etc/systemd/system/aws-gpu-mig.service.d/test.conf",
         "[Unit]\nStartLimitIntervalSec=0\n",
@@ -259,7 +259,7 @@ def test_every_label_is_reached_from_every_other_one(running, gpu):
 
 @pytest.mark.parametrize("gpu", ONE_OF_EACH)
 def test_after_a_reboot_what_the_gpus_forgot_is_made_again(running, gpu):
-    """Instances are gone on every GPU; the mode lasts on Ampere alone."""
+    """Instances are lost on every GPU; the mode persists only on Ampere."""
     running.gpus(machine_of(gpu))
     wanted = layouts(gpu)
     forgets_mode = kind_of(gpu).arch != "ampere"

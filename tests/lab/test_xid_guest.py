@@ -20,8 +20,8 @@ pytestmark = xid_guest.NEEDS
 
 @pytest.fixture(scope="module")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    with xid_guest.booted(tmp_path_factory.mktemp("xid")) as found:
-        yield found
+    with xid_guest.booted(tmp_path_factory.mktemp("xid")) as result:
+        yield result
 
 
 @pytest.fixture(autouse=True)
@@ -30,12 +30,12 @@ def fresh_marker(guest: Guest) -> None:
 
 
 def journal(guest: Guest, unit: str) -> str:
-    """All that a unit has said; journald writes it down a little later."""
+    """The log of a unit, which journald writes a little later."""
     return guest.run("journalctl", "-u", unit, "-o", "cat", "--no-pager")
 
 
 def reload(guest: Guest) -> None:
-    """`systemctl reload`, which only sends the signal, and wait until the monitor has done it."""
+    """`systemctl reload` only sends the signal: also wait until the monitor has reloaded."""
     done = journal(guest, UNIT).count("configuration reloaded")
     guest.run("systemctl", "reload", UNIT)
     assert guest.until(lambda: journal(guest, UNIT).count("configuration reloaded") > done)
@@ -120,7 +120,7 @@ def test_hooks_get_the_event_and_a_hanging_one_is_killed(guest: Guest) -> None:
 
 
 def test_a_gpu_that_fails_twice_a_second_has_its_hooks_run_each_time(guest: Guest) -> None:
-    """systemd gives up on a unit that is started five times in ten seconds, if one lets it."""
+    """By default systemd gives up on a unit that is started five times in ten seconds."""
     conf = {"hooks": {"severity": ["fatal"], "injected": True, "timeout_s": 5}}
     guest.write("/etc/kiln/gpu-xid.json", json.dumps(conf))
     guest.write("/etc/kiln/xid.d/10-note", "#!/bin/sh\ncat >> /root/noted\n", 0o755)
@@ -138,8 +138,8 @@ def test_a_gpu_that_fails_twice_a_second_has_its_hooks_run_each_time(guest: Gues
 
 
 def test_the_sandbox_scores_below_three(guest: Guest) -> None:
-    said = guest.run("systemd-analyze", "security", "--no-pager", UNIT)
-    score = float(said.split("Overall exposure level for")[1].split(":")[1].split()[0])
+    output = guest.run("systemd-analyze", "security", "--no-pager", UNIT)
+    score = float(output.split("Overall exposure level for")[1].split(":")[1].split()[0])
     assert score < 3
 
 

@@ -31,17 +31,17 @@ CORPUS = Path(__file__).parents[1] / "data" / "xid" / "lines.jsonl"
 
 @pytest.fixture
 def guest(tmp_path: Path) -> Iterator[Guest]:
-    with xid_guest.booted(tmp_path) as found:
-        found.run("systemctl", "stop", UNIT)
-        journal_reads_the_kernel(found, "yes")
-        found.run("systemctl", "restart", "systemd-journald")
-        found.write(
+    with xid_guest.booted(tmp_path) as result:
+        result.run("systemctl", "stop", UNIT)
+        journal_reads_the_kernel(result, "yes")
+        result.run("systemctl", "restart", "systemd-journald")
+        result.write(
             f"/etc/systemd/system/{UNIT}.d/journal.conf", "[Service]\nInaccessiblePaths=/dev/kmsg\n"
         )
-        found.run("systemctl", "daemon-reload")
+        result.run("systemctl", "daemon-reload")
         for old in (LOG, "/var/lib/gpu-xid/position"):
-            (found.root / old.lstrip("/")).unlink()
-        yield found
+            (result.root / old.lstrip("/")).unlink()
+        yield result
 
 
 def journal_reads_the_kernel(guest: Guest, answer: str) -> None:
@@ -49,9 +49,9 @@ def journal_reads_the_kernel(guest: Guest, answer: str) -> None:
 
 
 def rows(guest: Guest) -> list[dict[str, Any]]:
-    """This test's events in the log and in what was rotated away."""
-    found = event_log.rows(guest.root / "var/log")
-    return [row for row in found if guest.marker in row.get("raw", "")]
+    """This test's events in the log and its rotated files."""
+    result = event_log.rows(guest.root / "var/log")
+    return [row for row in result if guest.marker in row.get("raw", "")]
 
 
 def pids(guest: Guest) -> Counter[int]:
@@ -151,16 +151,16 @@ def test_every_event_of_the_corpus_is_found_in_a_journal_of_the_last_boot(
     guest.write(CONF, json.dumps({"previous_boot_lines": 5000}))
     guest.run("systemctl", "start", UNIT)
     # systemd says that it is started when all of the last boot is in the log.
-    found = event_log.rows(guest.root / "var/log")
-    found = [row for row in found if row.get("previous_boot") and row["event"] != "gpu-lost"]
+    result = event_log.rows(guest.root / "var/log")
+    result = [row for row in result if row.get("previous_boot") and row["event"] != "gpu-lost"]
     wanted = [row for text in messages for row in said(text.decode())]
     assert len(wanted) > 300
-    assert [(row["xid"], row["sxid"], row["pci"], row["pid"]) for row in found] == wanted
-    assert not any(row.get("injected") for row in found)
+    assert [(row["xid"], row["sxid"], row["pci"], row["pid"]) for row in result] == wanted
+    assert not any(row.get("injected") for row in result)
 
 
 def corpus_messages() -> list[bytes]:
-    """The kernel's message in each line of the corpus, of events and look-alikes."""
+    """The kernel's message in each line of the corpus: events and similar messages."""
     strip = runtime_import.load("gpu_xid.prefix").strip
     lines = [json.loads(line)["line"] for line in CORPUS.read_text().splitlines()]
     return [strip(line).text.encode() for line in lines if "\n" not in line]
@@ -168,13 +168,13 @@ def corpus_messages() -> list[bytes]:
 
 def said(text: str) -> list[tuple[Any, ...]]:
     """(xid, sxid, pci, pid) of each event in a message."""
-    found = runtime_import.load("gpu_xid.pipeline").messages(text)
-    events = [row for row in found if row["kind"] in ("xid", "sxid")]
+    result = runtime_import.load("gpu_xid.pipeline").messages(text)
+    events = [row for row in result if row["kind"] in ("xid", "sxid")]
     return [(row.get("xid"), row.get("sxid"), row["pci"], row["pid"]) for row in events]
 
 
 def export(messages: list[bytes]) -> bytes:
-    """Kernel messages of one earlier boot in the journal's export format."""
+    """Kernel messages of an earlier boot in the journal's export format."""
     start = int((time.time() - 3600) * 1000000)
     entries = []
     for number, message in enumerate(messages):

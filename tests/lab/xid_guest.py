@@ -1,4 +1,4 @@
-"""A booted guest with the Xid monitor on it as the provisioner installs it: what tests share.
+"""A booted guest with the Xid monitor, installed as by the provisioner; shared by tests.
 
 The guest is the lab's debian12 base with this checkout's runtime/ on it and the host's real
 /dev/kmsg, which all guests share: every test's lines carry the guest's own marker.
@@ -84,15 +84,15 @@ class Guest(guests.Guest):
 
 @contextlib.contextmanager
 def booted(home: Path) -> Iterator[Guest]:
-    """A guest in `home`, gone when the block ends."""
-    with guests.made(Guest, home) as found:
-        install(found.root)
-        found.boot()
-        yield found
+    """A guest in `home`, removed when the block ends."""
+    with guests.made(Guest, home) as result:
+        install(result.root)
+        result.boot()
+        yield result
 
 
 def install(root: Path) -> None:
-    """What the provisioner does: copy runtime/, compile, enable."""
+    """Install as the provisioner does: copy runtime/, compile, enable."""
     for name in SHIPPED:
         source, target = RUNTIME / name, root / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -115,13 +115,13 @@ def install(root: Path) -> None:
 
 
 def from_debian(package: str, folder: Path) -> Path:
-    """The files of a Debian package, unpacked below `folder`; skips where there is no mirror."""
+    """The files of a Debian package, unpacked below `folder`; skips without a package mirror."""
     folder.mkdir(parents=True, exist_ok=True)
     got = subprocess.run(
         ["apt-get", "download", package], cwd=folder, capture_output=True, text=True, check=False
     )
     if got.returncode:
         pytest.skip(f"no Debian mirror gives {package}: {got.stderr.strip()[-200:]}")
-    (found,) = folder.glob(f"{package}_*.deb")
-    subprocess.run(["dpkg-deb", "-x", found, folder / "files"], check=True)
+    (result,) = folder.glob(f"{package}_*.deb")
+    subprocess.run(["dpkg-deb", "-x", result, folder / "files"], check=True)
     return folder / "files"

@@ -185,11 +185,11 @@ class Machine:
 
     def in_mig(self) -> dict[int, tuple[bool, bool, list[str]]]:
         """{GPU: mode, mode pending, profiles}, from the same, for those that have any of it."""
-        found = {
+        result = {
             n: (gpu["mig"], gpu["mig_pending"], sorted(i["profile"] for i in gpu["instances"]))
             for n, gpu in enumerate(self._gpus())
         }
-        return {n: state for n, state in found.items() if any(state)}
+        return {n: state for n, state in result.items() if any(state)}
 
     def _gpus(self) -> list[dict[str, Any]]:
         path = self.root / "run/kiln-lab/nvidia-smi/state.json"

@@ -96,9 +96,9 @@ class Guest:
         return self.run("nvidia-smi", *words)
 
     def ok(self, *words: str) -> str:
-        said = self.smi(*words)
-        assert said.code == 0, said
-        return said.out
+        output = self.smi(*words)
+        assert output.code == 0, output
+        return output.out
 
     def journal(self) -> list[dict[str, Any]]:
         path = self.root / "run/kiln-lab/nvidia-smi.log"

@@ -24,15 +24,15 @@ MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 
 def checks() -> dict[str, set[str]]:
     """File name → names of its checks."""
-    found = {}
+    result = {}
     for path in sorted(AMI_TESTS.glob("test_*.py")):
         tree = ast.parse(path.read_text())
-        found[path.name] = {
+        result[path.name] = {
             node.name
             for node in tree.body
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
         }
-    return found
+    return result
 
 
 def run_harness(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

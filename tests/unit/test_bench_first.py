@@ -30,7 +30,7 @@ def test_a_commit_that_does_not_exist_is_refused() -> None:
 
 
 def test_only_the_first_run_is_held_against_another_commit() -> None:
-    with pytest.raises(KilnError, match="--against belongs to bench --what first") as refused:
+    with pytest.raises(KilnError, match="--against requires --what first") as refused:
         bench.run("mig", as_json=False, against="HEAD")
     assert refused.value.exit_code == 2
 

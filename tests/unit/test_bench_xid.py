@@ -13,12 +13,12 @@ from devel.bench_xid.together import Sample, idle_figures, percentiles
 
 def samples(*steps: tuple[int, int]) -> list[Sample]:
     """Samples from (context switches, kernel records) of each slot; a switch costs 50 µs."""
-    found = [Sample(100, 0, 7)]
+    result = [Sample(100, 0, 7)]
     for switches, records in steps:
-        last = found[-1]
+        last = result[-1]
         cpu = last.cpu_ns + 50000 * switches
-        found.append(Sample(last.switches + switches, cpu, last.records + records))
-    return found
+        result.append(Sample(last.switches + switches, cpu, last.records + records))
+    return result
 
 
 QUIET = (0, 0)
@@ -26,17 +26,17 @@ QUIET = (0, 0)
 
 def test_a_wake_up_that_a_record_explains_is_not_the_monitors_own() -> None:
     both = samples(QUIET, QUIET, (1, 1), (1, 0), QUIET, QUIET, QUIET, QUIET)
-    found = idle_figures(both, both, 0.25)
-    assert (found["idle_switches"], found["idle_cpu_us"]) == (0, 0)
-    assert (found["idle_records"], found["idle_other_switches"]) == (1, 2)
-    assert found["idle_quiet_s"] == 0.75
+    result = idle_figures(both, both, 0.25)
+    assert (result["idle_switches"], result["idle_cpu_us"]) == (0, 0)
+    assert (result["idle_records"], result["idle_other_switches"]) == (1, 2)
+    assert result["idle_quiet_s"] == 0.75
 
 
 def test_a_timer_of_its_own_is_counted() -> None:
     ours = samples(*[QUIET, (1, 0)] * 6)
-    found = idle_figures(ours, samples(*[QUIET] * 12), 0.25)
-    assert found["idle_switches"] == 5
-    assert found["idle_cpu_us"] == 250
+    result = idle_figures(ours, samples(*[QUIET] * 12), 0.25)
+    assert result["idle_switches"] == 5
+    assert result["idle_cpu_us"] == 250
 
 
 def test_a_wake_up_of_all_who_wait_for_the_kernel_log_is_the_kernels() -> None:
@@ -46,9 +46,9 @@ def test_a_wake_up_of_all_who_wait_for_the_kernel_log_is_the_kernels() -> None:
 
 def test_latency_is_told_beside_the_floors_on_the_same_lines() -> None:
     floor = [float(n) for n in range(1, 101)]
-    found = percentiles([one + 0.5 for one in floor], floor)
-    assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (51.0, 99.5)
-    assert (found["latency_over_floor_p50_ms"], found["latency_over_floor_p99_ms"]) == (0.5, 0.5)
+    result = percentiles([item + 0.5 for item in floor], floor)
+    assert (result["latency_p50_ms"], result["latency_p99_ms"]) == (51.0, 99.5)
+    assert (result["latency_over_floor_p50_ms"], result["latency_over_floor_p99_ms"]) == (0.5, 0.5)
 
 
 def test_a_line_that_somebody_else_wrote_is_no_line_of_the_bench(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_missed_aim_is_marked_and_a_met_one_is_not() -> None:
 
 
 def test_a_loaded_machine_is_named_beside_the_figures() -> None:
-    said = report()
-    assert "Others took" not in table(said)
-    said["machine"]["others_cpu_percent"] = 40
-    assert "Others took 40 % of the CPUs" in table(said)
+    output = report()
+    assert "Other processes used" not in table(output)
+    output["machine"]["others_cpu_percent"] = 40
+    assert "Other processes used 40 % of the CPUs" in table(output)

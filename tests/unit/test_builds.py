@@ -42,18 +42,18 @@ def in_turn(rows: list[Any], target: Target) -> tuple[list[set[str]], str]:
 
 
 def test_rows_that_the_lab_has_to_emulate_come_last_and_it_is_said_how_to_leave_them_out() -> None:
-    turns, said = in_turn(MIXED, LAB)
+    turns, output = in_turn(MIXED, LAB)
     assert turns == [{"x86_64"}, {"arm64"}]
-    assert "arm64 by qemu-user on x86_64" in said
-    assert "2 rows" in said
-    assert "--arch x86_64 leaves them out" in said
+    assert "arm64 by qemu-user on x86_64" in output
+    assert "2 rows" in output
+    assert "--arch x86_64 leaves them out" in output
 
 
 def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
-    turns, said = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
+    turns, output = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
     assert turns == [{"arm64"}]
-    assert "qemu-user" in said
-    assert "--arch" not in said
+    assert "qemu-user" in output
+    assert "--arch" not in output
 
 
 def test_aws_has_machines_of_both_processors_and_nothing_is_emulated() -> None:

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from kiln.base.paths import ROOT
+from tests.unit import commands
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03")
@@ -106,6 +107,8 @@ def run(tmp_path: Path) -> Run:
             "KILN_LAB_INDEX": "50",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+        if root == ROOT:
+            return commands.invoke(*arguments, env=clean | environment)
         return subprocess.run(
             [str(root / "invoke"), *arguments],
             cwd=root,
@@ -141,13 +144,12 @@ def refused(run: Run, tmp_path: Path) -> Refused:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of this checkout, to break."""
+    """A copy of this checkout, to break; with what is compiled, for it is started several times."""
     copy = tmp_path / "checkout"
     parts = ("invoke", "tasks.py", "amis.yaml", "amis.lock.yaml", "pyproject.toml")
     for name in (*parts, "requirements.lock"):
         copy.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
-    leave_out = shutil.ignore_patterns("__pycache__")
     for name in (
         "devel",
         "kiln",
@@ -158,7 +160,7 @@ def checkout(tmp_path: Path) -> Path:
         "templates",
         "setup",
     ):
-        shutil.copytree(ROOT / name, copy / name, ignore=leave_out)
+        shutil.copytree(ROOT / name, copy / name)
     (copy / ".venv").symlink_to(ROOT / ".venv")
     return copy
 
@@ -289,7 +291,7 @@ def test_a_lab_that_cannot_be(refused: Refused) -> None:
         assert "from 0 to 54" in message
     for port in ("99999", "http", "0"):
         message = refused(2, "lab.status", KILN_LAB_PORT=port)
-        assert f"KILN_LAB_PORT={port} is no port" in message
+        assert f"KILN_LAB_PORT={port} is not a port" in message
 
 
 # The world failed: exit code 1.
@@ -455,7 +457,7 @@ def test_a_dry_run_in_the_lab_starts_no_lab(run: Run, tmp_path: Path) -> None:
     done = run(*BUILD, "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0] == (
-        "target: lab on this machine (no AWS credentials found); nothing of this is in AWS"
+        "target: lab on this machine (no AWS credentials found); nothing is created in AWS"
     )
     (plan,) = json.loads(done.stdout)
     assert plan["target"] == "lab"

@@ -225,6 +225,6 @@ def test_a_record_in_which_anything_is_broken_ends_in_a_message_or_an_answer(tmp
         path.write_text(json.dumps(info))
         refused += [refusal(lambda name: of_names(name, name), path)]
         refused += [refusal(sbom.of_name, path)]
-    said = [message for message in refused if message]
-    assert len(said) > 100
-    assert all("version-info.json" in message for message in said)
+    output = [message for message in refused if message]
+    assert len(output) > 100
+    assert all("version-info.json" in message for message in output)

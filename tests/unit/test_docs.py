@@ -46,26 +46,26 @@ TASKS = tasks()
 
 def calls(text: str) -> list[tuple[str, set[str]]]:
     """Each ./invoke in a text: the task and its flags."""
-    found = []
+    result = []
     for words in (match.group(1).split() for match in CALL.finditer(text)):
         plain = [word for word in words if not word.startswith("-")]
         if words and words[0].startswith("--help") and plain:
-            found.append((plain[0], set()))
+            result.append((plain[0], set()))
         elif words:
             name = "" if words[0].startswith("-") else words[0]
-            found.append((name, {flag.group() for word in words if (flag := FLAG.match(word))}))
-    return found
+            result.append((name, {flag.group() for word in words if (flag := FLAG.match(word))}))
+    return result
 
 
 def wrong_calls(text: str) -> list[str]:
     """The calls of a text that Invoke would refuse."""
-    found = []
+    result = []
     for name, flags in calls(text):
         if name not in TASKS:
-            found.append(f"no task {name}")
+            result.append(f"no task {name}")
         elif flags - TASKS[name]:
-            found.append(f"{name} has no {', '.join(sorted(flags - TASKS[name]))}")
-    return found
+            result.append(f"{name} has no {', '.join(sorted(flags - TASKS[name]))}")
+    return result
 
 
 def code() -> str:

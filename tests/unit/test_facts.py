@@ -68,7 +68,7 @@ def test_a_processor_under_its_other_name_is_the_same_processor(wrong, meant):
 
 
 def test_every_driver_the_facts_mention_is_a_release_they_know():
-    known = {v for one in facts.branches().values() for v in (*one.versions, *one.betas)}
+    known = {v for item in facts.branches().values() for v in (*item.versions, *item.betas)}
     named = set()
     for name in ("cuda", "distros", "drivers", "kernel_builds", "packages", "services"):
         for value in _texts(facts.table(name)):

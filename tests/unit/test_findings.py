@@ -38,7 +38,7 @@ def found(tmp_path: Path, text: str = STACK) -> list[Finding]:
 def test_a_stack_with_an_old_driver_is_one_finding_at_that_line_with_all_its_amis(
     tmp_path: Path,
 ) -> None:
-    (finding,) = [one for one in found(tmp_path) if one.rule == "DRV-EOL"]
+    (finding,) = [item for item in found(tmp_path) if item.rule == "DRV-EOL"]
     assert (str(finding.place), finding.path) == ("amis.yaml:5:13", "stacks.old.driver")
     assert len(finding.rows) == 3
     assert finding.also_at == ()
@@ -46,7 +46,7 @@ def test_a_stack_with_an_old_driver_is_one_finding_at_that_line_with_all_its_ami
 
 def test_an_override_in_the_row_is_blamed_and_not_the_stack(tmp_path: Path) -> None:
     text = STACK.replace("stack: old, arches: [x86_64, arm64]", "stack: old, cuda: 13.0.2")
-    (finding,) = [one for one in found(tmp_path, text) if one.rule == "DRV-CUDA-MAJOR"]
+    (finding,) = [item for item in found(tmp_path, text) if item.rule == "DRV-CUDA-MAJOR"]
     assert finding.path == "amis.0.cuda"
     assert finding.rows == ("al2023-570.211.01-open-cuda13.0-base-x86_64",)
 
@@ -57,7 +57,7 @@ def test_the_same_value_in_several_rows_is_one_finding_that_names_every_place(
     text = (
         STACK + "- {distro: debian12, stack: old}\n- {distro: debian12, stack: old, cuda: 12.6.3}"
     )
-    (finding,) = [one for one in found(tmp_path, text) if one.rule == "OS-EOL"]
+    (finding,) = [item for item in found(tmp_path, text) if item.rule == "OS-EOL"]
     assert (finding.line, [place.line for place in finding.also_at]) == (11, [12])
 
 
@@ -68,8 +68,8 @@ def test_two_causes_stay_two_findings() -> None:
 
 
 def test_errors_come_last_and_the_order_stays_otherwise() -> None:
-    said = [Finding("error", "A", ""), Finding("warning", "B", ""), Finding("error", "C", "")]
-    assert [finding.rule for finding in gravest_last(said)] == ["B", "A", "C"]
+    output = [Finding("error", "A", ""), Finding("warning", "B", ""), Finding("error", "C", "")]
+    assert [finding.rule for finding in gravest_last(output)] == ["B", "A", "C"]
 
 
 def test_the_first_line_is_place_rule_and_message_and_the_rest_is_labelled() -> None:
@@ -97,9 +97,9 @@ def test_todays_matrix_fits_a_terminal_of(width: int) -> None:
 
 def test_todays_matrix_says_each_thing_once() -> None:
     findings = checks.check({}, strict=False)["findings"]
-    said = [(one["rule"], one["message"]) for one in findings]
-    assert len(said) == len(set(said))
-    assert all(one["path"] and one["rows"] and one["source"] for one in findings)
+    output = [(finding["rule"], finding["message"]) for finding in findings]
+    assert len(output) == len(set(output))
+    assert all(finding["path"] and finding["rows"] and finding["source"] for finding in findings)
 
 
 def test_the_json_of_a_finding_is_plain_data() -> None:

@@ -243,8 +243,8 @@ def test_a_kernel_that_came_later_has_the_module_dkms_built_for_it_and_a_warning
 
 def test_an_image_without_a_module_says_so(tmp_path: Path):
     decision = decision_for("g5.xlarge", tmp_path)
-    found = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=one_flavour(None))
-    assert found == ([], f"no nvidia module is installed for kernel {KERNEL}")
+    result = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=one_flavour(None))
+    assert result == ([], f"no nvidia module is installed for kernel {KERNEL}")
 
 
 def test_a_module_that_udev_has_loaded_already_is_left_alone(tmp_path: Path):

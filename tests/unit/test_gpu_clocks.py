@@ -82,8 +82,8 @@ def test_a_driver_that_shows_no_application_clocks_is_left_alone(
 def test_a_refusal_is_a_warning_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     text = "Setting applications clocks is not supported for GPU 00000000:00:1E.0.\nAll done.\n"
     assert clocks.main([], Smi(T4, answer=text)) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("<4>GPU 0 (Tesla T4): 5001,1590 MHz refused, not changed: Setting")
+    output = capsys.readouterr().out
+    assert output.startswith("<4>GPU 0 (Tesla T4): 5001,1590 MHz refused, not changed: Setting")
 
 
 def test_a_gpu_that_nobody_documents_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Each guest has a control group of its own: in one, two systemds remove each other's units'."""
+"""Each guest has a control group of its own, so that systemds do not remove each other's groups."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    found = f"test-{uuid.uuid4().hex[:8]}"
-    yield found
-    cgroups.remove(found)
+    result = f"test-{uuid.uuid4().hex[:8]}"
+    yield result
+    cgroups.remove(result)
 
 
 def groups_of(*command: str) -> str:
@@ -29,9 +29,9 @@ def groups_of(*command: str) -> str:
 
 
 def folders(name: str) -> list[Path]:
-    """os.walk does not mind that groups of other guests come and go meanwhile."""
+    """os.walk ignores groups of other guests that disappear in the meantime."""
     walk = os.walk("/sys/fs/cgroup")
-    return [Path(top, one) for top, below, _ in walk for one in below if name in one]
+    return [Path(top, folder) for top, below, _ in walk for folder in below if name in folder]
 
 
 def test_a_command_runs_in_a_group_of_its_own_as_the_process_that_was_started(name):
@@ -56,5 +56,5 @@ def test_a_group_is_removed_with_what_a_systemd_made_below_it(name):
 
 
 def test_where_no_group_can_be_made_the_command_runs_all_the_same(name, monkeypatch):
-    monkeypatch.setattr(cgroups, "_here", lambda: [Path("/proc/nothing")])
+    monkeypatch.setattr(cgroups, "_own", lambda: [Path("/proc/nothing")])
     assert groups_of(*cgroups.run_in(name), "echo", "a b", "--") == "a b --\n"

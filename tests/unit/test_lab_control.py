@@ -1,4 +1,4 @@
-"""The lab from outside: when is a lab that runs another one than this checkout's?"""
+"""When a running lab counts as that of another checkout."""
 
 from __future__ import annotations
 

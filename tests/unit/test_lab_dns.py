@@ -1,4 +1,4 @@
-"""The guests' resolver: what it knows not to exist, and how it says so."""
+"""The guests' resolver: which names it never forwards, and how it answers them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ def query(name: str) -> bytes:
 
 
 def test_the_name_of_a_query_is_read() -> None:
-    assert dns.name_of(query("Developer.Download.nvidia.com")) == "developer.download.nvidia.com"
+    assert (
+        dns.name_of(dns.parse(query("Developer.Download.nvidia.com")))
+        == "developer.download.nvidia.com"
+    )
 
 
-@pytest.mark.parametrize("packet", [b"", b"\0" * 12, query("a.b")[:-3], b"\0" * 12 + b"\xff" * 9])
-def test_what_is_no_query_is_refused(packet: bytes) -> None:
+RESPONSE = query("a.b")[:2] + b"\x81" + query("a.b")[3:]
+
+
+@pytest.mark.parametrize(
+    "packet", [b"", b"\0" * 12, query("a.b")[:-3], b"\0" * 12 + b"\xff" * 9, RESPONSE]
+)
+def test_a_packet_that_is_not_a_query_is_refused(packet: bytes) -> None:
     with pytest.raises(ValueError, match="not a DNS query"):
-        dns.name_of(packet)
+        dns.parse(packet)
 
 
 def test_no_such_name_answers_the_question_that_was_asked() -> None:
-    answer = dns.no_such_name(query("nowhere.invalid"))
+    answer = dns.no_such_name(dns.parse(query("nowhere.invalid")))
     assert answer[:2] == b"\x12\x34"
     assert answer[2] & 0x80 and answer[3] & 0x0F == 3
     assert answer[12:] == query("nowhere.invalid")[12:]

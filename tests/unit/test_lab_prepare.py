@@ -1,4 +1,4 @@
-"""What the lab makes ahead of a bake, beside the root filesystem."""
+"""What the lab makes before a bake, in parallel with the root filesystem."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_repositories_that_a_bake_reads_are_built_before_it(
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
-    """A lab that is up, whose root filesystems are there at once."""
+    """A running lab whose root filesystems are ready at once."""
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(lab_target, "_NEEDS_GIB", 0)
     monkeypatch.setattr(control, "up", lambda: {})
@@ -56,7 +56,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
 def test_vendors_files_are_made_while_the_root_filesystem_is(
     target: LabTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each waits for the other to have begun: one after the other would never end."""
+    """Each waits until the other has begun, so running them in sequence would never end."""
     both = threading.Barrier(2, timeout=20)
     monkeypatch.setattr(bases, "ensure", lambda *_, progress: both.wait())
     monkeypatch.setattr(lab_target, "_make_vendor_files", lambda recipes: both.wait())

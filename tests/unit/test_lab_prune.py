@@ -1,4 +1,4 @@
-"""Old root filesystems of the lab go when nothing stands on them, and never before."""
+"""Old root filesystems of the lab are deleted when they are unused, and never before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLD = "al2-x86_64-0123456789ab"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The lab's folder of root filesystems, with one that was made long ago."""
+    """The lab's folder of root filesystems, with an old one in it."""
     base = tmp_path / "bases" / OLD
     (base / "etc").mkdir(parents=True)
     (base / "etc" / "os-release").write_text("ID=amzn\n")
@@ -72,5 +72,5 @@ def test_what_a_killed_lab_left_half_made_goes(home: Path) -> None:
     prune.use(home / OLD)
     prune.prune(home)
     left = {path.name for path in home.iterdir()}
-    # An import takes no lock: it may be going on.
+    # An import does not hold the lock, so it may be in progress.
     assert left == {OLD, ".used", ".importing-al2-x86_64-4242", "mmdebstrap.log"}

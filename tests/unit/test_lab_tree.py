@@ -1,7 +1,8 @@
-"""How mmdebstrap is called for the tree that all guests are made from."""
+"""How mmdebstrap is called for the tree from which all guests are made."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -13,11 +14,15 @@ EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*")
 
 
 def run_hooks(root: Path, kind: str) -> None:
-    """Run the hooks of that kind as mmdebstrap does: by a shell, with the root as $1."""
+    """Run the hooks of that kind like mmdebstrap: in a shell, with the root as $1."""
     for option in tree._options(["systemd"], EXCLUDED):
         if option.startswith(f"--{kind}-hook="):
             script = option.split("=", 1)[1]
-            subprocess.run(["sh", "-c", script, "exec", str(root)], check=True)
+            subprocess.run(
+                ["sh", "-c", script, "exec", str(root)],
+                env={**os.environ, "PATH": f"{root.parent / 'bin'}:{os.environ['PATH']}"},
+                check=True,
+            )
 
 
 @pytest.fixture
@@ -29,6 +34,11 @@ def root(tmp_path: Path) -> Path:
     (folder / "usr/share/man/man1/bash.1.gz").touch()
     (folder / "usr/share/doc/bash/copyright").touch()
     (folder / "usr/bin/bash").touch()
+    # Programs of the tree cannot run here: what would be run is written down instead.
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "chroot").write_text(f'#!/bin/sh\nshift\necho "$*" >> {tmp_path}/in-the-tree\n')
+    (programs / "chroot").chmod(0o755)
     return folder
 
 
@@ -52,10 +62,68 @@ def test_a_tree_of_other_packages_has_another_name() -> None:
     assert tree._options(["systemd"], EXCLUDED) != tree._options(["systemd"], EXCLUDED[:1])
 
 
+def test_packages_are_byte_compiled_together_once_all_are_installed(root: Path) -> None:
+    run_hooks(root, "extract")
+    commands = root.parent / "in-the-tree"
+    (aside,) = commands.read_text().splitlines()
+    assert aside.startswith("dpkg-divert ")
+    assert aside.endswith(" --add /usr/bin/py3compile")
+    commands.unlink()
+    run_hooks(root, "customize")
+    back, compiled = commands.read_text().splitlines()
+    assert back == aside.replace("--add", "--remove")
+    assert "py3compile" in compiled
+
+
+def test_modules_are_compiled_as_each_packages_own_script_would_have_done(tmp_path: Path) -> None:
+    """Each module, and Debian's tools for Python, once; the folder for results is made before."""
+    modules = tmp_path / "dist-packages"
+    (modules / "dnf").mkdir(parents=True)
+    (modules / "six.py").touch()
+    compiler = tmp_path / "py3compile"
+    compiler.write_text(f'#!/bin/sh\n[ -d {modules}/__pycache__ ] && printf "%s\\n" "$@"\n')
+    compiler.chmod(0o755)
+    own = tmp_path / "python3"
+    (own / "debpython").mkdir(parents=True)
+    command = tree._compile_modules().replace(tree._PYTHON_MODULES, str(modules))
+    command = command.replace(tree._PYTHONS_OWN, str(own))
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [f"{modules}/dnf", f"{modules}/six.py", str(own)]
+
+
 def test_an_mmdebstrap_without_the_hook_works_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "_EATMYDATA", tmp_path)
-    assert tree._without_syncs() == [f"--hook-directory={tmp_path}"]
-    monkeypatch.setattr(tree, "_EATMYDATA", tmp_path / "missing")
+    hook = tmp_path / "extract.sh"
+    monkeypatch.setattr(tree, "_EATMYDATA", hook)
     assert tree._without_syncs() == []
+    hook.touch()
+    assert tree._without_syncs()[0] == f"--extract-hook={hook}"
+
+
+def test_nothing_of_the_hook_is_left_in_the_tree_and_no_disk_is_synced(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = root.parent / "extract.sh"
+    hook.touch()
+    monkeypatch.setattr(tree, "_EATMYDATA", hook)
+    (_, undo) = tree._without_syncs()
+    (root / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+    for path in ("bin/dpkg", "bin/eatmydata", "lib/x86_64-linux-gnu/libeatmydata.so.1"):
+        (root / "usr" / path).touch()
+    script = undo.removeprefix("--customize-hook=")
+    programs = f"{root.parent / 'bin'}:{os.environ['PATH']}"
+    subprocess.run(
+        ["sh", "-c", script, "exec", str(root)], env={**os.environ, "PATH": programs}, check=True
+    )
+    assert sorted(path.name for path in (root / "usr/bin").iterdir()) == ["bash"]
+    assert not any((root / "usr/lib/x86_64-linux-gnu").iterdir())
+    assert "sync" not in script
+    (command,) = (root.parent / "in-the-tree").read_text().splitlines()
+    assert command.endswith("--remove /usr/bin/dpkg")

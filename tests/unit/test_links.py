@@ -24,19 +24,19 @@ def test_a_link_to_a_file_that_is_there_is_fine(page, tmp_path):
 
 
 def test_a_link_to_a_file_that_is_not_there_is_named_with_its_line(page, tmp_path):
-    found = links.broken(page("# Page\n\nsee\n[it](docs/gone.md)\n"), tmp_path)
-    assert found == ["page.md:4: docs/gone.md: no such file"]
+    result = links.broken(page("# Page\n\nsee\n[it](docs/gone.md)\n"), tmp_path)
+    assert result == ["page.md:4: docs/gone.md: no such file"]
 
 
 def test_a_picture_that_is_not_there_is_a_broken_link(page, tmp_path):
-    found = links.broken(page('![a picture](a.svg "its title")\n'), tmp_path)
-    assert found == ["page.md:1: a.svg: no such file"]
+    result = links.broken(page('![a picture](a.svg "its title")\n'), tmp_path)
+    assert result == ["page.md:1: a.svg: no such file"]
 
 
 def test_a_link_is_looked_up_from_its_own_page(page, tmp_path):
     page("", "top.md")
-    found = links.broken(page("[up](../top.md) [beside](top.md)\n", "docs/page.md"), tmp_path)
-    assert found == ["docs/page.md:1: top.md: no such file"]
+    result = links.broken(page("[up](../top.md) [beside](top.md)\n", "docs/page.md"), tmp_path)
+    assert result == ["docs/page.md:1: top.md: no such file"]
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_anchors_are_made_of_headings_as_github_makes_them(page, tmp_path, ancho
 
 def test_a_heading_that_is_not_there_is_named(page, tmp_path):
     page("# Here\n", "other.md")
-    found = links.broken(page("# Page\n[a](other.md#gone) [b](#page) [c](#nowhere)\n"), tmp_path)
-    assert found == [
+    result = links.broken(page("# Page\n[a](other.md#gone) [b](#page) [c](#nowhere)\n"), tmp_path)
+    assert result == [
         "page.md:2: other.md#gone: no such heading",
         "page.md:2: #nowhere: no such heading",
     ]

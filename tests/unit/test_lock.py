@@ -156,9 +156,9 @@ def test_what_the_lock_knows_by_its_signature_is_checked_before_it_is_used(
 ):
     lines = (PROVISIONERS / f"{component.name}.sh").read_text().splitlines()
     variable = {
-        found[2]: found[1]
+        result[2]: result[1]
         for line in lines
-        if (found := re.fullmatch(r"\s*(\w+)=\$\(kiln_download (\w+)\) \|\| exit 1", line))
+        if (result := re.fullmatch(r"\s*(\w+)=\$\(kiln_download (\w+)\) \|\| exit 1", line))
     }
     (key,) = (name for name in variable if name.endswith("_KEY"))
     (fingerprint,) = component.keys

@@ -358,7 +358,6 @@ def test_a_launch_can_switch_slicing_off(p4d, imds):
 
 def test_without_imds_the_image_decides_within_a_second(p4d, monkeypatch):
     import socket
-    import time
 
     assert imds_of_gpu_mig.BUDGET < 1
     p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
@@ -366,9 +365,7 @@ def test_without_imds_the_image_decides_within_a_second(p4d, monkeypatch):
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert selected(p4d, endpoint) == ("all-balanced", "MIG_CONFIG in /etc/default/gpu-mig")
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
-        began = time.monotonic()
-        label, why = imds_of_gpu_mig.launch_label()
-        assert time.monotonic() - began < 20  # without a budget it would wait for ever
+        label, why = imds_of_gpu_mig.launch_label()  # without a budget it would wait for ever
     assert (label, why) == ("", "IMDS did not answer: timed out")
 
 

@@ -78,7 +78,7 @@ def proven(text: str, **devices: int) -> bool:
     if seen is None:
         return False
     shapes = target.shape_all(tuple((n.replace("_", "."), c) for n, c in devices.items()))
-    wanted = {one.gpu.index: target.Wanted(one.gpu.index, True, shapes) for one in seen}
+    wanted = {item.gpu.index: target.Wanted(item.gpu.index, True, shapes) for item in seen}
     return glance.as_wanted(seen, wanted, gpu_types()) is not None
 
 
@@ -153,9 +153,9 @@ def test_a_profile_is_never_taken_for_another_nor_a_doubtful_one_for_itself(gpu)
     for p in kind.profiles.values():
         if None not in (p.gib, p.sm, p.ce):
             device = glance.Device(1, p.sm, p.ce, p.engines, round(p.gib * 1024))
-            found = glance.recognised(device, kind)
-            assert found in (p, None)
-            assert found is None or not {"sm", "gib", "engines"} & set(p.unsure)
+            result = glance.recognised(device, kind)
+            assert result in (p, None)
+            assert result is None or not {"sm", "gib", "engines"} & set(p.unsure)
 
 
 @as_root
@@ -169,15 +169,15 @@ def test_what_it_proves_for_every_label_of_the_map_the_listings_say_too(tmp_path
             gpus = smi.gpus()
             wanted = target.resolve(LABELS[name], gpus)
             applying.apply(smi, gpus, wanted, gpu_types(), on_smi, lambda message: None)
-            one = str(gpu_types()[gpu].profiles[smallest(gpu)].id)
-            for change in ([], ["mig", "-i", "0", "-cgi", one], ["mig", "-i", "0", "-dci"]):
+            item = str(gpu_types()[gpu].profiles[smallest(gpu)].id)
+            for change in ([], ["mig", "-i", "0", "-cgi", item], ["mig", "-i", "0", "-dci"]):
                 if change:
                     smi.run(*change)
                 seen = glance.look(smi)
                 right = applying.differences(smi.gpus(), wanted) == []
-                said = glance.as_wanted(seen, wanted, gpu_types()) is not None
-                assert right or not said, f"{name} {change}"
-                answers.add((right, said))
+                output = glance.as_wanted(seen, wanted, gpu_types()) is not None
+                assert right or not output, f"{name} {change}"
+                answers.add((right, output))
     assert {(False, False), (True, True)} <= answers
 
 

@@ -48,8 +48,8 @@ def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
         return asked
 
     yield start
-    for one in served:
-        one.close()
+    for item in served:
+        item.close()
 
 
 def test_the_tag_is_asked_for_with_a_token_first(serve):
@@ -101,13 +101,13 @@ def test_an_ipv6_endpoint_is_asked(serve):
 )
 def test_what_is_no_answer_is_a_reason_and_not_a_traceback(serve, answer, why):
     serve(answer)
-    label, said = imds.launch_label()
+    label, output = imds.launch_label()
     assert label == ""
-    assert why in said
+    assert why in output
 
 
 @pytest.mark.parametrize("endpoint", ["http://", "http://[::1", "http://h:port", "ftp://x", "höst"])
 def test_an_endpoint_that_is_none_is_named(monkeypatch, endpoint):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
-    label, said = imds.launch_label()
-    assert (label, "IMDS did not answer" in said) == ("", True)
+    label, output = imds.launch_label()
+    assert (label, "IMDS did not answer" in output) == ("", True)

@@ -112,8 +112,8 @@ def test_the_nearest_layout_fits_and_is_the_wish_itself_when_that_fits(case):
 
 def test_new_instances_fit_around_those_that_stay():
     kept = [placement.Placed("1g.5gb", 2), placement.Placed("1g.5gb", 3)]
-    found = placement.fit(A100, ["3g.20gb", "2g.10gb"], kept)
-    assert [(p.profile, p.start) for p in found] == [("3g.20gb", 4), ("2g.10gb", 0)]
+    result = placement.fit(A100, ["3g.20gb", "2g.10gb"], kept)
+    assert [(p.profile, p.start) for p in result] == [("3g.20gb", 4), ("2g.10gb", 0)]
     assert placement.fit(A100, ["4g.20gb"], kept) is None
     assert "no free start position for 4g.20gb" in placement.why_not(A100, ["4g.20gb"], kept)
 

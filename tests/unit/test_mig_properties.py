@@ -148,15 +148,15 @@ def every_change(names):
     return [
         stop
         for i, here in enumerate(names)
-        for stop in [here, *(s for there in names[i + 1 :] for s in (there, here))]
+        for stop in [here, *(s for other in names[i + 1 :] for s in (other, here))]
     ]
 
 
 def _fits(label, machine, kind) -> bool:
     try:
         wanted = target.resolve(label, machine)
-        for one in wanted.values():
-            target.check(one, kind)
+        for item in wanted.values():
+            target.check(item, kind)
     except MigError:
         return False
     return True

@@ -15,12 +15,12 @@ UNITS = RUNTIME / "etc" / "systemd" / "system"
 
 def settings(path) -> dict[str, list[str]]:
     """{key: every word of all its lines}."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for line in path.read_text().splitlines():
         key, equals, value = line.partition("=")
         if equals and not line.startswith(("#", ";")):
-            found.setdefault(key, []).extend(value.split())
-    return found
+            result.setdefault(key, []).extend(value.split())
+    return result
 
 
 UNIT = settings(UNITS / "aws-gpu-mig.service")

@@ -65,9 +65,23 @@ def test_before_installing_it_says_what_and_why_and_then_asks_apt(
     needs.ensure("packer", install=True, say=said.append)
     assert said[0].startswith("installing with apt-get:\n  packer: ")
     assert (tmp_path / "asked").read_text().splitlines() == [
-        "noninteractive -q update",
         "noninteractive -q install -y --no-install-recommends packer",
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others go through sudo")
+def test_outdated_package_lists_are_updated_once_and_the_installation_is_repeated(
+    machine: Path, tmp_path: Path
+) -> None:
+    lists = tmp_path / "lists"
+    program(
+        machine,
+        "apt-get",
+        f'echo "$*" >> {tmp_path}/asked\ncase "$*" in *update) : > {lists};; esac\n[ -e {lists} ]',
+    )
+    needs.ensure("packer", install=True, say=lambda text: None)
+    install = "-q install -y --no-install-recommends packer"
+    assert (tmp_path / "asked").read_text().splitlines() == [install, "-q update", install]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others go through sudo")

@@ -69,7 +69,7 @@ def test_the_newest_run_is_the_last_one() -> None:
     built(run_id="20261121T000002Z-0000", status="verified")
     last = record.last(ROW)
     assert last and last.status == "verified"
-    assert [one.status for one in record.all_of(ROW)] == ["verified", "failed"]
+    assert [item.status for item in record.all_of(ROW)] == ["verified", "failed"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "\xff", '{"amis": 3}'])

@@ -9,6 +9,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
@@ -154,19 +155,36 @@ def test_a_half_made_ami_is_found_by_its_name_before_packer_has_tagged_it(ec2: A
     assert there(ec2) & {image, snapshot} == set()
 
 
+Call = Callable[[], Any]
+
+
+def at_each_call(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[str, dict[str, Any], Call], Any]
+) -> None:
+    """Have `act` answer each call of AWS: it gets the operation, its parameters and the call."""
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def answer(client: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        return act(operation, parameters, lambda: real(client, operation, parameters))
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", answer)
+
+
 def test_what_is_half_made_is_tagged_first_since_only_that_may_be_removed(
     ec2: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, snapshot = an_image(ec2, an_instance(ec2, MINE), f"row-{MINE}", None)
-    deleted = resources._delete
     tagged = []
 
-    def delete(client: Any, resource: resources.Resource) -> None:
-        found = client.describe_tags(Filters=[{"Name": "resource-id", "Values": [resource.id]}])
-        tagged.extend((tag["ResourceId"], tag["Key"], tag["Value"]) for tag in found["Tags"])
-        deleted(client, resource)
+    def look(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        for name in ("ImageId", "SnapshotId"):
+            if operation in ("DeregisterImage", "DeleteSnapshot") and name in parameters:
+                of_it = [{"Name": "resource-id", "Values": [parameters[name]]}]
+                tags = ec2.describe_tags(Filters=of_it)["Tags"]
+                tagged.extend((tag["ResourceId"], tag["Key"], tag["Value"]) for tag in tags)
+        return call()
 
-    monkeypatch.setattr(resources, "_delete", delete)
+    at_each_call(monkeypatch, look)
     resources.remove(MINE, AWS, amis=True)
     assert {(image, "kiln:run-id", MINE), (snapshot, "kiln:run-id", MINE)} <= set(tagged)
 
@@ -192,20 +210,19 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
 ) -> None:
     mine = make(MINE)
     kept = {kind: mine[kind] for kind in ("security group", "volume")}
-    deleted = resources._delete
 
-    def refused(client: Any, resource: resources.Resource) -> None:
-        if resource.kind in kept:
-            said = {"Error": {"Code": "UnauthorizedOperation", "Message": "not you"}}
-            raise ClientError(said, f"Delete {resource.kind}")  # type: ignore[arg-type]
-        deleted(client, resource)
+    def refuse(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        if operation in ("DeleteSecurityGroup", "DeleteVolume"):
+            answer = {"Error": {"Code": "UnauthorizedOperation", "Message": "not you"}}
+            raise ClientError(answer, operation)  # type: ignore[arg-type]
+        return call()
 
-    monkeypatch.setattr(resources, "_delete", refused)
+    at_each_call(monkeypatch, refuse)
     done = resources.remove(MINE, AWS, amis=True)
     assert set(done.removed) == words(mine) - words(kept)
     assert [failure.splitlines()[0] for failure in done.failures] == [
-        "not removed: Delete security group answered UnauthorizedOperation: not you",
-        "not removed: Delete volume answered UnauthorizedOperation: not you",
+        "not removed: DeleteSecurityGroup answered UnauthorizedOperation: not you",
+        "not removed: DeleteVolume answered UnauthorizedOperation: not you",
     ]
     assert set(resources.left(MINE, AWS, amis=True)) == words(kept)
 
@@ -214,13 +231,13 @@ def test_what_somebody_else_removed_meanwhile_is_no_failure(
     ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(MINE)
-    deleted = resources._delete
 
-    def two_at_once(client: Any, resource: resources.Resource) -> None:
-        deleted(client, resource)
-        deleted(client, resource)
+    def two_at_once(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        if operation.startswith(("Delete", "Deregister", "Terminate")):
+            call()
+        return call()
 
-    monkeypatch.setattr(resources, "_delete", two_at_once)
+    at_each_call(monkeypatch, two_at_once)
     done = resources.remove(MINE, AWS, amis=True)
     assert done.failures == []
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.client import BaseClient
 from moto import mock_aws
 from moto.ec2.models.amis import AMIS
 
@@ -48,10 +49,10 @@ def publish(ec2: Any, name: str, arch: str = "x86_64") -> str:
 def test_a_public_parameter_is_asked_for_by_name() -> None:
     """moto serves the parameters that AWS publishes."""
     with mock_aws():
-        found = parents.resolve(BY_PARAMETER, AWS)
-    assert found.ami_id.startswith("ami-")
-    assert found.name
-    assert found.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
+        result = parents.resolve(BY_PARAMETER, AWS)
+    assert result.ami_id.startswith("ami-")
+    assert result.name
+    assert result.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
 
 
 @pytest.mark.usefixtures("ec2")
@@ -74,20 +75,22 @@ def test_by_name_it_is_the_one_that_fits_owner_and_architecture(ec2: Any) -> Non
 
 def test_of_several_it_is_the_newest(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     newer, older = (publish(ec2, name) for name in ("mine-a", "mine-b"))
-    described = parents._describe
+    dates = {newer: "2026-11-01T00:00:00.000Z", older: "2026-02-01T00:00:00.000Z"}
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
 
-    def dated(*arguments: Any, **query: Any) -> list[dict[str, object]]:
-        dates = {newer: "2026-11-01T00:00:00.000Z", older: "2026-02-01T00:00:00.000Z"}
-        found = described(*arguments, **query)
-        return [{**image, "CreationDate": dates[str(image["ImageId"])]} for image in found]
+    def dated(client: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        answer = real(client, operation, parameters)
+        for image in answer.get("Images", []):
+            image["CreationDate"] = dates[image["ImageId"]]
+        return answer
 
-    monkeypatch.setattr(parents, "_describe", dated)
+    monkeypatch.setattr(BaseClient, "_make_api_call", dated)
     assert parents.resolve(by_name("mine-*"), AWS).ami_id == newer
 
 
 @pytest.mark.usefixtures("ec2")
 def test_when_none_fits_the_look_up_that_failed_is_told() -> None:
-    with pytest.raises(KilnError, match="no image fits") as caught:
+    with pytest.raises(KilnError, match="no image matches") as caught:
         parents.resolve(by_name("nobodys-*"), AWS)
     assert "nobodys-*" in caught.value.message
     assert caught.value.exit_code == 1

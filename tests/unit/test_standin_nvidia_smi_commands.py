@@ -50,13 +50,13 @@ def test_csv_has_a_head_with_units_unless_told_otherwise(make: Make) -> None:
 
 
 def test_an_alias_gets_the_fields_own_head(make: Make) -> None:
-    said = make().ok(
+    output = make().ok(
         "--query-gpu=gpu_name,clocks.gr,clocks_throttle_reasons.gpu_idle", "--format=csv", "-i", "0"
     )
-    assert said.splitlines()[0] == (
+    assert output.splitlines()[0] == (
         "name, clocks.current.graphics [MHz], clocks_throttle_reasons.gpu_idle"
     )
-    assert said.splitlines()[1] == "NVIDIA A100-SXM4-40GB, 210 MHz, Active"
+    assert output.splitlines()[1] == "NVIDIA A100-SXM4-40GB, 210 MHz, Active"
 
 
 def test_every_field_of_the_help_can_be_queried(make: Make) -> None:
@@ -87,8 +87,8 @@ def test_every_field_of_the_help_can_be_queried(make: Make) -> None:
      ("clocks_event_reasons_counters.sw_power_cap", "550.127.06"), ("fabric.state", "510.47.03")],
 )  # fmt: skip
 def test_a_field_the_driver_does_not_know_is_refused(make: Make, field: str, driver: str) -> None:
-    said = make(driver=driver).smi(f"--query-gpu=index,{field}", "--format=csv")
-    assert (said.out, said.code) == (f'Field "{field}" is not a valid field to query.\n\n', 2)
+    output = make(driver=driver).smi(f"--query-gpu=index,{field}", "--format=csv")
+    assert (output.out, output.code) == (f'Field "{field}" is not a valid field to query.\n\n', 2)
 
 
 def test_utilisation_is_gone_in_mig_mode(make: Make) -> None:
@@ -155,8 +155,8 @@ def test_a_working_program_is_listed_and_a_watching_one_is_not(make: Make) -> No
 def test_bad_input_gets_the_real_tools_words(
     make: Make, words: list[str], text: str, code: int
 ) -> None:
-    said = make().smi(*words)
-    assert (said.out, said.code) == (text, code)
+    output = make().smi(*words)
+    assert (output.out, output.code) == (text, code)
 
 
 def test_a_gpu_goes_by_index_uuid_or_bus_id(make: Make) -> None:
@@ -173,19 +173,19 @@ def test_without_driver_or_gpu_it_fails_as_the_real_tool_does(make: Make, case: 
         (guest.root / "var/lib/kiln-lab/driver.json").unlink()
     if case == "not loaded":
         guest.faults(driver_loaded=False)
-    said = guest.smi()
-    assert said.out.startswith(
+    output = guest.smi()
+    assert output.out.startswith(
         "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure "
         "that the latest NVIDIA driver is installed and running."
     )
-    assert said.code == 9
+    assert output.code == 9
 
 
 def test_lost_devices_leave_none_found(make: Make) -> None:
     guest = make("g5.xlarge")
     guest.faults(hide=[0])
-    said = guest.smi("-L")
-    assert (said.out, said.code) == ("No devices were found\n", 6)
+    output = guest.smi("-L")
+    assert (output.out, output.code) == ("No devices were found\n", 6)
 
 
 def test_settings_answer_and_last_until_the_reboot(make: Make) -> None:

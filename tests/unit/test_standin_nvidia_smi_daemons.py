@@ -25,8 +25,8 @@ def make(tmp_path: Path) -> Make:
 @contextmanager
 def forked(guest: Guest, program: str, pid_file: str) -> Iterator[None]:
     """The daemon, started as systemd starts one of Type=forking, and stopped again."""
-    said = guest.run(program)
-    assert said.code == 0, said
+    output = guest.run(program)
+    assert output.code == 0, output
     path = guest.root / pid_file
     pid = int(path.read_text())  # there as soon as the parent has left
     try:
@@ -69,8 +69,8 @@ def test_persistenced_does_not_stop_a_mode_change_on_hopper(make: Make) -> None:
 
 
 def test_persistenced_fails_without_a_gpu(make: Make) -> None:
-    said = make("c5.large").run("nvidia-persistenced")
-    assert said.code == 1 and "failed to initialize" in said.err
+    output = make("c5.large").run("nvidia-persistenced")
+    assert output.code == 1 and "failed to initialize" in output.err
 
 
 def test_the_fabric_is_ready_only_while_fabric_manager_runs(make: Make) -> None:
@@ -82,8 +82,8 @@ def test_the_fabric_is_ready_only_while_fabric_manager_runs(make: Make) -> None:
 
 
 def test_fabric_manager_refuses_a_machine_without_nvswitch(make: Make) -> None:
-    said = make("g5.xlarge").run("nv-fabricmanager")
-    assert said.code == 1 and "NV_WARN_NOTHING_TO_DO" in said.err
+    output = make("g5.xlarge").run("nv-fabricmanager")
+    assert output.code == 1 and "NV_WARN_NOTHING_TO_DO" in output.err
 
 
 def test_modprobe_makes_the_device_files(make: Make) -> None:
@@ -105,12 +105,12 @@ def test_a_driver_in_use_does_not_unload(make: Make) -> None:
     guest = make("p5.48xlarge")
     guest.ok("-i", "0", "-mig", "1")
     with guest.work(0):
-        said = guest.run("kiln-lab-gpu", "unload")
-    assert said.code == 1 and "in use" in said.err
+        output = guest.run("kiln-lab-gpu", "unload")
+    assert output.code == 1 and "in use" in output.err
     assert field(guest, "mig.mode.current") == "Enabled"
 
 
 @pytest.mark.parametrize("gpu", ["8", "all"])
 def test_hold_names_the_gpu_that_is_not_there(make: Make, gpu: str) -> None:
-    said = make("p5.48xlarge").run("kiln-lab-gpu", "hold", gpu)
-    assert (said.code, said.err) == (2, f"kiln-lab-gpu hold: no GPU {gpu} here (0 to 7)\n")
+    output = make("p5.48xlarge").run("kiln-lab-gpu", "hold", gpu)
+    assert (output.code, output.err) == (2, f"kiln-lab-gpu hold: no GPU {gpu} here (0 to 7)\n")

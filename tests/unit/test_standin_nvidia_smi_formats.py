@@ -75,8 +75,8 @@ def test_xml_of_a_card_in_mig_mode_lists_its_devices(make: Make) -> None:
     gpu = ElementTree.fromstring(guest.ok("-q", "-x", "-i", "0")).find("gpu")
     assert gpu is not None
     # The capture is of 535.54; the BBX flush came within the branch (535.129 has it).
-    found = [path for path in paths(gpu) if not path.startswith("inforom_bbx_flush")]
-    assert found == shape("535-a100-mig") + TAIL
+    result = [path for path in paths(gpu) if not path.startswith("inforom_bbx_flush")]
+    assert result == shape("535-a100-mig") + TAIL
     assert [e.text for e in gpu.iter("multiprocessor_count")] == ["14"]
     assert gpu.findtext("utilization/gpu_util") == "N/A"
 
@@ -95,8 +95,8 @@ def test_xml_names_the_schema_of_its_driver(make: Make, driver: str, schema: str
 
 
 def test_text_report_has_the_labels_of_the_real_driver_in_its_order(make: Make) -> None:
-    said = make("p5.48xlarge", "565.57.01").ok("-q", "-i", "0")
-    body = said[said.index("    Product Name") :].rstrip("\n").splitlines()
+    output = make("p5.48xlarge", "565.57.01").ok("-q", "-i", "0")
+    body = output[output.index("    Product Name") :].rstrip("\n").splitlines()
     assert [line.split(" : ")[0].rstrip() for line in body] == (
         (DATA / "text" / "565-h100").read_text().splitlines()
     )
@@ -164,8 +164,8 @@ def test_compute_instance_profiles_of_a_half_a100(make: Make) -> None:
     guest = make("p4d.24xlarge", "535.247.01", instance_id="i-1")
     guest.ok("-i", "0", "-mig", "1")
     guest.ok("mig", "-i", "0", "-cgi", "9")
-    said = re.sub(r"(\|   0      )\d", r"\g<1>2", guest.ok("mig", "-i", "0", "-lcip"))
-    assert said == (DATA / "listings" / "a100-lcip").read_text()
+    output = re.sub(r"(\|   0      )\d", r"\g<1>2", guest.ok("mig", "-i", "0", "-lcip"))
+    assert output == (DATA / "listings" / "a100-lcip").read_text()
 
 
 def test_versions_keep_the_real_lines_and_add_one(make: Make) -> None:

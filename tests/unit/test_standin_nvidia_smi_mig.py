@@ -27,10 +27,10 @@ def make(tmp_path: Path) -> Make:
 
 def placed(guest: Guest) -> list[tuple[str, int, str]]:
     """(profile, instance id, start:size) of GPU 0, in -lgi's order."""
-    said = guest.smi("mig", "-i", "0", "-lgi")
+    output = guest.smi("mig", "-i", "0", "-lgi")
     return [
         (name, int(number), place)
-        for name, number, place in re.findall(r"MIG (\S+) +\d+ +(\d+) +(\d+:\d+)", said.out)
+        for name, number, place in re.findall(r"MIG (\S+) +\d+ +(\d+) +(\d+:\d+)", output.out)
     ]
 
 
@@ -55,8 +55,8 @@ def test_instances_get_the_ids_and_places_the_driver_gives(
 ) -> None:
     guest = make()
     guest.ok("-i", "0", "-mig", "1")
-    said = guest.ok("mig", "-i", "0", "-cgi", profiles)
-    assert [int(n) for n in re.findall(r"GPU instance ID +(\d+)", said)] == ids
+    output = guest.ok("mig", "-i", "0", "-cgi", profiles)
+    assert [int(n) for n in re.findall(r"GPU instance ID +(\d+)", output)] == ids
     by_id = {number: int(place.split(":")[0]) for _, number, place in placed(guest)}
     assert [by_id[number] for number in ids] == starts
 
@@ -64,22 +64,22 @@ def test_instances_get_the_ids_and_places_the_driver_gives(
 def test_half_of_the_cards_number_their_halves_the_other_way_round(make: Make) -> None:
     guest = make(instance_id="i-0")
     guest.ok("-i", "0", "-mig", "1")
-    said = guest.ok("mig", "-i", "0", "-cgi", "19,19,19,19,19,19,19")
-    assert re.findall(r"GPU instance ID +(\d+)", said) == ["9", "7", "8", "11", "12", "13", "14"]
+    output = guest.ok("mig", "-i", "0", "-cgi", "19,19,19,19,19,19,19")
+    assert re.findall(r"GPU instance ID +(\d+)", output) == ["9", "7", "8", "11", "12", "13", "14"]
 
 
 def test_the_order_that_does_not_fit_fails_where_the_driver_fails(make: Make) -> None:
     guest = make()
     guest.ok("-i", "0", "-mig", "1")
-    said = guest.smi("mig", "-i", "0", "-cgi", "19,19,14,9")
-    assert said.lines == [
+    output = guest.smi("mig", "-i", "0", "-cgi", "19,19,14,9")
+    assert output.lines == [
         "Successfully created GPU instance ID 13 on GPU  0 using profile MIG 1g.5gb (ID 19)",
         "Successfully created GPU instance ID 11 on GPU  0 using profile MIG 1g.5gb (ID 19)",
         "Successfully created GPU instance ID  3 on GPU  0 using profile MIG 2g.10gb (ID 14)",
         "Unable to create a GPU instance on GPU  0 using profile 9: Insufficient Resources",
         "Failed to create GPU instances: Insufficient Resources",
     ]
-    assert said.code == 23
+    assert output.code == 23
     assert len(placed(guest)) == 3  # what was made stays made
 
 
@@ -128,12 +128,12 @@ def test_an_instance_goes_where_it_is_told(make: Make) -> None:
 def test_a_slice_count_is_no_profile(make: Make) -> None:
     guest = make()
     guest.ok("-i", "0", "-mig", "1")
-    said = guest.smi("mig", "-i", "0", "-cgi", "7", "-C")
-    assert said.out == (
+    output = guest.smi("mig", "-i", "0", "-cgi", "7", "-C")
+    assert output.out == (
         "Unable to create a GPU instance on GPU  0 using profile 7: Invalid Argument\n"
         "Failed to create GPU instances: Invalid Argument\n"
     )
-    assert said.code == 2
+    assert output.code == 2
 
 
 def test_profiles_of_a_later_driver_are_unknown_to_an_older_one(make: Make) -> None:
@@ -218,13 +218,13 @@ def test_a_frozen_disk_takes_no_card_along(make: Make) -> None:
 def test_on_ampere_any_client_leaves_the_mode_pending_until_a_reset(make: Make) -> None:
     guest = make()
     with guest.work(0):
-        said = guest.smi("-i", "0", "-mig", "1")
-        assert said.code == 0
-        assert said.lines[0] == (
+        output = guest.smi("-i", "0", "-mig", "1")
+        assert output.code == 0
+        assert output.lines[0] == (
             "Warning: MIG mode is in pending enable state for GPU 00000000:10:1C.0:"
             "In use by another client"
         )
-        assert said.lines[-1] == "All done."
+        assert output.lines[-1] == "All done."
         assert guest.ok(*MODES) == "Disabled, Enabled\n"
         held = guest.smi("--gpu-reset", "-i", "0")
         assert held.lines[:2] == [
@@ -232,8 +232,8 @@ def test_on_ampere_any_client_leaves_the_mode_pending_until_a_reset(make: Make) 
             "  GPU 00000000:10:1C.0: In use by another client",
         ]
         assert held.code == 255
-    said = guest.smi("--gpu-reset", "-i", "0")
-    assert said.out == "GPU 00000000:10:1C.0 was successfully reset.\nAll done.\n"
+    output = guest.smi("--gpu-reset", "-i", "0")
+    assert output.out == "GPU 00000000:10:1C.0 was successfully reset.\nAll done.\n"
     assert guest.ok(*MODES) == "Enabled, Enabled\n"
 
 
@@ -261,8 +261,8 @@ def test_where_the_hypervisor_allows_no_reset_only_a_reboot_helps(
 ) -> None:
     guest = make(driver=driver)
     guest.faults(reset_supported=False)
-    said = guest.ok("-i", "0", "-mig", "1")
-    assert said == (
+    output = guest.ok("-i", "0", "-mig", "1")
+    assert output == (
         "Warning: MIG mode is in pending enable state for GPU 00000000:10:1C.0:Not Supported\n"
         "Reboot the system or try nvidia-smi --gpu-reset to make MIG mode effective on "
         "GPU 00000000:10:1C.0\nAll done.\n"
@@ -284,8 +284,8 @@ def test_hopper_switches_without_a_reset(make: Make) -> None:
 
 
 def test_without_persistence_a_mode_change_warns(make: Make) -> None:
-    said = make("p5.48xlarge").ok("-i", "0", "-mig", "1")
-    assert "Warning: persistence mode is disabled on device 00000000:53:00.0." in said
+    output = make("p5.48xlarge").ok("-i", "0", "-mig", "1")
+    assert "Warning: persistence mode is disabled on device 00000000:53:00.0." in output
 
 
 def test_work_on_a_card_stops_making_and_destroying_instances(make: Make) -> None:
@@ -308,8 +308,8 @@ def test_only_root_changes_anything(make: Make) -> None:
     for words in (
         ["-i", "0", "-mig", "0"], ["mig", "-cgi", "19"], ["-pm", "1"], ["-r"], ["-ac", "1215,1410"],
     ):  # fmt: skip
-        said = guest.smi(*words)
-        assert said.code == 4 and "Insufficient Permissions" in said.out, said
+        output = guest.smi(*words)
+        assert output.code == 4 and "Insufficient Permissions" in output.out, output
     assert guest.ok(*MODES) == "Enabled, Enabled\n"
 
 

@@ -45,8 +45,8 @@ def test_a_sleep_ends_when_the_end_is_asked_for() -> None:
     threading.Timer(0.05, stop.set).start()
     began = time.monotonic()
     with pytest.raises(StoppedError):
-        stop.sleep(30)
-    assert time.monotonic() - began < 20
+        stop.sleep(600)
+    assert time.monotonic() - began < 60
 
 
 def test_a_sleep_that_nobody_disturbs_takes_its_time() -> None:
@@ -61,7 +61,7 @@ def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
     began = time.monotonic()
     with (
         subprocess.Popen(
-            ["sh", "-c", "sleep 60 & sleep 60"],
+            ["sh", "-c", "sleep 600 & sleep 600"],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -71,7 +71,7 @@ def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
         assert process.stdout
         assert process.stdout.read() == ""
     assert process.returncode == -signal.SIGKILL
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 def test_a_process_that_ends_by_itself_is_left_alone() -> None:

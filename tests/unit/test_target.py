@@ -35,7 +35,7 @@ def test_without_credentials_it_is_the_lab() -> None:
     target = choose("auto")
     assert (target.kind, target.place) == ("lab", ENDPOINT)
     assert str(target) == (
-        "target: lab on this machine (no AWS credentials found); nothing of this is in AWS"
+        "target: lab on this machine (no AWS credentials found); nothing is created in AWS"
     )
 
 

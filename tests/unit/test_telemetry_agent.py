@@ -56,12 +56,12 @@ def test_the_agent_finds_the_time_of_each_event_where_it_stands():
     for seconds in (1790000000.0, 1790000000.25, 1796083199.75, 951782400.5):
         hostile = "NVRM: Xid 1999-01-01T00:00:00.5 2000-01-01T00:00:00.5"
         line = event.encode(event.record("xid", seconds, "b" * 32, 7, 7, raw=hostile)).decode()
-        found = re.search(expression, line)
-        assert found, line
-        assert found.start() == len('{"time":"')
+        result = re.search(expression, line)
+        assert result, line
+        assert result.start() == len('{"time":"')
         day = datetime.fromtimestamp(seconds, timezone.utc)
-        assert found.group() == day.strftime("%Y-%m-%dT%H:%M:%S.%f")
-        assert len(found.group(1)) == 6, "microseconds; the agent keeps the first three digits"
+        assert result.group() == day.strftime("%Y-%m-%dT%H:%M:%S.%f")
+        assert len(result.group(1)) == 6, "microseconds; the agent keeps the first three digits"
 
 
 def test_gpu_series_carry_the_four_dimensions_their_units_and_an_aggregate_per_instance():

@@ -128,8 +128,8 @@ def test_a_package_for_a_system_that_the_bundle_refuses_is_an_error():
 
 @needs_root
 def test_it_installs_enables_and_says_that_it_starts_at_the_next_boot(installer, image):
-    said = run(installer, image)
-    assert "starts at the next boot" in said
+    output = run(installer, image)
+    assert "starts at the next boot" in output
     assert (image / EVENTS).exists()
     assert (image / MONITOR).read_text() == (RUNTIME / MONITOR).read_text()
     assert (image / WANTS).is_symlink()
@@ -162,8 +162,8 @@ def test_what_was_there_before_comes_back(installer, image):
     put(image / MONITOR, theirs)
     subprocess.run(["systemctl", f"--root={image}", "enable", "aws-hw-monitor"], check=True)
     before = tree(image)
-    said = run(installer, image)
-    assert f"kept the /{MONITOR} that was here before" in said
+    output = run(installer, image)
+    assert f"kept the /{MONITOR} that was here before" in output
     assert (image / MONITOR).read_text() != theirs
     run(installer, image)
     run(installer, image, "--uninstall")

@@ -86,9 +86,9 @@ def test_what_the_agent_takes_passes(config):
     ],
 )
 def test_what_it_would_refuse_is_named_with_the_way_out(config, rule, hint):
-    found = validate(config)
-    assert [problem.rule for problem in found] == [rule]
-    assert hint in found[0].hint
+    result = validate(config)
+    assert [problem.rule for problem in result] == [rule]
+    assert hint in result[0].hint
 
 
 def test_files_that_say_different_things_clash():
@@ -140,30 +140,30 @@ def test_an_agent_too_old_for_the_driver_or_the_settings_is_found(
 
 
 def test_mig_costs_two_measurements_and_the_way_out_is_dcgm():
-    (found,) = versions(Telemetry(), "580.126.09", None, mig=True)
-    assert found.rule == "cloudwatch-mig"
-    assert "utilization_gpu" in found.message
-    assert "dcgm: true" in found.hint
+    (result,) = versions(Telemetry(), "580.126.09", None, mig=True)
+    assert result.rule == "cloudwatch-mig"
+    assert "utilization_gpu" in result.message
+    assert "dcgm: true" in result.hint
     assert versions(Telemetry(dcgm=True), "580.126.09", None, mig=True) == []
     assert versions(Telemetry(profile=("power_draw",)), "580.126.09", None, mig=True) == []
 
 
 def test_dcgm_metrics_need_the_exporter_on_the_image():
-    (found,) = problems(Telemetry(dcgm=True), "580.126.09", None, exporter=False)
-    assert (found.level, found.rule) == ("error", "cloudwatch-dcgm")
-    assert "dcgm_exporter: <version>" in found.hint
+    (result,) = problems(Telemetry(dcgm=True), "580.126.09", None, exporter=False)
+    assert (result.level, result.rule) == ("error", "cloudwatch-dcgm")
+    assert "dcgm_exporter: <version>" in result.hint
     assert problems(Telemetry(dcgm=True), "580.126.09", None, exporter=True) == []
     assert problems(Telemetry(), "580.126.09", None, exporter=False) == []
 
 
 def test_an_exporter_that_nobody_listens_to_is_said():
-    (found,) = problems(Telemetry(), "580.126.09", None, exporter=True)
-    assert (found.level, found.rule) == ("warning", "cloudwatch-dcgm")
+    (result,) = problems(Telemetry(), "580.126.09", None, exporter=True)
+    assert (result.level, result.rule) == ("warning", "cloudwatch-dcgm")
 
 
 def test_an_image_is_asked_for_everything_at_once():
-    found = problems(Telemetry(log_class="INFREQUENT_ACCESS"), "580.1", "1.300055.0", mig=True)
-    assert [problem.rule for problem in found] == [
+    result = problems(Telemetry(log_class="INFREQUENT_ACCESS"), "580.1", "1.300055.0", mig=True)
+    assert [problem.rule for problem in result] == [
         "cloudwatch-power-draw",
         "cloudwatch-log-class",
         "cloudwatch-mig",

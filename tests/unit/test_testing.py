@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,12 +86,47 @@ def test_the_slow_files_are_there() -> None:
     assert [name for name in testing.SLOW if not (ROOT / "tests/unit" / name).is_file()] == []
 
 
+def test_no_lab_test_runs_while_the_kernels_log_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    counting, over = threading.Event(), threading.Event()
+
+    def run(report: Path, arguments: list[str], output: object = None) -> int:
+        events.append(f"{report.stem} starts")
+        if report.stem == "kernel-log":
+            counting.set()
+            assert over.wait(60)
+        if report.stem == "unit":
+            over.set()  # it does not wait for the tests of the kernel's log
+        events.append(f"{report.stem} ends")
+        return int(report.stem == "kernel-log")
+
+    def linters() -> int:
+        assert counting.wait(60)
+        events.append("linters")
+        return 0
+
+    monkeypatch.setattr(testing.needs, "ensure", lambda *_, **__: None)
+    monkeypatch.setattr(testing.host, "can_run", lambda: None)
+    monkeypatch.setattr(testing, "lint", linters)
+    monkeypatch.setattr(testing, "run_pytest", run)
+    assert testing.test() == 1
+    assert {event.split()[0] for event in events} == {
+        *("linters", "kernel-log", "unit", "beside", "labs")
+    }
+    assert events.index("kernel-log starts") < events.index("linters")
+    assert events.index("kernel-log ends") < events.index("labs starts")
+
+
 def test_quick_runs_the_unit_tests_without_the_slow_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs: list[list[str]] = []
-    monkeypatch.setattr(testing, "_side_by_side", lambda commands: [])
-    monkeypatch.setattr(testing, "_pytest", lambda report, arguments: runs.append(arguments) or 1)
+    monkeypatch.setattr(testing, "side_by_side", lambda commands: [])
+    monkeypatch.setattr(
+        testing, "run_pytest", lambda report, arguments: runs.append(arguments) or 1
+    )
     assert testing.quick(only="matrix") == 1
     (arguments,) = runs
     assert arguments[0] == "tests/unit"

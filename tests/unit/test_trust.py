@@ -15,7 +15,7 @@ RECIPES = {recipe.name: recipe for recipe in load_recipes()}
 
 
 def warned(recipe):
-    return {(one.rule, one.level) for one in trust.findings(recipe)}
+    return {(item.rule, item.level) for item in trust.findings(recipe)}
 
 
 def a_row(distro: str):
@@ -37,7 +37,7 @@ def keys(monkeypatch):
 def test_a_row_that_trusts_an_unconfirmed_key_is_warned_and_told_which(keys):
     keys("efa", confirmed=False)
     row = a_row("al2023")
-    finding = next(one for one in check(row) if one.rule == "KEY-UNCONFIRMED")
+    finding = next(item for item in check(row) if item.rule == "KEY-UNCONFIRMED")
     assert finding.level == "warning"
     assert facts.signing_keys()["efa"].fingerprint in finding.message
     assert "efa" in finding.hint
@@ -62,11 +62,11 @@ def test_a_row_whose_keys_are_confirmed_is_not_warned(keys):
 def test_only_the_key_of_the_rows_own_package_format_counts(keys, key, distro, expected):
     keys("fsx-lustre", confirmed=True)
     keys(key, confirmed=False)
-    told = any(
-        facts.signing_keys()[key].fingerprint in one.message
-        for one in trust.findings(a_row(distro))
+    message = any(
+        facts.signing_keys()[key].fingerprint in item.message
+        for item in trust.findings(a_row(distro))
     )
-    assert told is expected
+    assert message is expected
 
 
 @pytest.mark.parametrize(("distro", "expected"), [("al2023", False), ("ubuntu2204", True)])
@@ -92,11 +92,11 @@ def locked(monkeypatch):
 
 def test_a_row_that_downloads_a_file_with_an_unconfirmed_hash_is_warned(locked):
     row, url = locked(source="https://example.com/sums", confirmed=False)
-    finding = next(one for one in check(row) if url in one.why)
+    finding = next(item for item in check(row) if url in item.why)
     assert (finding.rule, finding.level) == ("HASH-UNCONFIRMED", "warning")
     assert finding.source == "https://example.com/sums"
 
 
 def test_a_hash_that_a_bake_has_seen_is_confirmed(locked):
     row, url = locked(source="seen by build 7")
-    assert not any(url in one.message for one in trust.findings(row))
+    assert not any(url in item.message for item in trust.findings(row))

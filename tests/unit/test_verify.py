@@ -46,9 +46,9 @@ def test_an_ami_has_passed_when_something_passed_and_nothing_failed(
 
 
 def test_a_verdict_counts_each_outcome_and_keeps_each_check() -> None:
-    found = asdict(Checks.of(verdict("passed", "skipped", "passed", "failed")))
-    assert (found["passed"], found["failed"], found["skipped"]) == (2, 1, 1)
-    assert [one["name"] for one in found["checks"]] == ["c0", "c1", "c2", "c3"]
+    result = asdict(Checks.of(verdict("passed", "skipped", "passed", "failed")))
+    assert (result["passed"], result["failed"], result["skipped"]) == (2, 1, 1)
+    assert [check["name"] for check in result["checks"]] == ["c0", "c1", "c2", "c3"]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def run(machine: Machine, tmp_path: Path, checks: str, stop: Stop | None = None)
 
 
 def test_each_check_is_kept_with_its_outcome_and_why(machine: Machine, tmp_path: Path) -> None:
-    found = run(
+    result = run(
         machine,
         tmp_path,
         "def test_a(): pass\n"
@@ -74,13 +74,13 @@ def test_each_check_is_kept_with_its_outcome_and_why(machine: Machine, tmp_path:
         "@pytest.fixture\ndef broken(): raise OSError('gone')\n"
         "def test_d(broken): pass\n",
     )
-    assert [(one.file, one.name, one.outcome) for one in found.checks] == [
+    assert [(check.file, check.name, check.outcome) for check in result.checks] == [
         ("test_some", "test_a", "passed"),
         ("test_some", "test_b", "failed"),
         ("test_some", "test_c", "skipped"),
         ("test_some", "test_d", "failed"),
     ]
-    messages = [one.message for one in found.checks]
+    messages = [check.message for check in result.checks]
     assert "two is not one" in messages[1]
     assert messages[2] == "no GPU here"
     assert "gone" in messages[3]
@@ -133,10 +133,10 @@ def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) 
 
 
 def test_checks_are_told_what_the_instance_type_has() -> None:
-    found = ami_checks.expectations({"name": "row"}, "p4d.24xlarge", LAB, {"id": "ami-1"})
-    assert found["gpu"]["count"] == 8
-    assert found["gpu"]["nvswitch"] is True
-    assert (found["target"], found["instance_type"]) == ("lab", "p4d.24xlarge")
+    result = ami_checks.expectations({"name": "row"}, "p4d.24xlarge", LAB, {"id": "ami-1"})
+    assert result["gpu"]["count"] == 8
+    assert result["gpu"]["nvswitch"] is True
+    assert (result["target"], result["instance_type"]) == ("lab", "p4d.24xlarge")
     assert ami_checks.expectations({}, "m5.large", LAB, {})["gpu"] is None
 
 

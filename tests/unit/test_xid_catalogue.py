@@ -73,11 +73,11 @@ def test_an_unknown_code_is_refused_with_the_nearest() -> None:
 
 
 def test_parse_stream_gives_null_for_what_a_line_does_not_say() -> None:
-    found = list(
+    result = list(
         explain.parse_stream(["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."])
     )
-    assert len(found) == 1
-    assert found[0]["xid"] == 79
-    assert found[0]["sxid"] is found[0]["pid"] is found[0]["process"] is None
+    assert len(result) == 1
+    assert result[0]["xid"] == 79
+    assert result[0]["sxid"] is result[0]["pid"] is result[0]["process"] is None
     for key in ("pci", "name", "severity", "action", "raw"):
-        assert found[0][key]
+        assert result[0][key]

@@ -35,11 +35,11 @@ def gpu_xid(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
 
 def opened(pid: int) -> set[int]:
     """The inodes of the files that a process has open."""
-    found = set()
+    result = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
-            found.add(link.stat().st_ino)
-    return found
+            result.add(link.stat().st_ino)
+    return result
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -49,16 +49,16 @@ class Corpus(unittest.TestCase):
             if row["event"] is None:
                 continue
             with self.subTest(row["line"]):
-                found = list(events(row["line"].split("\n")))
-                self.assertEqual(len(found), 1)
+                result = list(events(row["line"].split("\n")))
+                self.assertEqual(len(result), 1)
                 for key, wanted in row["event"].items():
                     self.assertEqual(
-                        found[0].get(key, False if key == "injected" else None), wanted
+                        result[0].get(key, False if key == "injected" else None), wanted
                     )
-                nvlink = found[0]["xid"] in range(144, 151)
+                nvlink = result[0]["xid"] in range(144, 151)
                 for key in OPTIONAL:
                     if key not in row["event"] and not nvlink:
-                        self.assertIsNone(found[0].get(key), key)
+                        self.assertIsNone(result[0].get(key), key)
 
     def test_no_look_alike_is_taken_for_an_event(self):
         for row in corpus():
@@ -70,47 +70,47 @@ class Corpus(unittest.TestCase):
         for row in corpus():
             if "note" in row:
                 with self.subTest(row["line"]):
-                    found = messages(strip(row["line"]).text)
-                    self.assertEqual(len(found), 1)
+                    result = messages(strip(row["line"]).text)
+                    self.assertEqual(len(result), 1)
                     for key, wanted in row["note"].items():
-                        self.assertEqual(found[0][key], wanted)
+                        self.assertEqual(result[0][key], wanted)
 
     def test_every_event_has_name_severity_and_action_unless_the_code_is_new(self):
         for row in corpus():
-            for found in events(row["line"].split("\n")):
-                self.assertIn(found["severity"], ("fatal", "error", "warning", "info"))
-                self.assertTrue(found["action"])
-                if found["xid"] not in (999, 99999) and found["sxid"] not in (99999, 20123):
-                    self.assertTrue(found["name"], row["line"])
+            for result in events(row["line"].split("\n")):
+                self.assertIn(result["severity"], ("fatal", "error", "warning", "info"))
+                self.assertTrue(result["action"])
+                if result["xid"] not in (999, 99999) and result["sxid"] not in (99999, 20123):
+                    self.assertTrue(result["name"], row["line"])
 
 
 class Meaning(unittest.TestCase):
     def one(self, line):
-        found = list(events(line.split("\n")))
-        self.assertEqual(len(found), 1, line)
-        return found[0]
+        result = list(events(line.split("\n")))
+        self.assertEqual(len(result), 1, line)
+        return result[0]
 
     def test_aws_action_stands_where_aws_says_otherwise(self):
-        found = self.one("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, name=a, Graphics Exception: ESR")
-        self.assertIn("CUDA_LAUNCH_BLOCKING=1", found["action"])
-        self.assertEqual(found["action_nvidia"], "restart the application")
+        result = self.one("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, name=a, Graphics Exception: ESR")
+        self.assertIn("CUDA_LAUNCH_BLOCKING=1", result["action"])
+        self.assertEqual(result["action_nvidia"], "restart the application")
 
     def test_nvlink_words_are_decoded(self):
-        found = self.one(
+        result = self.one(
             "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 "
             "(0x025525c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
         )
-        self.assertEqual(found["unit"], "NETIR_LINK_EVT")
-        self.assertEqual((found["severity"], found["link"]), ("fatal", 9))
-        self.assertEqual(found["resolution"], "RESET_GPU")
-        self.assertEqual(found["investigate"], "INVESTIGATE_PEER_DEVICE")
+        self.assertEqual(result["unit"], "NETIR_LINK_EVT")
+        self.assertEqual((result["severity"], result["link"]), ("fatal", 9))
+        self.assertEqual(result["resolution"], "RESET_GPU")
+        self.assertEqual(result["investigate"], "INVESTIGATE_PEER_DEVICE")
 
     def test_nonfatal_nvlink_error_that_kills_the_application_is_an_error(self):
-        found = self.one(
+        result = self.one(
             "NVRM: Xid (PCI:0019:01:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 "
             "(0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)"
         )
-        self.assertEqual((found["severity"], found["resolution"]), ("error", "XID_154_EVAL"))
+        self.assertEqual((result["severity"], result["resolution"]), ("error", "XID_154_EVAL"))
 
     def test_newer_layout_of_the_nvlink_words_is_read_with_a_newer_driver(self):
         lines = [
@@ -118,8 +118,8 @@ class Meaning(unittest.TestCase):
             "NVRM: Xid (PCI:0000:04:00): 145, RLW_REMAP Fatal XC0 i0 Link 00 "
             "(0x00000004 0x00000040 0x00000000 0x00000000)",
         ]
-        found = list(events(lines))[0]
-        self.assertEqual((found["resolution"], found["driver"]), ("RESET_GPU", "580.95.05"))
+        result = list(events(lines))[0]
+        self.assertEqual((result["resolution"], result["driver"]), ("RESET_GPU", "580.95.05"))
 
     def test_recovery_action_of_154_decides(self):
         line = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to %s"
@@ -140,7 +140,7 @@ class Meaning(unittest.TestCase):
 
     def test_three_sxid_records_are_one_event(self):
         head = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, "
-        found = self.one(
+        result = self.one(
             head
             + "Non-fatal, Link 44 Minion Link DLREQ interrupt\n"
             + head
@@ -148,7 +148,7 @@ class Meaning(unittest.TestCase):
             + head
             + "Data {0x0000002b, 0x0000002b}"
         )
-        self.assertEqual(len(found["detail"]), 2)
+        self.assertEqual(len(result["detail"]), 2)
 
     def test_uuid_comes_from_the_line_the_driver_prints_first(self):
         uuid = "GPU-b6c3b2be-c55b-d076-fa0e-d464e4c7e08b"
@@ -156,16 +156,16 @@ class Meaning(unittest.TestCase):
         self.assertEqual(list(events(lines))[0]["uuid"], uuid)
 
     def test_an_unknown_code_is_an_event_without_a_name(self):
-        found = self.one("NVRM: Xid (PCI:0000:01:00): 999, something new")
-        self.assertEqual((found["xid"], found["name"], found["severity"]), (999, None, "error"))
+        result = self.one("NVRM: Xid (PCI:0000:01:00): 999, something new")
+        self.assertEqual((result["xid"], result["name"], result["severity"]), (999, None, "error"))
 
     def test_an_indented_line_belongs_to_the_event_before_it(self):
-        found = self.one("[1.0] " + XID_79 + "\n               NVRM: more of it\n[2.0] other")
-        self.assertTrue(found["raw"].endswith("\nNVRM: more of it"))
+        result = self.one("[1.0] " + XID_79 + "\n               NVRM: more of it\n[2.0] other")
+        self.assertTrue(result["raw"].endswith("\nNVRM: more of it"))
 
     def test_an_indented_paste_is_read_line_by_line(self):
         lines = ["    [1.0] " + XID_79, "    [1.1] " + XID_31 % 1, "    [1.2] other"]
-        self.assertEqual([found["xid"] for found in events(lines)], [79, 31])
+        self.assertEqual([result["xid"] for result in events(lines)], [79, 31])
 
     def test_a_user_supplied_severity_wins(self):
         fields = messages("NVRM: Xid (PCI:0000:01:00): 63, Row Remapper: New row")[0]
@@ -173,8 +173,8 @@ class Meaning(unittest.TestCase):
         self.assertEqual(fields["severity"], "fatal")
 
     def test_time_is_given_when_the_prefix_says_it_fully(self):
-        found = self.one("2026-09-14T20:30:27-0400 host kernel: " + XID_79)
-        self.assertEqual(found["time"], "2026-09-15T00:30:27.000000Z")
+        result = self.one("2026-09-14T20:30:27-0400 host kernel: " + XID_79)
+        self.assertEqual(result["time"], "2026-09-15T00:30:27.000000Z")
         self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
 
     def test_what_a_program_quotes_is_no_event_and_talos_own_lines_are_marked(self):
@@ -194,8 +194,8 @@ class Meaning(unittest.TestCase):
         self.assertEqual([row["injected"] for row in events([line])], [True])
 
     def test_a_number_in_brackets_behind_a_host_is_no_kernel_time(self):
-        found = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
-        self.assertIsNone(found["monotonic_us"])
+        result = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
+        self.assertIsNone(result["monotonic_us"])
 
     def test_a_line_of_another_program_in_syslog_is_no_event(self):
         self.assertEqual(list(events(["Nov 20 12:00:00 host root: " + XID_79])), [])
@@ -205,7 +205,7 @@ class Hostile(unittest.TestCase):
     """Archives come from anywhere: disk images, serial consoles, Windows, people who mean harm."""
 
     def codes(self, data):
-        return [found["xid"] for found in events(io.BytesIO(data))]
+        return [result["xid"] for result in events(io.BytesIO(data))]
 
     def test_a_number_of_thousands_of_digits_stops_nothing(self):
         digits = "9" * 5000
@@ -217,8 +217,8 @@ class Hostile(unittest.TestCase):
             "nvidia-nvswitch%s: SXid (PCI:0000:05:00.0): 12028, Fatal" % digits,
             "NVRM: Xid (PCI:0000:01:00): 149, NETIR Fatal XC0 i0 Link %s (0x%s)" % (digits, digits),
         ):
-            found = self.codes((line + "\n" + XID_31 % 1).encode())
-            self.assertEqual(found[-1], 31, line[:60])
+            result = self.codes((line + "\n" + XID_31 % 1).encode())
+            self.assertEqual(result[-1], 31, line[:60])
 
     def test_a_line_without_an_end_is_not_held_in_memory(self):
         class Endless(io.RawIOBase):
@@ -234,10 +234,10 @@ class Hostile(unittest.TestCase):
                 return size
 
         tracemalloc.start()
-        found = list(events(io.BufferedReader(Endless())))
+        result = list(events(io.BufferedReader(Endless())))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        self.assertEqual(found, [])
+        self.assertEqual(result, [])
         self.assertLess(peak, 4 << 20)
 
     def test_what_follows_a_line_of_binary_garbage_is_read(self):
@@ -259,8 +259,8 @@ class Hostile(unittest.TestCase):
 
     def test_a_record_of_two_lines_may_hold_two_events(self):
         self.assertEqual([f["xid"] for f in messages(XID_79 + "\n" + XID_31 % 1)], [79, 31])
-        (one,) = messages(XID_79 + "\nmore of it")
-        self.assertTrue(one["raw"].endswith("\nmore of it"))
+        (item,) = messages(XID_79 + "\nmore of it")
+        self.assertTrue(item["raw"].endswith("\nmore of it"))
 
 
 LINE = XID_31 % 8
@@ -327,10 +327,10 @@ class Forms(unittest.TestCase):
         for name, (form, when, usec) in FORMS.items():
             for line in (LINE, SXID):
                 with self.subTest(name):
-                    found = list(events([form % line, "[13.0] other"]))
-                    self.assertEqual([row["raw"] for row in found], [line])
-                    self.assertEqual((found[0]["time"], found[0]["monotonic_us"]), (when, usec))
-                    self.assertNotIn("injected", found[0])
+                    result = list(events([form % line, "[13.0] other"]))
+                    self.assertEqual([row["raw"] for row in result], [line])
+                    self.assertEqual((result[0]["time"], result[0]["monotonic_us"]), (when, usec))
+                    self.assertNotIn("injected", result[0])
 
     def test_lines_in_json_are_whole_and_nothing_is_added_to_them(self):
         lines = ["   {", '      "pri": 4,', '      "msg": "%s"' % LINE, "   },{", '      "pri": 4']
@@ -472,12 +472,12 @@ class Machine(unittest.TestCase):
 
     def seqs(self, *paths):
         """Sequence numbers of all events in the log, folded ones unfolded as far as counted."""
-        found = []
+        result = []
         for path in paths or (self.log,):
             for row in self.rows(path):
                 if row["event"] in ("xid", "sxid"):
-                    found += [row["seq"]] * row.get("count", 1)
-        return found
+                    result += [row["seq"]] * row.get("count", 1)
+        return result
 
     def test_an_event_is_one_line_with_the_time_first(self):
         monitor = self.monitor()
@@ -1015,7 +1015,7 @@ class Machine(unittest.TestCase):
     def test_a_rotation_never_leaves_the_path_without_a_file(self):
         from gpu_xid import log as log_module
 
-        there = []
+        present = []
 
         class Watched:
             def __getattr__(self, name):
@@ -1025,7 +1025,7 @@ class Machine(unittest.TestCase):
 
                 def watched(*given):
                     done = function(*given)
-                    there.append(os.path.exists(log_path))
+                    present.append(os.path.exists(log_path))
                     return done
 
                 return watched
@@ -1037,8 +1037,8 @@ class Machine(unittest.TestCase):
         for number in range(40):
             self.ring.say(XID_31 % number)
             monitor.work()
-        self.assertGreater(len(there), 10)
-        self.assertTrue(all(there))
+        self.assertGreater(len(present), 10)
+        self.assertTrue(all(present))
 
     def test_a_rotation_cut_short_by_a_kill_is_finished_and_keeps_every_file(self):
         for left in (".0", ".1", ".new", ".0 of an older log"):

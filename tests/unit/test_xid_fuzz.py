@@ -129,15 +129,15 @@ def run_all(count: int, seed: int) -> tuple[int, int]:
                 lines.due(time.monotonic())  # type: ignore[attr-defined]
             yield text
 
-    found = sum(1 for _ in stream.events(feed()))
+    result = sum(1 for _ in stream.events(feed()))
     lines.finish()  # type: ignore[attr-defined]
-    return sink.lines, found
+    return sink.lines, result
 
 
 def test_mutated_corpus_lines_never_crash_and_still_give_events() -> None:
-    written, found = run_all(5000, seed=20261121)
+    written, result = run_all(5000, seed=20261121)
     assert written > 500
-    assert found > 500
+    assert result > 500
 
 
 @settings(max_examples=300, deadline=None)
@@ -171,11 +171,11 @@ def test_a_hostile_process_name_changes_neither_code_nor_address(name: str, pid:
 def main() -> None:
     count = int(sys.argv[1])
     start = time.monotonic()
-    written, found = run_all(count, seed=int(time.time()))
+    written, result = run_all(count, seed=int(time.time()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(
         f"{count} lines in {time.monotonic() - start:.0f} s: {written} log lines, "
-        f"{found} archive events, peak memory {peak} MiB"
+        f"{result} archive events, peak memory {peak} MiB"
     )
 
 

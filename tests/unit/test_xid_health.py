@@ -79,15 +79,15 @@ def test_gpus_that_know_neither_leave_no_event(tmp_path: Path) -> None:
 def test_a_remapped_row_is_an_event_of_the_same_shape(
     tmp_path: Path, row: str, severity: str, name: str
 ) -> None:
-    status, found = events(tmp_path, smi(tmp_path, row))
+    status, result = events(tmp_path, smi(tmp_path, row))
     assert status == 0
-    assert [(line["event"], line["severity"], line["name"]) for line in found] == [
+    assert [(line["event"], line["severity"], line["name"]) for line in result] == [
         ("health", severity, name)
     ]
-    assert found[0]["pci"] == "0000:10:1c.0"
-    assert next(iter(found[0])) == "time"
+    assert result[0]["pci"] == "0000:10:1c.0"
+    assert next(iter(result[0])) == "time"
     for key in ("boot_id", "seq", "xid", "sxid", "action", "gpu", "uuid", "pid", "process", "raw"):
-        assert key in found[0]
+        assert key in result[0]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_remapped_row_is_an_event_of_the_same_shape(
 def test_a_fabric_that_is_not_ready_is_an_event(
     tmp_path: Path, state: str, status: str, severity: str
 ) -> None:
-    _, found = events(tmp_path, smi(tmp_path, state=state, status=status))
-    assert [(line["name"], line["severity"]) for line in found] == [
+    _, result = events(tmp_path, smi(tmp_path, state=state, status=status))
+    assert [(line["name"], line["severity"]) for line in result] == [
         ("NVLink fabric not ready", severity)
     ]
 
@@ -123,9 +123,9 @@ def test_a_hanging_nvidia_smi_is_given_up_on(
     script = tmp_path / "nvidia-smi"
     script.write_text("#!/bin/sh\nexec sleep 30\n")
     script.chmod(0o755)
-    status, found = events(tmp_path, str(script))
+    status, result = events(tmp_path, str(script))
     assert status == 1
-    assert {line["name"] for line in found} == {"GPU health unknown"}
+    assert {line["name"] for line in result} == {"GPU health unknown"}
     assert "did not answer" in capsys.readouterr().err
 
 
@@ -157,5 +157,5 @@ def test_the_monitors_lock_is_waited_for(tmp_path: Path) -> None:
     with log.open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         threading.Timer(0.3, lambda: fcntl.flock(held, fcntl.LOCK_UN)).start()
-        status, found = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
-    assert (status, len(found)) == (0, 1)
+        status, result = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
+    assert (status, len(result)) == (0, 1)

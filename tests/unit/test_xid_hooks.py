@@ -28,8 +28,8 @@ def conf(folder: Path, **settings: Any) -> dict[str, Any]:
     (folder / "xid.d").mkdir(exist_ok=True)
     (folder / "spool").mkdir(exist_ok=True)
     checked = config.check({"hooks": {"dir": str(folder / "xid.d"), **settings}}, "test")
-    found: dict[str, Any] = checked["hooks"]
-    return found
+    result: dict[str, Any] = checked["hooks"]
+    return result
 
 
 def hook(folder: Path, name: str, body: str, mode: int = 0o755) -> None:
@@ -121,11 +121,11 @@ def test_a_hook_that_does_not_read_its_input_or_fails_is_only_reported(
     hook(tmp_path, "30-next", f"touch {tmp_path}/next")
     hooks.Spool(settings, str(tmp_path / "spool")).put(event(raw="x" * 200000))
     assert hooks_run.run(settings, str(tmp_path / "spool")) == 1
-    said = capfd.readouterr().err
-    assert "10-fail: exit status 3" in said
-    assert "20-broken: cannot be run: Exec format error" in said
-    assert "23-crlf: cannot be run: its first line names a program that does not exist" in said
-    assert "26-crash: ended by signal 11" in said
+    output = capfd.readouterr().err
+    assert "10-fail: exit status 3" in output
+    assert "20-broken: cannot be run: Exec format error" in output
+    assert "23-crlf: cannot be run: its first line names a program that does not exist" in output
+    assert "26-crash: ended by signal 11" in output
     assert (tmp_path / "next").exists()
 
 
@@ -221,7 +221,7 @@ def test_an_example_does_what_its_comment_says(example: Path, tmp_path: Path) ->
         input=json.dumps(given), text=True, check=True,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "NODE_NAME": "n1", "SLURMD_NODENAME": "n1"},
     )  # fmt: skip
-    said = calls.read_text()
+    output = calls.read_text()
     assert {
         "eks-cordon.example": "kubectl taint node n1 kiln.gpu/xid=Xid-79:NoSchedule --overwrite\n"
         "kubectl cordon n1\n",
@@ -231,4 +231,4 @@ def test_an_example_does_what_its_comment_says(example: Path, tmp_path: Path) ->
         "Reason=Xid 79 on 0000:3b:00: GPU has fallen off the bus\n",
         "autoscaling-unhealthy.example": "aws autoscaling set-instance-health --region us-west-2 "
         "--instance-id i-0abc --health-status Unhealthy\n",
-    }[example.name] == said
+    }[example.name] == output

@@ -69,17 +69,17 @@ def events(folder: Path, **settings: Any) -> list[dict[str, Any]]:
     """One run of the monitor on the journal; what the log holds afterwards."""
     conf = config.check({"log": str(folder / "log"), **settings}, "test")
     reader = journal.JournalReader()
-    found = monitor.Monitor(
+    result = monitor.Monitor(
         conf, reader, checkpoint.PositionFile(str(folder / "position")), environ={}
     )
-    told = folder / "told"
-    told.unlink(missing_ok=True)
-    found.start()
+    message = folder / "told"
+    message.unlink(missing_ok=True)
+    result.start()
     deadline = time.monotonic() + 60
-    while reader.pid and not told.exists() and time.monotonic() < deadline:
+    while reader.pid and not message.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    found.work()
-    found.stop()
+    result.work()
+    result.stop()
     lines = (folder / "log").read_text().splitlines()
     return [line for line in map(json.loads, lines) if "raw" in line]
 
@@ -100,8 +100,8 @@ def test_a_line_from_user_space_gets_its_first_word_back_and_is_marked(journalct
     (journalctl / "rows").write_text(row(1, text, SYSLOG_FACILITY="1", SYSLOG_IDENTIFIER="NVRM"))
     with (journalctl / "rows").open("a") as file:
         file.write("\n")
-    found = events(journalctl)
-    assert [(line["xid"], line["injected"], line["raw"]) for line in found] == [(79, True, XID)]
+    result = events(journalctl)
+    assert [(line["xid"], line["injected"], line["raw"]) for line in result] == [(79, True, XID)]
 
 
 def test_a_message_that_is_not_utf8_comes_as_numbers(journalctl: Path) -> None:
@@ -116,10 +116,10 @@ def test_the_previous_boots_events_are_picked_up_once_and_marked(
     (journalctl / "rows").write_text("".join(row(n) + "\n" for n in range(3)))
     monkeypatch.setattr(journal, "JournalReader", Silent)
     for _ in range(2):
-        found = events(journalctl, previous_boot_lines=100)
-        assert [line["monotonic_us"] for line in found] == [1000, 1001, 1002]
-        assert all(line["previous_boot"] and line["boot_id"] == "0" * 32 for line in found)
-        assert found[0]["time"].startswith("2026-09-21T")
+        result = events(journalctl, previous_boot_lines=100)
+        assert [line["monotonic_us"] for line in result] == [1000, 1001, 1002]
+        assert all(line["previous_boot"] and line["boot_id"] == "0" * 32 for line in result)
+        assert result[0]["time"].startswith("2026-09-21T")
 
 
 def test_what_the_previous_boot_knew_does_not_hold_for_this_one(
@@ -130,12 +130,12 @@ def test_what_the_previous_boot_knew_does_not_hold_for_this_one(
     monkeypatch.setattr(journal, "JournalReader", Silent)
     conf = config.check({"log": str(journalctl / "log"), "previous_boot_lines": 9}, "test")
     place = checkpoint.PositionFile(str(journalctl / "position"))
-    found = monitor.Monitor(conf, journal.JournalReader(), place, environ={})
-    found.lines.driver = "580.95.05"
-    found.start()
-    assert found.lines.driver == "580.95.05"
-    found.lines.take(9, 9, "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")
-    found.stop()
+    result = monitor.Monitor(conf, journal.JournalReader(), place, environ={})
+    result.lines.driver = "580.95.05"
+    result.start()
+    assert result.lines.driver == "580.95.05"
+    result.lines.take(9, 9, "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")
+    result.stop()
     lines = [json.loads(line) for line in (journalctl / "log").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["start", "xid", "gpu-lost", "stop"]
 

@@ -47,10 +47,10 @@ def interpreter(version: str) -> str | None:
     for root in roots:
         for place in sorted(root.glob(f"{version}.*/bin/python{version}")):
             return str(place)
-    found = shutil.which(f"python{version}")
-    if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+    result = shutil.which(f"python{version}")
+    if result and subprocess.run([result, "-c", ""], capture_output=True, check=False).returncode:
         return None  # a pyenv shim without that version behind it
-    return found
+    return result
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,7 +1,7 @@
-"""Lay the stand-ins down: `payload()` gives every guest path with its bytes and mode.
+"""Installs the stand-ins: `payload()` returns every file of a guest with its content and mode.
 
-The programs are copied as they are; the data they read is composed here, at lay-down time, from
-this folder's data files and the knowledge of MIG and instance types, so that a guest needs no YAML.
+The programs are copied unchanged. Their data is composed here as JSON, from this folder's data
+files and the facts about MIG and instance types, so that a guest needs no YAML.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ sys.path.insert(0, {folder!r})
 from nvidia_smi.{module} import {function}
 sys.exit({function}(sys.argv[1:]))
 """
-# Guest path -> the module and function behind it.
+# Path in the guest → module and function of the program.
 PROGRAMS = {
     "/usr/bin/nvidia-smi": ("main", "main"),
     "/usr/bin/nvidia-persistenced": ("daemons", "persistenced"),
@@ -41,7 +41,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class GuestFile:
-    """A file to lay down: its bytes and its mode (such as 0o755)."""
+    """A file to install: its content and mode (such as 0o755)."""
 
     content: bytes
     mode: int
@@ -49,11 +49,11 @@ class GuestFile:
 
 @cache
 def payload() -> Mapping[str, GuestFile]:
-    """Every file of the stand-ins, by absolute guest path; composed once in a process.
+    """Absolute path in the guest → file, for all stand-ins; composed once in a process.
 
-    The driver's version is not among them: who installs a driver writes
-    /var/lib/kiln-lab/driver.json, {"version": "510.47.03", "kernel_module": "proprietary",
-    "cuda": "11.6"}, itself.
+    The driver's version is not part of it: the package that installs a driver writes
+    /var/lib/kiln-lab/driver.json, such as {"version": "510.47.03", "kernel_module": "proprietary",
+    "cuda": "11.6"}.
     """
     folder = LIB.rsplit("/", 1)[0]
     files = {
@@ -71,7 +71,7 @@ def payload() -> Mapping[str, GuestFile]:
 
 
 def lay_down(root: Path) -> list[Path]:
-    """Write the payload under a root filesystem; returns the files written."""
+    """Write the payload below a root filesystem; returns the files."""
     written = []
     for path, file in payload().items():
         target = root / path.lstrip("/")
@@ -93,9 +93,9 @@ def compose() -> dict[str, Any]:
         model.pop("confirmed", None)
         if "mig" in model:
             model["mig_facts"] = by_name[model.pop("mig")]
-    for one in _yaml(HERE / "data" / "addresses.yaml")["elsewhere"].values():
-        if "like" in one:
-            models[one["gpu"]] = _renamed(models[one["like"]], one["named"])
+    for machine in _yaml(HERE / "data" / "addresses.yaml")["elsewhere"].values():
+        if "like" in machine:
+            models[machine["gpu"]] = _renamed(models[machine["like"]], machine["named"])
     return {
         "machines": {"models": models, "machines": _machines()},
         "attributes": _attributes((HERE / "data" / "attributes.txt").read_text(encoding="utf-8")),
@@ -104,7 +104,7 @@ def compose() -> dict[str, Any]:
 
 
 def _renamed(model: dict[str, Any], named: dict[str, str]) -> dict[str, Any]:
-    """The model with other sizes in its MIG profiles' names."""
+    """The model with other sizes in the names of its MIG profiles; `named` maps the sizes."""
     facts = model["mig_facts"]
     profiles = [
         dict(profile, profile=f"{slices}.{named.get(size, size)}")
@@ -115,12 +115,17 @@ def _renamed(model: dict[str, Any], named: dict[str, str]) -> dict[str, Any]:
 
 
 def _machines() -> dict[str, Any]:
-    """Instance type -> gpu, its addresses, vcpus, fabric; what a fraction of a GPU shows."""
+    """Instance type → GPU, PCI addresses, vCPUs, fabric, and the name of a fractional GPU."""
     addresses = _yaml(HERE / "data" / "addresses.yaml")
     families = addresses["families"]
     out: dict[str, Any] = {
-        name: {"gpu": one["gpu"], "bus": families["*"][one["gpus"]], "vcpus": 32, "fabric": False}
-        for name, one in addresses["elsewhere"].items()
+        name: {
+            "gpu": machine["gpu"],
+            "bus": families["*"][machine["gpus"]],
+            "vcpus": 32,
+            "fabric": False,
+        }
+        for name, machine in addresses["elsewhere"].items()
     }
     for name, entry in instances().items():
         count = max(entry.gpu_count, 1)
@@ -131,7 +136,7 @@ def _machines() -> dict[str, Any]:
             "fabric": entry.nvswitch,
         }
         if entry.fractional:
-            # A slice of an L4 under the GRID driver is named by its frame buffer in GB.
+            # The GRID driver names a slice of an L4 by its frame buffer in GB.
             out[name]["slice"] = [
                 f"{entry.product}-{round(entry.gpu_memory_mib / 954)}Q", entry.gpu_memory_mib
             ]  # fmt: skip
@@ -141,10 +146,10 @@ def _machines() -> dict[str, Any]:
 def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     profiles = []
     for number, profile in enumerate(gpu["profiles"]):
-        known = {key: value for key, value in profile.items() if key != "unsure"}
-        if known["id"] is None:
-            known["id"] = 100 + number  # not published: a number no real profile has
-        profiles.append(known)
+        entry = {key: value for key, value in profile.items() if key != "unsure"}
+        if entry["id"] is None:
+            entry["id"] = 100 + number  # not published: an id that no real profile has
+        profiles.append(entry)
     return {
         "compute_slices": gpu["compute_slices"],
         "memory_slices": gpu["memory_slices"],
@@ -175,7 +180,7 @@ def _spans(text: str) -> list[list[int]]:
 
 
 def _attributes(text: str) -> list[list[Any]]:
-    """data/attributes.txt, nested: [tag, label, value, spans, prefix, flag, children]."""
+    """data/attributes.txt as a tree of [tag, label, value, spans, prefix, flag, children]."""
     top: list[list[Any]] = []
     open_lists = [top]
     for line in _rows(text):
@@ -189,7 +194,7 @@ def _attributes(text: str) -> list[list[Any]]:
 
 
 def _fields(text: str) -> list[list[Any]]:
-    """[[names, unit, spans], ...] of data/query_fields.txt."""
+    """data/query_fields.txt as [[names, unit, spans], ...]."""
     out = []
     for line in _rows(text):
         cells = [cell.strip() for cell in line.split("|")] + ["", ""]
@@ -198,6 +203,6 @@ def _fields(text: str) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Lay the stand-ins down in a root filesystem.")
+    parser = argparse.ArgumentParser(description="Install the stand-ins in a root filesystem.")
     parser.add_argument("root", type=Path)
     lay_down(parser.parse_args().root)

@@ -1,7 +1,7 @@
 #!/bin/sh
-# AMI Kiln lab stand-in for NVIDIA-Linux-@arch@-@version@.run. No NVIDIA software is in it.
-# Self-extracting: a tar.gz follows the line __PAYLOAD__. Takes makeself's own options as the real
-# file does; everything else goes to nvidia-installer.
+# AMI Kiln lab stand-in for NVIDIA-Linux-@arch@-@version@.run. It contains no NVIDIA software.
+# Self-extracting: a tar.gz follows the line __PAYLOAD__. Like the real file it handles makeself's
+# options and passes all others to nvidia-installer.
 label="NVIDIA Accelerated Graphics Driver for Linux-@arch@ @version@ (AMI Kiln lab stand-in)"
 extract=
 target=
@@ -37,5 +37,5 @@ tail -n "+$line" "$0" | tar -xz -C "$home" || exit 1
 cd "$home" || exit 1
 ./nvidia-installer "$@"
 exit $?
-# shellcheck disable=SC2317 # the line that the archive begins after
+# shellcheck disable=SC2317 # the archive begins after this line
 __PAYLOAD__

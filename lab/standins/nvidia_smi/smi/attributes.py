@@ -1,4 +1,4 @@
-"""`-q` and `-q -x`: both walk the same tree of attributes."""
+"""`-q` and `-q -x`: both print the same tree of attributes."""
 
 from __future__ import annotations
 
@@ -82,23 +82,23 @@ def _text(value: str, values: dict[str, Any]) -> str:
     if "{" not in value:
         return value
     key, rest = value[1:].split("}")
-    found = values.get(key)
-    if found is None:
+    content = values.get(key)
+    if content is None:
         return "N/A"
-    if isinstance(found, float):
-        found = f"{found:.2f}"
-    if isinstance(found, str) and not found.replace(".", "").isdigit():
-        rest = ""  # a word takes no unit
-    return f"{found}{rest}"
+    if isinstance(content, float):
+        content = f"{content:.2f}"
+    if isinstance(content, str) and not content.replace(".", "").isdigit():
+        rest = ""  # no unit after a word
+    return f"{content}{rest}"
 
 
 def _mig_devices(lab: Lab, gpu: Gpu, _tag: str, _label: str) -> list[Node]:
-    found = mig.devices(gpu, lab.branch) if gpu.state["mig"] else []
-    if not found:
+    devices = mig.devices(gpu, lab.branch) if gpu.state["mig"] else []
+    if not devices:
         return [("mig_devices", "-", ("None", ""), ())]
     shared = "Shared " if lab.branch >= 570 else ""
     out: list[Node] = []
-    for device in found:
+    for device in devices:
         p, total = device["profile"], mig.mib(device["profile"])
         bar1 = gpu.model["mib"][2] * p["memory"] // (gpu.mig or {})["memory_slices"] - 1
         out.append(("mig_device", "MIG Device", None, [
@@ -154,18 +154,18 @@ def _supported_clocks(lab: Lab, gpu: Gpu, tag: str, _label: str) -> list[Node]:
 
 
 def _processes(lab: Lab, gpu: Gpu, tag: str, _label: str) -> list[Node]:
-    found = [c for c in box.clients(gpu.index) if c["compute"]]
-    if not found:
+    clients = [c for c in box.clients(gpu.index) if c["compute"]]
+    if not clients:
         return [(tag, "Processes", ("\n", "None"), ())]
     rows = [
         ("process_info", "-", None, [
             _leaf("gpu_instance_id", "GPU instance ID", "N/A"),
             _leaf("compute_instance_id", "Compute instance ID", "N/A"),
-            _leaf("pid", "Process ID", one["pid"]), _leaf("type", ">Type", "C"),
-            _leaf("process_name", ">Name", one["name"]),
+            _leaf("pid", "Process ID", client["pid"]), _leaf("type", ">Type", "C"),
+            _leaf("process_name", ">Name", client["name"]),
             _leaf("used_memory", ">Used GPU Memory", "4 MiB"),
         ])
-        for one in found
+        for client in clients
     ]  # fmt: skip
     return [(tag, "Processes", None, rows)]
 
@@ -214,7 +214,7 @@ def _lines(node: Node, indent: int, width: int) -> list[str]:
 
 
 def xml(lab: Lab, gpus: list[Gpu]) -> str:
-    """The document of -q -x; its schema follows the driver: v11, v12 from 530, v13 from 580."""
+    """The XML of -q -x. Its schema depends on the driver: v11, v12 from 530, v13 from 580."""
     schema = 13 if lab.branch >= 580 else 12 if lab.branch >= 530 else 11
     out = [
         '<?xml version="1.0" ?>',

@@ -1,8 +1,8 @@
-"""Stand-ins for nvidia-persistenced, nv-fabricmanager, nvidia-modprobe, and the lab's own handle.
+"""Stand-ins for nvidia-persistenced, nv-fabricmanager and nvidia-modprobe, and kiln-lab-gpu.
 
-The daemons fork as the real ones do (Type=forking, pid file), hold the device files open as the
-real ones do (so that a reset finds them), and do nothing else. Device files are plain files: a lab
-guest has no NVIDIA character device.
+Like the real daemons they fork (Type=forking, pid file) and hold the device files open, so that a
+reset fails; they do nothing else. Device files are plain files: a lab guest has no NVIDIA character
+device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STAND_IN = "AMI Kiln lab stand-in"
 
 
 def device_files(driver: dict[str, Any]) -> list[str]:
-    """Make /dev/nvidia* as nvidia-modprobe does; returns the GPUs' own."""
+    """Make /dev/nvidia* as nvidia-modprobe does; returns the files of the GPUs."""
     lab = gpus.load(driver)
     names = [f"{box.ROOT}/dev/nvidia{gpu.index}" for gpu in lab.gpus]
     os.makedirs(box.ROOT + "/dev", exist_ok=True)
@@ -34,7 +34,7 @@ def device_files(driver: dict[str, Any]) -> list[str]:
 
 
 def ready(name: str) -> dict[str, Any] | None:
-    """The driver, when it is there and has a GPU; says on stderr what is missing otherwise."""
+    """The driver, when it is loaded and has a GPU; otherwise None, with a message on stderr."""
     driver = box.driver()
     if driver is None or not driver["loaded"] or not gpus.load(driver).gpus:
         sys.stderr.write(
@@ -45,13 +45,13 @@ def ready(name: str) -> dict[str, Any] | None:
 
 
 def serve(name: str, pid_file: str, foreground: bool, stop: Any = None) -> int:
-    """Fork unless told not to, hold every GPU's device file, and wait for SIGTERM."""
+    """Fork unless `foreground`, hold every GPU's device file, and wait for SIGTERM."""
     driver = ready(name)
     if driver is None:
         return 1
     child = 0 if foreground else os.fork()
     if child:
-        # The parent leaves once the child is there, as Type=forking wants, or has failed.
+        # As Type=forking requires, the parent exits when the child is ready or has failed.
         while not box.alive(name) and os.waitpid(child, os.WNOHANG) == (0, 0):
             time.sleep(0.01)
         os._exit(0)
@@ -65,8 +65,8 @@ def serve(name: str, pid_file: str, foreground: bool, stop: Any = None) -> int:
     os.makedirs(os.path.dirname(box.ROOT + pid_file), exist_ok=True)
     with open(box.ROOT + pid_file, "w", encoding="ascii") as file:
         file.write(f"{os.getpid()}\n")
-    note = f"{box.ROOT}/run/kiln-lab/{name}.pid.json"
-    box.write_json(note, os.getpid())
+    own_pid_file = f"{box.ROOT}/run/kiln-lab/{name}.pid.json"
+    box.write_json(own_pid_file, os.getpid())
     try:
         while True:
             signal.pause()
@@ -75,14 +75,14 @@ def serve(name: str, pid_file: str, foreground: bool, stop: Any = None) -> int:
             stop()
         for fd in held:
             os.close(fd)
-        # Whoever sees the pid file go may count on the rest.
-        for path in (note, box.ROOT + pid_file):
+        # Deleted last: when the pid file is gone, everything else is done.
+        for path in (own_pid_file, box.ROOT + pid_file):
             if os.path.exists(path):
                 os.unlink(path)
 
 
 def set_persistence(on: bool) -> None:
-    """Persistence mode of every GPU, as persistenced sets it while it runs."""
+    """Set the persistence mode of every GPU, as persistenced does while it runs."""
     driver = box.driver()
     if driver is None:
         return
@@ -111,7 +111,7 @@ def persistenced(words: list[str]) -> int:
 
 
 def fabricmanager(words: list[str]) -> int:
-    """nv-fabricmanager [-c CONFIG]: refuses, as the real one, where no NVSwitch is."""
+    """nv-fabricmanager [-c CONFIG]: like the real one it fails without an NVSwitch."""
     driver = box.driver()
     if "-v" in words or "--version" in words:
         print_line(
@@ -141,10 +141,10 @@ def modprobe(_words: list[str]) -> int:
 
 
 def handle(words: list[str]) -> int:
-    """kiln-lab-gpu unload | hold [GPU ...] | show: what a test does to the machine.
+    """kiln-lab-gpu unload | hold [GPU ...] | show: manipulates the machine, for tests.
 
-    unload: forget what the driver kept (instances, Hopper's MIG mode). hold: be a program that
-    works on these GPUs (all by default) until it is killed. show: the state, as JSON.
+    unload: reset the state that the driver keeps (instances, Hopper's MIG mode). hold: act as a
+    program that uses these GPUs (default: all) until it is killed. show: print the state as JSON.
     """
     driver = box.driver()
     if not words or words[0] not in ("unload", "hold", "show") or driver is None:
@@ -175,6 +175,6 @@ def handle(words: list[str]) -> int:
 
 
 def print_line(text: str) -> None:
-    """A line on stdout, at once."""
+    """Write a line to stdout and flush it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

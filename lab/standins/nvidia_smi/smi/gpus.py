@@ -1,9 +1,9 @@
 """The GPUs of this machine and their state.
 
 Two files hold the state. What a card keeps in its InfoROM (the MIG mode of Ampere, ECC) is in
-/var/lib and counts only for the instance it was written on: a frozen disk takes no card along.
-What the driver keeps is in /run and is gone after a boot: instances, persistence mode, clocks, and
-the MIG mode of Hopper and later.
+/var/lib and is valid only on the instance that wrote it: an AMI does not contain the card. What the
+driver keeps is in /run and is lost at a reboot: instances, persistence mode, clocks, and the MIG
+mode of Hopper and later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INFOROM = box.ROOT + "/var/lib/kiln-lab/nvidia-smi/inforom.json"
 
 
 class Gpu:
-    """One GPU: what the model says, where it sits, and its state (a plain dict, saved as it is)."""
+    """A GPU: its model, bus address and state, a plain dict that is saved unchanged."""
 
     def __init__(self, index: int, model: dict[str, Any], bus_id: str, seed: str) -> None:
         self.index = index
@@ -35,17 +35,17 @@ class Gpu:
 
     @property
     def mig(self) -> dict[str, Any] | None:
-        """The card's MIG facts (from kiln/facts/knowledge/mig.yaml), None where it cannot."""
+        """The card's MIG facts, from kiln/facts/knowledge/mig.yaml; None without MIG."""
         return self.model.get("mig_facts")
 
     @property
     def ampere(self) -> bool:
-        """Whether a MIG mode change needs a reset, and lasts."""
+        """Whether a change of the MIG mode needs a reset, and survives a reboot."""
         return str(self.model["arch"]) == "Ampere"
 
 
 class Lab:
-    """Everything a command works on."""
+    """What a command works on: driver, machine, GPUs, and whether the user is root."""
 
     def __init__(
         self, driver: dict[str, Any], machine: dict[str, Any], gpus: list[Gpu], root: bool
@@ -57,17 +57,17 @@ class Lab:
         self.branch = int(driver["branch"])  # such as 580
 
     def save(self) -> None:
-        """Write both state files. Raises OSError for a user who may not."""
+        """Write both state files. Raises OSError for a user without permission."""
         box.write_json(STATE, {gpu.uuid: gpu.state for gpu in self.gpus})
         kept = {g.uuid: {k: g.state[k] for k in ("mig_pending", "ecc_pending")} for g in self.gpus}
         box.write_json(INFOROM, kept)
 
 
 def load(driver: dict[str, Any]) -> Lab:
-    """The machine's GPUs with the state they are in; no GPU on an instance type without."""
-    here = box.machine()
+    """The machine's GPUs and their state; no GPU on an instance type without GPUs."""
+    instance = box.machine()
     facts = box.data("machines")
-    entry = facts["machines"].get(here["instance_type"], {})
+    entry = facts["machines"].get(instance["instance_type"], {})
     hidden = box.faults().get("hide", ())
     gpus = []
     for index, at in enumerate(entry.get("bus", ())):
@@ -76,10 +76,10 @@ def load(driver: dict[str, Any]) -> Lab:
             if "slice" in entry:
                 name, mib = entry["slice"]
                 model = dict(model, product=name, mib=[mib, 0, 256])
-            gpu = Gpu(index, model, f"00000000:{at}", f"{here['instance_id']}/{index}")
+            gpu = Gpu(index, model, f"00000000:{at}", f"{instance['instance_id']}/{index}")
             gpu.fabric = bool(entry["fabric"])
             gpus.append(gpu)
-    machine = dict(here, vcpus=entry.get("vcpus", 0))
+    machine = dict(instance, vcpus=entry.get("vcpus", 0))
     lab = Lab(driver, machine, gpus, int(os.environ.get("KILN_LAB_EUID", os.geteuid())) == 0)
     volatile = box.read_json(STATE) or {}
     inforom = box.read_json(INFOROM) or {}
@@ -98,7 +98,7 @@ def _fresh(gpu: Gpu, inforom: dict[str, Any]) -> dict[str, Any]:
 
 
 class Locked:
-    """Holds the lock under which state is read, changed and written; free for plain readers."""
+    """Holds the lock for reading and writing the state; other users than root read without it."""
 
     def __init__(self) -> None:
         self.file: Any = None
@@ -118,7 +118,7 @@ class Locked:
 
 
 def ident(seed: str) -> str:
-    """A UUID-shaped name that is always the same for a seed (version 5, as MIG's are)."""
+    """A UUID derived from a seed (version 5, like those of MIG devices)."""
     try:
         from _sha1 import sha1  # type: ignore[import-not-found]  # hashlib would load OpenSSL
     except ImportError:

@@ -1,4 +1,4 @@
-"""The command line: what was asked, on which GPUs, with which injected fault; and the journal."""
+"""The command line: options, chosen GPUs, injected faults, and the journal of calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
     "the latest NVIDIA driver is installed and running.\n\n"
 )
-# Options of the plain command: every spelling -> (short name, takes a value).
+# Options without a subcommand: every spelling → (short name, takes a value).
 OPTIONS: dict[str, tuple[str, bool]] = {}
 for _names, _value in (
     (("h", "help"), False), (("version",), False), (("L", "list-gpus"), False),
@@ -53,8 +53,8 @@ class Stop(Exception):
 
 
 def parse(words: list[str]) -> dict[str, str]:
-    """Options by short name; "" for those without a value. Raises Stop on an unknown one."""
-    found: dict[str, str] = {}
+    """Short name → value of each option, "" without a value. Raises Stop on an unknown option."""
+    options: dict[str, str] = {}
     at = 0
     while at < len(words):
         word = words[at]
@@ -62,7 +62,7 @@ def parse(words: list[str]) -> dict[str, str]:
         known = OPTIONS.get(name) if word.startswith("-") else None
         # Several short flags may share a dash: -qx, -Lq.
         if known is None and word[:1] == "-" and word[1:2] != "-" and set(word[1:]) <= set("qxLu"):
-            found.update(dict.fromkeys(word[1:], ""))
+            options.update(dict.fromkeys(word[1:], ""))
             at += 1
             continue
         if known is None:
@@ -78,13 +78,13 @@ def parse(words: list[str]) -> dict[str, str]:
                     2,
                 )
             value = words[at]
-        found[short] = value
+        options[short] = value
         at += 1
-    return found
+    return options
 
 
 def pick(lab: Lab, wanted: str | None) -> list[Gpu]:
-    """The GPUs of an -i list (index, UUID or bus id; all without one). Raises Stop, code 6."""
+    """The GPUs of an -i list (index, UUID or bus id), or all. Raises Stop with code 6."""
     if not lab.gpus:
         raise Stop("No devices were found\n", 6)
     if wanted is None:
@@ -102,7 +102,7 @@ def pick(lab: Lab, wanted: str | None) -> list[Gpu]:
 
 
 def command(words: list[str]) -> tuple[Result, bool]:
-    """Run the command: (text, exit code), and whether it was one that changes something."""
+    """Run the command: (text, exit code), and whether it is a command that changes state."""
     driver = box.driver()
     if words[:1] and words[0] in ("-h", "--help"):
         from . import usage
@@ -168,7 +168,7 @@ def subcommand(lab: Lab, words: list[str]) -> tuple[Result, bool]:
 def _short_options(
     words: list[str], takes: dict[str, bool], long: dict[str, str], optional: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     at = 0
     while at < len(words):
         name, equals, value = words[at].lstrip("-").partition("=")
@@ -184,9 +184,9 @@ def _short_options(
                 raise Stop(INVALID, 2)
             at += 1
             value = words[at]
-        found[name] = value
+        options[name] = value
         at += 1
-    return found
+    return options
 
 
 def show(lab: Lab, options: dict[str, str]) -> Result:
@@ -235,7 +235,7 @@ def listing(lab: Lab, chosen: list[Gpu]) -> str:
     for gpu in chosen:
         out += f"GPU {gpu.index}: {gpu.model['product']} (UUID: {gpu.uuid})\n"
         for d in mig.devices(gpu, lab.branch) if gpu.state["mig"] else []:
-            # A +me instance is listed without its attribute (seen on H100, driver 580).
+            # A +me instance is listed without its attribute (H100, driver 580).
             out += f"  MIG {d['name']:<11} Device {d['index']:>2}: (UUID: {d['uuid']})\n"
     return out
 
@@ -258,7 +258,7 @@ def csv(lab: Lab, chosen: list[Gpu], name: str, options: dict[str, str]) -> Resu
 
 
 def apply_faults(words: list[str]) -> dict[str, Any] | None:
-    """The first injected rule that fires for this call; counts matching calls."""
+    """The first injected rule that applies to this call; counts matching calls."""
     injected = box.faults()
     rules = injected.get("rules", [])
     if not rules:
@@ -277,12 +277,12 @@ def apply_faults(words: list[str]) -> dict[str, Any] | None:
     try:
         box.write_json(box.RUN + "/faults.json", counted)
     except OSError:
-        pass  # not root: the count stays
+        pass  # not root: the count is not updated
     return fired
 
 
 def journal(words: list[str], code: int, changes: bool, began: float) -> None:
-    """One line per call, so that a test can count what a program asked for."""
+    """Log a line per call, so that tests can count the calls of a program."""
     line = {"time": round(began, 3), "pid": os.getpid(), "ppid": os.getppid(), "argv": words,
             "exit": code, "changes": changes, "ms": round((time.time() - began) * 1000, 1)}  # fmt: skip
     try:

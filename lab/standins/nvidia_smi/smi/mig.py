@@ -1,11 +1,11 @@
-"""MIG's rules: which instance goes where, under which id, and what is left.
+"""MIG's rules: the placement and ids of instances, and the remaining room.
 
-How the driver chooses and names was read off public transcripts of A100, A30, H100 and H200:
+The driver's choices are taken from public transcripts of A100, A30, H100 and H200:
 
-- An instance goes to the free place that spoils the fewest other places (so a first 1g goes to
-  slice 6, which no 2g can use, and a first 3g to the upper half, which 4g cannot use).
+- An instance is put at the free place that blocks the fewest other places (so the first 1g is put
+  at slice 6, which no 2g can use, and the first 3g in the upper half, which 4g cannot use).
 - Ids number a binary tree over the memory slices: 0 the whole, 1-2 the halves, 3-6 the quarters,
-  7-14 the eighths. On half of the cards the two halves are numbered the other way round.
+  7-14 the eighths. On half of the cards the two halves are numbered in the opposite order.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
     from typing import Any
 
-# Profile name suffix -> place in NVML's enumeration, which orders -lgi, -lci and -dgi.
+# Suffix of a profile's name → its place in NVML's enumeration, the order of -lgi, -lci and -dgi.
 ORDER = {"": 0, "+me": 7, "double": 9, "+gfx": 10, "+me.all": 12, "-me": 14}
 
 
 def profiles(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
-    """The card's GPU instance profiles this driver knows, in -lgip's order."""
+    """The card's GPU instance profiles in this driver, in the order of -lgip."""
     facts = gpu.mig or {}
     since = facts.get("since_driver", {})
     known = [p for p in facts.get("profiles", ()) if int(since.get(p["profile"], 0)) <= branch]
@@ -29,7 +29,7 @@ def profiles(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
 
 
 def attribute(profile: dict[str, Any]) -> str:
-    """What a profile's name adds to its size: "", "+me", "double" (twice the memory), ..."""
+    """The kind of a profile beside its size: "", "+me", "double" (twice the memory), ..."""
     name = str(profile["profile"])
     for mark in ("+me.all", "+gfx", "+me", "-me"):
         if name.endswith(mark):
@@ -38,7 +38,7 @@ def attribute(profile: dict[str, Any]) -> str:
 
 
 def find_profile(gpu: Gpu, branch: int, wanted: str) -> dict[str, Any] | None:
-    """The profile of an id, a name ("3g.20gb") or a full name ("MIG 3g.20gb")."""
+    """The profile with this id, name ("3g.20gb") or full name ("MIG 3g.20gb")."""
     name = wanted[4:] if wanted.startswith("MIG ") else wanted
     for profile in profiles(gpu, branch):
         if name in (str(profile["id"]), profile["profile"]):
@@ -47,12 +47,12 @@ def find_profile(gpu: Gpu, branch: int, wanted: str) -> dict[str, Any] | None:
 
 
 def mib(profile: dict[str, Any]) -> int:
-    """Memory of a MIG device: -lgip prints GiB with two digits, the card deals in 64 MiB."""
+    """Memory of a MIG device in MiB, a multiple of 64; the facts have GiB with two digits."""
     return round(float(profile["gib"] or 1) * 16) * 64
 
 
 def free_starts(gpu: Gpu, branch: int, profile: dict[str, Any]) -> list[int]:
-    """Where one more instance of this profile can go; [] when it cannot."""
+    """The places for another instance of this profile; [] when there is none."""
     made = _made(gpu, branch)
     taken = {s for p, start in made for s in range(start, start + p["memory"])}
     if gpu.mig is None or sum(p["compute"] for p, _ in made) + profile["compute"] > int(
@@ -62,12 +62,12 @@ def free_starts(gpu: Gpu, branch: int, profile: dict[str, Any]) -> list[int]:
     if sum(p["id"] == profile["id"] for p, _ in made) >= profile["max"]:
         return []
     if "+me" in profile["profile"] and any("+me" in p["profile"] for p, _ in made):
-        return []  # one media engine set on the card
+        return []  # a card has a single set of media engines
     return [s for s in profile["starts"] if not taken & set(range(s, s + profile["memory"]))]
 
 
 def free_count(gpu: Gpu, branch: int, profile: dict[str, Any]) -> int:
-    """How many more instances of the profile fit, as -lgip counts them."""
+    """How many more instances of the profile fit, as -lgip counts."""
     starts = free_starts(gpu, branch, profile)
     made = _made(gpu, branch)
     left = profile["max"] - sum(p["id"] == profile["id"] for p, _ in made)
@@ -83,9 +83,9 @@ def _made(gpu: Gpu, branch: int) -> list[tuple[dict[str, Any], int]]:
 def create(
     gpu: Gpu, branch: int, profile: dict[str, Any], at: int | None = None
 ) -> dict[str, Any] | None:
-    """Add a GPU instance of the profile, at a place or where the driver would put it.
+    """Add a GPU instance of the profile, at `at` or where the driver would put it.
 
-    None: no room.
+    Returns None when there is no room.
     """
     starts = [s for s in free_starts(gpu, branch, profile) if at in (None, s)]
     if not starts:
@@ -94,13 +94,12 @@ def create(
         (other, s) for other in profiles(gpu, branch) for s in free_starts(gpu, branch, other)
     ]
 
-    def spoils(start: int) -> int:
-        mine = range(start, start + profile["memory"])
-        return sum(
-            s < mine.stop and start < s + other["memory"] for other, s in open_places
-        )  # every place this one would overlap
+    def blocked(start: int) -> int:
+        """How many places an instance at `start` would overlap."""
+        end = start + profile["memory"]
+        return sum(s < end and start < s + other["memory"] for other, s in open_places)
 
-    start = min(starts, key=lambda s: (spoils(s), s))
+    start = min(starts, key=lambda s: (blocked(s), s))
     instance = {
         "id": _tree_id(gpu, profile, start), "profile_id": profile["id"],
         "profile": profile["profile"], "start": start, "cis": [],
@@ -117,12 +116,12 @@ def _tree_id(gpu: Gpu, profile: dict[str, Any], start: int) -> int:
     node: int = start // width
     if level and int(ident(gpu.uuid)[0], 16) % 2:
         half = 2 ** (level - 1)
-        node = (node + half) % (2 * half)  # this card numbers its halves the other way round
+        node = (node + half) % (2 * half)  # this card numbers its halves in the opposite order
     return int(2**level - 1 + node)
 
 
 def instances(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
-    """The GPU instances in the order NVML walks them: by profile, then by id."""
+    """The GPU instances in NVML's order: by profile, then by id."""
     by_id = {p["id"]: p for p in profiles(gpu, branch)}
 
     def place(instance: dict[str, Any]) -> tuple[int, int, int]:
@@ -136,7 +135,7 @@ def compute_profiles(gpu: Gpu, branch: int, instance: dict[str, Any]) -> list[di
     """Compute instance profiles of a GPU instance: id, slices, name, max, free, sm, default."""
     whole = next(p for p in profiles(gpu, branch) if p["id"] == instance["profile_id"])
     width = int(whole["compute"])
-    one = next(p for p in profiles(gpu, branch) if p["compute"] == 1)
+    single = next(p for p in profiles(gpu, branch) if p["compute"] == 1)
     used = sum(ci["slices"] for ci in instance["cis"])
     ids: dict[str, int] = (gpu.mig or {})["compute_instance_profiles"]
     out = []
@@ -144,7 +143,7 @@ def compute_profiles(gpu: Gpu, branch: int, instance: dict[str, Any]) -> list[di
         full = slices == width
         base = instance["profile"].split("+")[0].replace("-me", "")
         most = 1 if full else width // slices
-        sm = whole["sm"] if full else (one["sm"] or 0) * slices
+        sm = whole["sm"] if full else (single["sm"] or 0) * slices
         out.append({
             "id": ids[str(slices)], "slices": slices, "default": full, "max": most,
             "name": base if full else f"{slices}c.{base}",
@@ -156,11 +155,13 @@ def compute_profiles(gpu: Gpu, branch: int, instance: dict[str, Any]) -> list[di
 def create_compute(
     gpu: Gpu, branch: int, instance: dict[str, Any], wanted: str | None
 ) -> dict[str, Any] | str:
-    """Add a compute instance (the whole GPU instance when none is named), or say what is wrong."""
-    known = compute_profiles(gpu, branch, instance)
+    """Add a compute instance, by default of the whole GPU instance; an error text on failure."""
+    available = compute_profiles(gpu, branch, instance)
     name = wanted[4:] if wanted and wanted.startswith("MIG ") else wanted
     chosen = [
-        p for p in known if (p["default"] if name is None else name in (str(p["id"]), p["name"]))
+        p
+        for p in available
+        if (p["default"] if name is None else name in (str(p["id"]), p["name"]))
     ]
     if not chosen:
         return "Invalid Argument"

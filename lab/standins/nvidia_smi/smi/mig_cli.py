@@ -1,7 +1,7 @@
-"""`nvidia-smi mig`: listings, and making and destroying instances.
+"""`nvidia-smi mig`: lists, creates and destroys instances.
 
-Texts and exit codes as the real tool's: NVML's code where one failed (2 invalid argument, 4 no
-permission, 6 not found, 19 in use, 23 insufficient resources).
+Texts and exit codes are those of the real tool. The exit code is NVML's: 2 invalid argument, 4 no
+permission, 6 not found, 19 in use, 23 insufficient resources.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _chosen(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> list[tuple[Gp
 
 
 def create_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Result:
-    """-cgi a,b:START,... [-C]: on every chosen GPU in MIG mode, in this order, up to a failure."""
+    """-cgi a,b:START,... [-C]: on each chosen GPU in MIG mode, in this order, until one fails."""
     out = ""
     for gpu in gpus:
         if not gpu.state["mig"]:
@@ -168,7 +168,7 @@ def create_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Resu
                 problem = "Insufficient Permissions"
             elif profile is None or (colon and start not in map(str, profile["starts"])):
                 problem = "Invalid Argument"
-            elif any(one["compute"] for one in box.clients(gpu.index)):
+            elif any(client["compute"] for client in box.clients(gpu.index)):
                 problem = "In use by another client"
             else:
                 made = mig.create(gpu, lab.branch, profile, int(start) if colon else None)
@@ -207,7 +207,7 @@ def _compute(lab: Lab, gpu: Gpu, instance: dict[str, Any], wanted: str | None) -
 
 
 def create_compute_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Result:
-    """-cci [a,b,...] [-gi ...]: the default profile on each GPU instance when none is named."""
+    """-cci [a,b,...] [-gi ...]: without a name, the default profile on each GPU instance."""
     chosen = _chosen(lab, gpus, options)
     if not chosen:
         return "No GPU instances found: Not Found\n", NOT_FOUND
@@ -222,7 +222,7 @@ def create_compute_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any])
 
 
 def destroy_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Result:
-    """-dgi [-gi ...]: an instance that still holds a compute instance is in use."""
+    """-dgi [-gi ...]: an instance that still has a compute instance is in use."""
     chosen = _chosen(lab, gpus, options)
     if not chosen:
         return "No GPU instances found: Not Found\n", NOT_FOUND
@@ -272,7 +272,7 @@ def destroy_compute(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Resul
 def _may_destroy(lab: Lab, gpu: Gpu) -> str:
     if not lab.root:
         return "Insufficient Permissions"
-    busy = any(one["compute"] for one in box.clients(gpu.index))
+    busy = any(client["compute"] for client in box.clients(gpu.index))
     return "In use by another client" if busy else ""
 
 
@@ -293,7 +293,7 @@ LONG = {
 
 
 def run(lab: Lab, action: str, gpus: list[Gpu], options: dict[str, Any]) -> Result:
-    """One `nvidia-smi mig` action: text and exit code."""
+    """Run an `nvidia-smi mig` action; returns text and exit code."""
     if action not in ("lgip", "lgipp") and not any(gpu.state["mig"] for gpu in gpus):
         return "No MIG-enabled devices found.\n", NOT_FOUND
     return ACTIONS[action](lab, gpus, options)

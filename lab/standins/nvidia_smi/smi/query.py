@@ -1,16 +1,16 @@
-"""--query-gpu and its siblings: CSV."""
+"""--query-gpu and the other query options: CSV."""
 
 from __future__ import annotations
 
 from . import box
 from .gpus import Gpu, Lab
-from .snapshot import snapshot
+from .snapshot import DEPRECATED, snapshot
 
 TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
     from typing import Any
 
-# The smaller query switches: field -> (what is printed in the head, key or unit).
+# The fields of the smaller query options → their unit in the heading.
 REMAPPED = {
     "timestamp": "", "gpu_name": "", "gpu_bus_id": "", "gpu_serial": "", "gpu_uuid": "",
     "remapped_rows.correctable": "", "remapped_rows.uncorrectable": "",
@@ -38,11 +38,11 @@ KINDS = {
 
 
 class BadField(Exception):
-    """A field this driver's nvidia-smi does not know."""
+    """A field that this driver's nvidia-smi does not have."""
 
 
 def known_fields(branch: int) -> dict[str, tuple[str, str]]:
-    """Every name --query-gpu takes, with the name and unit its column gets."""
+    """Field of --query-gpu → name and unit of its column."""
     fields: dict[str, tuple[str, str]] = {}
     for names, unit, spans in box.data("query_fields"):
         if not spans or any(low <= branch <= high for low, high in spans):
@@ -52,7 +52,7 @@ def known_fields(branch: int) -> dict[str, tuple[str, str]]:
 
 
 def _spelling(names: list[str], asked: str, branch: int) -> str:
-    # Before 535 the throttle reasons had their old name, which then became the alias.
+    # The throttle reasons were renamed in 535; the old name became an alias.
     if len(names) > 1 and "throttle" in names[1]:
         return names[1] if branch < 535 else asked if "throttle" in asked else names[0]
     return names[0]
@@ -105,8 +105,8 @@ def query_other(lab: Lab, gpus: list[Gpu], kind: str, names: list[str], options:
 def _rows(kind: str, gpu: Gpu) -> list[dict[str, Any]]:
     if kind == "compute-apps":
         return [
-            {"pid": one["pid"], "process_name": one["name"], "used_gpu_memory": 4}
-            for one in box.clients(gpu.index) if one["compute"]
+            {"pid": client["pid"], "process_name": client["name"], "used_gpu_memory": 4}
+            for client in box.clients(gpu.index) if client["compute"]
         ]  # fmt: skip
     if kind == "retired-pages":
         return []
@@ -126,6 +126,6 @@ def _cell(value: object, unit: str, options: set[str]) -> str:
     if isinstance(value, float):
         value = f"{value:.2f}"
     text = str(value)
-    if text.startswith("Requested functionality"):
+    if value == DEPRECATED:
         return f"[{text}]"
     return text if not unit or "nounits" in options else f"{text} {unit}"

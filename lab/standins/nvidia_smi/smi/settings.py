@@ -1,4 +1,4 @@
-"""What changes a GPU: MIG mode, reset, persistence, clocks, power, ECC, compute mode."""
+"""Commands that change a GPU: MIG mode, reset, persistence, clocks, power, ECC, compute mode."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     Result = tuple[str, int]  # text on stdout, exit code
 
 ON = {"1": True, "ENABLED": True, "0": False, "DISABLED": False}
+IN_USE = "In use by another client"
 EARLY = "Terminating early due to previous errors.\n"
 WARNED = "Treating as warning and moving on.\n"
 
@@ -25,8 +26,8 @@ def switch(value: str) -> bool | None:
 def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
     """-mig 0|1.
 
-    Ampere: the driver resets the card, which a client or the hypervisor can stop; the mode is then
-    pending. Later cards switch at once, unless work runs on them or instances are left.
+    Ampere: the driver resets the card. When a client or the hypervisor prevents the reset, the mode
+    is pending. Later cards switch at once, unless work runs on them or instances exist.
     """
     wanted = switch(value)
     if wanted is None:
@@ -44,7 +45,7 @@ def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
                 + f"Unable to {word} MIG Mode for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}"
             ), 4
         state["mig_pending"] = wanted
-        problem = "" if state["mig"] == wanted else _stops_mode_change(gpu)
+        problem = "" if state["mig"] == wanted else _obstacle(gpu)
         if problem:
             out += f"Warning: MIG mode is in pending {word} state for GPU {gpu.bus_id}:{problem}\n"
             out += (
@@ -52,7 +53,7 @@ def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
                 "application or a monitoring application such as another instance of nvidia-smi). "
                 "Please first kill all processes using the device and retry the command or reboot "
                 "the system to make MIG mode effective.\n"
-                if problem.startswith("In use")
+                if problem == IN_USE
                 else "Reboot the system or try nvidia-smi --gpu-reset to make MIG mode effective on "
                 f"GPU {gpu.bus_id}\n"
             )
@@ -64,12 +65,13 @@ def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
     return out + "All done.\n", 0
 
 
-def _stops_mode_change(gpu: Gpu) -> str:
+def _obstacle(gpu: Gpu) -> str:
+    """What prevents a change of the MIG mode, in the driver's words; empty when nothing does."""
     if gpu.ampere and not _can_reset():
         return "Not Supported"
     holders = box.clients(gpu.index)
-    if gpu.state["instances"] or any(one["compute"] or gpu.ampere for one in holders):
-        return "In use by another client"
+    if gpu.state["instances"] or any(client["compute"] or gpu.ampere for client in holders):
+        return IN_USE
     return ""
 
 
@@ -88,24 +90,24 @@ def _persistence_warning(gpu: Gpu) -> str:
 
 
 def reset(lab: Lab, gpus: list[Gpu], _value: str = "") -> Result:
-    """--gpu-reset: a pending mode takes effect; instances are gone."""
+    """--gpu-reset: makes pending modes effective and deletes instances."""
     if not lab.root:
         return "Insufficient Permissions\n", 4
     if not _can_reset() and lab.branch < 580:
         return "".join(f"Resetting GPU {gpu.bus_id} is not supported.\n" for gpu in gpus), 3
     held = [gpu for gpu in gpus if box.clients(gpu.index)]
     if held or not _can_reset():
-        why = "In use by another client" if _can_reset() else "Not Supported"
+        why = IN_USE if _can_reset() else "Not Supported"
         out = "The following GPUs could not be reset:\n"
         out += "".join(f"  GPU {gpu.bus_id}: {why}\n" for gpu in held or gpus)
         if held:
             number = "1 device is" if len(held) == 1 else f"{len(held)} devices are"
-            these = "this device" if len(held) == 1 else "these devices"
+            devices = "this device" if len(held) == 1 else "these devices"
             out += (
                 f"\n{number} currently being used by one or more other processes (e.g., Fabric "
                 "Manager, CUDA application, graphics application such as an X server, or a "
                 "monitoring application such as another instance of nvidia-smi). Please first kill "
-                f"all processes using {these} and all compute applications running in the system.\n"
+                f"all processes using {devices} and all compute applications running in the system.\n"
             )
         return out, 255
     for gpu in gpus:
@@ -207,23 +209,25 @@ def power_limit(lab: Lab, gpus: list[Gpu], value: str) -> Result:
 
 
 def ecc(lab: Lab, gpus: list[Gpu], value: str) -> Result:
-    """-e 0|1: takes effect after a reset or a reboot."""
+    """-e 0|1: effective after a reset or a reboot."""
     wanted = switch(value)
     if wanted is None:
         return f'"{value}" is not a valid ECC mode. Valid options are 0/DISABLED or 1/ENABLED.\n', 2
     out, verb = "", "Enabled" if wanted else "Disabled"
+    unchanged = False
     for gpu in gpus:
         if not lab.root:
             return (
                 f"Unable to set ECC support for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
                 4,
             )
-        again = gpu.state["ecc_pending"] == wanted
-        gpu.state["ecc_pending"] = wanted
-        out += f"ECC support is already {verb} for GPU {gpu.bus_id}.\n" if again else (
-            f"{verb} ECC support for GPU {gpu.bus_id}.\n"
-        )  # fmt: skip
-    return out + "All done.\n" + ("" if "already" in out else "Reboot required.\n"), 0
+        if gpu.state["ecc_pending"] == wanted:
+            unchanged = True
+            out += f"ECC support is already {verb} for GPU {gpu.bus_id}.\n"
+        else:
+            gpu.state["ecc_pending"] = wanted
+            out += f"{verb} ECC support for GPU {gpu.bus_id}.\n"
+    return out + "All done.\n" + ("" if unchanged else "Reboot required.\n"), 0
 
 
 def compute_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:

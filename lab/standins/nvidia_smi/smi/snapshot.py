@@ -1,4 +1,4 @@
-"""What can be read of one GPU, under --query-gpu's names; None is "not available"."""
+"""The readable values of a GPU, by --query-gpu's names; None means "not available"."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DEPRECATED = "Requested functionality has been deprecated"
 
 
 def now(form: str = "%Y/%m/%d %H:%M:%S") -> str:
-    """The time as nvidia-smi writes it in CSV: local, with milliseconds."""
+    """The local time with milliseconds, as in nvidia-smi's CSV."""
     at = time.time()
     return time.strftime(form, time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"
 
 
 def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
-    """Every readable value of the GPU. Keys not in the result are not available on it."""
+    """Every readable value of the GPU. A missing key means "not available"."""
     m, state, branch = gpu.model, gpu.state, lab.branch
     in_mig = state["mig"]
     bus, device = gpu.bus_id[9:11], gpu.bus_id[12:14]
@@ -101,7 +101,7 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
     for key in ("bus", "device", "domain", "device_id", "sub_device_id"):
         v[f"pci.{key}.bare"] = v[f"pci.{key}"][2:]
     for key in ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa"):
-        # On a card in MIG mode nvidia-smi reports no utilisation at all.
+        # In MIG mode nvidia-smi reports no utilization.
         v[f"utilization.{key}"] = None if in_mig else 0
     if gpu.mig is not None:
         v["mig.mode.current"] = "Enabled" if in_mig else "Disabled"
@@ -109,7 +109,7 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
     _events(v)
     _errors(v, m, ecc)
     if m.get("remapper") and not instances:
-        # NVML answers nothing about remapped rows while MIG instances exist.
+        # NVML does not report remapped rows while MIG instances exist.
         _remapped_rows(v, m["remapper"])
     _fabric(v, gpu)
     for key, value in box.faults().get("values", {}).get(str(gpu.index), {}).items():

@@ -1,7 +1,7 @@
-"""The table of plain `nvidia-smi`, in the layout of the driver's time.
+"""The table of `nvidia-smi` without options, in the driver's layout.
 
-Three layouts: to 529 (77 columns inside), 530-549 (87), from 550 (89). Widths and spacing were
-read off public tables of 510, 535, 550, 570 and 580.
+There are three layouts: to 529 (77 columns inside), 530-549 (87), from 550 (89). Widths and spacing
+are taken from public tables of 510, 535, 550, 570 and 580.
 """
 
 from __future__ import annotations
@@ -148,12 +148,12 @@ def _process_box(lab: Lab, gpus: list[Gpu], era: int, rule: str) -> list[str]:
         f"|        ID   ID {' ' * wide}                    {'':<{names + 6}}Usage      |",
         "|" + "=" * inner + "|",
     ]
-    found = [(g, c) for g in gpus for c in box.clients(g.index) if c["compute"]]
-    for gpu, client in found:
+    clients = [(g, c) for g in gpus for c in box.clients(g.index) if c["compute"]]
+    for gpu, client in clients:
         lines.append(
             f"|{gpu.index:>5}   N/A  N/A{client['pid']:>{10 + wide}}      C   "
             f"{client['name'][: names - 1]:<{names}}{4:>7}MiB |"
         )
-    if not found:
+    if not clients:
         lines.append(f"|{'  No running processes found':<{inner}}|")
     return [*lines, rule]

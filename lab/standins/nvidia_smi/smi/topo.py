@@ -18,7 +18,7 @@ Legend:
 
 
 def matrix(lab: Lab) -> str:
-    """topo -m: NVLink between GPUs behind NVSwitch, the CPUs' halves otherwise."""
+    """topo -m: NVLink between GPUs behind an NVSwitch, else the NUMA nodes."""
     gpus = lab.gpus
     numa = lab.branch >= 530
     names = [f"GPU{gpu.index}" for gpu in gpus]
@@ -47,7 +47,7 @@ def _cpus(lab: Lab, gpu: Gpu) -> str:
     count = int(lab.machine["vcpus"])
     if len(lab.gpus) < 4:
         return f"0-{count - 1}"
-    quarter = count // 4  # two sockets, two threads a core: 0-23,48-71 and 24-47,72-95 on p4d
+    quarter = count // 4  # two sockets, two threads per core: 0-23,48-71 and 24-47,72-95 on p4d
     low = quarter * _node(gpu, len(lab.gpus))
     return f"{low}-{low + quarter - 1},{2 * quarter + low}-{2 * quarter + low + quarter - 1}"
 

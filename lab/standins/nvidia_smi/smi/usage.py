@@ -1,4 +1,4 @@
-"""-h, --version and the lists of fields: the stand-in's own words, and it says what it is."""
+"""-h, --version and the lists of fields: texts of our own that name the stand-in."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def mig() -> str:
 
 
 def version(driver: dict[str, Any]) -> str:
-    """--version: the real tool's four lines and one of our own."""
+    """--version: the real tool's four lines, and one for the stand-in."""
     return (
         f"NVIDIA-SMI version  : {driver['version']}\nNVML version        : {driver['nvml']}\n"
         f"DRIVER version      : {driver['version']}\nCUDA Version        : {driver['cuda']}\n"
@@ -61,7 +61,7 @@ def version(driver: dict[str, Any]) -> str:
 
 
 def fields(lab: Lab, switch: str) -> str:
-    """--help-query-gpu and its siblings: names only; the real tool explains each."""
+    """--help-query-gpu and the like: names only, without the real tool's explanations."""
     kind = switch[5:]
     out = f'List of valid properties to query for the switch "--{kind}":\n\n'
     if kind == "query-gpu":

@@ -1,0 +1,83 @@
+"""`./invoke` for tests: the whole command line in a process of its own, without a new Python.
+
+A first process has imported the program and starts a copy of itself (a fork) for each call. What
+the shell script `invoke` does before is left out; test_front.py and test_first_call.py run it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from multiprocessing.forkserver import ensure_running
+from pathlib import Path
+
+from kiln.base.paths import ROOT
+
+# Imported once, before the first call: nothing that reads the environment.
+_PROGRAM = (
+    *("tasks", "kiln.cli.front", "tests.unit.commands"),
+    *("boto3", "botocore.session", "jinja2", "jsonschema", "pydantic", "rich.table", "yaml"),
+    *("kiln.cli.targets", "kiln.compat.engine", "kiln.matrix.load", "kiln.packer.render"),
+    *("kiln.pipeline.build", "kiln.pipeline.verify", "lab.target"),
+)
+_STARTING = threading.Lock()
+
+
+def invoke(
+    *arguments: str, cwd: Path = ROOT, timeout: float = 300, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `./invoke` with these arguments in `cwd`; standard input is empty.
+
+    `env` is the whole environment, without it that of the tests. Raises TimeoutExpired after
+    `timeout` seconds, when the call is ended.
+    """
+    environment = {**(os.environ if env is None else env), "KILN_CWD": str(cwd), "PYTHONUTF8": "1"}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        paths = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
+        process = _processes().Process(target=_call, args=(arguments, environment, *paths))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(["./invoke", *arguments], timeout)
+        printed = [_read(file.fileno()) for file in (out, err)]
+        return subprocess.CompletedProcess(
+            ["./invoke", *arguments], process.exitcode, stdout=printed[0], stderr=printed[1]
+        )
+
+
+def _read(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, size, 0).decode()
+
+
+def _processes() -> multiprocessing.context.ForkServerContext:
+    """The process that has imported the program, started by the first call."""
+    context = multiprocessing.get_context("forkserver")
+    with _STARTING:
+        context.set_forkserver_preload(list(_PROGRAM))
+        ensure_running()
+    return context
+
+
+def _call(arguments: tuple[str, ...], environment: dict[str, str], out: str, err: str) -> None:
+    """In the copy: become `./invoke`, as the shell script starts it."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    for descriptor, path in enumerate((os.devnull, out, err)):
+        opened = os.open(path, (os.O_RDONLY if descriptor == 0 else os.O_WRONLY) | os.O_APPEND)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole call
+        for descriptor, mode in enumerate("rww")
+    )
+    sys.argv = ["./invoke", "--search-root", str(ROOT), *arguments]
+    importlib.import_module("kiln.cli.front").main()
