@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import time
@@ -156,10 +155,6 @@ def image(lab: Any, ec2: Any, source_ami: str) -> str:
         ImageId=source_ami, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
     )["Instances"][0]["InstanceId"]
     wait_for(ec2, launched, "running")
-    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == AL2]
-    text = shlex.quote(json.dumps(recipe.as_json()))
-    write = f"mkdir -p /etc/kiln && printf %s {text} > /etc/kiln/recipe.json && sync"
-    assert control.shell(lab, launched, ["sh", "-c", write]) == 0
     ec2.stop_instances(InstanceIds=[launched])
     wait_for(ec2, launched, "stopped")
     made = str(ec2.create_image(InstanceId=launched, Name=f"{AL2}-{time.time()}")["ImageId"])
