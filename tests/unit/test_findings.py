@@ -55,7 +55,8 @@ def test_the_same_value_in_several_rows_is_one_finding_that_names_every_place(
     tmp_path: Path,
 ) -> None:
     text = (
-        STACK + "- {distro: debian12, stack: old}\n- {distro: debian12, stack: old, cuda: 12.6.3, line: old-12-6}"
+        STACK
+        + "- {distro: debian12, stack: old}\n- {distro: debian12, stack: old, cuda: 12.6.3, line: old-12-6}"
     )
     (finding,) = [item for item in found(tmp_path, text) if item.rule == "OS-EOL"]
     assert (finding.line, [place.line for place in finding.also_at]) == (11, [12])
