@@ -49,7 +49,9 @@ def _kernel_finding(recipe: Recipe, kernel: Kernel) -> Finding:
         why="no source shows it, and the rules about kernels rest on it",
         hint=f"compare it with `uname -r` on the parent AMI and give the entry under {distro} in "
         "kiln/facts/knowledge/distros.yaml a source, or pin another kernel",
-        source=_open(facts.full_source(kernel.source, facts.table("distros")["sources"])),
+        source=_shown(
+            facts.full_source(kernel.source, facts.table("distros")["sources"]), "distros.yaml"
+        ),
     )
 
 
@@ -61,13 +63,15 @@ def _fact_finding(component: str, row: facts.UsedRow) -> Finding:
         why="nobody compared them with the vendor's own index, so the bake may not find them",
         hint="compare the entry with the vendor's own index and give it a source, or leave "
         f"{component} out",
-        source=_open(row.source),
+        source=_shown(row.source, row.file),
     )
 
 
-def _open(source: str) -> str:
-    """A source as a finding shows it: `none` in a table means that there is none."""
-    return "" if source == "none" else source
+def _shown(source: str, file: str) -> str:
+    """The source that a finding shows: the unconfirmed entry itself if it names none."""
+    if source in {"", "none"}:
+        return f"this repository: kiln/facts/knowledge/{file} (confirmed: false, no source)"
+    return source
 
 
 def _fields(component: str) -> tuple[str, ...]:

@@ -154,6 +154,11 @@ def test_a_row_that_boots_an_unconfirmed_kernel_is_warned(marked):
     assert "al2023" in finding.hint
 
 
+def test_an_unconfirmed_fact_without_a_source_is_cited_itself():
+    (finding,) = unconfirmed_facts(a_row("ubuntu2004"))
+    assert finding.source.startswith("this repository: kiln/facts/knowledge/distros.yaml")
+
+
 def test_the_names_of_cudnn_8_are_unconfirmed():
     row = next(recipe for recipe in RECIPES.values() if (recipe.cudnn or "").startswith("8."))
     assert any(item.message.startswith("cudnn installs") for item in unconfirmed_facts(row))
