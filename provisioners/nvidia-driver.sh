@@ -16,7 +16,7 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 
 kernel=$(kiln_assert_kernel) || exit 1
 archive=/opt/kiln/modules/$kernel
-# With both flavours the open one stays in /lib/modules: a GPU newer than this image needs it.
+# With both kinds of kernel module, the open one stays in /lib/modules: a GPU newer than this image needs it.
 stays=$NVIDIA_KERNEL_MODULE
 [[ $NVIDIA_KERNEL_MODULE != both ]] || stays=open
 
@@ -32,7 +32,7 @@ module_field() {
     modinfo -k "$kernel" -F "$1" nvidia 2>/dev/null || modinfo -k "$kernel" -F "$1" nvidia-current 2>/dev/null || true
 }
 
-flavour_of() { # LICENSE
+kind_of() { # LICENSE
     case $1 in
         NVIDIA) echo proprietary ;;
         *GPL*) echo open ;;
@@ -42,23 +42,23 @@ flavour_of() { # LICENSE
 
 # ---------------------------------------------------------------- the runfile
 
-install_runfile() { # FLAVOUR
-    local run version license flavour compiler flags=(--silent --dkms --no-questions --ui=none --no-x-check --no-nouveau-check --no-backup
+install_runfile() { # KIND
+    local run version license kind compiler flags=(--silent --dkms --no-questions --ui=none --no-x-check --no-nouveau-check --no-backup
         --kernel-name="$kernel" --tmpdir="$KILN_DIR")
     version=$(module_field version) || exit 1
     license=$(module_field license) || exit 1
-    flavour=$(flavour_of "$license") || exit 1
-    if [[ -x /usr/bin/nvidia-smi && $version == "$NVIDIA_DRIVER_VERSION" && $flavour == "$1" ]]; then
+    kind=$(kind_of "$license") || exit 1
+    if [[ -x /usr/bin/nvidia-smi && $version == "$NVIDIA_DRIVER_VERSION" && $kind == "$1" ]]; then
         kiln_say "driver $NVIDIA_DRIVER_VERSION is installed already"
         return 0
     fi
-    # The flag that chooses the module's flavour changed its name in branch 560.
+    # The flag that chooses the kind of kernel module changed its name in branch 560.
     if ! kiln_version_lt "$NVIDIA_DRIVER_VERSION" 560; then
         flags+=(--kernel-module-type="$1")
     elif [[ $1 == open ]]; then
         flags+=(-m=kernel-open)
     fi
-    # The other flavour has brought the rest of the driver.
+    # The other kind, installed before, has brought the rest of the driver.
     [[ $NVIDIA_KERNEL_MODULE != both || $1 != "$stays" ]] || flags+=(-K)
     [[ ! -d /usr/src/kernels/$kernel ]] || flags+=(--kernel-source-path="/usr/src/kernels/$kernel")
     run=$(kiln_download NVIDIA_DRIVER) || exit 1
@@ -133,11 +133,11 @@ install_packages() {
     hold_packages
 }
 
-# ---------------------------------------------------------------- one flavour, or both
+# ---------------------------------------------------------------- one kind of kernel module, or both
 
-# The bake stops when the module is not built for that kernel, of that version and flavour.
-assert_module() { # FLAVOUR
-    local version vermagic license flavour
+# The bake stops when the module is not built for that kernel, of that version and kind.
+assert_module() { # KIND
+    local version vermagic license kind
     version=$(module_field version) || exit 1
     # Packages build for the running kernel; in a container that is the host's.
     if [[ -z $version ]] && command -v dkms >/dev/null; then
@@ -154,16 +154,16 @@ assert_module() { # FLAVOUR
     vermagic=$(module_field vermagic) || exit 1
     [[ ${vermagic%% *} == "$kernel" ]] || kiln_die "the nvidia module was built for ${vermagic%% *}, not for $kernel"
     license=$(module_field license) || exit 1
-    flavour=$(flavour_of "$license") || exit 1
-    [[ $flavour == "$1" ]] || kiln_die "the nvidia module is $flavour, the recipe asks for $1"
+    kind=$(kind_of "$license") || exit 1
+    [[ $kind == "$1" ]] || kiln_die "the nvidia module is $kind, the recipe asks for $1"
 }
 
-# A flavour's modules as they lie below /lib/modules/KERNEL: kiln-gpu-boot only copies them back.
-keep_flavour() { # FLAVOUR
+# The modules of a kind as they lie below /lib/modules/KERNEL: kiln-gpu-boot only copies them back.
+keep_modules() { # KIND
     local file files folder
     rm -rf "${archive:?}/$1" || kiln_die "$archive/$1 cannot be removed"
     file=$(module_field filename) || exit 1
-    [[ $file == /* ]] || kiln_die "modinfo does not tell where the $1 module is"
+    [[ $file == /* ]] || kiln_die "modinfo does not say where the $1 module is"
     folder=${file%/*}
     files=$(find "$folder" -maxdepth 1 -type f -name 'nvidia*.ko*') || kiln_die "$folder cannot be listed"
     while read -r file; do
@@ -171,16 +171,16 @@ keep_flavour() { # FLAVOUR
     done <<<"$files"
 }
 
-# Prints nothing when the flavour is not kept.
-kept_version() { # FLAVOUR
+# Prints nothing when the kind is not kept.
+kept_version() { # KIND
     local file
     [[ -d $archive/$1 ]] || return 0
     file=$(find "$archive/$1" \( -name 'nvidia.ko*' -o -name 'nvidia-current.ko*' \) -print -quit) || kiln_die "$archive cannot be listed"
     [[ -z $file ]] || modinfo -F version "$file" || kiln_die "modinfo cannot read $file"
 }
 
-# The other flavour in the same way: built by DKMS, kept, and removed again.
-bake_other_flavour() { # FLAVOUR
+# The other kind in the same way: built by DKMS, kept, and removed again.
+bake_other_kind() { # KIND
     local packages version
     version=$(kept_version "$1") || exit 1
     if [[ $version == "$NVIDIA_DRIVER_VERSION" ]]; then
@@ -191,7 +191,7 @@ bake_other_flavour() { # FLAVOUR
     if [[ $NVIDIA_DRIVER_SOURCE == runfile ]]; then
         install_runfile "$1"
         assert_module "$1"
-        keep_flavour "$1"
+        keep_modules "$1"
         dkms remove "nvidia/$NVIDIA_DRIVER_VERSION" --all >&2 || kiln_die "dkms cannot remove the $1 module"
         rm -rf "/usr/src/nvidia-$NVIDIA_DRIVER_VERSION" || kiln_die "the $1 module's source cannot be removed"
     else
@@ -200,7 +200,7 @@ bake_other_flavour() { # FLAVOUR
         choose_stream "$NVIDIA_OTHER_STREAM"
         kiln_install "${packages[@]}"
         assert_module "$1"
-        keep_flavour "$1"
+        keep_modules "$1"
         if [[ $KILN_FAMILY == debian ]]; then
             kiln_pm purge -y "${packages[@]%%=*}"
         else
@@ -210,11 +210,11 @@ bake_other_flavour() { # FLAVOUR
     depmod "$kernel" || kiln_die "depmod failed for $kernel"
     version=$(module_field version) || exit 1
     [[ -z $version ]] || kiln_die "the $1 module is still in /lib/modules/$kernel" \
-        "the $stays module could not be told from it"
+        "while it is there, modprobe may load it instead of the $stays module"
 }
 
-# Prints the names of the modules that are kept of a flavour.
-kept_modules() { # FLAVOUR
+# Prints the names of the modules of a kind that are kept.
+kept_modules() { # KIND
     local listed
     listed=$(cd "$archive/$1" && find . -type f | sort) || kiln_die "$archive/$1 cannot be listed"
     printf '%s\n' "${listed//$'\n'/ }"
@@ -225,7 +225,7 @@ case $NVIDIA_DRIVER_SOURCE in
     repo | distro) prepare_packages ;;
     *) kiln_die "unknown driver source $NVIDIA_DRIVER_SOURCE" "it is runfile, repo or distro" ;;
 esac
-[[ $NVIDIA_KERNEL_MODULE != both ]] || bake_other_flavour proprietary
+[[ $NVIDIA_KERNEL_MODULE != both ]] || bake_other_kind proprietary
 if [[ $NVIDIA_DRIVER_SOURCE == runfile ]]; then
     install_runfile "$stays"
 else
@@ -234,10 +234,10 @@ fi
 assert_module "$stays"
 
 if [[ $NVIDIA_KERNEL_MODULE == both ]]; then
-    keep_flavour open
+    keep_modules open
     proprietary=$(kept_modules proprietary) || exit 1
     open=$(kept_modules open) || exit 1
-    [[ $proprietary == "$open" ]] || kiln_die "the flavours do not have the same modules: proprietary $proprietary; open $open" \
+    [[ $proprietary == "$open" ]] || kiln_die "the two kinds have different kernel modules: proprietary $proprietary; open $open" \
         "one could not take the other's place at boot"
     kiln_install_runtime etc/systemd/system/kiln-gpu-select.service etc/modprobe.d/kiln-gpu-select.conf
     kiln_record "archive=$archive" "kept+=proprietary open"

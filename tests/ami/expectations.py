@@ -28,7 +28,7 @@ def recorded(version_info: dict[str, Any], component: str) -> dict[str, Any]:
 ARCHIVE = "/opt/kiln/modules"
 
 
-def flavour(module: dict[str, str]) -> str:
+def kind_of(module: dict[str, str]) -> str:
     """Which kind a driver's kernel module is: open or proprietary."""
     return "proprietary" if module["license"] == "NVIDIA" else "open"
 

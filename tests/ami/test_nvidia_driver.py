@@ -8,8 +8,8 @@ from expectations import (
     assert_active,
     assert_enabled,
     assert_held,
-    flavour,
     kept_modules,
+    kind_of,
     modules_in_place,
     nvidia_smi,
     recorded,
@@ -38,18 +38,18 @@ def test_the_module_was_built_for_that_kernel(machine, version_info):
 
 
 @pytest.mark.bake
-def test_the_module_is_of_the_flavour_the_recipe_asks_for(machine, recipe):
+def test_the_kernel_module_is_the_one_the_recipe_asks_for(machine, recipe):
     modules = driver_modules(machine)
     assert modules, "there is no nvidia module"
     wanted = {"both": ("open", "proprietary")}.get(
         recipe["kernel_module"], (recipe["kernel_module"],)
     )
-    assert flavour(modules[0]) in wanted
+    assert kind_of(modules[0]) in wanted
 
 
 @both_modules
 @pytest.mark.bake
-def test_both_flavours_were_built_for_the_kernel_that_boots(machine, recipe):
+def test_both_kernel_modules_were_built_for_the_kernel_that_boots(machine, recipe):
     kernel = machine["baked"]["kernel"]["boots"]
     result = {
         name: [m for m in kept_modules(machine, name) if m["name"] in ("nvidia", "nvidia-current")]
@@ -57,14 +57,14 @@ def test_both_flavours_were_built_for_the_kernel_that_boots(machine, recipe):
     }
     for name, modules in result.items():
         assert len(modules) == 1, f"{len(modules)} {name} drivers are kept"
-        assert flavour(modules[0]) == name, f"what is kept as {name} is {flavour(modules[0])}"
+        assert kind_of(modules[0]) == name, f"what is kept as {name} is {kind_of(modules[0])}"
         assert modules[0]["version"] == recipe["driver"], name
         assert modules[0]["vermagic"].split()[0] == kernel, name
 
 
 @both_modules
 @pytest.mark.bake
-def test_one_flavour_can_take_the_others_place(machine):
+def test_one_kernel_module_can_take_the_others_place(machine):
     names = [{m["name"] for m in kept_modules(machine, name)} for name in ("open", "proprietary")]
     assert names[0] == names[1]
     assert {m["name"] for m in modules_in_place(machine)} >= names[0]
@@ -72,23 +72,23 @@ def test_one_flavour_can_take_the_others_place(machine):
 
 @both_modules
 @pytest.mark.bake
-def test_the_flavour_is_chosen_before_anything_loads_it(machine):
+def test_the_kernel_module_is_chosen_before_anything_loads_it(machine):
     assert_enabled(machine, "kiln-gpu-select.service")
     assert "blacklist nvidia" in (machine["text"]["/etc/modprobe.d/kiln-gpu-select.conf"] or "")
 
 
 @both_modules
 @pytest.mark.boot
-def test_the_flavour_in_place_is_the_one_for_these_gpus(machine, gpu):
+def test_the_kernel_module_in_place_is_the_one_for_these_gpus(machine, gpu):
     assert_active(machine, "kiln-gpu-select.service")
     modules = driver_modules(machine)
     assert modules, "there is no nvidia module"
-    assert flavour(modules[0]) == gpu["prefers"]
+    assert kind_of(modules[0]) == gpu["prefers"]
 
 
 @both_modules
 @pytest.mark.boot
-def test_all_modules_in_place_are_of_that_flavour(machine, gpu):
+def test_all_modules_in_place_are_of_that_kind(machine, gpu):
     kept = {m["name"]: m["srcversion"] for m in kept_modules(machine, gpu["prefers"])}
     assert kept, f"no {gpu['prefers']} module is kept"
     now = {m["name"]: m["srcversion"] for m in modules_in_place(machine) if m["name"] in kept}

@@ -44,7 +44,7 @@ def built(lab: Any, checkout: Path) -> dict[str, Any]:
     return run(checkout, "build", "--name", ROW.name)
 
 
-def test_version_info_names_the_modules_of_both_flavours(built: dict[str, Any]) -> None:
+def test_version_info_names_the_modules_of_both_kinds(built: dict[str, Any]) -> None:
     kernel = built["versions"]["kernel"]["boots"]
     kept = {
         (module["path"].split("/")[5], module["license"] == "NVIDIA", module["version"])
@@ -58,6 +58,6 @@ def test_version_info_names_the_modules_of_both_flavours(built: dict[str, Any]) 
 def test_the_same_ami_is_good_on(built: dict[str, Any], checkout: Path, instance_type: str) -> None:
     record = run(checkout, "verify", "--ami", built["ami_id"], "--instance-type", instance_type)
     outcome = {check["name"]: check["outcome"] for check in record["checks"]["checks"]}
-    chosen = outcome["test_the_flavour_in_place_is_the_one_for_these_gpus"]
+    chosen = outcome["test_the_kernel_module_in_place_is_the_one_for_these_gpus"]
     assert record["status"] == "verified"
     assert chosen == ("skipped" if instance_type == "m5.large" else "passed")

@@ -157,7 +157,7 @@ def test_a_mig_layout_decides_which_checks_are_run():
 @pytest.mark.parametrize(
     "check",
     [
-        "test_nvidia_driver.py::test_both_flavours_were_built_for_the_kernel_that_boots",
+        "test_nvidia_driver.py::test_both_kernel_modules_were_built_for_the_kernel_that_boots",
         "test_kernel.py::test_a_pinned_kernel_is_the_one_that_boots",
         "test_nvidia_fabricmanager.py::test_nvlsm_is_of_the_recipes_version",
         "test_dcgm_exporter.py::test_the_agent_reads_it",

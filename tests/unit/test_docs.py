@@ -139,6 +139,38 @@ def test_every_file_that_is_named_is_in_the_checkout(page):
     assert [path for path in paths if not list(ROOT.glob(path))] == []
 
 
+# A whole word of a code block: not the end of a longer path, not a pattern, not a placeholder.
+BLOCK_PATH = re.compile(
+    rf"(?<![^\s`'\"(=])((?:{'|'.join((*CODE_FOLDERS, 'docs', 'packer'))})/[\w./-]+)(?![\w./*<{{$-])"
+)
+
+
+def missing_in_blocks(text: str) -> list[str]:
+    """The repository's paths in a page's code blocks, such as output, that do not exist."""
+    blocks = re.findall(r"^ *```[^\n]*\n(.*?)^ *```", text, flags=re.MULTILINE | re.DOTALL)
+    paths = [path.rstrip("./") for block in blocks for path in BLOCK_PATH.findall(block)]
+    return [path for path in paths if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_in_a_code_block_is_in_the_checkout(page):
+    assert missing_in_blocks(PAGES[page]) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("HCL  packer/al2-classic-base-x86_64", []),
+        ("HCL  packer/al2-gone-base-x86_64", ["packer/al2-gone-base-x86_64"]),
+        ("record  build/packer/gone/record.json", []),
+        ("bash provisioners/gone.sh", ["provisioners/gone.sh"]),
+        ("packer validate packer/<name>", []),
+    ],
+)
+def test_a_missing_path_in_a_code_block_would_be_found(line, missing):
+    assert missing_in_blocks(f"Text\n\n```sh\n{line}\n```\n\npacker/gone\n") == missing
+
+
 # A file of this repository, not one of another repository or below another folder.
 SOURCE_PATH = re.compile(
     rf"(?<![\w/.~@-])((?:{'|'.join(CODE_FOLDERS)}|docs)/[\w./-]*\.(?:py|sh|yaml|json|j2|md|txt))\b"

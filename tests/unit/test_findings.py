@@ -54,10 +54,8 @@ def test_an_override_in_the_row_is_blamed_and_not_the_stack(tmp_path: Path) -> N
 def test_the_same_value_in_several_rows_is_one_finding_that_names_every_place(
     tmp_path: Path,
 ) -> None:
-    text = (
-        STACK
-        + "- {distro: debian12, stack: old}\n- {distro: debian12, stack: old, cuda: 12.6.3, line: old-12-6}"
-    )
+    second = "- {distro: debian12, stack: old, cuda: 12.6.3, line: old-12-6}"
+    text = STACK + "- {distro: debian12, stack: old}\n" + second
     (finding,) = [item for item in found(tmp_path, text) if item.rule == "OS-EOL"]
     assert (finding.line, [place.line for place in finding.also_at]) == (11, [12])
 

@@ -15,7 +15,7 @@ from lab import pci as lab_pci
 
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
 
-from gpu_boot import act, decide, flavours, pci
+from gpu_boot import act, decide, kernel_modules, pci
 
 FACTS = decide.known()
 KERNEL = "6.1.0"
@@ -28,20 +28,20 @@ def decision_for(instance_type: str, sysfs: Path) -> dict:
 
 
 class Image:
-    """The two folders of an image with both flavours; a module's content is its flavour."""
+    """The two folders of an image with both kinds of kernel module; a file's content is its kind."""
 
     def __init__(self, root: Path, suffix: str = ".ko.xz"):
         self.archive, self.modules, self.sysfs = root / "archive", root / "modules", root / "sys"
         self.suffix = suffix
         self.ran: list[list[str]] = []
-        for flavour in ("open", "proprietary"):
-            self.write(self.archive / KERNEL / flavour, flavour)
+        for kind in ("open", "proprietary"):
+            self.write(self.archive / KERNEL / kind, kind)
         self.write(self.modules / KERNEL, "open")
 
-    def write(self, folder: Path, flavour: str) -> None:
+    def write(self, folder: Path, kind: str) -> None:
         (folder / "extra").mkdir(parents=True)
         for name in MODULES:
-            (folder / "extra" / (name + self.suffix)).write_text(flavour)
+            (folder / "extra" / (name + self.suffix)).write_text(kind)
 
     def run(self, command: list[str]) -> str:
         """modinfo, from the files; depmod is noted down."""
@@ -57,7 +57,7 @@ class Image:
         return (licence if field == "license" else f"of-{text}") + "\n"
 
     def in_place(self) -> set[str]:
-        """The flavours of what lies below /lib/modules."""
+        """The kinds of what lies below /lib/modules."""
         files = [path for path in (self.modules / KERNEL).rglob("*") if path.is_file()]
         assert sorted(path.name for path in files) == sorted(m + self.suffix for m in MODULES)
         return {path.read_text() for path in files}
@@ -76,13 +76,13 @@ def image(tmp_path: Path) -> Image:
     return Image(tmp_path)
 
 
-def one_flavour(flavour: str | None) -> Callable[[list[str]], str]:
-    """modinfo on an image that has one flavour, or none."""
-    licence = {"open": "Dual MIT/GPL\n", "proprietary": "NVIDIA\n", None: ""}[flavour]
+def one_kind(kind: str | None) -> Callable[[list[str]], str]:
+    """modinfo on an image that has one kind of kernel module, or none."""
+    licence = {"open": "Dual MIT/GPL\n", "proprietary": "NVIDIA\n", None: ""}[kind]
     return lambda command: licence if command[-1] == "nvidia" else ""
 
 
-def right_flavour(entry: InstanceType) -> str:
+def right_kind(entry: InstanceType) -> str:
     """From the rules of `check`, not from what the pipeline ships: what AWS runs there."""
     if entry.open_modules == "required":
         return "open"
@@ -119,7 +119,7 @@ def test_every_instance_type_gets_the_services_its_hardware_needs(name: str, tmp
 
 @pytest.mark.parametrize("name", instances())
 def test_with_both_modules_baked_every_instance_type_gets_its_own(name: str, image: Image):
-    wanted = right_flavour(instances()[name])
+    wanted = right_kind(instances()[name])
     decision = decision_for(name, image.sysfs)
     image.select(decision)
     assert image.in_place() == {wanted}
@@ -129,14 +129,14 @@ def test_with_both_modules_baked_every_instance_type_gets_its_own(name: str, ima
 
 
 def test_an_image_moves_between_instance_types_and_back(image: Image):
-    for name, flavour in (
+    for name, kind in (
         ("p3dn.24xlarge", "proprietary"),
         ("p6-b200.48xlarge", "open"),
         ("p3dn.24xlarge", "proprietary"),
     ):
         sysfs = image.sysfs / name
         image.select(decision_for(name, sysfs))
-        assert image.in_place() == {flavour}
+        assert image.in_place() == {kind}
 
 
 def test_the_second_boot_on_a_machine_copies_nothing(image: Image):
@@ -153,7 +153,7 @@ def test_power_lost_while_copying_is_made_good_at_the_next_boot(
 ):
     decision = decision_for("p3dn.24xlarge", image.sysfs)
     replaced: list[str] = []
-    real = flavours._replace
+    real = kernel_modules._replace
 
     def dies(source: str, target: str) -> None:
         if len(replaced) == 2:
@@ -162,7 +162,7 @@ def test_power_lost_while_copying_is_made_good_at_the_next_boot(
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(flavours, "_replace", dies)
+        patch.setattr(kernel_modules, "_replace", dies)
         with pytest.raises(OSError, match="No space left"):
             image.select(decision)
     assert image.in_place() == {"open", "proprietary"}
@@ -186,7 +186,7 @@ def test_on_g4dn_gsp_firmware_is_off_as_in_awss_own_images(image: Image):
 
 def test_an_image_with_one_module_loads_it_with_its_own_defaults(tmp_path: Path):
     decision = decision_for("g4dn.xlarge", tmp_path)
-    run = one_flavour("open")
+    run = one_kind("open")
     loads, warning = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run)
     assert loads[:2] == [["modprobe", "nvidia"], ["modprobe", "nvidia-uvm"]]
     assert warning is None
@@ -223,9 +223,9 @@ def test_another_vendors_display_adapter_is_no_gpu():
     assert decide.decide([vga], FACTS)["gpus"] == []
 
 
-def test_a_flavour_that_fits_but_was_not_baked_is_warned_about(tmp_path: Path):
+def test_a_kernel_module_that_fits_but_was_not_baked_is_warned_about(tmp_path: Path):
     decision = decision_for("p3dn.24xlarge", tmp_path)
-    run = one_flavour("open")
+    run = one_kind("open")
     loads, warning = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run)
     assert loads[0] == ["modprobe", "nvidia"]
     assert "needs the proprietary module" in warning
@@ -243,21 +243,19 @@ def test_a_kernel_that_came_later_has_the_module_dkms_built_for_it_and_a_warning
 
 def test_an_image_without_a_module_says_so(tmp_path: Path):
     decision = decision_for("g5.xlarge", tmp_path)
-    result = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=one_flavour(None))
+    result = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=one_kind(None))
     assert result == ([], f"no nvidia module is installed for kernel {KERNEL}")
 
 
 def test_a_module_that_udev_has_loaded_already_is_left_alone(tmp_path: Path):
     decision = decision_for("g5.xlarge", tmp_path)
     (tmp_path / "module/nvidia").mkdir(parents=True)
-    run = one_flavour("open")
+    run = one_kind("open")
     assert act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run) == ([], None)
 
 
 @pytest.mark.parametrize(("loaded", "unloads"), [("open", True), ("proprietary", False)])
-def test_a_loaded_module_makes_way_only_for_another_flavour(
-    image: Image, loaded: str, unloads: bool
-):
+def test_a_loaded_module_makes_way_only_for_another_kind(image: Image, loaded: str, unloads: bool):
     decision = decision_for("p3dn.24xlarge", image.sysfs)
     image.select(decision)
     (image.sysfs / "module/nvidia").mkdir(parents=True)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from gpu_boot import flavours
+from gpu_boot import kernel_modules
 
 FLAGS = "/run/kiln/gpu-boot"
 # The modules that use the driver's module.
@@ -28,7 +28,7 @@ def write_flags(decision: dict[str, Any], folder: str = FLAGS) -> None:
         stream.write("\n")
 
 
-def flavour(
+def kind_to_load(
     decision: dict[str, Any], installed: str | None, archived: list[str]
 ) -> tuple[str | None, str | None]:
     """The kind of module to load, of those on the image, and a warning or None.
@@ -50,8 +50,8 @@ def flavour(
 
 def select(
     decision: dict[str, Any],
-    archive: str = flavours.ARCHIVE,
-    modules: str = flavours.MODULES,
+    archive: str = kernel_modules.ARCHIVE,
+    modules: str = kernel_modules.MODULES,
     run: Callable[[list[str]], str] | None = None,
 ) -> list[str]:
     """Install the right kind for every kernel for which both were baked.
@@ -59,12 +59,12 @@ def select(
     Returns sentences for the journal. Without a GPU nothing is done.
     """
     sentences = []
-    for kernel in flavours.kernels(archive):
-        present = flavours.installed(kernel, run)
-        wanted, _ = flavour(decision, present, flavours.archived(kernel, archive))
+    for kernel in kernel_modules.kernels(archive):
+        present = kernel_modules.installed(kernel, run)
+        wanted, _ = kind_to_load(decision, present, kernel_modules.archived(kernel, archive))
         if wanted is None:
             continue
-        if flavours.place(kernel, wanted, archive, modules, run):
+        if kernel_modules.place(kernel, wanted, archive, modules, run):
             sentences.append(f"the {wanted} module replaces the {present} module")
         else:
             sentences.append(f"the {wanted} module is installed")
@@ -74,7 +74,7 @@ def select(
 def commands(
     decision: dict[str, Any],
     kernel: str,
-    archive: str = flavours.ARCHIVE,
+    archive: str = kernel_modules.ARCHIVE,
     sysfs: str = "/sys",
     run: Callable[[list[str]], str] | None = None,
 ) -> tuple[list[list[str]], str | None]:
@@ -84,14 +84,17 @@ def commands(
     """
     if decision["module"] is None:
         return [], None
-    installed, archived = flavours.installed(kernel, run), flavours.archived(kernel, archive)
+    installed, archived = (
+        kernel_modules.installed(kernel, run),
+        kernel_modules.archived(kernel, archive),
+    )
     if installed is None:
         return [], f"no nvidia module is installed for kernel {kernel}"
-    chosen, warning = flavour(decision, installed, archived)
+    chosen, warning = kind_to_load(decision, installed, archived)
     unload = []
     loaded = _loaded(sysfs)
     if loaded is not None:
-        if not archived or loaded == flavours.field(kernel, "srcversion", run):
+        if not archived or loaded == kernel_modules.field(kernel, "srcversion", run):
             return [], warning
         unload = [["modprobe", "--quiet", "--remove", name] for name in (*USERS, "nvidia")]
     driver = ["modprobe", "nvidia"]

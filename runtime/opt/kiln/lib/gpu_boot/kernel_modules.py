@@ -44,7 +44,7 @@ def field(kernel: str, name: str, run: Callable[[list[str]], str] | None = None)
 
 def place(
     kernel: str,
-    flavour: str,
+    kind: str,
     archive: str = ARCHIVE,
     modules: str = MODULES,
     run: Callable[[list[str]], str] | None = None,
@@ -56,9 +56,9 @@ def place(
     Raises OSError when the disk refuses, or when the archive lacks that driver.
     """
     run = run or output
-    if installed(kernel, run) == flavour:
+    if installed(kernel, run) == kind:
         return False
-    home = os.path.join(archive, kernel, flavour)
+    home = os.path.join(archive, kernel, kind)
     files = [
         os.path.relpath(os.path.join(folder, name), home)
         for folder, _, names in os.walk(home)
@@ -67,8 +67,8 @@ def place(
     for path in sorted(files, key=lambda path: (_module(path) in DRIVER, path)):
         _replace(os.path.join(home, path), os.path.join(modules, kernel, path))
     run(["depmod", kernel])
-    if installed(kernel, run) != flavour:
-        raise OSError(f"{home} contains no {flavour} driver")
+    if installed(kernel, run) != kind:
+        raise OSError(f"{home} contains no {kind} driver")
     return True
 
 
