@@ -12,6 +12,7 @@ import errno
 import functools
 import inspect
 import io
+import itertools
 import json
 import os
 import re
@@ -134,7 +135,7 @@ def _not_a_number(message: str, argv: Sequence[str]) -> str:
     """
     value = message.rpartition("base 10: ")[2]
     flag = "a flag"
-    for before, word in zip(argv, argv[1:], strict=False):
+    for before, word in itertools.pairwise(argv):
         name, equals, rest = word.partition("=")
         if before.startswith("-") and repr(word) == value:
             flag = before
