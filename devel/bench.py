@@ -37,7 +37,7 @@ DISTRO, DRIVER = "al2", "510.47.03"
 LIST_AIM = 1.5
 VALIDATE_AIM = 1.2
 TOTAL_AIM_S = 30.0
-ADDED_AIM_S = 2.0
+ADDED_AIM_S = 2.5
 # Stages that are not the pipeline's own work.
 _OTHERS = ("lab", "packer build", "boot the AMI", "checks")
 # Messages of Packer's amazon-ebs builder: the build instance starts, answers, is stopped.

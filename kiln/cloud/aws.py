@@ -73,6 +73,8 @@ def explained(what: str) -> Iterator[None]:
     except ClientError as error:
         code = error.response["Error"].get("Code", "")
         message = error.response["Error"].get("Message", str(error))
+        if message.lstrip().startswith("<"):  # a proxy's page, or a server that failed
+            message = "the answer is a web page, not one of AWS"
         raise operation_failed(
             f"{what}: {error.operation_name} answered {code}: {message}", hint=_HINTS.get(code, "")
         ) from None

@@ -64,7 +64,7 @@ def check(
         for rule, finding in _findings(combination, strict, changed)
     ]
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
-    findings += trust.findings(recipe)
+    findings += trust.findings(recipe, combination.boot_kernel)
     if not errors(findings):
         # Components can be checked only for a combination that the rules accept.
         findings += _environment(recipe)
@@ -232,7 +232,8 @@ def _finding(
         message=clash.verdict.message,
         hint="; ".join(hints),
         why=clash.verdict.why,
-        source=clash.rule.source + ("" if clash.certain else " (unconfirmed)"),
+        source=(clash.verdict.source or clash.rule.source)
+        + ("" if clash.certain else " (unconfirmed)"),
     )
 
 

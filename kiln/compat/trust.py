@@ -1,7 +1,9 @@
-"""Warnings about unconfirmed keys and hashes that a row trusts.
+"""Warnings about unconfirmed keys, hashes and other facts that a row rests on.
 
 A key needs two independent sources, a hash needs one that shows it; otherwise keys.yaml and
-checksums.yaml have `confirmed: false`. The bake enforces unconfirmed keys and hashes as well.
+checksums.yaml have `confirmed: false`. The bake enforces unconfirmed keys and hashes as well. The
+other facts are names of packages, URLs of downloads and repositories, and the kernel that the
+parent AMI boots. A fact that only a rule uses is not here: that rule then warns by itself.
 """
 
 from __future__ import annotations
@@ -16,13 +18,60 @@ from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.compat.rules.combination import Kernel
 
 LOCK = ROOT / "amis.lock.yaml"
 
 
-def findings(recipe: Recipe) -> list[Finding]:
-    """A warning for each unconfirmed key and hash of the recipe's components, in bake order."""
-    return [finding.at(recipe.row.place_of(*_fields(name))) for name, finding in _findings(recipe)]
+_WHAT = {
+    "packages.yaml": "installs packages whose names are not confirmed",
+    "downloads.yaml": "downloads from a URL that is not confirmed",
+}
+
+
+def findings(recipe: Recipe, kernel: Kernel | None = None) -> list[Finding]:
+    """A warning for each unconfirmed key, hash, package name and URL of the recipe's components, in
+    bake order, and for `kernel`, which the image boots, if it is not confirmed."""
+    warnings = [
+        finding.at(recipe.row.place_of(*_fields(name))) for name, finding in _findings(recipe)
+    ]
+    if kernel is not None and not kernel.confirmed:
+        warnings.append(_kernel_finding(recipe, kernel).at(recipe.row.place_of("kernel", "distro")))
+    return warnings
+
+
+def _kernel_finding(recipe: Recipe, kernel: Kernel) -> Finding:
+    distro = recipe.distro.id
+    return Finding(
+        "warning",
+        "FACT-UNCONFIRMED",
+        f"{distro} boots kernel {kernel.name} ({kernel}) as far as known, which is not confirmed",
+        why="no source shows it, and the rules about kernels rest on it",
+        hint=f"compare it with `uname -r` on the parent AMI and give the entry under {distro} in "
+        "kiln/facts/knowledge/distros.yaml a source, or pin another kernel",
+        source=_shown(
+            facts.full_source(kernel.source, facts.table("distros")["sources"]), "distros.yaml"
+        ),
+    )
+
+
+def _fact_finding(component: str, row: facts.UsedRow) -> Finding:
+    return Finding(
+        "warning",
+        "FACT-UNCONFIRMED",
+        f"{component} {_WHAT[row.file]}: {row.key} in kiln/facts/knowledge/{row.file}",
+        why="nobody compared them with the vendor's own index, so the bake may not find them",
+        hint="compare the entry with the vendor's own index and give it a source, or leave "
+        f"{component} out",
+        source=_shown(row.source, row.file),
+    )
+
+
+def _shown(source: str, file: str) -> str:
+    """The source that a finding shows: the unconfirmed entry itself if it names none."""
+    if source in {"", "none"}:
+        return f"this repository: kiln/facts/knowledge/{file} (confirmed: false, no source)"
+    return source
 
 
 def _fields(component: str) -> tuple[str, ...]:
@@ -34,9 +83,13 @@ def _fields(component: str) -> tuple[str, ...]:
 def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     for name in recipe.components:
         try:
-            component = components.get(name).for_recipe(recipe)
+            with facts.rows_used() as rows:
+                component = components.get(name).for_recipe(recipe)
         except KilnError:  # the row lacks something that the component needs: a rule reports that
             continue
+        for row in rows:
+            if not row.confirmed:
+                yield name, _fact_finding(name, row)
         for key in _used_keys(component, recipe):
             if not key.confirmed:
                 finding = Finding(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from kiln import facts
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, Download, download, repository
+from kiln.components.component import (
+    Component,
+    Download,
+    download,
+    operating_system,
+    repository,
+)
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
@@ -12,9 +18,16 @@ def environment(recipe: Recipe) -> dict[str, str]:
     known = facts.table("packages")["lustre"]
     return {
         "LUSTRE_TOPIC": known["topics"].get(recipe.distro.id, ""),
-        "LUSTRE_SUITE": known["suites"].get(recipe.distro.id, ""),
+        "LUSTRE_SUITE": _suite(recipe),
         "LUSTRE_REPO_URL": repository(recipe, "LUSTRE_REPO_URL"),
     }
+
+
+def _suite(recipe: Recipe) -> str:
+    """The suite of FSx's repository, which has Ubuntu's codenames only."""
+    if operating_system(recipe) != "ubuntu":
+        return ""
+    return str(facts.distro(recipe.distro.id).get("codename", ""))
 
 
 def downloads(recipe: Recipe) -> tuple[Download, ...]:

@@ -32,7 +32,9 @@ from kiln.facts.package_names import Packages as Packages
 from kiln.facts.package_names import fill as fill
 from kiln.facts.package_names import first_match as first_match
 from kiln.facts.package_names import packages as packages
+from kiln.facts.tables import UsedRow as UsedRow
 from kiln.facts.tables import confirmed as confirmed
 from kiln.facts.tables import full_source as full_source
 from kiln.facts.tables import last_day as last_day
+from kiln.facts.tables import rows_used as rows_used
 from kiln.facts.tables import table as table

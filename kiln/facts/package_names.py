@@ -8,7 +8,7 @@ from typing import Any
 
 from kiln.base import versions
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.facts.tables import table
+from kiln.facts.tables import note_used, table
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def packages(component: str, version: str, **fields: str) -> Packages | None:
 def first_match(
     file: str, key: str, rows: list[dict[str, Any]], version: str, fields: dict[str, str]
 ) -> dict[str, Any] | None:
-    """The first row whose `when` holds; None if there is none.
+    """The first row whose `when` holds; None if there is none. `tables.rows_used` records it.
 
     `from` and `below` compare `version`; any other condition compares a field, and a list holds
     alternatives.
@@ -65,9 +65,11 @@ def first_match(
             )
         return fields[condition] in (value if isinstance(value, list) else [value])
 
-    return next(
-        (row for row in rows if all(holds(*item) for item in row.get("when", {}).items())), None
-    )
+    for row in rows:
+        if all(holds(*item) for item in row.get("when", {}).items()):
+            note_used(file, key, row)
+            return row
+    return None
 
 
 def fill(file: str, key: str, text: str, version: str, fields: dict[str, str]) -> str:

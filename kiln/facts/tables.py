@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -39,6 +42,40 @@ def read(path: Path) -> dict[str, Any]:
 def confirmed(entry: Mapping[str, Any]) -> bool:
     """Does a public source confirm this entry of `knowledge/`? Only `confirmed: false` says no."""
     return bool(entry.get("confirmed", True))
+
+
+@dataclass(frozen=True)
+class UsedRow:
+    """A row of a table that a look-up chose: the file, the row's key, and the row's source with
+    the file's short names expanded (empty if it has none)."""
+
+    file: str
+    key: str
+    source: str
+    confirmed: bool
+
+
+_USED: ContextVar[list[UsedRow] | None] = ContextVar("rows that look-ups chose", default=None)
+
+
+@contextmanager
+def rows_used() -> Iterator[list[UsedRow]]:
+    """The rows that look-ups by `first_match` choose while the block runs, in their order."""
+    rows: list[UsedRow] = []
+    token = _USED.set(rows)
+    try:
+        yield rows
+    finally:
+        _USED.reset(token)
+
+
+def note_used(file: str, key: str, row: Mapping[str, Any]) -> None:
+    """Record that a look-up chose this row; without `rows_used` around it, nothing happens."""
+    rows = _USED.get()
+    if rows is not None:
+        names = table(file.removesuffix(".yaml")).get("sources", {})
+        source = full_source(row.get("source", ""), names)
+        rows.append(UsedRow(file, key, source, confirmed(row)))
 
 
 def full_source(source: str, names: Mapping[str, str]) -> str:

@@ -86,6 +86,28 @@ def service(name: str) -> list[str]:
     return _sorted(facts.table("services")[name]["versions"])
 
 
+def aws_ofi_nccl() -> list[str]:
+    """The releases of aws-ofi-nccl by the version in their tags: those that EFA installers bundle,
+    and the catalogue's. Tags have -aws up to 1.13, as in downloads.yaml."""
+    bundled = [entry["ofi_nccl"] for entry in efa().values() if "ofi_nccl" in entry]
+    return [
+        f"{version}-aws" if versions.below(version, "1.14.0") else version
+        for version in _sorted({*bundled, *data()["aws_ofi_nccl"]})
+    ]
+
+
+def cloudwatch_agent() -> list[str]:
+    """The CloudWatch agent's builds by their folders in S3, oldest first."""
+    known = facts.table("services")["cloudwatch_agent"]["builds"].values()
+    return _sorted({*(entry["build"] for entry in known), *data()["cloudwatch_agent"]})
+
+
+def ssm_agent() -> list[str]:
+    """The Systems Manager agent's releases in S3, oldest first."""
+    pinned = [row["version"] for row in facts.table("downloads")["downloads"]["SSM_AGENT"]]
+    return _sorted({*pinned, *data()["ssm_agent"]})
+
+
 def dcgm_exporter() -> list[str]:
     """The versions of dcgm-exporter, oldest first."""
     return _sorted(facts.table("services")["dcgm_exporter"]["pairs"])

@@ -22,7 +22,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 def package(build: str, format_: str, arch: str, target: Path) -> bool:
     """Write the agent's package of one build, such as 1.300071.0b1720; False when unknown."""
-    if build not in catalogue.data()["cloudwatch_agent"]:
+    if build not in catalogue.cloudwatch_agent():
         return False
     packages = model.load("cloudwatch-agent", build=build, format=format_, arch=arch)
     folder = target.with_name(f"{target.name}.d")
@@ -38,7 +38,7 @@ def _answer(site: Site, url: re.Match[str]) -> Path | None:
         return None
     build = url["build"]
     if build == "latest":
-        build = catalogue.data()["cloudwatch_agent"][-1]
+        build = catalogue.cloudwatch_agent()[-1]
     name = f"{url['os']}-{url['machine']}-{build}-amazon-cloudwatch-agent.{format_}"
     file = site.made(name, partial(package, build, format_, arch))
     return site.signature(_KEY, file) if url["sig"] else file

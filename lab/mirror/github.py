@@ -31,7 +31,7 @@ def source(payload: str, version: str, top: str) -> Callable[[Path], bool]:
 )
 def _aws_ofi_nccl(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
-    if version not in catalogue.data()["aws_ofi_nccl"]:
+    if version not in catalogue.aws_ofi_nccl():
         return None
     name = f"aws-ofi-nccl-{version}"
     return site.made(f"{name}.tar.gz", source("ofi-nccl-source", version, name))

@@ -15,7 +15,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 def package(version: str, arch: str, target: Path) -> bool:
     """Write the agent's package of one version; False when the catalogue has none."""
-    if version not in catalogue.data()["ssm_agent"]:
+    if version not in catalogue.ssm_agent():
         return False
     folder = target.with_name(f"{target.name}.d")
     (built,) = deb.build(model.load("ssm-agent", version=version, arch=arch), folder)

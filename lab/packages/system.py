@@ -20,14 +20,18 @@ _INSTALLED_TOO = ("system-release", "amazon-ssm-agent")
 
 @cache
 def _catalogue() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(_FILE.read_text())
-    return content
+    return _distros(_FILE)
 
 
 @cache
 def _ubuntu_catalogue() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((model.HERE / "ubuntu.yaml").read_text())
-    return content
+    return _distros(model.HERE / "ubuntu.yaml")
+
+
+def _distros(file: Path) -> dict[str, Any]:
+    """The distributions of a file, without its `source` and `confirmed`."""
+    content: dict[str, Any] = yaml.safe_load(file.read_text())
+    return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 
 def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[Package]:

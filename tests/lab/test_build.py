@@ -73,6 +73,7 @@ def test_the_ami_carries_what_it_is_as_tags(built: Finished, image: dict[str, An
         "kiln:git-commit": record["git_commit"],
         "kiln:kernel-module": "proprietary",
         "kiln:nccl": "2.12.7",
+        "kiln:input-digest": record["input_digest"],
         "kiln:recipe": AL2,
         "kiln:recipe-digest": record["recipe_digest"],
         "kiln:run-id": record["run_id"],

@@ -372,6 +372,22 @@ class TestCatalogue:
         assert efa.contents("1.10.0") is None
         assert efa.contents("1.99.0") is None
 
+    def test_the_plugin_of_every_efa_installer_is_published_as_source_too(self) -> None:
+        releases = catalogue.aws_ofi_nccl()
+        assert {"1.13.2-aws", "1.14.1", "1.15.0", "1.16.2", "1.22.0"} <= set(releases)
+        assert releases[0] == "1.7.4-aws"
+
+    def test_the_agents_that_the_facts_name_are_published(self) -> None:
+        assert catalogue.cloudwatch_agent()[-1] == "1.300071.0b1720"
+        assert "3.3.5226.0" in catalogue.ssm_agent()
+
+    def test_the_catalogue_repeats_no_version_that_the_facts_name(self) -> None:
+        for name in ("aws_ofi_nccl", "cloudwatch_agent", "ssm_agent"):
+            own = catalogue.data()[name]
+            assert len(getattr(catalogue, name)()) > len(own), name
+        bundled = {entry.get("ofi_nccl") for entry in catalogue.efa().values()}
+        assert not bundled & set(catalogue.data()["aws_ofi_nccl"])
+
     def test_names_of_packages_follow_the_branch(self) -> None:
         def names(version: str, format_: str) -> set[str]:
             result = catalogue.driver(version)

@@ -31,7 +31,7 @@ MIXED = [row for row in ROWS if row.name.startswith("al2023-580")]
 
 @pytest.fixture(autouse=True)
 def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulation, "here", lambda: "x86_64")
+    monkeypatch.setattr(emulation, "host_arch", lambda: "x86_64")
 
 
 def in_turn(rows: list[Any], target: Target) -> tuple[list[set[str]], str]:

@@ -467,3 +467,18 @@ def test_the_hint_of_a_row_minds_the_packages_that_move_with_it():
     finding = next(f for f in errors(check(recipe, today=TODAY)) if f.rule == "DRV-CUDA-MAJOR")
     (driver,) = re.findall(r"driver (580[\d.]+)", finding.hint)
     assert not errors(check(replace(recipe, driver=driver), today=TODAY))
+
+
+@pytest.mark.parametrize(
+    ("distro", "page"),
+    [
+        ("ubuntu2004", "products/ubuntu.md"),
+        ("debian12", "products/debian.md"),
+        ("al2", "products/amazon-linux.md"),
+    ],
+)
+def test_the_end_of_life_cites_the_page_of_the_rows_own_distribution(distro, page):
+    findings = check_combination(distro, "535.309.01", today=TODAY)["findings"]
+    (source,) = {item["source"] for item in findings if item["rule"] == "OS-EOL"}
+    assert page in source
+    assert source.count("products/") == 1

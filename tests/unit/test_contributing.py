@@ -210,7 +210,7 @@ def test_a_distribution(checkout: Checkout) -> None:
       default: linux-image-cloud
       entries:
         linux-image-cloud: {series: '6.1', compiler: '12', measured: 6.1.0-56-amd64, source: debian}
-    source: eol
+    source: eol_debian
 """
     repository = (
         "  debian99: {arches: [x86_64], first: {x86_64: 12.3.0}, drivers: {first: '545'},"

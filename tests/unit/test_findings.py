@@ -54,9 +54,8 @@ def test_an_override_in_the_row_is_blamed_and_not_the_stack(tmp_path: Path) -> N
 def test_the_same_value_in_several_rows_is_one_finding_that_names_every_place(
     tmp_path: Path,
 ) -> None:
-    text = (
-        STACK + "- {distro: debian12, stack: old}\n- {distro: debian12, stack: old, cuda: 12.6.3}"
-    )
+    second = "- {distro: debian12, stack: old, cuda: 12.6.3, line: old-12-6}"
+    text = STACK + "- {distro: debian12, stack: old}\n" + second
     (finding,) = [item for item in found(tmp_path, text) if item.rule == "OS-EOL"]
     assert (finding.line, [place.line for place in finding.also_at]) == (11, [12])
 
@@ -112,7 +111,7 @@ def test_the_json_of_a_finding_is_plain_data() -> None:
 def test_an_error_is_invalid_input() -> None:
     good = checks.check({"distro": "al2023", "driver": "580.178.04"}, strict=False)
     bad = checks.check({"distro": "al2", "driver": "510.47.03", "cuda": "12.2"}, strict=False)
-    assert (checks.exit_code(good), checks.exit_code(bad)) == (0, 2)
+    assert (checks.exit_status(good), checks.exit_status(bad)) == (0, 2)
 
 
 def test_the_last_line_counts_what_was_found() -> None:

@@ -136,6 +136,75 @@ def test_every_file_of_knowledge_names_a_source(path):
     assert any(True for _ in sources(load(path)))
 
 
+# Keys at the top of a file that hold no facts about the world.
+_ABOUT_THE_FILE = {"schema", "as_of", "sources"}
+
+FACTS = [
+    *sorted(KNOWLEDGE.glob("*.yaml")),
+    ROOT / "lab/mirror/catalogue.yaml",
+    *sorted((ROOT / "lab/packages").glob("*.yaml")),
+    ROOT / "lab/basefiles/distros.yaml",
+]
+
+
+def unsourced(value: Any, at: str = "") -> list[str]:
+    """The parts of a document that neither name a source nor say `confirmed: false`.
+
+    A `source` counts for all that stands beside and below it, `x_source` and `x_confirmed` for x.
+    """
+    if isinstance(value, list) and value:
+        return [line for n, item in enumerate(value) for line in unsourced(item, f"{at}/{n}")]
+    if not isinstance(value, dict) or not value:
+        return [at]
+    own = {"source", "default_source"} | ({"sources"} if at else set())
+    if own & set(value) or value.get("confirmed") is False:
+        return []
+    return [
+        line
+        for key, item in value.items()
+        if (at or key not in _ABOUT_THE_FILE)
+        and not str(key).endswith(("_source", "_confirmed"))
+        and f"{key}_source" not in value
+        and value.get(f"{key}_confirmed") is not False
+        for line in unsourced(item, f"{at}/{key}")
+    ]
+
+
+@pytest.mark.parametrize("path", FACTS, ids=name)
+def test_every_block_of_facts_has_a_source_or_is_marked_unconfirmed(path):
+    assert unsourced(load(path)) == []
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"source": "https://example.com/a", "block": {"a": 1}},
+        {"block": {"a": 1, "source": "https://example.com/a"}},
+        {"block": {"a": {"x": 1, "source": "https://example.com/a"}}},
+        {"block": [{"x": 1, "confirmed": False}]},
+        {"block": {"1.0": {"x": 1}}, "block_source": "https://example.com/a"},
+        {"block": {"1.0": {"x": 1}}, "block_confirmed": False},
+        {"schema": "kiln/x v1", "sources": {"notes": "https://example.com/n"}},
+    ],
+)
+def test_a_source_counts_for_all_that_stands_beside_and_below_it(document):
+    assert unsourced(document) == []
+
+
+@pytest.mark.parametrize(
+    ("document", "where"),
+    [
+        ({"block": {"1.0": 1}}, "/block/1.0"),
+        ({"sources": {"notes": "https://example.com/n"}, "block": 1}, "/block"),
+        ({"block": [{"x": 1, "source": "https://example.com/a"}, {"x": 2}]}, "/block/1/x"),
+        ({"block": 1, "block_confirmed": True}, "/block"),
+        ({"block": 1, "other_source": "https://example.com/a"}, "/block"),
+    ],
+)
+def test_a_block_without_a_source_is_named(document, where):
+    assert unsourced(document) == [where]
+
+
 @pytest.mark.parametrize("key", load(KNOWLEDGE / "keys.yaml")["keys"])
 def test_a_signing_key_has_two_independent_sources_or_is_marked_unconfirmed(key):
     entry = load(KNOWLEDGE / "keys.yaml")["keys"][key]

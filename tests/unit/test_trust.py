@@ -1,7 +1,8 @@
-"""Rows that trust a key or a hash which nobody confirmed: `check` says so and refuses nothing."""
+"""Rows that rest on a fact which nobody confirmed: `check` says so and refuses nothing."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from kiln import facts
 from kiln.compat import trust
 from kiln.compat.engine import check
+from kiln.facts import tables
 from kiln.matrix.load import load_recipes
 
 RECIPES = {recipe.name: recipe for recipe in load_recipes()}
@@ -100,3 +102,67 @@ def test_a_row_that_downloads_a_file_with_an_unconfirmed_hash_is_warned(locked):
 def test_a_hash_that_a_bake_has_seen_is_confirmed(locked):
     row, url = locked(source="seen by build 7")
     assert not any(url in item.message for item in trust.findings(row))
+
+
+def unconfirmed_facts(recipe):
+    return [item for item in check(recipe) if item.rule == "FACT-UNCONFIRMED"]
+
+
+@pytest.fixture
+def marked(monkeypatch):
+    """Change the rows of a table for one test."""
+
+    def change(table: str, *keys: str, **fields) -> None:
+        data = copy.deepcopy(facts.table(table))
+        rows = data
+        for key in keys:
+            rows = rows[key]
+        for row in rows if isinstance(rows, list) else [rows]:
+            row.update(fields)
+        read = tables.read
+        monkeypatch.setattr(tables, "read", lambda path: data if path.stem == table else read(path))
+        tables.table.cache_clear()
+
+    yield change
+    tables.table.cache_clear()
+
+
+def test_a_row_whose_package_names_are_unconfirmed_is_warned_and_told_where_they_stand(marked):
+    marked("packages", "packages", "container-toolkit", confirmed=False)
+    row = a_row("al2023")
+    (finding,) = unconfirmed_facts(row)
+    assert finding.level == "warning"
+    assert "container-toolkit in kiln/facts/knowledge/packages.yaml" in finding.message
+    assert finding.source == facts.table("packages")["sources"]["toolkit"]
+    assert finding.place == row.row.origins["container_toolkit"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("downloads", "EFA_INSTALLER"), ("repositories", "CUDA_REPO_URL")]
+)
+def test_a_row_that_downloads_from_an_unconfirmed_url_is_warned(marked, kind, key):
+    marked("downloads", kind, key, confirmed=False)
+    messages = [item.message for item in unconfirmed_facts(a_row("al2023"))]
+    assert any(f"{key} in kiln/facts/knowledge/downloads.yaml" in text for text in messages)
+
+
+def test_a_row_that_boots_an_unconfirmed_kernel_is_warned(marked):
+    marked("distros", "distros", "al2023", "kernels", "entries", "6.1", confirmed=False)
+    row = replace(a_row("al2023"), kernel="6.1")
+    (finding,) = unconfirmed_facts(row)
+    assert "kernel 6.1" in finding.message
+    assert "al2023" in finding.hint
+
+
+def test_an_unconfirmed_fact_without_a_source_is_cited_itself():
+    (finding,) = unconfirmed_facts(a_row("ubuntu2004"))
+    assert finding.source.startswith("this repository: kiln/facts/knowledge/distros.yaml")
+
+
+def test_the_names_of_cudnn_8_are_unconfirmed():
+    row = next(recipe for recipe in RECIPES.values() if (recipe.cudnn or "").startswith("8."))
+    assert any(item.message.startswith("cudnn installs") for item in unconfirmed_facts(row))
+
+
+def test_a_row_whose_facts_are_all_confirmed_is_not_warned():
+    assert unconfirmed_facts(a_row("al2023")) == []

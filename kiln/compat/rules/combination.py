@@ -18,7 +18,8 @@ from kiln.facts import Branch, InstanceType, table
 @dataclass(frozen=True)
 class Kernel:
     """The kernel that an image boots, as far as known. `release` is None if only the series is
-    known; `measured` and `proxy` name a kernel in kernel_builds.yaml."""
+    known; `measured` and `proxy` name a kernel in kernel_builds.yaml. `confirmed` and `source` are
+    those of its entry in distros.yaml."""
 
     name: str
     series: str
@@ -27,6 +28,8 @@ class Kernel:
     measured: str | None = None
     proxy: str | None = None
     rolls: bool = False
+    confirmed: bool = True
+    source: str = ""
 
     def __str__(self) -> str:
         return self.release or self.series
@@ -190,7 +193,7 @@ def _pinned(wanted: str, entries: dict[str, dict[str, Any]]) -> Kernel | None:
 
 
 def _kernel(name: str, entry: dict[str, Any]) -> Kernel:
-    known = ("release", "compiler", "measured", "proxy", "rolls")
+    known = ("release", "compiler", "measured", "proxy", "rolls", "confirmed", "source")
     return Kernel(
         name=name,
         series=entry["series"],

@@ -41,7 +41,8 @@ class Verdict:
     """One clash: what clashes, what to do about it, and why it matters.
 
     `unsure`: it rests on an unconfirmed fact and only warns. `advice`: the combination works, but a
-    person should know; it only warns and blocks nothing.
+    person should know; it only warns and blocks nothing. `source`: that of the fact itself, instead
+    of the rule's.
     """
 
     message: str
@@ -50,6 +51,7 @@ class Verdict:
     unsure: bool = False
     advice: bool = False
     level: str | None = None
+    source: str = ""
 
     @property
     def whole(self) -> str:

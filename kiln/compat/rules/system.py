@@ -34,6 +34,7 @@ def ended(c: Combination) -> Iterator[Verdict]:
         hint=hint,
         why=about.get("end_means", ""),
         advice=bool(allowed),
+        source=facts.full_source(about.get("source", ""), table("distros")["sources"]),
     )
 
 
