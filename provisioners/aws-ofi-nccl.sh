@@ -34,7 +34,7 @@ else
     printf '%s\n' "$AWS_OFI_NCCL_VERSION" >"$prefix/.kiln-version"
 fi
 plugin=$(find "$prefix" -name 'libnccl-net*.so' -print -quit) || kiln_die "$prefix cannot be listed"
-[[ -n $plugin ]] || kiln_die "the build left no libnccl-net.so below $prefix"
+[[ -n $plugin ]] || kiln_die "the build did not install libnccl-net.so below $prefix"
 printf '%s\n' "${plugin%/*}" >/etc/ld.so.conf.d/kiln-ofi-nccl.conf
 ldconfig
 kiln_record "version=$AWS_OFI_NCCL_VERSION" "plugin=$plugin"

@@ -13,11 +13,11 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 key=$(kiln_download CONTAINER_TOOLKIT_KEY) || exit 1
 signed_by=$(kiln_repo_key "$key" "$CONTAINER_TOOLKIT_KEY_FINGERPRINT" nvidia-container-toolkit) || exit 1
 if [[ $KILN_FAMILY == debian ]]; then
-    arch=$(dpkg --print-architecture) || kiln_die "dpkg does not tell the architecture"
+    arch=$(dpkg --print-architecture) || kiln_die "dpkg does not print the architecture"
     printf 'deb [signed-by=%s] %s/%s /\n' "$signed_by" "$CONTAINER_TOOLKIT_REPO_URL" "$arch" \
         >/etc/apt/sources.list.d/nvidia-container-toolkit.list
 else
-    arch=$(uname -m) || kiln_die "uname does not tell the architecture"
+    arch=$(uname -m) || kiln_die "uname does not print the architecture"
     # The vendor signs the repository's metadata, not its packages.
     cat >/etc/yum.repos.d/nvidia-container-toolkit.repo <<REPO
 [nvidia-container-toolkit]

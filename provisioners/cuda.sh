@@ -11,7 +11,7 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 kiln_install_held "$CUDA_PACKAGES"
 
 home=/usr/local/cuda-$CUDA_SERIES
-[[ -d $home ]] || kiln_die "the packages left no $home"
+[[ -d $home ]] || kiln_die "the packages did not make $home"
 ln -sfn "$home" /usr/local/cuda
 printf '/usr/local/cuda/lib64\n' >/etc/ld.so.conf.d/kiln-cuda.conf
 ldconfig

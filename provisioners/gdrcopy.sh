@@ -17,7 +17,7 @@ version=$(module_version) || exit 1
 if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
     archive=$(kiln_download GDRCOPY) || exit 1
     tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
-    jobs=$(nproc) || kiln_die "nproc does not tell the number of cores"
+    jobs=$(nproc) || kiln_die "nproc cannot count the CPU cores"
     make -C "$tree" -j"$jobs" prefix=/usr CUDA=/usr/local/cuda lib lib_install >"$tree.log" 2>&1 \
         || { tail -n 40 "$tree.log" >&2 || true; kiln_die "GDRCopy $GDRCOPY_VERSION does not build" "the end of its log is above"; }
     rm -rf "$source_dir"

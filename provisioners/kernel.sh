@@ -54,7 +54,7 @@ pin_kernel() {
     if command -v grubby >/dev/null; then
         grubby --set-default "/boot/vmlinuz-$pinned" || kiln_die "grubby cannot make $pinned the default"
     elif command -v update-grub >/dev/null; then
-        disk=$(findmnt -no UUID /) || kiln_die "findmnt does not tell the UUID of /"
+        disk=$(findmnt -no UUID /) || kiln_die "findmnt does not print the UUID of /"
         printf 'GRUB_DEFAULT="gnulinux-advanced-%s>gnulinux-%s-advanced-%s"\n' "$disk" "$pinned" "$disk" \
             >/etc/default/grub.d/99-kiln.cfg || kiln_die "/etc/default/grub.d/99-kiln.cfg cannot be written"
         update-grub >&2 || kiln_die "update-grub failed"
@@ -74,7 +74,7 @@ if [[ $KILN_FAMILY == debian ]]; then
         [[ $state != [hi]i* || $name == *-dbg* || $name == *-common ]] || held+=("$name")
     done <<<"$listed"
 else
-    machine=$(uname -m) || kiln_die "uname does not tell the architecture"
+    machine=$(uname -m) || kiln_die "uname does not print the architecture"
     # No package may own the file, as in the lab.
     package=$(rpm -qf --qf '%{NAME}' "/boot/vmlinuz-$boots" 2>/dev/null) || package=kernel
     package=${package%-core}
@@ -95,7 +95,7 @@ kiln_record "version=$boots" "compiler=$compiler"
 
 # A module built for a kernel that does not run cannot be tried: boot it now. New logins are refused at
 # once, so that the next provisioner cannot slip in before the shutdown.
-runs=$(uname -r) || kiln_die "uname does not tell the running kernel"
+runs=$(uname -r) || kiln_die "uname does not print the running kernel"
 if [[ $boots != "$before" ]] || { [[ $runs != "$boots" ]] && ! kiln_in_container; }; then
     kiln_say "rebooting from ${before:-no kernel} into $boots"
     touch /run/nologin

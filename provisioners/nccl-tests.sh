@@ -28,7 +28,7 @@ else
         # The tests find Open MPI by themselves, without a shell that has its paths.
         export NVCC_APPEND_FLAGS="-Xlinker -rpath=$mpi/lib64:$mpi/lib"
     fi
-    jobs=$(nproc) || kiln_die "nproc does not tell the number of cores"
+    jobs=$(nproc) || kiln_die "nproc cannot count the CPU cores"
     make -C "$tree" -j"$jobs" "${settings[@]}" >"$tree.log" 2>&1 \
         || { tail -n 40 "$tree.log" >&2 || true; kiln_die "nccl-tests $NCCL_TESTS_VERSION do not build with $cuda" "the end of their log is above"; }
     rm -rf "$prefix"
@@ -38,7 +38,7 @@ else
     rm -rf "$tree" "$tree.log"
 fi
 for test in all_reduce all_gather reduce_scatter alltoall; do
-    links=$(ldd "$prefix/build/${test}_perf" 2>&1) || kiln_die "the build left no ${test}_perf: $links"
+    links=$(ldd "$prefix/build/${test}_perf" 2>&1) || kiln_die "the build did not make ${test}_perf: $links"
     while read -r line; do
         # Only the driver brings libcuda; no GPU is needed to link.
         [[ $line != *'not found'* || $line == *libcuda.so* ]] || kiln_die "${test}_perf does not find a library: $line"

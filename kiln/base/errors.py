@@ -92,5 +92,5 @@ def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     options = sorted({str(value) for value in known})
     best = nearest(wrong, options)
     if best:
-        return f"did you mean {best!r}? Known: {', '.join(options)}."
-    return f"known: {', '.join(options)}."
+        return f"did you mean {best!r}? Known: {', '.join(options)}"
+    return f"known: {', '.join(options)}"

@@ -12,8 +12,10 @@ import errno
 import functools
 import inspect
 import io
+import itertools
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ from typing import Any
 from invoke import Context, Exit, Program, Task
 from invoke.exceptions import ParseError, UnknownFileType
 
-from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
+from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
 
 
 def main() -> None:
@@ -58,12 +60,12 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
     Raises KilnError for arguments that Invoke refuses, Exit when Invoke or a task ends early.
     """
     program.create_config()
-    with _refused_by_invoke():
+    with _refused_by_invoke(program, argv):
         program.parse_core(list(argv))
     # parse_core turns Python's bytecode cache off, which would cost each start half a second.
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
     program.parse_collection()
-    with _refused_by_invoke():
+    with _refused_by_invoke(program, argv):
         program.parse_tasks()
         program.parse_cleanup()
         program.update_config()
@@ -71,26 +73,80 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _refused_by_invoke() -> Iterator[None]:
+def _refused_by_invoke(program: Program, argv: Sequence[str]) -> Iterator[None]:
     """Turns what Invoke raises for bad arguments into KilnError (exit status 2)."""
-    hint = "see ./invoke --list, and ./invoke --help TASK for its flags"
     try:
         yield
     except ParseError as error:
-        # Where parsing stopped: None at the start of the line.
-        task_name = error.context.name if error.context else None
-        raise KilnError(
-            str(error), hint=f"see ./invoke --help {task_name}" if task_name else hint
-        ) from None
+        raise _refused_by_parser(error, _task_names(program)) from None
     except UnknownFileType as error:
-        raise KilnError(str(error), hint=hint) from None
+        raise KilnError(str(error), hint=SEE_LIST) from None
     except ValueError as error:
-        # Invoke casts a flag's value to the type of its default and lets int() complain.
-        raise KilnError(f"a flag needs a whole number: {error}", hint=hint) from None
+        raise KilnError(_not_a_number(str(error), argv), hint=SEE_LIST) from None
     except Exit as end:
         if end.message:
-            raise KilnError(end.message, hint=hint) from None
+            raise KilnError(end.message, hint=SEE_LIST) from None
         raise
+
+
+SEE_LIST = "see ./invoke --list, and ./invoke --help TASK for its flags"
+
+
+def _task_names(program: Program) -> list[str]:
+    """The names of the tasks; [] as long as tasks.py is not loaded."""
+    collection = getattr(program, "collection", None)
+    return sorted(collection.task_names) if collection is not None else []
+
+
+def _refused_by_parser(error: ParseError, tasks: Sequence[str]) -> KilnError:
+    """What Invoke's parser refuses, in a sentence that names the flag or the task.
+
+    A message that is not known here is passed on as it is.
+    """
+    # Where parsing stopped: None at the start of the line, and for `--help nosuch`.
+    context = error.context
+    name = context.name if context else None
+    hint = f"see ./invoke --help {name}" if name else SEE_LIST
+    if missing := (context.missing_positional_args if context else []):
+        flags = " and ".join(_flag(argument.name) for argument in missing)
+        return KilnError(f"{name} needs {flags}", hint=hint)
+    if match := re.fullmatch(r"Flag <Argument: ([\w.-]+).*> needed value.*", str(error)):
+        return KilnError(f"{_flag(match.group(1))} needs a value", hint=hint)
+    match = re.fullmatch(r"No idea what '(.*)' is!", str(error))
+    if match is None:
+        return KilnError(str(error), hint=hint)
+    word = match.group(1)
+    if word.startswith("-"):
+        text, best = (
+            f"unknown flag {word}",
+            nearest(word, context.flags if context else [], likeness=0.7),
+        )
+    elif name:
+        text, best = f"{name} does not take {word!r}, and no task has that name", ""
+    else:
+        text, best = f"unknown task {word}", nearest(word, tasks, likeness=0.7)
+    return KilnError(f"{text}; did you mean {best}?" if best else text, hint=hint)
+
+
+def _not_a_number(message: str, argv: Sequence[str]) -> str:
+    """What int() refused when Invoke cast a flag's value to the type of its default.
+
+    The exception does not name the flag: it is the one before the value in `argv`.
+    """
+    value = message.rpartition("base 10: ")[2]
+    flag = "a flag"
+    for before, word in itertools.pairwise(argv):
+        name, equals, rest = word.partition("=")
+        if before.startswith("-") and repr(word) == value:
+            flag = before
+        elif equals and name.startswith("-") and repr(rest) == value:
+            flag = name
+    return f"{flag} needs a whole number, not {value}"
+
+
+def _flag(name: str) -> str:
+    """The flag of a parameter: --instance-type, -k."""
+    return ("-" if len(name) == 1 else "--") + name.strip("_").replace("_", "-")
 
 
 def task(
@@ -123,9 +179,9 @@ def _refuse_empty(parameters: Mapping[str, inspect.Parameter], values: Mapping[s
     """Raises KilnError for a flag without a value: in a script, a variable that is not set."""
     for name, value in values.items():
         if value != parameters[name].default and isinstance(value, str) and not value.strip():
-            flag = name.strip("_").replace("_", "-")
             raise KilnError(
-                f"--{flag} is empty", hint="give it a value, or leave it out (is a variable unset?)"
+                f"{_flag(name)} is empty",
+                hint="give it a value, or leave it out (is a variable unset?)",
             )
 
 

@@ -35,7 +35,7 @@ def as_text(entry: dict[str, Any]) -> str:
     lines = [
         f"  {key.replace('_', ' '):<{width}}  {_value(value)}"
         for key, value in entry.items()
-        if value and key not in ("kind", "code", "name")
+        if (value or value is False) and key not in ("kind", "code", "name")
     ]
     return "\n".join([title, *lines])
 
@@ -89,6 +89,8 @@ def _opened(file: str) -> BinaryIO:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
         return "; ".join(map(str, value))
     if isinstance(value, dict):

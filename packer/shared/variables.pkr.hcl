@@ -1,4 +1,4 @@
-# What a build may be told with -var or a var file, the same for every AMI.
+# Variables that a build accepts with -var or from a var file; the same for every AMI.
 # Written by `./invoke render` from templates/packer/: edit there.
 
 variable "source_ami" {

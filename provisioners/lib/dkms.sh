@@ -34,7 +34,7 @@ kiln_boot_kernel() {
 kiln_assert_kernel() {
     local boots runs
     boots=$(kiln_boot_kernel) || exit 1
-    runs=$(uname -r) || kiln_die "uname does not tell the running kernel"
+    runs=$(uname -r) || kiln_die "uname does not print the running kernel"
     kiln_in_container || [[ $runs == "$boots" ]] \
         || kiln_die "$runs runs, but $boots will boot" "the reboot after kernel.sh did not happen"
     [[ -e ${KILN_ROOT:-}/lib/modules/$boots/build || -e ${KILN_ROOT:-}/usr/src/kernels/$boots ]] \

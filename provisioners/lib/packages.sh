@@ -221,10 +221,10 @@ kiln_unhold() {
     for name in "$@"; do
         if [[ $KILN_FAMILY == debian ]]; then
             [[ $'\n'$held$'\n' != *$'\n'"$name"$'\n'* ]] || apt-mark unhold "$name" >/dev/null \
-                || kiln_die "apt-mark cannot take the hold off $name"
+                || kiln_die "apt-mark cannot release the hold on $name"
         else
             [[ $'\n'$held != *$'\n'"$name"-[0-9]* ]] || "$KILN_PACKAGE_MANAGER" -q versionlock delete "$name" >/dev/null \
-                || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot take the hold off $name"
+                || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot release the hold on $name"
         fi
     done
 }

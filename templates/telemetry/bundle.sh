@@ -249,7 +249,7 @@ check_agent_accepts() {
         >"$work/translator.log" 2>&1 && return
     cat "$work/translator.log" >&2
     die 1 "the CloudWatch agent would not start with its configuration and ours together" \
-        "its own words are above; no file of ours was put in its place"
+        "its messages are above; the files on this instance are unchanged"
 }
 
 # ------------------------------------------------------------------ files, and the way back
@@ -385,7 +385,7 @@ run_systemd() {
     for unit in "${all[@]}"; do
         type=$(systemctl show -p Type "$unit") || die 1 "systemctl does not know $unit"
         if [[ $type == Type=oneshot ]]; then
-            # A check that reports by itself; a GPU that fails it is no failure of this.
+            # The unit is a check that reports by itself: a GPU that fails it must not fail this script.
             [[ -z $changed ]] || systemctl restart --no-block "$unit" || true
         elif [[ -n $changed ]] || ! systemctl -q is-active "$unit"; then
             systemctl restart "$unit" || die 1 "$unit does not start" "see: journalctl -u $unit"

@@ -22,7 +22,7 @@ def test_it_names_every_installed_package_and_no_other(machine, version_info):
 def test_it_names_every_kernel_module_as_it_is(machine, recipe, version_info):
     baked, now = version_info["modules"], machine["now"]["modules"]
     if recipe["kernel_module"] == "both":
-        # At boot one kind of kernel module takes the other's place; test_nvidia_driver.py looks at which.
+        # At boot one kind of module may replace the other; test_nvidia_driver.py checks which.
         kept = {(m["name"], m["srcversion"]) for m in now if m["path"].startswith(ARCHIVE)}
         baked, now = as_one_of(kept, baked), as_one_of(kept, now)
     assert baked == now

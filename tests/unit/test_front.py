@@ -124,14 +124,32 @@ def test_arguments_mean_what_invoke_says_they_mean(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lab.shell", "i-0123"], "No idea what 'i-0123' is!\n  see ./invoke --help lab.shell\n"),
-        (["bench", "xid"], "No idea what 'xid' is!\n  see ./invoke --help bench\n"),
+        (
+            ["lab.shell", "i-0123"],
+            "lab.shell does not take 'i-0123', and no task has that name\n"
+            "  see ./invoke --help lab.shell\n",
+        ),
         (["--list", "nothing"], "Sub-collection 'nothing' not found!\n  see ./invoke --list"),
-        (["--list-depth", "many"], "a flag needs a whole number: "),
-        (["telemetry.cost", "p5.48xlarge", "--instances", "x"], "a flag needs a whole number: "),
-        (["xid.explain"], "'xid.explain' did not receive required positional arguments: 'code'"),
+        (["--list-depth", "many"], "--list-depth needs a whole number, not 'many'\n"),
+        (
+            ["telemetry.cost", "p5.48xlarge", "--instances", "x"],
+            "--instances needs a whole number, not 'x'\n",
+        ),
+        (
+            ["telemetry.cost", "p5.48xlarge", "--instances=x"],
+            "--instances needs a whole number, not 'x'\n",
+        ),
+        (["xid.explain"], "xid.explain needs --code\n  see ./invoke --help xid.explain\n"),
+        (["mig.plan"], "mig.plan needs --instance-type and --want\n"),
         (["list", "--config", "x.txt"], "Config files of type 'txt'"),
-        (["build", "--distro"], "Flag <Argument: distro> needed value and was not given one!"),
+        (["build", "--distro"], "--distro needs a value\n  see ./invoke --help build\n"),
+        (["--list-format"], "--list-format needs a value\n"),
+        (["list", "--bogus"], "unknown flag --bogus\n  see ./invoke --help list\n"),
+        (["build", "--distor", "al2"], "unknown flag --distor; did you mean --distro?\n"),
+        (["--bogus"], "unknown flag --bogus\n  see ./invoke --list"),
+        (["nosuch"], "unknown task nosuch\n  see ./invoke --list"),
+        (["biuld"], "unknown task biuld; did you mean build?\n  see ./invoke --list"),
+        (["--help", "biuld"], "unknown task biuld; did you mean build?\n  see ./invoke --list"),
     ],
 )
 def test_arguments_that_invoke_refuses_are_bad_input(
@@ -149,11 +167,11 @@ def test_a_refused_flag_is_json_for_a_program_that_asked_for_json(
     assert front.run(["./invoke", "--search-root", str(ROOT), "list", "--json", "--bogus"]) == 2
     captured = capsys.readouterr()
     assert json.loads(captured.out)["error"] == {
-        "message": "No idea what '--bogus' is!",
+        "message": "unknown flag --bogus",
         "hint": "see ./invoke --help list",
         "exit_status": 2,
     }
-    assert captured.err.startswith("error: No idea what '--bogus' is!\n")
+    assert captured.err.startswith("error: unknown flag --bogus\n")
 
 
 FINDING = Finding("error", "DRV-1", "too old", rows=("al2",), file="amis.yaml", line=7)
@@ -264,6 +282,15 @@ def test_a_path_means_where_the_caller_is(tmp_path: Path) -> None:
     done = invoke(tmp_path, "xid.parse", "kernel.log")
     assert done.returncode == 0, done.stderr
     assert b"Xid 79" in done.stdout
+
+
+def test_what_is_true_or_false_of_an_xid_is_yes_or_no_for_a_person() -> None:
+    entry = {"kind": "xid", "code": 79, "name": "n", "eks_replaces_node": True, "fatal": False}
+    assert xid.as_text(entry).splitlines() == [
+        "XID 79: n",
+        "  eks replaces node  yes",
+        "  fatal              no",
+    ]
 
 
 def test_a_log_without_an_event_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def decision_for(instance_type: str, sysfs: Path) -> dict:
 
 
 class Image:
-    """The two folders of an image with both kinds of kernel module; a file's content is its kind."""
+    """The two folders of an image with both kernel modules; a file's content is its kind."""
 
     def __init__(self, root: Path, suffix: str = ".ko.xz"):
         self.archive, self.modules, self.sysfs = root / "archive", root / "modules", root / "sys"

@@ -9,6 +9,7 @@ mode of Hopper and later.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 
 from . import box
@@ -119,10 +120,6 @@ class Locked:
 
 def ident(seed: str) -> str:
     """A UUID derived from a seed (version 5, like those of MIG devices)."""
-    try:
-        from _sha1 import sha1  # type: ignore[import-not-found]  # hashlib would load OpenSSL
-    except ImportError:
-        from hashlib import sha1
-    text = sha1(seed.encode()).hexdigest()[:32]  # noqa: S324 -- a name, not a secret
+    text = hashlib.sha1(seed.encode()).hexdigest()[:32]  # noqa: S324 -- a name, not a secret
     text = text[:12] + "5" + text[13:16] + "89ab"[int(text[16], 16) % 4] + text[17:]
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
