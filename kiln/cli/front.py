@@ -108,7 +108,7 @@ def _refused_by_parser(error: ParseError, tasks: Sequence[str]) -> KilnError:
     name = context.name if context else None
     hint = f"see ./invoke --help {name}" if name else SEE_LIST
     if missing := (context.missing_positional_args if context else []):
-        flags = " and ".join(_flag(argument.name) for argument in missing)
+        flags = " and ".join(_flag(str(argument.name)) for argument in missing)
         return KilnError(f"{name} needs {flags}", hint=hint)
     if match := re.fullmatch(r"Flag <Argument: ([\w.-]+).*> needed value.*", str(error)):
         return KilnError(f"{_flag(match.group(1))} needs a value", hint=hint)
