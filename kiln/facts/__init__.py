@@ -2,8 +2,8 @@
 
 Every fact has a `source` that a stranger can open, or `confirmed: false`: a rule that rests on such
 a fact only warns. `unsure` names unconfirmed fields of a confirmed entry. A `source` counts for the
-keys beside and below it; `x_source` and `x_confirmed` beside a block `x`, such as a map of versions,
-count for x. One module per subject; this package re-exports their names.
+keys beside and below it; `x_source` and `x_confirmed` beside a block `x`, such as a map of
+versions, count for x. One module per subject; this package re-exports their names.
 """
 
 from kiln.facts.checksums import Checksum as Checksum
