@@ -177,16 +177,16 @@ def program(path: Path, says: str) -> str:
 
 
 def test_help_for_a_task_that_does_not_exist(refused: Refused) -> None:
-    assert "No idea what 'biuld' is" in refused(2, "--help", "biuld")
+    assert "unknown task biuld; did you mean build?" in refused(2, "--help", "biuld")
 
 
 def test_a_task_that_does_not_exist(refused: Refused) -> None:
-    assert "'bulid'" in refused(2, "bulid")
+    assert "unknown task bulid; did you mean build?" in refused(2, "bulid")
 
 
 def test_a_flag_that_does_not_exist(refused: Refused) -> None:
     message = refused(2, "build", "--distor", "al2")
-    assert "'--distor'" in message
+    assert "unknown flag --distor; did you mean --distro?" in message
     assert "./invoke --help" in message
 
 
