@@ -25,6 +25,7 @@ from invoke import Context, Exit, Program, Task
 from invoke.exceptions import ParseError, UnknownFileType
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
+from kiln.base.printable import printable
 
 
 def main() -> None:
@@ -227,18 +228,23 @@ def _discard_output() -> None:
 
 def show(data: Any, *, as_json: bool, text: Callable[[Any], str]) -> None:
     """Print data for a program or for a person."""
-    print(json.dumps(data, indent=2, default=str) if as_json else text(data))
+    say(json.dumps(data, indent=2, default=str) if as_json else text(data))
+
+
+def say(text: str) -> None:
+    """Print a task's output."""
+    print(printable(text))
 
 
 def note(text: str) -> None:
     """Tell a person something that is not the task's output: on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def report(error: KilnError) -> None:
     """Tell a person what failed: on stderr, in colour on a terminal."""
     mark = "\033[31merror:\033[0m" if sys.stderr.isatty() else "error:"
-    print(f"{mark} {error}", file=sys.stderr, flush=True)
+    print(f"{mark} {printable(error)}", file=sys.stderr, flush=True)
 
 
 def _refuse(error: KilnError, *, as_json: bool) -> int:

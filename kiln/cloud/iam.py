@@ -9,9 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from kiln.base import tags
+from kiln.base import plain_yaml, tags
 from kiln.base.paths import KNOWLEDGE, ROOT
 
 POLICY_FILE = ROOT / "docs" / "iam-policy.json"
@@ -21,7 +19,7 @@ SERVICES = ("ec2", "ssm", "sts")
 @cache
 def facts() -> dict[str, Any]:
     """`knowledge/iam.yaml`."""
-    data: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "iam.yaml").read_text())
+    data: dict[str, Any] = plain_yaml.read(KNOWLEDGE / "iam.yaml")
     return data
 
 

@@ -54,13 +54,13 @@ def test_another_ami_may_be_built_meanwhile_and_the_same_one_afterwards() -> Non
 
 def test_a_run_that_goes_on_is_not_dead() -> None:
     with runs.started(ROW, LAB):
-        assert runs.dead() == []
+        assert runs.dead(print) == []
 
 
 def test_a_run_that_ended_without_settling_is_dead_and_says_where_it_was() -> None:
     with runs.started(ROW, AWS) as run:
         pass
-    (dead,) = runs.dead()
+    (dead,) = runs.dead(print)
     assert (dead.run_id, dead.target, dead.place) == (run.id, "aws", "123456789012")
     assert dead.region == "eu-west-1"
     assert dead.amis
@@ -70,26 +70,26 @@ def test_a_run_that_ended_without_settling_is_dead_and_says_where_it_was() -> No
 def test_a_dead_run_of_a_lab_says_which_lab() -> None:
     with runs.started(ROW, LAB):
         pass
-    assert [dead.where for dead in runs.dead()] == ["the lab at http://127.0.0.1:4599"]
+    assert [dead.where for dead in runs.dead(print)] == ["the lab at http://127.0.0.1:4599"]
 
 
 def test_a_run_that_settled_is_forgotten() -> None:
     with runs.started(ROW, LAB) as run:
         run.settled()
-    assert runs.dead() == []
+    assert runs.dead(print) == []
 
 
 def test_a_finished_ami_is_not_half_made() -> None:
     with runs.started(ROW, LAB) as run:
         run.keeps_its_ami()
-    assert [dead.amis for dead in runs.dead()] == [False]
+    assert [dead.amis for dead in runs.dead(print)] == [False]
 
 
 def test_an_older_dead_run_is_found_while_a_newer_one_of_the_same_ami_goes_on() -> None:
     with runs.started(ROW, LAB) as older:
         pass
     with runs.started(ROW, LAB):
-        assert [dead.run_id for dead in runs.dead()] == [older.id]
+        assert [dead.run_id for dead in runs.dead(print)] == [older.id]
 
 
 def test_a_torn_file_of_a_run_stops_nobody(build_dir: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_torn_file_of_a_run_stops_nobody(build_dir: Path) -> None:
         state = build_dir / ROW / f"run{number}" / "run.json"
         state.parent.mkdir(parents=True)
         state.write_text(text)
-    assert runs.dead() == []
+    assert runs.dead(print) == []
 
 
 def test_somebody_who_only_looks_for_dead_runs_keeps_no_new_one_from_starting(
