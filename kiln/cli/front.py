@@ -60,6 +60,7 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
 
     Raises KilnError for arguments that Invoke refuses, Exit when Invoke or a task ends early.
     """
+    _refuse_other_digits(argv)
     program.create_config()
     with _refused_by_invoke(program, argv):
         program.parse_core(list(argv))
@@ -71,6 +72,14 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
         program.parse_cleanup()
         program.update_config()
     program.execute()
+
+
+def _refuse_other_digits(argv: Sequence[str]) -> None:
+    """Raises KilnError for a number in digits of another script, which int() would take."""
+    for word in argv:
+        value = word.rpartition("=")[2]
+        if value.isdecimal() and not value.isascii():
+            raise KilnError(f"{value} is not a number here", hint="write it with the digits 0 to 9")
 
 
 @contextlib.contextmanager

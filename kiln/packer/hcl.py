@@ -64,7 +64,8 @@ class Expression(Safe):
 
 
 def value(item: object, indent: int = 0) -> Safe:
-    """A string, number, boolean, expression, list or mapping as HCL. `indent` is that of the line on which it
+    """A string, number, boolean, expression, list or mapping as HCL. `indent` is that of the line
+    on which it
     begins, in spaces."""
     if isinstance(item, Expression):
         return item

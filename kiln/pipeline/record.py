@@ -150,6 +150,12 @@ def all_of(recipe: str) -> list[Record]:
 def read(path: Path) -> Record:
     """The record in a file. Raises KilnError (exit status 2) if it is not one."""
     data = document(path)
+    if data.get("schema", SCHEMA) not in (1, SCHEMA):
+        shown = vocabulary.shown(data["schema"])
+        raise KilnError(
+            f"{path}: a record of schema {shown}; this checkout reads 1 and {SCHEMA}",
+            hint="use the checkout that wrote it, or a newer one",
+        )
     try:
         record = _ADAPTER.validate_python(_of_schema_1(data) if data.get("schema") == 1 else data)
         _require_ids(record, path)
@@ -211,11 +217,13 @@ def document(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise KilnError(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise KilnError(f"{path}: not a JSON record: {error}") from None
-    if not isinstance(data, dict):
+    except RecursionError:
+        data = None
+    if data is not None and not isinstance(data, dict):
         raise KilnError(f"{path}: not a JSON record: it is not a mapping")
-    if _too_deep(data):
+    if data is None or _too_deep(data):
         raise KilnError(f"{path}: not a JSON record: nested more than {_MAX_LEVELS} levels deep")
     return data
 

@@ -165,7 +165,11 @@ def test_two_builds_are_compared_by_ami_id_run_name_or_file(records, other):
     package(other, "tree")["version"] = "1.9.0"
     records("al2023-lts", "20261121T000001Z-aaaa", "ami-00000001", INFO)
     newer = records("al2023-lts", "20261121T000002Z-aaaa", "ami-00000002", other)
-    for a, b in (("ami-00000001", "ami-00000002"), ("20261121T000001Z-aaaa", "al2023-lts"), ("ami-00000001", str(newer))):
+    for a, b in (
+        ("ami-00000001", "ami-00000002"),
+        ("20261121T000001Z-aaaa", "al2023-lts"),
+        ("ami-00000001", str(newer)),
+    ):
         assert [change["name"] for change in of_names(a, b)["changes"]] == ["tree"]
 
 
@@ -177,7 +181,10 @@ def test_the_text_counts_by_severity(records, other):
     text = as_text(of_names("ami-00000001", "ami-00000002"))
     assert text.splitlines()[-1] == "1 high, 1 low"
     assert "13.0.2 → 12.9.1" in text
-    assert as_text(of_names("ami-00000001", "ami-00000001")) == "ami-00000001 and ami-00000001: no difference"
+    assert (
+        as_text(of_names("ami-00000001", "ami-00000001"))
+        == "ami-00000001 and ami-00000001: no difference"
+    )
 
 
 def test_a_build_that_is_not_here_is_bad_input(records):

@@ -372,7 +372,9 @@ def test_a_hash_that_is_locked_changes_no_other_line(builds, locked):
 def test_the_checksums_of_a_build_in_the_lab_are_refused(builds, locked):
     before = locked.read_text()
     written(builds, "20261121T000001Z-aaaa", target="lab")
-    with pytest.raises(KilnError, match="run 20261121T000001Z-aaaa: the hashes of a build with target lab") as error:
+    with pytest.raises(
+        KilnError, match="run 20261121T000001Z-aaaa: the hashes of a build with target lab"
+    ) as error:
         locking(update=False, run="20261121T000001Z-aaaa")
     assert error.value.exit_code == 2
     assert locked.read_text() == before
