@@ -9,7 +9,6 @@ A case is YAML:
     stdin:    text
     exit:     the exit status, 2 if it is left out
     words:    texts that the output must have
-    long:     true: only `./invoke test --all` runs it
 
 Whatever the input: no traceback, and no control character reaches the terminal. The commands run
 in this process, one after another.
@@ -36,7 +35,7 @@ from kiln.base.printable import printable
 
 CASES = ROOT / "tests" / "bad_inputs"
 BASE = CASES / "base"
-_KEYS = {"what", "files", "command", "env", "stdin", "exit", "words", "long"}
+_KEYS = {"what", "files", "command", "env", "stdin", "exit", "words"}
 # Where a case's files take the place of the checkout's.
 _PLACES = {"KILN_MATRIX": "amis.yaml", "KILN_LOCK": "amis.lock.yaml"}
 
@@ -53,7 +52,6 @@ class Case:
     stdin: str = ""
     exit: int = 2
     words: tuple[str, ...] = ()
-    long: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ def _write(path: Path, content: Any) -> None:
 def _content(given: Any) -> bytes:
     """The bytes of a file: text as it is, or a mapping that makes it from parts.
 
-    from:    a file of `base/`; then `replace` (old → new, each must occur), `append`;
+    from:    a file of `base/`; then `replace` ([old, new] pairs, each must occur), `append`;
              of JSON: `set` (path → value; a path is keys with dots), `delete` (paths)
     repeat:  [text, how often, text after it]
     hex:     bytes
@@ -200,7 +198,7 @@ def _content(given: Any) -> bytes:
     if "repeat" in given:
         return "".join(_repeated(given["repeat"])).encode()
     text = (BASE / given["from"]).read_text(encoding="utf-8")
-    for old, new in given.get("replace", {}).items():
+    for old, new in given.get("replace", ()):
         if old not in text:
             raise ValueError(f"{given['from']} has no {old!r}")
         text = text.replace(old, _text(new))

@@ -159,8 +159,10 @@ def record(
             hint="the lab serves stand-ins: only a build on AWS downloads the vendors' own files",
         )
     try:
-        seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
+        seen = {entry["url"]: entry["sha256"] for entry in downloads}
         for url, sha256 in seen.items():
+            if not isinstance(url, str):
+                raise TypeError(url)
             vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
     except (TypeError, KeyError) as error:
         raise KilnError(f"the downloads are malformed: {error!r}") from None
