@@ -34,8 +34,9 @@ def string(text: object) -> Safe:
 def inside(text: object) -> Safe:
     """`text` as part of a quoted HCL string, without the quotes."""
     escaped = str(text).replace("\\", "\\\\").replace('"', '\\"')
-    escaped = _CONTROL.sub(_escaped, escaped)
-    return Safe(escaped.replace("${", "$${").replace("%{", "%%{"))
+    # `$${` would be `${` for Packer, but python-hcl2, which the policy reads it with, refuses some.
+    escaped = escaped.replace("${", "\\u0024{").replace("%{", "\\u0025{")
+    return Safe(_CONTROL.sub(_escaped, escaped))
 
 
 def comment(text: object) -> Safe:

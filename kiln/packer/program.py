@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import plain_yaml
-from kiln.base.errors import INVALID_INPUT, OPERATION_FAILED, KilnError, operation_failed
+from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 from kiln.base.stopping import Stop
 from kiln.packer.output import Event, parse, read_manifest
@@ -91,8 +91,7 @@ def facts() -> dict[str, Any]:
 def find() -> Packer:
     """The first HashiCorp Packer on PATH, or the binary that `KILN_PACKER` names.
 
-    Raises KilnError: exit status 1 if there is none, or if it is too old; 2 if `KILN_PACKER` names
-    something else.
+    Raises KilnError (exit status 1) if there is none, or if it is too old.
     """
     named = os.environ.get("KILN_PACKER")
     # Packer runs in the folder of its HCL.
@@ -110,11 +109,10 @@ def find() -> Packer:
         else:
             return Packer(path, version)
     if others:
-        raise KilnError(
+        raise operation_failed(
             f"{', '.join(map(str, others))} is not HashiCorp's Packer"
             + (" (cracklib has a program of that name)" if not named else ""),
             hint=f"{_how_to_install()}, or set KILN_PACKER to its path",
-            exit_code=INVALID_INPUT if named else OPERATION_FAILED,
         )
     raise operation_failed("there is no packer on PATH", hint=_how_to_install())
 
