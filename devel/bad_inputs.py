@@ -151,7 +151,7 @@ def _invoked(
         except BaseException:
             crash = traceback.format_exc()
     out.flush()
-    return status, out.buffer.getvalue().decode("utf-8", "replace"), crash  # type: ignore[attr-defined]
+    return status, out.buffer.getvalue().decode("utf-8", "replace"), crash
 
 
 def _judged(case: Case, status: int | None, output: str, crash: str, folder: str) -> Result:
@@ -194,7 +194,7 @@ def _content(given: Any) -> bytes:
     if isinstance(given, str):
         return given.encode("utf-8", "surrogateescape")
     if "hex" in given:
-        return bytes.fromhex(given["hex"])
+        return bytes.fromhex(str(given["hex"]))
     if "repeat" in given:
         return "".join(_repeated(given["repeat"])).encode()
     text = (BASE / given["from"]).read_text(encoding="utf-8")
@@ -211,7 +211,8 @@ def _content(given: Any) -> bytes:
             *path, last = where.split(".")
             del _at(data, path)[_key(last)]
         text = json.dumps(data)
-    return (text + _text(given.get("append", ""))).encode("utf-8", "surrogateescape")
+    whole: str = text + _text(given.get("append", ""))
+    return whole.encode("utf-8", "surrogateescape")
 
 
 def _text(given: Any) -> str:

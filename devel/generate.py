@@ -41,6 +41,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/amis.schema.json": (load.json_schema, "kiln/matrix/schema.py"),
     ROOT / "docs/record.schema.json": (record.json_schema, "kiln/pipeline/record.py"),
     iam.POLICY_FILE: (iam.text, "kiln/facts/knowledge/iam.yaml"),
+    iam.POLICY_FILE_1_6: (lambda: iam.text("packer_1_6"), "kiln/facts/knowledge/iam.yaml"),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),

@@ -1,18 +1,21 @@
-"""The IAM policy that a build needs: `knowledge/iam.yaml` → docs/iam-policy.json."""
+"""The IAM policies that a build needs: `knowledge/iam.yaml` → docs/iam-policy*.json."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kiln.base import plain_yaml, tags
 from kiln.base.paths import KNOWLEDGE, ROOT
+from kiln.facts import table
 
 POLICY_FILE = ROOT / "docs" / "iam-policy.json"
+# What Packer 1.6.6 needs besides.
+POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
 SERVICES = ("ec2", "ssm", "sts")
 
 
@@ -23,24 +26,21 @@ def facts() -> dict[str, Any]:
     return data
 
 
-def policy() -> dict[str, Any]:
-    """The policy document in IAM's format."""
-    return {
-        "Version": "2012-10-17",
-        "Statement": [_statement(entry) for entry in facts()["statements"]],
-    }
+def policy(part: str = "statements") -> dict[str, Any]:
+    """The policy document in IAM's format; `part` is `statements` or `packer_1_6`."""
+    return {"Version": "2012-10-17", "Statement": [_statement(entry) for entry in facts()[part]]}
 
 
-def text() -> str:
-    """The content of docs/iam-policy.json."""
-    return json.dumps(policy(), indent=2) + "\n"
+def text(part: str = "statements") -> str:
+    """The content of docs/iam-policy.json, or of the part's own file."""
+    return json.dumps(policy(part), indent=2) + "\n"
 
 
 def allowed(by: str) -> set[str]:
     """The calls listed for `kiln` or for `packer`, such as ec2:RunInstances."""
     return {
         action
-        for entry in facts()["statements"]
+        for entry in (*facts()["statements"], *facts()["packer_1_6"])
         for action, callers in entry["actions"].items()
         if by in callers
     }
@@ -68,14 +68,35 @@ def _statement(entry: dict[str, Any]) -> dict[str, Any]:
         "Action": sorted(entry["actions"]),
         "Resource": entry.get("resources", "*"),
     }
-    only = entry.get("only")
-    if only == "new_of_a_run":
-        statement["Condition"] = {"Null": {f"aws:RequestTag/{tags.RUN_ID}": "false"}}
-    elif only == "of_a_run":
-        statement["Condition"] = {"Null": {f"aws:ResourceTag/{tags.RUN_ID}": "false"}}
-    elif only == "at_creation":
-        statement["Condition"] = {"StringEquals": {"ec2:CreateAction": entry["creating"]}}
+    only = entry.get("only", [])
+    conditions = [_CONDITIONS[name](entry) for name in ([only] if isinstance(only, str) else only)]
+    for condition in (*conditions, entry.get("condition", {})):
+        for operator, keys in condition.items():
+            statement.setdefault("Condition", {}).setdefault(operator, {}).update(keys)
     return statement
+
+
+def _owners(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"StringEquals": {"ec2:Owner": [*facts()["owners"], "${aws:PrincipalAccount}"]}}
+
+
+def _types(entry: dict[str, Any]) -> dict[str, Any]:
+    """The families of the known GPU instance types, and what else may bake."""
+    families = {f"{row['type'].split('.')[0]}.*" for row in table("instances")["types"]}
+    return {
+        "StringLike": {"ec2:InstanceType": sorted({*families, *facts()["more_instance_types"]})}
+    }
+
+
+# What each word of `only` means: an entry → its condition in IAM's words.
+_CONDITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "new_of_a_run": lambda entry: {"Null": {f"aws:RequestTag/{tags.RUN_ID}": "false"}},
+    "of_a_run": lambda entry: {"Null": {f"aws:ResourceTag/{tags.RUN_ID}": "false"}},
+    "at_creation": lambda entry: {"StringEquals": {"ec2:CreateAction": entry["creating"]}},
+    "regions": lambda entry: {"StringEquals": {"aws:RequestedRegion": facts()["regions"]}},
+    "types": _types,
+    "owners": _owners,
+}
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
