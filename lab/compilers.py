@@ -16,8 +16,9 @@ from lab.aptsources import Archive
 
 # So that /bin and /lib are links, as in the tree.
 _MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
-# Other folders (dpkg's database, devices) are not of the packages themselves.
-_TAKEN = ("usr", "etc")
+_TAKEN = ("usr", "etc", "var/lib")
+# These are of dpkg, apt and the hook, not of the packages.
+_LEFT_OUT = ("usr/lib32", "usr/libx32", "var/lib/apt", "var/lib/dpkg")
 
 
 def unpack(archive: Archive, arch: str, packages: Sequence[str], folder: Path, log: Path) -> None:
@@ -38,7 +39,8 @@ def add(unpacked: Path, tree: Path, excluded: Sequence[str]) -> None:
 
     `excluded` are absolute paths that end in /*. Both folders are on one file system.
     """
-    left_out = {unpacked / path.removesuffix("/*").lstrip("/") for path in excluded}
+    excluded_folders = (path.removesuffix("/*").lstrip("/") for path in excluded)
+    left_out = {unpacked / path for path in (*_LEFT_OUT, *excluded_folders)}
     for name in _TAKEN:
         for place, folders, files in os.walk(unpacked / name):
             folder = Path(place)

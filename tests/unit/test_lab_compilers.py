@@ -16,7 +16,7 @@ def unpacked(tmp_path: Path) -> Path:
     """A folder like the one that mmdebstrap unpacks: gcc, a library, its manual, dpkg's list."""
     folder = tmp_path / "unpacked"
     for path in ("usr/bin/gcc-12", "usr/lib/libc.so.6", "usr/share/man/man1/gcc.1.gz",
-                 "etc/perl/net.cfg", "var/lib/dpkg/status"):  # fmt: skip
+                 "etc/perl/net.cfg", "var/lib/dkms/.keep", "var/lib/dpkg/status"):  # fmt: skip
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text("unpacked")
     (folder / "usr/bin/gcc").symlink_to("gcc-12")
@@ -32,6 +32,7 @@ def tree(tmp_path: Path) -> Path:
     (folder / "usr/lib").mkdir(parents=True)
     (folder / "usr/lib/libc.so.6").write_text("installed")
     (folder / "etc").mkdir()
+    (folder / "var/lib").mkdir(parents=True)
     return folder
 
 
@@ -43,6 +44,11 @@ def test_the_tree_gets_what_it_lacks_and_keeps_what_it_has(unpacked: Path, tree:
     assert (tree / "usr/lib/libc.so.6").read_text() == "installed"
 
 
+def test_a_folder_of_state_that_a_package_brings_is_there(unpacked: Path, tree: Path) -> None:
+    compilers.add(unpacked, tree, EXCLUDED)
+    assert (tree / "var/lib/dkms").is_dir()
+
+
 def test_folders_keep_their_permissions(unpacked: Path, tree: Path) -> None:
     compilers.add(unpacked, tree, EXCLUDED)
     assert (tree / "etc/perl").stat().st_mode & 0o7777 == 0o750
@@ -51,7 +57,7 @@ def test_folders_keep_their_permissions(unpacked: Path, tree: Path) -> None:
 def test_documentation_and_the_database_of_dpkg_stay_behind(unpacked: Path, tree: Path) -> None:
     compilers.add(unpacked, tree, EXCLUDED)
     assert not (tree / "usr/share/man").exists()
-    assert not (tree / "var").exists()
+    assert not (tree / "var/lib/dpkg").exists()
 
 
 def test_a_second_time_changes_nothing(unpacked: Path, tree: Path) -> None:
