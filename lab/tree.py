@@ -67,6 +67,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
             unpacking.result()
         compilers.add(unpacked, making, recipe["exclude_paths"])
         run("chroot", str(making), "ldconfig")
+        (making / "var/cache/ldconfig/aux-cache").unlink(missing_ok=True)
     except KilnError:
         delete(making)
         raise
