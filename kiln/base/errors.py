@@ -28,7 +28,7 @@ class Place:
 class KilnError(Exception):
     """A failure with a message for a person: what is wrong, where, and what to do.
 
-    `exit_code` is 2 for invalid input, 1 for a failed operation. `place` and `findings` are what
+    `exit_status` is 2 for invalid input, 1 for a failed operation. `place` and `findings` are what
     `--json` prints beside the message: they repeat what the message says, for a program.
     """
 
@@ -37,14 +37,14 @@ class KilnError(Exception):
         message: str,
         *,
         hint: str = "",
-        exit_code: int = INVALID_INPUT,
+        exit_status: int = INVALID_INPUT,
         place: Place | None = None,
         findings: Iterable[Finding] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.exit_code = exit_code
+        self.exit_status = exit_status
         self.place = place
         self.findings = tuple(findings)
 
@@ -53,7 +53,7 @@ class KilnError(Exception):
         data: dict[str, Any] = {
             "message": self.message,
             "hint": self.hint,
-            "exit_status": self.exit_code,
+            "exit_status": self.exit_status,
         }
         if self.place:
             data |= asdict(self.place)
@@ -67,7 +67,7 @@ class KilnError(Exception):
 
 def operation_failed(message: str, *, hint: str = "") -> KilnError:
     """The error of a failed operation: a request to AWS, a download, a guest. Exit status 1."""
-    return KilnError(message, hint=hint, exit_code=OPERATION_FAILED)
+    return KilnError(message, hint=hint, exit_status=OPERATION_FAILED)
 
 
 # Other tools' names of the same processors: difflib cannot match them, they share too few letters.

@@ -247,7 +247,7 @@ def _refuse(error: KilnError, *, as_json: bool) -> int:
         # One line, so that a task that prints a line per event stays readable line by line.
         with contextlib.suppress(OSError):
             print(json.dumps({"error": error.as_json()}), flush=True)
-    return error.exit_code
+    return error.exit_status
 
 
 def _end_on_sigterm() -> None:

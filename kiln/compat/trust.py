@@ -83,11 +83,10 @@ def _fields(component: str) -> tuple[str, ...]:
 def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     for name in recipe.components:
         try:
-            with facts.rows_used() as rows:
-                component = components.get(name).for_recipe(recipe)
+            component = components.get(name).for_recipe(recipe)
         except KilnError:  # the row lacks something that the component needs: a rule reports that
             continue
-        for row in rows:
+        for row in component.rows:
             if not row.confirmed:
                 yield name, _fact_finding(name, row)
         for key in _used_keys(component, recipe):

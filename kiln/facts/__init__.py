@@ -37,5 +37,5 @@ from kiln.facts.tables import UsedRow as UsedRow
 from kiln.facts.tables import confirmed as confirmed
 from kiln.facts.tables import full_source as full_source
 from kiln.facts.tables import last_day as last_day
-from kiln.facts.tables import rows_used as rows_used
 from kiln.facts.tables import table as table
+from kiln.facts.tables import used_row as used_row

@@ -76,7 +76,7 @@ class Packer:
 class BuildResult:
     """The result of a build. `amis` maps region to AMI id; `errors` are Packer's error lines."""
 
-    exit_code: int
+    exit_status: int
     amis: dict[str, str]
     errors: tuple[str, ...]
     interrupted: bool

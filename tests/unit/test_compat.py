@@ -154,7 +154,7 @@ def test_a_mistyped_driver_gets_the_right_one():
 def test_what_is_not_even_a_choice_is_bad_input(wrong, hint):
     with pytest.raises(KilnError) as error:
         check_combination(**{"distro": "al2", "driver": "510.47.03", **wrong})
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
     assert hint in error.value.hint
 
 
@@ -354,7 +354,7 @@ def test_what_a_parallelcluster_release_brings_is_minded():
 def test_a_flavours_version_has_to_fit_the_flavour(more: dict[str, str], message: str):
     with pytest.raises(KilnError, match=message) as error:
         asked(**more)
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_what_is_no_whole_version_on_the_command_line_is_bad_input(flag, wrong, 
     given = {"distro": "al2023", "driver": "580.178.04", flag: wrong}
     with pytest.raises(KilnError, match=f"--{flag} {re.escape(wrong)} is not a version") as error:
         checks.check(given, strict=False)
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
     assert error.value.hint == (f"did you mean {meant}?" if meant else "")
 
 

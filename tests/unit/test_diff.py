@@ -184,7 +184,7 @@ def test_a_build_that_is_not_here_is_bad_input(records):
     records("al2023-lts", "run-1", "ami-1", INFO)
     with pytest.raises(KilnError, match="ami-7: no record") as error:
         of_names("ami-1", "ami-7")
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"versions": null}'])
@@ -213,7 +213,7 @@ def refusal(answer, path):
     try:
         answer(str(path))
     except KilnError as error:
-        assert error.exit_code == 2
+        assert error.exit_status == 2
         return error.message
     return None
 

@@ -75,7 +75,7 @@ def test_a_line_of_another_form_is_an_error_with_file_and_line(script, line):
     path = script("# What it does.", line)
     with pytest.raises(KilnError, match=f"{path}:3: not a declaration") as raised:
         environment.declared(path)
-    assert raised.value.exit_code == 2
+    assert raised.value.exit_status == 2
 
 
 def test_a_name_declared_twice_is_an_error(script):
@@ -141,7 +141,7 @@ def misspelt(monkeypatch):
 def test_render_refuses_a_component_whose_script_declares_other_variables(misspelt):
     with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:1: .*CUDA_PAKAGES") as raised:
         render.render(next(recipe for recipe in load_recipes() if recipe.cuda))
-    assert raised.value.exit_code == 2
+    assert raised.value.exit_status == 2
 
 
 def test_check_finds_it_too_at_the_scripts_line(misspelt):

@@ -148,7 +148,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def test_packer_calls_what_is_allowed_to_it_and_no_more(seen: dict[str, Any]) -> None:
-    assert seen["result"].exit_code == 0
+    assert seen["result"].exit_status == 0
     called = {action for action, _ in seen["calls"]}
     assert called == iam.allowed("packer") - set(iam.facts()["unseen"])
 

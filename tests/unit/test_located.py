@@ -46,7 +46,7 @@ def test_malformed_yaml_is_one_message_with_its_place(text: str, message: str) -
         located.parse(text, "f.yaml")
     assert caught.value.message.startswith(message)
     assert "\n" not in caught.value.message
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 @pytest.mark.parametrize("text", [text for text, _ in MALFORMED.values()], ids=MALFORMED.keys())

@@ -177,7 +177,7 @@ def test_a_signature_without_the_one_key_to_check_it_with_is_refused(monkeypatch
     monkeypatch.setattr(components, "get", lambda name: bad)
     with pytest.raises(KilnError, match=f"names {len(keys)} keys to check it with") as error:
         lock.wanted([CLASSIC], EMPTY)
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_packages_are_locked_by_repository_key_and_version(locked):
@@ -240,7 +240,7 @@ def test_a_download_that_the_lock_has_no_checksum_of_is_first_seen(locked):
 def test_a_checksum_that_differs_stops_with_both(locked):
     with pytest.raises(KilnError) as error:
         lock.record(downloads(EFA, "b" * 64), target="aws", when="build 8", path=locked)
-    assert error.value.exit_code == 1
+    assert error.value.exit_status == 1
     assert EFA_SHA256 in error.value.message
     assert "b" * 64 in error.value.message
     assert artifact(locked, EFA)["sha256"] == EFA_SHA256
@@ -306,7 +306,7 @@ def test_what_is_wrong_in_the_lock_file_is_told_with_its_line(tmp_path, text, sa
     with pytest.raises(KilnError) as error:
         lock.load(path)
     assert error.value.message.startswith(f"amis.lock.yaml{said}")
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locked):
@@ -374,7 +374,7 @@ def test_the_checksums_of_a_build_in_the_lab_are_refused(builds, locked):
     written(builds, "r1", target="lab")
     with pytest.raises(KilnError, match="run r1: the hashes of a build with target lab") as error:
         locking(update=False, run="r1")
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
     assert locked.read_text() == before
 
 
@@ -387,7 +387,7 @@ def test_a_run_that_never_got_to_its_checks_has_nothing_to_lock(builds):
 def test_a_run_that_nobody_knows_is_bad_input(builds):
     with pytest.raises(KilnError, match="no record of such a build") as error:
         locking(update=False, run="r3")
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_update_and_from_are_not_mixed(builds):

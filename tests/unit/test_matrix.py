@@ -259,7 +259,7 @@ def test_a_mistake_is_answered_with_its_place_and_the_nearest_right_value(
         load(tmp_path, edit)
     lines = caught.value.message.splitlines()
     assert any(line.startswith(said) for line in lines), caught.value.message
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 def test_the_line_of_a_row_has_no_version_in_it(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_placements_from_memory_warn_and_do_not_refuse():
 def test_what_cannot_be_read_is_refused(arguments, says):
     with pytest.raises(KilnError, match=says) as e:
         check(**arguments)
-    assert e.value.exit_code == 2
+    assert e.value.exit_status == 2
 
 
 # --- plan ----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_what_does_not_fit_says_what_is_missing():
 
 
 @pytest.mark.parametrize(("want", "code"), [("1g.5gb=60", 1), ("1g.5gb=56", 0)])
-def test_the_exit_code_says_whether_it_fits(want, code, tmp_path):
+def test_the_exit_status_says_whether_it_fits(want, code, tmp_path):
     picture = tmp_path / "not/there/yet/plan.svg"
     command = [ROOT / "invoke", "mig.plan", "--instance-type", "p4d.24xlarge"]
     done = subprocess.run([*command, "--want", want, "--svg", picture], check=False)
@@ -386,7 +386,7 @@ def test_single_with_unlike_slices_is_refused():
 def test_a_layout_that_offers_pods_nothing_is_refused():
     with pytest.raises(KilnError, match="turns MIG on without slices") as e:
         k8s("all-enabled", "mixed", instance_type="p5.48xlarge")
-    assert e.value.exit_code == 2
+    assert e.value.exit_status == 2
 
 
 def test_the_ami_owns_the_slices_unless_the_operator_does():

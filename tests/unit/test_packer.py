@@ -97,7 +97,7 @@ def test_no_packer_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(KilnError, match="there is no packer on PATH") as caught:
         packer.find()
     assert "install packer" in caught.value.hint
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_status == 1
 
 
 def test_an_old_packer_is_refused_with_both_versions(
@@ -204,7 +204,7 @@ def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
 def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Path) -> None:
     seen: list[Event] = []
     result = run(real, folder, "echo one, two; echo three", on_event=seen.append)
-    assert (result.exit_code, result.interrupted) == (0, False)
+    assert (result.exit_status, result.interrupted) == (0, False)
     texts = [event.text for event in seen]
     assert any(text.endswith("one, two") for text in texts)
     log = (folder.parent / "out" / "packer.log").read_text()
@@ -214,7 +214,7 @@ def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Pa
 
 def test_a_build_that_fails_gives_packers_own_words(real: Packer, folder: Path) -> None:
     result = run(real, folder, "exit 3")
-    assert result.exit_code == 1
+    assert result.exit_status == 1
     assert result.amis == {}
     assert any("exit status: 3" in error for error in result.errors)
 
@@ -239,7 +239,7 @@ def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, fol
 
     result = run(real, folder, until(flag), on_event=watch, stop=stop)
     assert result.interrupted
-    assert result.exit_code != 0
+    assert result.exit_status != 0
     assert any("Cancelling build after receiving" in text for text in seen)
     assert not any("second step" in text for text in seen)
 

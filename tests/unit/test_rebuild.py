@@ -29,7 +29,7 @@ def of_today(**more: Any) -> Record:
 def refusal(record: Record) -> KilnError:
     with pytest.raises(KilnError) as caught:
         rebuild.inputs(record)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
     return caught.value
 
 

@@ -103,7 +103,7 @@ def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
     with pytest.raises(KilnError, match="no record of such a build") as caught:
         record.find(ROW.replace("510", "511"))
     assert f"did you mean '{ROW}'?" in str(caught.value)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_record_of_another_shape_is_named_by_its_first_wrong_key(tmp_path: Pat
     path.write_text(json.dumps({**a_record().as_json(), "status": 5}))
     with pytest.raises(KilnError, match="not a record of a run: `status`") as caught:
         record.find(str(path))
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 def test_what_is_written_is_read_back_the_same() -> None:

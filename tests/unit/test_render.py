@@ -211,7 +211,7 @@ def test_a_missing_provisioner_is_named_with_its_path(recipes: list[Recipe]) -> 
     ghost = replace(components.get("nccl"), name="ghost").for_recipe(recipes[0])
     with pytest.raises(KilnError, match=r"'ghost'.*provisioners/ghost\.sh does not exist") as info:
         template_values._require_provisioners(recipes[0], [ghost])
-    assert info.value.exit_code == 2
+    assert info.value.exit_status == 2
 
 
 def test_an_unknown_signing_key_is_named() -> None:

@@ -91,7 +91,7 @@ def test_what_is_printed_names_series_dollars_and_the_date_of_the_prices():
 def test_a_fleet_of_less_than_one_instance_is_refused(instances):
     with pytest.raises(KilnError, match=f"{instances} instances have no cost") as e:
         cost("p5.48xlarge", Telemetry(), instances=instances)
-    assert e.value.exit_code == 2
+    assert e.value.exit_status == 2
 
 
 def test_an_unknown_instance_type_is_refused():

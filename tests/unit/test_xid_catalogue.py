@@ -68,7 +68,7 @@ def test_a_fact_without_a_source_is_refused() -> None:
 def test_an_unknown_code_is_refused_with_the_nearest() -> None:
     with pytest.raises(KilnError) as caught:
         explain.explain("xid 178")
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
     assert "Xid 177" in caught.value.hint
 
 
