@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from kiln.base.findings import Finding
+from kiln.base.findings import Finding, Place
 
 INVALID_INPUT = 2
 OPERATION_FAILED = 1
-
-
-@dataclass(frozen=True)
-class Place:
-    """A place in a file; line and column count from 1, None where the error has none."""
-
-    file: str
-    line: int | None = None
-    column: int | None = None
-
-    def __str__(self) -> str:
-        return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
 
 
 class KilnError(Exception):
@@ -56,7 +43,11 @@ class KilnError(Exception):
             "exit_status": self.exit_status,
         }
         if self.place:
-            data |= asdict(self.place)
+            data |= {
+                "file": self.place.file,
+                "line": self.place.line,
+                "column": self.place.column,
+            }
         if self.findings:
             data["findings"] = [finding.as_json() for finding in self.findings]
         return data

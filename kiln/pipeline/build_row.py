@@ -40,7 +40,7 @@ def prepare(plan: Plan) -> None:
     with tempfile.TemporaryDirectory(prefix="kiln-policy-") as folder:
         broken = errors(policy.check(render.write_inputs(plan.recipe, Path(folder))))
     if broken:
-        raise KilnError("\n".join(map(str, broken)))
+        raise KilnError("\n".join(map(str, broken)), findings=broken)
 
 
 def build(plan: Plan, packer: Packer, progress: Progress, stop: Stop | None = None) -> Built:

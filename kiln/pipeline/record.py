@@ -1,6 +1,7 @@
 """The record of a run: what it made, from what, and the verdict.
 
-The published JSON Schema is docs/record.schema.json, docs/records.md explains each key. Schema 2 is
+The published JSON Schema is docs/record.schema.json (record_schema.py), docs/records.md explains
+each key. Schema 2 is
 written; records of schema 1 are converted when they are read.
 """
 
@@ -49,9 +50,10 @@ class Checks:
 class Record:
     """One run: a build, or the verification of an existing AMI.
 
-    `recipe` is the recipe as JSON and `versions` the image's version-info.json; both have shapes of
-    their own. `recipe_digest` and `input_digest` are SHA-256 as hex (see docs/records.md for what
-    each promises). Times are UTC in ISO 8601; `seconds` maps a stage to its wall-clock seconds.
+    `recipe` is the recipe as JSON and `versions` the image's version-info.json; record_schema.py
+    describes both. `recipe_digest` and `input_digest` are SHA-256 as hex (see docs/records.md for
+    what each promises). Times are UTC in ISO 8601; `seconds` maps a stage to its wall-clock
+    seconds.
     """
 
     run_id: str
@@ -88,11 +90,6 @@ class Record:
 
 
 _ADAPTER = TypeAdapter(Record)
-
-
-def json_schema() -> str:
-    """The JSON Schema of a record, as docs/record.schema.json holds it."""
-    return json.dumps({"title": "Record", **_ADAPTER.json_schema()}, indent=2) + "\n"
 
 
 def write(run: Run, record: Record) -> None:

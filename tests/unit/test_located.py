@@ -110,6 +110,6 @@ def test_whole_numbers_booleans_and_nothing_are_themselves() -> None:
 def test_every_value_and_key_has_a_place() -> None:
     document = located.parse("a:\n  - {b: x}\n", "f.yaml")
     assert document.at(("a", 0, "b")) == "f.yaml:2:9"
-    assert document.at_key(("a", 0, "b")) == "f.yaml:2:6"
+    assert str(document.key_place(("a", 0, "b"))) == "f.yaml:2:6"
     assert document.at(("a", 0, "missing")) == "f.yaml:2:5"
     assert document.at(("nowhere",)) == "f.yaml:1:1"

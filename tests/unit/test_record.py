@@ -13,7 +13,9 @@ from kiln.base import paths
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud import runs
+from kiln.matrix import load
 from kiln.pipeline import record
+from kiln.pipeline.record_schema import record_json_schema
 from lab.target import LabTarget
 from tests.unit.records import a_record
 
@@ -165,9 +167,61 @@ def test_a_record_of_schema_1_still_reads(tmp_path: Path) -> None:
     assert old.checks and old.checks.passed == 1
 
 
-def test_the_published_schema_describes_what_is_written() -> None:
-    schema = json.loads(record.json_schema())
-    assert (ROOT / "docs" / "record.schema.json").read_text() == record.json_schema()
-    jsonschema.validate(json.loads(built().read_text()), schema)
+PUBLISHED = json.loads(record_json_schema())
+
+
+@pytest.fixture(scope="module")
+def info(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the provisioner writes, for the machine that runs the tests, after two components."""
+    etc = tmp_path_factory.mktemp("kiln")
+    (etc / "components").mkdir()
+    for name, more in (("nvidia-driver", {"runfile": "NVIDIA.run"}), ("tuning", {"files": ["/a"]})):
+        made = {"component": name, "version": "510.47.03", **more}
+        (etc / "components" / f"{name}.json").write_text(json.dumps(made))
+    fetched = [{"url": "https://x/y", "sha256": "d" * 64, "sha256_was": "locked", "component": "a"}]
+    (etc / "downloads.json").write_text(json.dumps(fetched))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "provisioners" / "lib"))
+        import version_info
+
+        patch.setattr(version_info, "kernels", list)  # a container has no /lib/modules
+        written: dict[str, Any] = version_info.collect("6.1.0", str(etc))
+    assert written["packages"]
+    return written
+
+
+def test_the_published_schema_describes_what_is_written(info: dict[str, Any]) -> None:
+    assert (ROOT / "docs" / "record.schema.json").read_text() == record_json_schema()
+    for recipe in load.load_recipes():
+        data = a_record(recipe=recipe.as_json(), versions=info).as_json()
+        jsonschema.validate(json.loads(json.dumps(data)), PUBLISHED)
+    assert set(info) == set(PUBLISHED["$defs"]["VersionInfo"]["required"])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("status",), "good"),
+        (("recipe", "driver"), 510),
+        (("recipe", "components"), "cuda"),
+        (("recipe", "volume", "size"), "large"),
+        (("recipe", "telemetry", "profil"), "compute"),
+        (("recipe", "row"), "amis.yaml:90"),
+        (("versions",), {}),
+        (("versions", "packages", 0), {"name": "bash"}),
+        (("versions", "downloads", 0, "sha256_was"), "guessed"),
+        (("versions", "kernel"), "6.1.0"),
+        (("versions", "components", "tuning"), "1"),
+    ],
+)
+def test_a_damaged_record_does_not_fit_the_published_schema(
+    info: dict[str, Any], path: tuple[str | int, ...], value: Any
+) -> None:
+    data = json.loads(json.dumps(a_record(versions=info).as_json()))
+    jsonschema.validate(data, PUBLISHED)
+    part = data
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**json.loads(built().read_text()), "status": "good"}, schema)
+        jsonschema.validate(data, PUBLISHED)
