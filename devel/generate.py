@@ -43,13 +43,16 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         record_schema.record_json_schema,
         "kiln/pipeline/record_schema.py",
     ),
-    iam.POLICY_FILE: (iam.text, "kiln/facts/knowledge/iam.yaml"),
+    iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
-    gpu_devices.FILE: (gpu_devices.text, "kiln/facts/knowledge/instances.yaml"),
-    export.PROFILES_JSON: (export.text, "kiln/facts/knowledge/mig.yaml and instances.yaml"),
-    picture.PICTURE: (picture.text, "kiln/mig/plan.py and draw.py"),
+    gpu_devices.FILE: (gpu_devices.gpu_devices_text, "kiln/facts/knowledge/instances.yaml"),
+    export.PROFILES_JSON: (
+        export.image_profiles_text,
+        "kiln/facts/knowledge/mig.yaml and instances.yaml",
+    ),
+    picture.PICTURE: (picture.picture_text, "kiln/mig/plan.py and draw.py"),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }
 

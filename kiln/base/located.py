@@ -61,7 +61,7 @@ def dotted(path: Path_) -> str:
     return ".".join(map(str, path))
 
 
-def load(path: Path, shown_as: str | None = None) -> Located:
+def load_yaml(path: Path, shown_as: str | None = None) -> Located:
     """Read a YAML file.
 
     Raises KilnError (exit status 2) when the file is missing or is not the YAML that `parse` takes.
@@ -77,10 +77,10 @@ def load(path: Path, shown_as: str | None = None) -> Located:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise KilnError(f"{path}: cannot be read: {error}", place=Place(str(path))) from None
-    return parse(text, name)
+    return parse_yaml(text, name)
 
 
-def parse(text: str, name: str) -> Located:
+def parse_yaml(text: str, name: str) -> Located:
     """Like `load`, from text. `name` is how errors call the file.
 
     Dates and numbers with a dot stay text, so that a version is kept as written. Raises KilnError

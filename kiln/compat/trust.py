@@ -131,7 +131,7 @@ def _unconfirmed_hash(url: str) -> str | None:
 
 @cache
 def _locked() -> dict[str, dict[str, Any]]:
-    data = located.load(LOCK).data if LOCK.is_file() else {}
+    data = located.load_yaml(LOCK).data if LOCK.is_file() else {}
     return {entry["url"]: entry for entry in data.get("artifacts", ()) if entry.get("sha256")}
 
 

@@ -182,7 +182,7 @@ def packages(recipe: Recipe, component: str, version: str = "0", **more: str) ->
 
     Raises KilnError (exit status 2) if the recipe's archive is not known to have them.
     """
-    known = facts.packages(component, version, **{**_fields(recipe), **more})
+    known = facts.archive_packages(component, version, **{**_fields(recipe), **more})
     if known is None:
         raise KilnError(
             f"{recipe.name}: no package of {component} {version} is known for "
@@ -197,7 +197,7 @@ def packages(recipe: Recipe, component: str, version: str = "0", **more: str) ->
 
 def packaged(recipe: Recipe, component: str, version: str, **more: str) -> bool:
     """Is the recipe's archive known to have packages of the component?"""
-    return facts.packages(component, version, **{**_fields(recipe), **more}) is not None
+    return facts.archive_packages(component, version, **{**_fields(recipe), **more}) is not None
 
 
 def repository(recipe: Recipe, env: str) -> str | Fact:

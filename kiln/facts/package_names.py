@@ -25,7 +25,7 @@ class Packages:
     row: UsedRow
 
 
-def packages(component: str, version: str, **fields: str) -> Packages | None:
+def archive_packages(component: str, version: str, **fields: str) -> Packages | None:
     """A component's packages at a version, from packages.yaml; None if the archive has none.
 
     `fields` are the values that conditions and names refer to, such as `archive` and `module`.

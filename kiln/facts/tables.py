@@ -28,10 +28,10 @@ _Loader.yaml_implicit_resolvers = {
 @cache
 def table(name: str) -> dict[str, Any]:
     """The plain data of `knowledge/<name>.yaml`. Versions are text, never numbers."""
-    return read(KNOWLEDGE / f"{name}.yaml")
+    return read_table(KNOWLEDGE / f"{name}.yaml")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
     data: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
     return data

@@ -7,7 +7,7 @@ from typing import Any
 
 from kiln import components, facts
 from kiln.base.findings import Finding
-from kiln.base.located import load
+from kiln.base.located import load_yaml
 from kiln.base.paths import matrix_file
 from kiln.base.recipe import Distro, Recipe, Row, SourceAmi, Volume
 from kiln.matrix.mistakes import refused
@@ -23,7 +23,7 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
     Raises KilnError (exit status 2) with one line and one finding per mistake; each line begins
     with file:line:column.
     """
-    document = load(path or matrix_file())
+    document = load_yaml(path or matrix_file())
     model = validated(document)
     mistakes: list[Finding] = [*bad_distros(document, model)]
     # A row cannot be expanded while `defaults` leaves out what it must not.

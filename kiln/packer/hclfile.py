@@ -105,7 +105,7 @@ def read_folder(folder: Path) -> tuple[list[Template], list[Finding]]:
         documents = []
         for path in sorted(root.glob("*.pkr.hcl")):
             name = _shown(path, folder.parent)
-            document = read(path, name)
+            document = read_hcl(path, name)
             if isinstance(document, Finding):
                 broken[name] = document
             else:
@@ -120,7 +120,7 @@ def hcl_files(folder: Path) -> list[Path]:
     return sorted({path.resolve() for path in paths})
 
 
-def read(path: Path, name: str) -> Document | Finding:
+def read_hcl(path: Path, name: str) -> Document | Finding:
     """Read an HCL file; `name` is its name in findings. Returns a finding if it is not HCL."""
     from lark.exceptions import LarkError
 

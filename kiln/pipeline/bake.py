@@ -83,7 +83,7 @@ def bake(
         var_files=list(inputs.var_files),
         on_event=on_event,
         stop=stop,
-        environment={**inputs.environment, **stopping.environment(run.id)},
+        environment={**inputs.environment, **stopping.run_environment(run.id)},
     )
     if result.interrupted:
         raise StoppedError(*launched)

@@ -92,7 +92,7 @@ class Record:
 _ADAPTER = TypeAdapter(Record)
 
 
-def write(run: Run, record: Record) -> None:
+def write_record(run: Run, record: Record) -> None:
     """Write a run's record atomically."""
     fresh = run.record.with_suffix(".new")
     fresh.write_text(json.dumps(record.as_json(), indent=2) + "\n", encoding="utf-8")
@@ -104,14 +104,14 @@ def last(recipe: str) -> Record | None:
     return next(iter(all_of(recipe)), None)
 
 
-def find(name: str) -> Record:
+def find_record(name: str) -> Record:
     """The record of a build: by its file, AMI id, run id or AMI name (then the newest image).
 
     Raises KilnError (exit status 2) if there is none here, or if the file is not a record.
     """
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
-        return read(path)
+        return read_record(path)
     rows = sorted(path.name for path in build_dir().glob("*") if path.is_dir())
     for recipe in rows:
         for record in all_of(recipe):
@@ -139,11 +139,11 @@ def all_of(recipe: str) -> list[Record]:
     records = []
     for path in sorted((build_dir() / recipe).glob("*/record.json"), reverse=True):
         with contextlib.suppress(OSError, KilnError):
-            records.append(read(path))
+            records.append(read_record(path))
     return records
 
 
-def read(path: Path) -> Record:
+def read_record(path: Path) -> Record:
     """The record in a file. Raises KilnError (exit status 2) if it is not one."""
     data = document(path)
     try:

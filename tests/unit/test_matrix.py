@@ -412,7 +412,7 @@ def test_the_rules_judge_the_repository_that_the_bake_uses(tmp_path: Path) -> No
     edits = [("rhel7", "debian13"), ("kernel_module:", "driver_source: repo\n    kernel_module:")]
     (recipe,) = load(tmp_path, *edits)
     assert recipe.distro.cuda_repo == "debian13"
-    found = {finding.rule: finding for finding in engine.check(recipe)}
+    found = {finding.rule: finding for finding in engine.check_recipe(recipe)}
     assert "debian13" in found["OS-DRV-REPO"].message
 
 
@@ -448,7 +448,7 @@ def test_the_schema_for_editors_is_the_one_in_use() -> None:
 
 def test_editors_accept_the_matrix_and_refuse_a_typo() -> None:
     published = json.loads(schema.matrix_json_schema())
-    data = located.load(ROOT / "amis.yaml").data
+    data = located.load_yaml(ROOT / "amis.yaml").data
     jsonschema.validate(data, published)
     data["amis"][0]["flavours"] = ["base"]
     with pytest.raises(jsonschema.ValidationError, match="flavours"):
