@@ -232,7 +232,7 @@ def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
 def test_a_wish_that_is_none_is_refused_in_one_sentence(wish, says):
     with pytest.raises(MigError, match=re.escape(says)) as e:
         runtime_module("gpu_mig.profile").parse_devices(wish)
-    assert e.value.exit_status == 2
+    assert e.value.exit_code == 2
 
 
 def test_a_compute_instance_of_a_size_there_is_none_of_is_named_with_its_line():
