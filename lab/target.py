@@ -93,7 +93,9 @@ class LabTarget:
         for recipe in recipes:
             _require_snapshot(recipe)
         needs.free_disk(current().root, _NEEDS_GIB)
-        control.up()
+        differs = control.difference(control.up())
+        if differs:
+            say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
         with ThreadPoolExecutor(1) as pool:
             vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
