@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -176,14 +177,30 @@ def _sxid_table(rows: list[dict[str, Any]]) -> list[str]:
                 _meaning(row),
                 ", ".join(row.get("says", [])),
                 row["severity"],
-                row["action"],
+                _SXID_ACTIONS.get(row["action"], row["action"]),
                 _source(row),
             ]
             for row in rows
         ],
     )
-    words = "The word in the line (Fatal, Non-fatal, Correctable) goes before the severity here."
-    return ["", "## SXid (NVSwitch)", "", words, "", *table]
+    actions = [f"- **{short}**: {action}" for action, short in _SXID_ACTIONS.items()]
+    return ["", "## SXid (NVSwitch)", "", _SXID_HEAD, "", *actions, "", *table]
+
+
+_SXID_HEAD = (
+    "The word in the line (Fatal, Non-fatal, Correctable) goes before the severity here. A meaning "
+    "in code type is the driver's own name of the code: nothing else is published. The actions:"
+)
+# Few actions serve hundreds of codes: the table names them by a word.
+_SXID_ACTIONS = {
+    "watch; look for Xid 45 or 74 on the same link": "watch",
+    "reset the fabric (all GPUs and NVSwitches) or reboot or replace the instance": "reset",
+    "follow the Fatal or Non-fatal word of the line": "by line",
+    "no action": "none",
+}
+_ONLY_NAME = re.compile(
+    r"(?:The driver's text for|Only the driver's name is known:) (NVSWITCH_\w+)\."
+)
 
 
 def _severity(row: dict[str, Any]) -> str:
@@ -198,7 +215,7 @@ def _action(row: dict[str, Any]) -> str:
 
 def _meaning(row: dict[str, Any]) -> str:
     text = f"To recover, {row['recovery']}." if "recovery" in row else ""
-    return f"{row['meaning']} {text}".strip()
+    return f"{_ONLY_NAME.sub(r'`\1`', row['meaning'])} {text}".strip()
 
 
 def _source(row: dict[str, Any]) -> str:
