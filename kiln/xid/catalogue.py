@@ -214,8 +214,8 @@ def _action(row: dict[str, Any]) -> str:
 
 
 def _meaning(row: dict[str, Any]) -> str:
-    text = f"To recover, {row['recovery']}." if "recovery" in row else ""
-    return f"{_ONLY_NAME.sub(r'`\1`', row['meaning'])} {text}".strip()
+    meaning = _ONLY_NAME.sub(r"`\1`", row["meaning"])
+    return f"{meaning} To recover, {row['recovery']}." if "recovery" in row else str(meaning)
 
 
 def _source(row: dict[str, Any]) -> str:
