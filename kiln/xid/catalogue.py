@@ -183,7 +183,10 @@ def _sxid_table(rows: list[dict[str, Any]]) -> list[str]:
             for row in rows
         ],
     )
-    actions = [f"- **{short}**: {action}" for action, short in _SXID_ACTIONS.items()]
+    actions = [
+        f"- **{short}**: {action.removeprefix(f'{short}; ')}"
+        for action, short in _SXID_ACTIONS.items()
+    ]
     return ["", "## SXid (NVSwitch)", "", _SXID_HEAD, "", *actions, "", *table]
 
 
@@ -196,7 +199,6 @@ _SXID_ACTIONS = {
     "watch; look for Xid 45 or 74 on the same link": "watch",
     "reset the fabric (all GPUs and NVSwitches) or reboot or replace the instance": "reset",
     "follow the Fatal or Non-fatal word of the line": "by line",
-    "no action": "none",
 }
 _ONLY_NAME = re.compile(
     r"(?:The driver's text for|Only the driver's name is known:) (NVSWITCH_\w+)\."
