@@ -39,9 +39,9 @@ class Document:
         """An error at the line that `patterns` lead to."""
         return Finding("error", rule, message, hint, file=self.name, line=self.line(*patterns))
 
-    def values(self) -> Iterator[str]:
-        """Every text value, without comments and prose."""
-        yield from _texts(self.data)
+    def values(self) -> tuple[str, ...]:
+        """Every text value once, without comments and prose."""
+        return _values(self.text)
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,11 @@ def _parsed(text: str) -> dict[str, Any]:
     )
     data: dict[str, Any] = hcl2.loads(text, serialization_options=options)
     return data
+
+
+@functools.cache
+def _values(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_texts(_parsed(text))))
 
 
 def value_with(pattern: str) -> str:

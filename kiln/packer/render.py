@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -83,11 +83,12 @@ def shared(checkout: str = HERE) -> dict[str, str]:
     return _shared(checkout, known, template_values.locked(), keys)
 
 
-def write_folder(recipe: Recipe) -> Path:
-    """Bring a recipe's folder and `shared` in `packer/` up to date; the recipe's folder."""
+def write_folders(recipes: Sequence[Recipe]) -> dict[str, Path]:
+    """Bring the recipes' folders and `shared` in `packer/` up to date; a recipe's name → folder."""
     root = packer_dir()
-    _write(root, _tree([recipe], _checkout(root)), _present(root, [SHARED, recipe.line]))
-    return root / recipe.line
+    lines = [recipe.line for recipe in recipes]
+    _write(root, _tree(recipes, _checkout(root)), _present(root, [SHARED, *lines]))
+    return {recipe.name: root / recipe.line for recipe in recipes}
 
 
 def write_all(recipes: Iterable[Recipe]) -> list[str]:

@@ -48,9 +48,9 @@ def validate_recipes(recipes: Sequence[Recipe], packer: Packer) -> list[Validati
     Packer's processes run in parallel, and the policy is checked meanwhile.
     Raises KilnError if a recipe cannot be rendered or a plugin cannot be installed.
     """
-    folders = {recipe.name: render.write_folder(recipe) for recipe in recipes}
-    if not folders:
+    if not recipes:
         return []
+    folders = render.write_folders(recipes)
     packer_.install_plugins(packer, next(iter(folders.values())))
     # One more than cores: Packer spends part of its time waiting for the processes it starts.
     with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
