@@ -15,7 +15,7 @@ FILES = Path(__file__).resolve().parent / "basefiles"
 
 @cache
 def _file() -> dict[str, Any]:
-    content: dict[str, Any] = plain_yaml.read(FILES / "distros.yaml")
+    content: dict[str, Any] = plain_yaml.read_plain(FILES / "distros.yaml")
     return content
 
 

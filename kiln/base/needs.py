@@ -28,7 +28,7 @@ class Need:
 
 def missing(*groups: str) -> list[Need]:
     """The commands of these groups in `knowledge/host-packages.yaml` that this machine lacks."""
-    data = plain_yaml.read(KNOWLEDGE / "host-packages.yaml")
+    data = plain_yaml.read_plain(KNOWLEDGE / "host-packages.yaml")
     needs = [Need(**entry) for group in groups for entry in data[group]]
     return [need for need in needs if not shutil.which(need.command)]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from kiln.base.errors import KilnError, Place
+from kiln.base.errors import KilnError
+from kiln.base.findings import Place
 
 
 class _Loader(yaml.CSafeLoader):
@@ -40,16 +41,18 @@ _TextLoader.yaml_implicit_resolvers = {
 }
 
 
-def read(path: Path, *, versions_as_text: bool = False) -> Any:
+def read_plain(path: Path, *, versions_as_text: bool = False) -> Any:
     """The plain data of a YAML file; with `versions_as_text` numbers with a dot and dates are text.
 
     Raises KilnError (exit status 2) with file and line for invalid YAML and a duplicate key.
     """
-    return parse(path.read_text(encoding="utf-8"), path.name, versions_as_text=versions_as_text)
+    return parse_plain(
+        path.read_text(encoding="utf-8"), path.name, versions_as_text=versions_as_text
+    )
 
 
-def parse(text: str, name: str, *, versions_as_text: bool = False) -> Any:
-    """Like `read`, from text. `name` is how errors call the file."""
+def parse_plain(text: str, name: str, *, versions_as_text: bool = False) -> Any:
+    """Like `read_plain`, from text. `name` is how errors call the file."""
     loader = _TextLoader if versions_as_text else _Loader
     try:
         return yaml.load(text, Loader=loader)  # noqa: S506 (a safe loader)

@@ -20,18 +20,19 @@ SERVICES = ("ec2", "ssm", "sts")
 
 
 @cache
-def facts() -> dict[str, Any]:
+def iam_facts() -> dict[str, Any]:
     """`knowledge/iam.yaml`."""
-    data: dict[str, Any] = plain_yaml.read(KNOWLEDGE / "iam.yaml")
+    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "iam.yaml")
     return data
 
 
 def policy(part: str = "statements") -> dict[str, Any]:
     """The policy document in IAM's format; `part` is `statements` or `packer_1_6`."""
-    return {"Version": "2012-10-17", "Statement": [_statement(entry) for entry in facts()[part]]}
+    statements = [_statement(entry) for entry in iam_facts()[part]]
+    return {"Version": "2012-10-17", "Statement": statements}
 
 
-def text(part: str = "statements") -> str:
+def policy_text(part: str = "statements") -> str:
     """The content of docs/iam-policy.json, or of the part's own file."""
     return json.dumps(policy(part), indent=2) + "\n"
 
@@ -40,7 +41,7 @@ def allowed(by: str) -> set[str]:
     """The calls listed for `kiln` or for `packer`, such as ec2:RunInstances."""
     return {
         action
-        for entry in (*facts()["statements"], *facts()["packer_1_6"])
+        for entry in (*iam_facts()["statements"], *iam_facts()["packer_1_6"])
         for action, callers in entry["actions"].items()
         if by in callers
     }
@@ -77,14 +78,14 @@ def _statement(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _owners(entry: dict[str, Any]) -> dict[str, Any]:
-    return {"StringEquals": {"ec2:Owner": [*facts()["owners"], "${aws:PrincipalAccount}"]}}
+    return {"StringEquals": {"ec2:Owner": [*iam_facts()["owners"], "${aws:PrincipalAccount}"]}}
 
 
 def _types(entry: dict[str, Any]) -> dict[str, Any]:
     """The families of the known GPU instance types, and what else may bake."""
     families = {f"{row['type'].split('.')[0]}.*" for row in table("instances")["types"]}
     return {
-        "StringLike": {"ec2:InstanceType": sorted({*families, *facts()["more_instance_types"]})}
+        "StringLike": {"ec2:InstanceType": sorted({*families, *iam_facts()["more_instance_types"]})}
     }
 
 
@@ -93,7 +94,7 @@ _CONDITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "new_of_a_run": lambda entry: {"Null": {f"aws:RequestTag/{tags.RUN_ID}": "false"}},
     "of_a_run": lambda entry: {"Null": {f"aws:ResourceTag/{tags.RUN_ID}": "false"}},
     "at_creation": lambda entry: {"StringEquals": {"ec2:CreateAction": entry["creating"]}},
-    "regions": lambda entry: {"StringEquals": {"aws:RequestedRegion": facts()["regions"]}},
+    "regions": lambda entry: {"StringEquals": {"aws:RequestedRegion": iam_facts()["regions"]}},
     "types": _types,
     "owners": _owners,
 }

@@ -78,11 +78,10 @@ def _fields(component: str) -> tuple[str, ...]:
 def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     for name in recipe.components:
         try:
-            with facts.rows_used() as rows:
-                component = components.get(name).for_recipe(recipe)
+            component = components.get(name).for_recipe(recipe)
         except KilnError:  # the row lacks something that the component needs: a rule reports that
             continue
-        for row in rows:
+        for row in component.rows:
             if not row.confirmed:
                 yield name, _fact_finding(name, row)
         for key in _used_keys(component, recipe):
@@ -126,7 +125,9 @@ def _unconfirmed_hash(url: str) -> str | None:
 
 
 def _locked() -> dict[str, dict[str, Any]]:
-    return {item["url"]: item for item in lock_file.read()["artifacts"] if item.get("sha256")}
+    return {
+        item["url"]: item for item in lock_file.read_lock_file()["artifacts"] if item.get("sha256")
+    }
 
 
 def _used_keys(component: components.Step, recipe: Recipe) -> Iterator[facts.SigningKey]:

@@ -33,7 +33,7 @@ _FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
 _Broken = tuple[tuple[str | int, ...], str]
 
 
-def read(path: Path | None = None) -> dict[str, Any]:
+def read_lock_file(path: Path | None = None) -> dict[str, Any]:
     """The data of the lock file (`kiln.base.paths.lock_file`); an empty lock if there is no file.
 
     Every entry has the fields and types that its kind must have, and nothing else.
@@ -50,9 +50,9 @@ def read(path: Path | None = None) -> dict[str, Any]:
 # A check of the matrix asks for each download of each row.
 @lru_cache(maxsize=4)
 def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
-    """`read` of a file that exists; its time and size, so that a new file is read again."""
+    """The data of a file that exists; by its time and size, so that a new file is read again."""
     try:
-        document = located.load(path)
+        document = located.load_yaml(path)
     except KilnError as error:
         raise KilnError(error.message, hint=_AGAIN, place=error.place) from None
     broken = next(_broken(document.data), None)
@@ -123,6 +123,8 @@ def _broken_repository(here: tuple[str | int, ...], entry: Any) -> Iterator[_Bro
             yield (*here, "packages", index), f"{vocabulary.quoted(package)} is not a package"
 
 
-def hashes() -> Mapping[str, str]:
+def locked_hashes() -> Mapping[str, str]:
     """URL → SHA-256 of every download whose hash the lock file knows."""
-    return {item["url"]: item["sha256"] for item in read()["artifacts"] if item.get("sha256")}
+    return {
+        item["url"]: item["sha256"] for item in read_lock_file()["artifacts"] if item.get("sha256")
+    }

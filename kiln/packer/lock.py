@@ -62,12 +62,12 @@ class LockDiff:
         return "\n".join(lines) or "amis.lock.yaml is up to date"
 
 
-def load(path: Path | None = None) -> dict[str, Any]:
+def load_lock(path: Path | None = None) -> dict[str, Any]:
     """The lock file's data; an empty lock if there is no file.
 
     Raises KilnError (exit status 2) if it is not a lock file.
     """
-    return lock_file.read(path)
+    return lock_file.read_lock_file(path)
 
 
 def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, A
 
 def plan_lock(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> LockDiff:
     """What `update` would change in `current`."""
-    return diff(current, wanted(recipes, current))
+    return compare_locks(current, wanted(recipes, current))
 
 
-def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
+def compare_locks(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
     """The difference of two locks, by URL and by package in a repository."""
     before, after = _flat(old), _flat(new)
     return LockDiff(
@@ -116,18 +116,18 @@ def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
     )
 
 
-def update(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
+def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
     """Bring the lock file in line with the recipes; known hashes stay."""
     path = path or paths.lock_file()
-    current = load(path)
+    current = load_lock(path)
     new = wanted(recipes, current)
-    changes = diff(current, new)
+    changes = compare_locks(current, new)
     if new != current or not path.is_file():
-        save(new, path)  # also if only a source has changed
+        save_lock(new, path)  # also if only a source has changed
     return changes
 
 
-def save(data: Mapping[str, Any], path: Path | None = None) -> None:
+def save_lock(data: Mapping[str, Any], path: Path | None = None) -> None:
     """Write a lock file."""
     path = path or paths.lock_file()
     text = yaml.safe_dump(dict(data), sort_keys=False, width=200, allow_unicode=True)
@@ -138,13 +138,13 @@ def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None)
     """The URLs among these downloads (of a version-info) whose hash is not confirmed yet."""
     unknown = {
         entry["url"]
-        for entry in load(path)["artifacts"]
+        for entry in load_lock(path)["artifacts"]
         if entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
     }
     return sorted(unknown & {str(entry.get("url")) for entry in downloads})
 
 
-def record(
+def record_hashes(
     downloads: Iterable[Mapping[str, Any]], *, target: str, when: str, path: Path | None = None
 ) -> LockDiff:
     """Merge a bake's `downloads` (of its version-info) into the lock file.
@@ -183,7 +183,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
-    current = load(path)
+    current = load_lock(path)
     entries = []
     for entry in current["artifacts"]:
         got = seen.get(entry["url"])
@@ -201,9 +201,9 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
             entry = {**known, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
         entries.append(entry)
     new = {**current, "artifacts": entries}
-    changes = diff(current, new)
+    changes = compare_locks(current, new)
     if new != current:
-        save(new, path)
+        save_lock(new, path)
     return changes
 
 

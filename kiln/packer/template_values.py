@@ -35,7 +35,7 @@ _TAGS = {
 }
 
 
-def of_recipe(recipe: Recipe) -> dict[str, Any]:
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """What stands in the folder of this recipe alone: its components, each with its own part.
 
     Raises KilnError when a component has no provisioner, or gives its script other variables than
@@ -52,7 +52,7 @@ def of_all(
 ) -> dict[str, Any]:
     """What stands in packer/shared: a provisioner per component, hashes by URL, keys by name."""
     return {
-        "packer": program.facts(),
+        "packer": program.packer_facts(),
         "tags": _TAGS,
         "uploads": uploads.FOLDERS,
         "components": list(known),
@@ -68,7 +68,7 @@ def filled(recipe: Recipe) -> list[Step]:
 
 def locked() -> dict[str, str]:
     """URL → SHA-256 of every download that `amis.lock.yaml` knows the hash of."""
-    return dict(lock_file.hashes())
+    return dict(lock_file.locked_hashes())
 
 
 def fingerprints(chosen: Iterable[Component | Step]) -> dict[str, str]:
@@ -117,7 +117,7 @@ def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
     findings = [
         finding
         for step in chosen
-        for finding in environment.problems(step.name, environment.given(step))
+        for finding in environment.environment_problems(step.name, environment.given(step))
     ]
     if findings:
         lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]

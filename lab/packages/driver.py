@@ -60,18 +60,18 @@ def _payload() -> dict[str, File]:
     return {path: File(file.content, file.mode) for path, file in install.payload().items()}
 
 
-def source(version: str, flavour: str, *, dkms_name: str = "nvidia") -> dict[str, File]:
-    """The DKMS source tree, below /usr/src/nvidia-<version>; `flavour` is proprietary or open.
+def source(version: str, kernel_module: str, *, dkms_name: str = "nvidia") -> dict[str, File]:
+    """The DKMS source tree of a kernel module (open, proprietary), below /usr/src/nvidia-<version>.
 
     `srcversion` depends on both, because the real one changes with the source.
     """
     folder = f"/usr/src/nvidia-{version}"
-    token = hashlib.sha256(f"{version} {flavour}".encode()).hexdigest()[:24].upper()
+    token = hashlib.sha256(f"{version} {kernel_module}".encode()).hexdigest()[:24].upper()
     files = model.tree(
         "nvidia-dkms",
         {
             "version": version,
-            "license": "NVIDIA" if flavour == "proprietary" else "Dual MIT/GPL",
+            "license": "NVIDIA" if kernel_module == "proprietary" else "Dual MIT/GPL",
             "srcversion": token,
             "dkms_name": dkms_name,
         },
@@ -97,5 +97,5 @@ def _number(version: str) -> tuple[int, ...]:
 
 @cache
 def _kernel_builds() -> dict[str, Any]:
-    content: dict[str, Any] = plain_yaml.read(KNOWLEDGE / "kernel_builds.yaml")
+    content: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "kernel_builds.yaml")
     return content

@@ -74,7 +74,7 @@ def load(recipe: str, parts: Parts | None = None, /, **variables: Any) -> list[P
     `parts` are files made in Python, which a recipe refers to by name.
     """
     text = _environment().get_template(f"{recipe}.yaml").render(variables)
-    content = plain_yaml.parse(text, f"{recipe}.yaml")
+    content = plain_yaml.parse_plain(text, f"{recipe}.yaml")
     return [_package(entry, parts or {}, variables) for entry in content["packages"]]
 
 

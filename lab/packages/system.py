@@ -29,7 +29,7 @@ def _ubuntu_catalogue() -> dict[str, Any]:
 
 def _distros(file: Path) -> dict[str, Any]:
     """The distributions of a file, without its `source` and `confirmed`."""
-    content: dict[str, Any] = plain_yaml.read(file)
+    content: dict[str, Any] = plain_yaml.read_plain(file)
     return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 

@@ -73,7 +73,7 @@ def test_a_hostile_recipe_renders_to_the_same_structure(text: str) -> None:
 
 def rendered_recipe(of: Recipe) -> str:
     """The recipe's own HCL; its components are those of the recipe as it is in the matrix."""
-    values = {**template_values.of_recipe(recipe()), "recipe": of}
+    values = {**template_values.recipe_values(recipe()), "recipe": of}
     return render._templates().get_template("recipe.pkr.hcl.j2").render(values)
 
 
@@ -108,7 +108,7 @@ def test_the_attack_is_a_comment_if_it_gets_past_the_matrix() -> None:
 
 def test_packer_reads_a_hostile_string_as_it_was_meant(tmp_path: Path) -> None:
     try:
-        found = program.find()
+        found = program.find_packer()
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
     text = 'a"b\\c\n\t\r\x1b\x7f\u202e\u2028${x}%{if}é日'

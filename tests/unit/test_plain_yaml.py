@@ -14,7 +14,7 @@ from kiln.base.paths import KNOWLEDGE, ROOT
 
 @pytest.mark.parametrize("text", ["a: 1\na: 2\n", "b: {a: 1, a: 2}\n", "- c: [{a: 1, a: }]\n"])
 def test_a_duplicate_key_is_refused_by_both_readers(text: str) -> None:
-    for parse in (plain_yaml.parse, located.parse):
+    for parse in (plain_yaml.parse_plain, located.parse_yaml):
         with pytest.raises(KilnError, match=r"x\.yaml:\d+:\d+: .*'a' is a duplicate key"):
             parse(text, "x.yaml")
 
@@ -25,15 +25,15 @@ def test_a_knowledge_file_with_a_duplicate_key_is_named(tmp_path: Path) -> None:
     key = re.findall(r"^([a-z_]+):", text, re.M)[-1]
     path.write_text(f"{text}\n{key}: []\n")
     with pytest.raises(KilnError, match=rf"drivers\.yaml:\d+:1: .*'{key}' is a duplicate key"):
-        plain_yaml.read(path)
+        plain_yaml.read_plain(path)
 
 
 def test_versions_and_dates_stay_text_where_they_are_asked_to() -> None:
-    assert plain_yaml.parse("a: 580.10\nb: 2026-01-01\n", "x", versions_as_text=True) == {
+    assert plain_yaml.parse_plain("a: 580.10\nb: 2026-01-01\n", "x", versions_as_text=True) == {
         "a": "580.10",
         "b": "2026-01-01",
     }
-    assert plain_yaml.parse("a: 0.5\n", "x") == {"a": 0.5}
+    assert plain_yaml.parse_plain("a: 0.5\n", "x") == {"a": 0.5}
 
 
 def test_yaml_is_read_by_these_two_modules_alone() -> None:

@@ -269,7 +269,7 @@ def test_an_id_that_is_not_a_runs_removes_nothing(ec2: Any, make: Make) -> None:
     for forged in ("*", "20261121T*", "????????T??????Z-????", "", MINE + "\n", MINE.upper()):
         with pytest.raises(KilnError, match="is not a run id") as caught:
             resources.remove(forged, AWS, amis=True)
-        assert caught.value.exit_code == 2
+        assert caught.value.exit_status == 2
     assert there(ec2) == before
 
 

@@ -160,7 +160,7 @@ def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    loaded = plain_yaml.read(path)
+    loaded = plain_yaml.read_plain(path)
     assert isinstance(loaded, dict)  # noqa: S101 -- our own file
     return loaded
 
