@@ -36,6 +36,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     with contextlib.suppress(OSError):
         os.chdir(os.environ.pop("KILN_CWD", "."))
+    # A later run believes what this one writes: nobody else may write it, whatever the umask was.
+    os.umask(os.umask(0o022) | 0o022)
     _end_on_sigterm()
     raise SystemExit(run(sys.argv))
 
