@@ -195,7 +195,7 @@ def _of_run(described: Iterable[Any], run_id: str) -> list[Any]:
 
 @contextmanager
 def _noted(failures: list[str]) -> Iterator[None]:
-    """Collect AWS's errors instead of raising them; a resource that is gone already is no error."""
+    """Collect AWS's errors instead of raising them; one that no longer exists is no failure."""
     from botocore.exceptions import ClientError
 
     try:
