@@ -6,8 +6,9 @@ import { runSimulation } from '@cloud-copilot/iam-simulate'
 
 const [questions, ...policies] = process.argv.slice(2).map((path) => JSON.parse(readFileSync(path)))
 const identityPolicies = policies.map((policy, index) => ({ name: `p${index}`, policy }))
+const accountId = "123456789012"
 const answers = []
-for (const { action, resource, context } of questions) {
+for (const { action, arn, context } of questions) {
   const answer = await runSimulation(
     {
       identityPolicies,
@@ -16,7 +17,7 @@ for (const { action, resource, context } of questions) {
       request: {
         action,
         principal: 'arn:aws:iam::123456789012:user/builder',
-        resource: { accountId: '123456789012', resource },
+        resource: { accountId, resource: arn },
         contextVariables: context,
       },
     },

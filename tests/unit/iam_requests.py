@@ -66,7 +66,7 @@ def check(action: str, kind: str, **context: str) -> Check:
     account = "" if kind in _GLOBAL else ACCOUNT
     arn = "*" if kind == "*" else f"arn:aws:ec2:{REGION}:{account}:{kind}/{kind}-1"
     where = {"aws:RequestedRegion": REGION, "aws:PrincipalAccount": ACCOUNT}
-    return {"action": f"ec2:{action}", "resource": arn, "context": {**where, **context}}
+    return {"action": f"ec2:{action}", "arn": arn, "context": {**where, **context}}
 
 
 def _checks(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
