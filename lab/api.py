@@ -1,13 +1,15 @@
-"""What stands in front of moto: EC2 calls that it lacks, injected failures, the lab's own calls."""
+"""What stands in front of moto: who may call, EC2 calls that moto lacks, injected failures, the
+lab's own calls."""
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -15,16 +17,96 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab import imaging
+from lab import auth, imaging, refusals
 from lab.faults import KNOWN, Fault, Faults
+from lab.keys import Lookup
 
 log = logging.getLogger("lab.api")
 
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+HEALTH = "/_lab/health"
+_OWNERS = ("/_lab/", "/moto-api")
+_NOT_YOURS = refusals.plain("403 Forbidden", "this call takes the lab's own key")
 _CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Admin = Callable[[str, dict[str, Any]], Any]
+
+
+def guard(
+    inner: Application, find: Lookup, *, owner: str, addresses: Sequence[str]
+) -> Application:
+    """Let signed requests through to `inner`, and refuse all others as the service would.
+
+    `find` knows the keys, `addresses` are the lab's besides loopback. Only the key with the id
+    `owner` may make the lab's own calls and moto's; `/_lab/health` answers everybody, and says
+    nothing.
+    """
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        page = auth.from_a_page(environ, addresses)
+        if page:
+            return _refuse(refusals.plain("403 Forbidden", page), environ, start_response, page)
+        if environ.get("PATH_INFO") == HEALTH:
+            return _send(refusals.plain("200 OK", "up"), start_response)
+        read = _reader(environ)
+        try:
+            key = auth.caller(environ, read, find)
+            if key.id != owner and environ.get("PATH_INFO", "").startswith(_OWNERS):
+                return _refuse(_NOT_YOURS, environ, start_response, f"asked for by {key.principal}")
+        except auth.RefusedError as refused:
+            answer = refusals.answer(refused, environ, b"" if _large(environ) else read())
+            return _refuse(answer, environ, start_response, refused.message)
+        body = read()
+        environ["wsgi.input"] = io.BytesIO(body)
+        environ["CONTENT_LENGTH"] = str(len(body))
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        return inner(environ, _without_cors(start_response))
+
+    return application
+
+
+def _reader(environ: dict[str, Any]) -> Callable[[], bytes]:
+    """Reads the body once."""
+
+    @functools.cache
+    def read() -> bytes:
+        if environ.get("wsgi.input_terminated"):  # sent in chunks, without a length
+            return bytes(environ["wsgi.input"].read())
+        return bytes(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+
+    return read
+
+
+def _large(environ: dict[str, Any]) -> bool:
+    """Whether a body is too large to be read only for its first words."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    return environ.get("wsgi.input_terminated") or not length.isdigit() or int(length) > 1 << 16
+
+
+def _without_cors(start_response: Callable[..., Any]) -> Callable[..., Any]:
+    """No header of an answer may invite web pages; moto adds them in several places."""
+
+    def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+        kept = [pair for pair in headers if not pair[0].lower().startswith("access-control-")]
+        return start_response(status, kept, *more)
+
+    return start
+
+
+def _refuse(
+    answer: refusals.Answer,
+    environ: dict[str, Any],
+    start_response: Callable[..., Any],
+    reason: str,
+) -> list[bytes]:
+    log.info("refused %s %r: %s", environ["REQUEST_METHOD"], environ.get("PATH_INFO"), reason)
+    return _send(answer, start_response)
+
+
+def _send(answer: refusals.Answer, start_response: Callable[..., Any]) -> list[bytes]:
+    start_response(answer.status, list(answer.headers))
+    return [answer.body]
 
 
 def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
@@ -169,7 +251,7 @@ def _admin(admin: Admin, path: str, body: bytes, start_response: Callable[..., A
         answer = admin(path, json.loads(body or b"{}"))
         status = "200 OK"
     except (KeyError, ValueError, TypeError) as error:
-        answer, status = {"error": str(error)}, "400 Bad Request"
+        answer, status = {"error": str(error.args[0] if error.args else error)}, "400 Bad Request"
     data = json.dumps(answer).encode()
     start_response(
         status, [("Content-Type", "application/json"), ("Content-Length", str(len(data)))]

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lab import control, host, images, network, sweep
-from lab.faults import Fault, Faults
+from lab import control, faults, folders, host, images, keys, network, sweep
+from lab.faults import Faults
 from lab.settings import Lab, current
 
 log = logging.getLogger("lab")
@@ -32,8 +32,7 @@ def main() -> int:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # Remove what a killed lab left behind.
     sweep.sweep(lab)
-    lab.instances.mkdir(parents=True, exist_ok=True)
-    lab.images.mkdir(parents=True, exist_ok=True)
+    folders.private(lab.root, lab.instances, lab.images)
     try:
         serve(lab)
     except OSError as error:
@@ -52,14 +51,19 @@ def serve(lab: Lab) -> None:
     os.environ["MOTO_AMIS_PATH"] = str(images.write_public(lab, public))
     os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
     # moto reads its settings when it is imported.
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
     from werkzeug.serving import make_server
 
-    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror
+    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror, principals
 
-    faults = Faults()
+    ordered = Faults()
     base_lock = threading.Lock()
 
     def base(distro: str, arch: str) -> Path:
@@ -69,13 +73,22 @@ def serve(lab: Lab) -> None:
     hosts = "127.0.0.1 localhost\n" + "".join(
         f"{lab.gateway} {name}\n" for name in mirror.vendor_hosts()
     )
-    machines = instances.Machines(lab, public, base, lambda: hosts, faults)
+    machines = instances.Machines(lab, public, base, lambda: hosts, ordered)
     ec2.install(machines)
 
     stopping = threading.Event()
-    admin = _Admin(machines, faults, stopping.set)
-    application = api.wrap(DomainDispatcherApplication(create_backend_app), faults, admin)
-    server = make_server("127.0.0.1", lab.port, application, threaded=True)
+    admin = _Admin(machines, ordered, stopping.set)
+    application = api.wrap(DomainDispatcherApplication(create_backend_app), ordered, admin)
+    own = keys.ensure(lab)
+    guarded = api.guard(
+        application,
+        keys.first_of(keys.only(own), principals.find),
+        owner=own.id,
+        addresses=[lab.gateway],
+    )
+    server = make_server(
+        "127.0.0.1", lab.port, guarded, threaded=True, request_handler=MotoRequestHandler
+    )
     host.prepare()
     network.up(lab)
     resolver = dns.Resolver(lab.gateway)
@@ -114,9 +127,9 @@ def _stop_helpers() -> None:
 class _Admin:
     """The lab's own calls: status, injected failures, stop."""
 
-    def __init__(self, machines: Any, faults: Faults, stop: Callable[[], None]) -> None:
+    def __init__(self, machines: Any, ordered: Faults, stop: Callable[[], None]) -> None:
         self._machines = machines
-        self._faults = faults
+        self._faults = ordered
         self._stop = stop
         self._since = time.time()
         self._started_from = control.started_from()
@@ -125,7 +138,7 @@ class _Admin:
         if path == "status":
             return self._status()
         if path == "faults":
-            self._faults.order(Fault(**body))
+            self._faults.order(faults.parse(body))
             return self._faults.as_json()
         if path == "faults/clear":
             self._faults.clear()
