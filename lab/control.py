@@ -23,7 +23,7 @@ import psutil
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, keys, sweep
+from lab import folders, host, keys, sweep
 from lab.settings import Lab, current
 
 _START_TIMEOUT = 30.0
@@ -144,7 +144,9 @@ def _down(lab: Lab) -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     lab.pid_file.unlink(missing_ok=True)
-    return sweep.sweep(lab)
+    swept = sweep.sweep(lab)
+    host.restore(lab)
+    return swept
 
 
 def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
@@ -227,7 +229,7 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
             f"no guest {instance_id} is running in {lab.bridge}",
             hint=f"running: {', '.join(running)}" if running else "none is running: see lab.status",
         )
-    enter = inside(leader, "--mount", "--uts", "--ipc", "--net", "--pid")
+    enter = inside(leader, "--user", "--mount", "--uts", "--ipc", "--net", "--pid")
     return subprocess.call([*enter, *(command or ["/bin/bash", "-l"])])
 
 

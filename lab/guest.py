@@ -8,7 +8,9 @@ import logging
 import os
 import signal
 import socket
+import stat
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import cgroups, disks, network
+from lab import cgroups, disks, namespace, network
 from lab.settings import Lab
 
 log = logging.getLogger("lab.guest")
@@ -33,6 +35,10 @@ _RESTART = _SIGRTMIN + 5
 
 class DidNotStartError(Exception):
     """The host could not start a guest; the image is not at fault."""
+
+
+class _NoInitError(Exception):
+    """The image cannot boot."""
 
 
 @dataclass
@@ -57,12 +63,11 @@ class Guest:
         return "ip-" + self.address.replace(".", "-")
 
     def start(self) -> None:
-        """Mount the disk, set up the network, boot, and restart the guest after each reboot.
+        """Set up disk and network, boot, and restart the guest after each reboot.
 
-        Raises DidNotStartError and CommandError (mount, ip), after removing all of the guest.
+        Raises DidNotStartError and CommandError (ip), after removing all of the guest.
         """
-        disks.mount(self.lab, self.instance_id, self.layers)
-        home = disks.folder(self.lab, self.instance_id)
+        home = disks.prepare(self.lab, self.instance_id, self.layers)
         lab_files = home / "lab"
         lab_files.mkdir(exist_ok=True)
         (lab_files / "instance.json").write_text(json.dumps(self.facts) + "\n")
@@ -74,13 +79,13 @@ class Guest:
             f"{self.address} {self.hostname}.ec2.internal {self.hostname}\n{self.hosts}"
         )
         (home / "resolv.conf").write_text(f"nameserver {self.lab.gateway}\noptions timeout:20\n")
-        if not _has_init(home / "root"):
-            # On EC2 the kernel of such an image panics: the instance runs, and does not answer.
-            (home / "console.log").write_text("lab: kernel panic: the image has no init\n")
-            self._clear()
-            return
+        _kernel_log(home / "kmsg")
         try:
             self._boot()
+        except _NoInitError:
+            # On EC2 the kernel of such an image panics: the instance runs, and does not answer.
+            self._clear()
+            return
         except Exception:
             self._clear()
             raise
@@ -136,10 +141,15 @@ class Guest:
 
     def _boot(self) -> None:
         home = disks.folder(self.lab, self.instance_id)
+        mapped = home / "mounts" / "home"  # in the guest's own mount namespace
+        first = self.lab.first_id(self.address)
         command = [
+            *(sys.executable, "-I", namespace.__file__, str(first), str(home)),
+            *(*map(str, self.layers), "--"),
             "systemd-nspawn",
             f"--directory={home / 'root'}",
             "--boot",
+            f"--private-users={first}:{namespace.IDS}",
             f"--machine={self.instance_id}",
             f"--hostname={self.hostname}",
             "--register=no",
@@ -151,11 +161,11 @@ class Guest:
             f"--network-veth-extra={network.port(self.lab, self.address)}:eth0",
             f"--setenv={MARK}={self.lab.bridge}",
             "--capability=CAP_SYSLOG",
-            "--bind=/dev/kmsg",
-            f"--bind-ro={home / 'lab'}:/etc/kiln-lab",
-            f"--bind-ro={home / 'hypervisor'}:/sys/hypervisor",
-            f"--bind-ro={home / 'hosts'}:/etc/hosts",
-            f"--bind-ro={home / 'resolv.conf'}:/etc/resolv.conf",
+            f"--bind={mapped / 'kmsg'}:/dev/kmsg",
+            f"--bind-ro={mapped / 'lab'}:/etc/kiln-lab",
+            f"--bind-ro={mapped / 'hypervisor'}:/sys/hypervisor",
+            f"--bind-ro={mapped / 'hosts'}:/etc/hosts",
+            f"--bind-ro={mapped / 'resolv.conf'}:/etc/resolv.conf",
         ]
         # Without systemd on the host there is nothing to ask for a scope.
         if not Path("/run/systemd/system").exists():
@@ -178,6 +188,8 @@ class Guest:
                 network.attach(self.lab, self.address, leader)
                 return
             time.sleep(0.002)
+        if self._process.poll() == namespace.NO_INIT:
+            raise _NoInitError
         raise DidNotStartError(_last_line(home / "console.log"))
 
     def _watch(self) -> None:
@@ -194,7 +206,6 @@ class Guest:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        disks.unmount(self.lab, self.instance_id)
         cgroups.remove(self._group)
         self._off.set()
 
@@ -210,9 +221,11 @@ def leader_of(nspawn: int) -> int | None:
     return None
 
 
-def _has_init(root: Path) -> bool:
-    # lexists: /sbin/init is usually an absolute link, which would be followed on the host.
-    return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
+def _kernel_log(node: Path) -> None:
+    """Make the guest's /dev/kmsg: this machine's log, with an owner that its user namespace has."""
+    if not node.exists():
+        os.mknod(node, 0o644 | stat.S_IFCHR, os.makedev(1, 11))
+        node.chmod(0o644)
 
 
 def _last_line(console: Path) -> str:

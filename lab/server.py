@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kiln.base.errors import KilnError
 from lab import control, faults, folders, host, images, keys, network, sweep
 from lab.faults import Faults
 from lab.settings import Lab, current
@@ -34,11 +35,13 @@ def main() -> int:
     sweep.sweep(lab)
     folders.private(lab.root, lab.instances, lab.images)
     try:
+        host.can_map_owners(lab)
         serve(lab)
-    except OSError as error:
+    except (OSError, KilnError) as error:
         # control.up looks for this word in the log.
-        log.error("FATAL %s", error)
+        log.error("FATAL %s", getattr(error, "message", error))
         sweep.sweep(lab)
+        host.restore(lab)
         return 1
     return 0
 
@@ -89,7 +92,7 @@ def serve(lab: Lab) -> None:
     server = make_server(
         "127.0.0.1", lab.port, guarded, threaded=True, request_handler=MotoRequestHandler
     )
-    host.prepare()
+    host.prepare(lab)
     network.up(lab)
     resolver = dns.Resolver(lab.gateway)
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
@@ -114,6 +117,7 @@ def serve(lab: Lab) -> None:
     resolver.close()
     sweep.sweep(lab)
     lab.pid_file.unlink(missing_ok=True)
+    host.restore(lab)
     log.info("down")
 
 
