@@ -33,9 +33,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Admin = Callable[[str, dict[str, Any]], Any]
 
 
-def guard(
-    inner: Application, find: Lookup, *, owner: str, addresses: Sequence[str]
-) -> Application:
+def guard(inner: Application, find: Lookup, *, owner: str, addresses: Sequence[str]) -> Application:
     """Let signed requests through to `inner`, and refuse all others as the service would.
 
     `find` knows the keys, `addresses` are the lab's besides loopback. Only the key with the id

@@ -24,9 +24,10 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import quote, unquote, unquote_to_bytes
 
-from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.utils import normalize_url_path
 
 from lab.keys import Key, Lookup
 
@@ -41,6 +42,7 @@ _CHUNKED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 _CHUNKED_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 _UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 _NOTHING = hashlib.sha256(b"").hexdigest()
+_UNRESERVED = "-_.~"
 # Services whose paths are encoded once in the signed text; all others encode them twice.
 _S3 = ("s3", "s3-outposts", "s3-object-lambda", "s3express")
 # The names of AWS's endpoints: nobody but AWS decides where they lead.
@@ -195,7 +197,9 @@ def _check_time(claim: _Claim, now: float) -> None:
     try:
         signed = datetime.strptime(claim.timestamp, _TIMESTAMP).replace(tzinfo=timezone.utc)
     except ValueError:
-        raise RefusedError("wrong", "the request has no date of the form 20260131T235959Z") from None
+        raise RefusedError(
+            "wrong", "the request has no date of the form 20260131T235959Z"
+        ) from None
     if claim.scope[0] != claim.timestamp[:8]:
         raise RefusedError("wrong", "the date of the request is not that of its credential")
     if claim.seconds > _LONGEST:
@@ -223,14 +227,18 @@ def _check_parts(claim: _Claim, environ: Mapping[str, Any]) -> None:
         if name not in {header.replace("_", "-") for header in claim.signed_headers}
     ]
     if loose:
-        raise RefusedError("unsigned_part", f"the signature does not cover {', '.join(sorted(loose))}")
+        raise RefusedError(
+            "unsigned_part", f"the signature does not cover {', '.join(sorted(loose))}"
+        )
 
 
 def _check_token(environ: Mapping[str, Any], key: Key) -> None:
     given = environ.get("HTTP_X_AMZ_SECURITY_TOKEN") or dict(_query(environ)).get(
         "X-Amz-Security-Token"
     )
-    if key.token is not None and not hmac.compare_digest(key.token.encode(), (given or "").encode()):
+    if key.token is not None and not hmac.compare_digest(
+        key.token.encode(), (given or "").encode()
+    ):
         raise RefusedError("unknown", "the session token is not that of this access key")
 
 
@@ -255,43 +263,39 @@ def _as_signed(
     claim: _Claim, environ: Mapping[str, Any], payload: str, key: Key
 ) -> tuple[SigV4Auth, AWSRequest]:
     """The request as the client had it when it signed it, and what signs it again."""
-    kind = _Once if claim.service in _S3 else _Twice
-    signer = kind(Credentials(key.id, key.secret), claim.service, claim.scope[1])
-    pairs = [pair for pair in _query(environ) if pair[0] != "X-Amz-Signature"]
-    request = AWSRequest(method=str(environ["REQUEST_METHOD"]), url=_raw_path(environ))
-    request.params = pairs
+    once = claim.service in _S3
+    signer = _Signer(Credentials(key.id, key.secret), claim.service, claim.scope[1])
+    path = _raw_path(environ)
+    query = "&".join(
+        f"{quote(name, safe=_UNRESERVED)}={quote(value, safe=_UNRESERVED)}"
+        for name, value in _query(environ)
+        if name != "X-Amz-Signature"
+    )
+    request = AWSRequest(method=str(environ["REQUEST_METHOD"]), url=f"{path}?{query}")
     for name in claim.signed_headers:
         request.headers[name] = _header(environ, name)
-    # canonical_request takes it from here; a header that was not signed must not get in.
-    request.context.update(timestamp=claim.timestamp, payload=payload)
+    if once:  # S3 encodes a path once, and takes it as it is
+        path = quote(unquote_to_bytes(path), safe="/~")
+    else:
+        path = quote(normalize_url_path(path), safe="/~")
+    request.context.update(timestamp=claim.timestamp, path=path, payload=payload)
     return signer, request
 
 
-class _Twice(SigV4Auth):  # type: ignore[misc]
+class _Signer(SigV4Auth):
     """Signs exactly the headers that the client signed, with the payload that was checked."""
 
-    def headers_to_sign(self, request: AWSRequest) -> Any:
-        return request.headers
-
     def canonical_request(self, request: AWSRequest) -> str:
-        headers = self.headers_to_sign(request)
         return "\n".join(
             (
-                request.method.upper(),
-                self._normalize_url_path(request.url),
+                str(request.method).upper(),
+                str(request.context["path"]),
                 self.canonical_query_string(request),
-                self.canonical_headers(headers) + "\n",
-                self.signed_headers(headers),
+                self.canonical_headers(request.headers) + "\n",
+                self.signed_headers(request.headers),
                 str(request.context["payload"]),
             )
         )
-
-
-class _Once(_Twice):
-    """The same for S3, which encodes a path once and does not normalize it."""
-
-    def _normalize_url_path(self, path: str) -> str:
-        return quote(unquote_to_bytes(path), safe="/~")
 
 
 def _raw_path(environ: Mapping[str, Any]) -> str:

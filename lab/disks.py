@@ -6,7 +6,6 @@ renaming it, which takes the same time for an empty disk and a full one. `lab.na
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 

@@ -56,7 +56,7 @@ class Fault:
 def parse(body: Any) -> Fault:
     """The failure that a request describes. Raises ValueError with what is wrong in it."""
     if not isinstance(body, dict):
-        raise ValueError("a failure is a JSON object with `action` and `code`")  # noqa: TRY004
+        raise ValueError("a failure is a JSON object with `action` and `code`")
     unknown = sorted(set(body) - {item.name for item in fields(Fault)})
     if unknown:
         raise ValueError(f"unknown fields: {', '.join(map(str, unknown))}")
@@ -68,7 +68,7 @@ def parse(body: Any) -> Fault:
         raise ValueError(f"`times` must be a whole number from 1, not {json.dumps(times)}")
     match = body.get("match", {})
     if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
-        raise ValueError("`match` must be an object of texts: {\"InstanceType\": \"p5.48xlarge\"}")
+        raise ValueError('`match` must be an object of texts: {"InstanceType": "p5.48xlarge"}')
     if not isinstance(body.get("message", ""), str):
         raise ValueError("`message` must be a text")
     return Fault(**body)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import stat
@@ -29,6 +30,7 @@ REBOOT = 133
 MARK = "KILN_LAB"
 _LEADER_TIMEOUT = 30.0
 _SIGRTMIN = 34
+_CAP_SYS_RESOURCE = 24  # <linux/capability.h>
 _POWEROFF = _SIGRTMIN + 4
 _RESTART = _SIGRTMIN + 5
 
@@ -170,6 +172,7 @@ class Guest:
         # Without systemd on the host there is nothing to ask for a scope.
         if not Path("/run/systemd/system").exists():
             command = [*cgroups.run_in(self._group), *command, "--keep-unit"]
+        command += _limits()
         if self.never_boots:
             command += ["systemd.unit=emergency.target"]
         with (home / "console.log").open("ab") as console:
@@ -226,6 +229,19 @@ def _kernel_log(node: Path) -> None:
     if not node.exists():
         os.mknod(node, 0o644 | stat.S_IFCHR, os.makedev(1, 11))
         node.chmod(0o644)
+
+
+def _limits() -> list[str]:
+    """The options that let the guest's root raise its limits, as on EC2.
+
+    In a user namespace it cannot exceed those of its PID 1. Where this machine's root may not
+    raise limits either (a container), the guest has what the lab has.
+    """
+    effective = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if not effective or not int(effective.group(1), 16) >> _CAP_SYS_RESOURCE & 1:
+        return []
+    files = Path("/proc/sys/fs/nr_open").read_text().strip()
+    return [f"--rlimit=RLIMIT_NOFILE=1024:{files}", "--rlimit=RLIMIT_MEMLOCK=8388608:infinity"]
 
 
 def _last_line(console: Path) -> str:

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     if not has_init(merged):
         print("lab: kernel panic: the image has no init", file=sys.stderr)
         return NO_INIT
-    command = arguments[cut + 1 :]
+    command = list(arguments[cut + 1 :])
     os.execvp(command[0], command)
     return 1  # not reached
 
@@ -108,7 +108,8 @@ def has_init(root: str) -> bool:
     """Whether a root filesystem can boot."""
     # lexists: /sbin/init is usually an absolute link, which would be followed on the host.
     return any(
-        os.path.lexists(os.path.join(root, path)) for path in ("sbin/init", "usr/lib/systemd/systemd")
+        os.path.lexists(os.path.join(root, path))
+        for path in ("sbin/init", "usr/lib/systemd/systemd")
     )
 
 
@@ -160,9 +161,7 @@ def _mount_mapped(source: str, point: str, owners: int, attributes: _MountAttr) 
         f"mapping the owners of {source} (that takes Linux 5.19 or newer, and ext4, xfs or btrfs)",
     )
     _check(
-        _libc.syscall(
-            _MOVE_MOUNT, tree, b"", _AT_FDCWD, point.encode(), _MOVE_MOUNT_F_EMPTY_PATH
-        ),
+        _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, point.encode(), _MOVE_MOUNT_F_EMPTY_PATH),
         f"mounting {source}",
     )
     os.close(tree)
