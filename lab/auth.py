@@ -152,10 +152,10 @@ def _claim(environ: Mapping[str, Any]) -> _Claim:
     query = dict(_query(environ))
     if header:
         algorithm, _, rest = header.partition(" ")
-        fields = dict(
-            (name.strip(), value.strip())
+        fields = {
+            name.strip(): value.strip()
             for name, _, value in (part.partition("=") for part in rest.split(","))
-        )
+        }
         timestamp = environ.get("HTTP_X_AMZ_DATE") or _from_date(environ.get("HTTP_DATE", ""))
         seconds = SKEW
     elif "X-Amz-Signature" in query:
@@ -197,9 +197,7 @@ def _check_time(claim: _Claim, now: float) -> None:
     try:
         signed = datetime.strptime(claim.timestamp, _TIMESTAMP).replace(tzinfo=timezone.utc)
     except ValueError:
-        raise RefusedError(
-            "wrong", "the request has no date of the form 20260131T235959Z"
-        ) from None
+        raise RefusedError("wrong", "its date is not of the form 20260131T235959Z") from None
     if claim.scope[0] != claim.timestamp[:8]:
         raise RefusedError("wrong", "the date of the request is not that of its credential")
     if claim.seconds > _LONGEST:
@@ -227,18 +225,16 @@ def _check_parts(claim: _Claim, environ: Mapping[str, Any]) -> None:
         if name not in {header.replace("_", "-") for header in claim.signed_headers}
     ]
     if loose:
-        raise RefusedError(
-            "unsigned_part", f"the signature does not cover {', '.join(sorted(loose))}"
-        )
+        names = ", ".join(sorted(loose))
+        raise RefusedError("unsigned_part", f"the signature does not cover {names}")
 
 
 def _check_token(environ: Mapping[str, Any], key: Key) -> None:
-    given = environ.get("HTTP_X_AMZ_SECURITY_TOKEN") or dict(_query(environ)).get(
-        "X-Amz-Security-Token"
-    )
-    if key.token is not None and not hmac.compare_digest(
-        key.token.encode(), (given or "").encode()
-    ):
+    if key.token is None:
+        return
+    query = dict(_query(environ))
+    given = environ.get("HTTP_X_AMZ_SECURITY_TOKEN") or query.get("X-Amz-Security-Token", "")
+    if not hmac.compare_digest(key.token.encode(), given.encode()):
         raise RefusedError("unknown", "the session token is not that of this access key")
 
 

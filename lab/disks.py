@@ -1,7 +1,8 @@
 """Disks are overlays: a distribution's root filesystem, frozen AMI layers, the instance's changes.
 
 An AMI is a list of folders, lowest first. CreateImage freezes an instance's upper folder by
-renaming it, which takes the same time for an empty disk and a full one. `lab.namespace` mounts them.
+renaming it, which takes the same time for an empty disk and a full one. `lab.namespace` mounts
+them.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ import signal
 import stat
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 IDS = 1 << 16
 NO_INIT = 93
@@ -56,45 +57,43 @@ class _MountAttr(ctypes.Structure):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Mount and run the command, which replaces this process."""
+    """Mount and run the command, which replaces this process; returns where that cannot be."""
     cut = arguments.index("--")
     first, home, *layers = arguments[:cut]
     try:
-        merged = mount(int(first), home, layers)
+        merged = mount(int(first), Path(home), layers)
     except OSError as error:
-        print(f"lab: the disk cannot be mounted: {error}", file=sys.stderr)
+        sys.stderr.write(f"lab: the disk cannot be mounted: {error}\n")
         return 1
     if not has_init(merged):
-        print("lab: kernel panic: the image has no init", file=sys.stderr)
+        sys.stderr.write("lab: kernel panic: the image has no init\n")
         return NO_INIT
     command = list(arguments[cut + 1 :])
-    os.execvp(command[0], command)
-    return 1  # not reached
+    os.execvp(command[0], command)  # noqa: S606 - it becomes systemd-nspawn
 
 
-def mount(first: int, home: str, layers: Sequence[str]) -> str:
+def mount(first: int, home: Path, layers: Sequence[str]) -> Path:
     """Enter a new mount namespace and mount the disk there; its root. Raises OSError."""
     _check(_libc.unshare(_CLONE_NEWNS), "unshare")
     # What is unmounted on the host goes here too; nothing goes from here to the host.
     _check(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "making / a slave mount")
-    points = os.path.join(home, "mounts")
+    points = home / "mounts"
     flags = _MS_NODEV | _MS_NOSUID | _MS_NOEXEC
-    _check(_libc.mount(b"lab", points.encode(), b"tmpfs", flags, b"mode=700"), f"tmpfs {points}")
+    _check(_libc.mount(b"lab", bytes(points), b"tmpfs", flags, b"mode=700"), f"tmpfs {points}")
     owners = _user_namespace(first)
     lower = []
     for number, layer in enumerate(layers):
-        point = os.path.join(points, str(number))
+        point = points / str(number)
         _mount_mapped(layer, point, owners, _MountAttr(_ATTR_IDMAP | _ATTR_RDONLY | _ATTR_NODEV))
-        lower.append(point)
-    view = os.path.join(points, "home")
+        lower.append(str(point))
+    view = points / "home"
     # It holds the guest's node of the kernel log.
-    _mount_mapped(home, view, owners, _MountAttr(_ATTR_IDMAP, _ATTR_NODEV))
+    _mount_mapped(str(home), view, owners, _MountAttr(_ATTR_IDMAP, _ATTR_NODEV))
     os.close(owners)
-    merged = os.path.join(home, "root")
+    merged = home / "root"
     options = f"lowerdir={':'.join(reversed(lower))},upperdir={view}/upper,workdir={view}/work"
-    name = os.path.basename(home).encode()
     _check(
-        _libc.mount(name, merged.encode(), b"overlay", _MS_NODEV, options.encode()),
+        _libc.mount(home.name.encode(), bytes(merged), b"overlay", _MS_NODEV, options.encode()),
         "mounting the overlay",
     )
     for path in _FOLDERS:
@@ -104,13 +103,10 @@ def mount(first: int, home: str, layers: Sequence[str]) -> str:
     return merged
 
 
-def has_init(root: str) -> bool:
+def has_init(root: Path) -> bool:
     """Whether a root filesystem can boot."""
     # lexists: /sbin/init is usually an absolute link, which would be followed on the host.
-    return any(
-        os.path.lexists(os.path.join(root, path))
-        for path in ("sbin/init", "usr/lib/systemd/systemd")
-    )
+    return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
 
 
 def _user_namespace(first: int) -> int:
@@ -130,8 +126,7 @@ def _user_namespace(first: int) -> int:
         if os.read(ready, 1) != b"y":
             raise OSError("this machine allows no user namespaces (user.max_user_namespaces)")
         for kind in ("uid_map", "gid_map"):
-            with open(f"/proc/{child}/{kind}", "w") as file:
-                file.write(f"0 {first} {IDS}\n{IDS} 0 1\n")
+            Path(f"/proc/{child}/{kind}").write_text(f"0 {first} {IDS}\n{IDS} 0 1\n")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -140,8 +135,8 @@ def _user_namespace(first: int) -> int:
         os.close(told)
 
 
-def _mount_mapped(source: str, point: str, owners: int, attributes: _MountAttr) -> None:
-    os.mkdir(point)
+def _mount_mapped(source: str, point: Path, owners: int, attributes: _MountAttr) -> None:
+    point.mkdir()
     attributes.userns = owners
     tree = _check(
         _libc.syscall(
@@ -161,20 +156,20 @@ def _mount_mapped(source: str, point: str, owners: int, attributes: _MountAttr) 
         f"mapping the owners of {source} (that takes Linux 5.19 or newer, and ext4, xfs or btrfs)",
     )
     _check(
-        _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, point.encode(), _MOVE_MOUNT_F_EMPTY_PATH),
+        _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, bytes(point), _MOVE_MOUNT_F_EMPTY_PATH),
         f"mounting {source}",
     )
     os.close(tree)
 
 
-def _own(root: str, path: str, first: int, *, folder: bool) -> None:
+def _own(root: Path, path: str, first: int, *, folder: bool) -> None:
     """Create a mount point of the guest, unless there is something of that name.
 
     No link of the disk is followed: it would lead into this machine's files.
     """
     parent, name = os.path.split(path)
     try:
-        opened = os.open(os.path.join(root, parent), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        opened = os.open(root / parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return
     try:

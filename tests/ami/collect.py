@@ -140,10 +140,9 @@ def may_raise_limits():
     found = re.search(r"^CapBnd:\s*(\w+)", text("/proc/self/status") or "", re.MULTILINE)
     capable = bool(found) and bool(int(found.group(1), 16) >> 24 & 1)
     everybody = (text("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
-    memlock = re.search(
-        r"^Max locked memory .* unlimited +bytes", text("/proc/1/limits") or "", re.MULTILINE
-    )
-    return capable and (everybody or bool(memlock))
+    first = text("/proc/1/limits") or ""
+    highest = re.search(r"^Max locked memory .* (\S+) +bytes", first, re.MULTILINE)
+    return capable and (everybody or (bool(highest) and highest.group(1) == "unlimited"))
 
 
 def sysctls(recorded):
