@@ -3,6 +3,7 @@ lab's own calls."""
 
 from __future__ import annotations
 
+import base64
 import functools
 import io
 import json
@@ -10,6 +11,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -17,7 +19,7 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab import auth, imaging, refusals
+from lab import auth, disks, imaging, instances, refusals
 from lab.faults import KNOWN, Fault, Faults
 from lab.keys import Lookup
 
@@ -217,7 +219,31 @@ def _set_on_image(
     return answer
 
 
+def _console_output(
+    backend: Any, parameters: dict[str, str], start_response: Callable[..., Any]
+) -> list[bytes]:
+    """GetConsoleOutput: the last 64 KiB of what the guest wrote to its console."""
+    instance_id = parameters.get("InstanceId", "")
+    if not any(instance.id == instance_id for instance in backend.all_instances()):
+        return _error(
+            400,
+            "InvalidInstanceID.NotFound",
+            f"The instance ID '{instance_id}' does not exist",
+            start_response,
+        )
+    log = disks.folder(instances.LabInstance.machines.lab, instance_id) / "console.log"
+    text = log.read_bytes()[-(64 << 10) :] if log.exists() else b""
+    written = datetime.fromtimestamp(log.stat().st_mtime if text else 0, timezone.utc)
+    return _done(
+        "GetConsoleOutput",
+        f"<instanceId>{instance_id}</instanceId><timestamp>{written:%Y-%m-%dT%H:%M:%S.000Z}"
+        f"</timestamp><output>{base64.b64encode(text).decode()}</output>",
+        start_response,
+    )
+
+
 _EXTRA: dict[str, Callable[..., list[bytes]]] = {
+    "GetConsoleOutput": _console_output,
     "EnableImageDeprecation": _set_on_image(
         "EnableImageDeprecation",
         "deprecation_time",

@@ -157,6 +157,8 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
     replace(root / "etc/system-release", spec["system_release"] + "\n")
     replace(root / _RPM_KEYS / spec["rpm_key"], keys.ensure().public("amazon-linux").decode())
     (root / "usr/bin/yum").symlink_to("dnf")
+    # Where cloud-init looks for its helpers on this family: the one that prints the host keys.
+    (root / "usr/libexec/cloud-init").symlink_to("../lib/cloud-init")
     for tool in sorted((root / "usr/bin").glob("apt*")) + sorted((root / "usr/bin").glob("dpkg*")):
         tool.unlink()
     (root / "usr/lib/kiln-lab").mkdir(parents=True, exist_ok=True)

@@ -149,6 +149,7 @@ class Guest:
             *(sys.executable, "-I", namespace.__file__, str(first), str(home)),
             *(*map(str, self.layers), "--"),
             "systemd-nspawn",
+            "--quiet",
             f"--directory={home / 'root'}",
             "--boot",
             f"--private-users={first}:{namespace.IDS}",

@@ -70,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         return NO_INIT
     command = list(arguments[cut + 1 :])
     os.execvp(command[0], command)  # noqa: S606 - it becomes systemd-nspawn
+    return 1  # not reached
 
 
 def mount(first: int, home: Path, layers: Sequence[str]) -> Path:
