@@ -274,7 +274,7 @@ def _admin(admin: Admin, path: str, body: bytes, start_response: Callable[..., A
     try:
         answer = admin(path, json.loads(body or b"{}"))
         status = "200 OK"
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         answer, status = {"error": str(error.args[0] if error.args else error)}, "400 Bad Request"
     data = json.dumps(answer).encode()
     start_response(

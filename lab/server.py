@@ -33,7 +33,7 @@ def main() -> int:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # Remove what a killed lab left behind.
     sweep.sweep(lab)
-    folders.private(lab.root, lab.instances, lab.images)
+    folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
     try:
         host.can_map_owners(lab)
         serve(lab)

@@ -47,7 +47,8 @@ def wait(
 ) -> list[str]:
     """The instance's host keys; [] when its console does not show them, which `say` is told.
 
-    Waits until SSH answers (`is_up`) and PATIENCE seconds longer, at most `timeout` seconds.
+    Waits until SSH answers (`is_up`) and PATIENCE seconds longer, or half of `timeout`; `timeout`
+    seconds at most.
     Raises StoppedError as soon as `stop` is set.
     """
     from botocore.exceptions import ClientError
@@ -72,11 +73,11 @@ def wait(
         if up_since is None and is_up():
             up_since = time.monotonic()
             say(f"waiting for the host key of {instance_id} on its console")
-        if up_since is not None and time.monotonic() - up_since > PATIENCE:
+        if up_since is not None and time.monotonic() - up_since > min(PATIENCE, timeout / 2):
             break
         stop.sleep(target.poll_seconds)
-    else:
-        return []  # SSH does not answer either, which the caller reports
+    if up_since is None and not is_up():
+        return []  # the caller reports that SSH does not answer
     say(
         f"warning: the host key of {instance_id} is not known ({reason}): the first one that "
         "answers at its address is trusted"

@@ -115,6 +115,7 @@ def booted(
             **network,
         )["Instances"][0]
     address = _wait_until_running(client, launched["InstanceId"], target, stop)
+    deadline = time.monotonic() + timeout
     host_keys = host_key.wait(
         client,
         launched["InstanceId"],
@@ -129,7 +130,7 @@ def booted(
     try:
         ssh_config = _ssh_config(folder, access.key_file, socket_folder, address, host_keys)
         machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
-        _wait_for_ssh(machine, timeout, stop)
+        _wait_for_ssh(machine, timeout, deadline, stop)
         yield machine
     finally:
         if any(socket_folder.iterdir()):
@@ -183,15 +184,17 @@ def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Sto
     raise operation_failed(f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s")
 
 
-def _wait_for_ssh(machine: Machine, timeout: float, stop: Stop) -> None:
-    deadline = time.monotonic() + timeout
+def _wait_for_ssh(machine: Machine, timeout: float, deadline: float, stop: Stop) -> None:
+    """Try until `deadline` (of time.monotonic), once at least; `timeout` is what is reported."""
     reason = "port 22 is closed"
-    while time.monotonic() < deadline:
+    while True:
         if _port_open(machine.address):
             code, _, error = machine.ssh("true")
             if code == 0:
                 return
             reason = (error.strip().splitlines() or ["ssh failed"])[-1]
+        if time.monotonic() >= deadline:
+            break
         stop.sleep(0.1)
     raise operation_failed(
         f"{machine.instance_id} at {machine.address} does not answer over SSH after "
