@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from invoke import Context, Exit
 
-from lab import api, faults
+from kiln.cli import lab as lab_tasks
+from lab import api, control, faults
 from lab.faults import Fault, Faults
 
 GOOD = {"action": "RunInstances", "code": "InternalError"}
@@ -61,6 +63,41 @@ def test_a_wrong_failure_is_refused_with_a_message(body: Any, message: str) -> N
 def test_text_that_is_not_json_is_refused() -> None:
     for body in (b"{", b"\xff", b"[" * 100_000):
         assert ask(body)[0].startswith("400")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "name a failure, or --clear"),
+        ({"clear": True, "code": "InternalError"}, "name a failure, or --clear"),
+        (GOOD | {"match": ["x"]}, "--match x is not a parameter and its value"),
+        (GOOD | {"match": ["=x"]}, "--match =x is not a parameter and its value"),
+        (GOOD, "the lab says no"),
+    ],
+)
+def test_the_task_refuses_what_is_no_failure(
+    arguments: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(lab: object, path: str, body: object) -> None:
+        raise ValueError("the lab says no")
+
+    monkeypatch.setattr(control, "call", refuse)
+    with pytest.raises(Exit) as end:
+        lab_tasks.fault(Context(), **{"match": [], **arguments})
+    assert end.value.code == 2
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_the_task_sends_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(control, "call", lambda lab, *asked: sent.append(asked) or [])
+    lab_tasks.fault(Context(), match=["InstanceType=p5.48xlarge"], times=10, **GOOD)
+    lab_tasks.fault(Context(), match=[], clear=True)
+    match = {"InstanceType": "p5.48xlarge"}
+    assert sent == [("faults", GOOD | {"times": 10, "match": match}), ("faults/clear", {})]
 
 
 def test_a_failure_is_taken_as_often_as_it_was_ordered() -> None:
