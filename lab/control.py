@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -41,7 +42,9 @@ def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
 
-    key = keys.ensure(lab)
+    key = keys.read(lab)
+    if key is None:
+        raise OSError(f"{lab.bridge} has never been up")
     url, data = f"{lab.endpoint}/_lab/{path}", json.dumps(body or {}).encode()
     signed = AWSRequest("POST", url, {"Content-Type": "application/json"}, data)
     SigV4Auth(Credentials(key.id, key.secret), "kiln-lab", DEFAULT_REGION).add_auth(signed)
@@ -74,8 +77,9 @@ def up(lab: Lab | None = None) -> dict[str, Any]:
     """Start the lab unless it is up; returns its status.
 
     A running lab that was started from other code or another matrix is restarted, unless it has
-    instances or key pairs.
-    Raises operation_failed, with the reason from the log, when the lab does not come up.
+    instances or key pairs: `difference` says what such a lab runs.
+    Raises operation_failed, with the reason from the log, when the lab does not come up, and for a
+    lab in use whose checkout was deleted: what it loads on demand is gone.
     """
     lab = lab or current()
     with _alone(lab):
@@ -84,7 +88,14 @@ def up(lab: Lab | None = None) -> dict[str, Any]:
 
 def _up(lab: Lab) -> dict[str, Any]:
     running = status(lab)
-    if running and (running.get("started_from") == started_from() or running.get("in_use")):
+    if running and running.get("started_from") == started_from():
+        return running
+    if running and running.get("in_use"):
+        if _is_deleted(running):
+            raise operation_failed(
+                f"{running['lab']} has instances or key pairs, and {difference(running)}",
+                hint="./invoke lab.down removes its instances; its AMIs stay",
+            )
         return running
     if running:
         _down(lab)
@@ -110,6 +121,25 @@ def _up(lab: Lab) -> dict[str, Any]:
         time.sleep(0.05)
     process.terminate()
     raise _did_not_start(lab, start)
+
+
+def difference(running: dict[str, Any]) -> str:
+    """How a running lab differs from the one that this checkout would start; empty if it does not.
+
+    `running` is its status.
+    """
+    if running.get("started_from") == started_from():
+        return ""
+    checkout = running.get("checkout", "a checkout that it does not name")
+    if _is_deleted(running):
+        return f"it was started from {checkout}, which no longer exists"
+    if checkout != str(ROOT):
+        return f"it was started from another checkout: {checkout}"
+    return "it was started before the lab's code, the facts or the matrix changed in this checkout"
+
+
+def _is_deleted(running: dict[str, Any]) -> bool:
+    return "checkout" in running and not (Path(running["checkout"]) / "lab" / "server.py").exists()
 
 
 def started_from() -> str:
@@ -282,6 +312,28 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
             f"with KILN_LAB_PORT"
         )
     return operation_failed(f"the lab did not start: {reason}", hint=hint)
+
+
+def how_it_ended(lab: Lab) -> str:
+    """Why a lab that was up is gone, in words, from the end of its log."""
+    try:
+        lines = lab.log.read_text(errors="replace")[-(1 << 16) :].splitlines()
+    except OSError:
+        return f"it has no log {lab.log}"
+    started = max((n for n, line in enumerate(lines) if " up at http" in line), default=0)
+    since = lines[started:]
+    for line in reversed(since):
+        if "FATAL " in line:
+            return line.split("FATAL ", 1)[1]
+        if " lab INFO going down" in line:
+            return "it was taken down"
+    fatal = next((n for n, line in enumerate(since) if line.startswith("Fatal Python error")), None)
+    if fatal is not None:
+        return since[fatal]
+    return (
+        "its process was killed: its log ends without a word (kill -9, or no memory was left: "
+        "see dmesg)"
+    )
 
 
 def _is_taken(port: int) -> bool:

@@ -6,6 +6,7 @@ through the state folder would be root on this machine.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -32,6 +33,8 @@ def private(root: Path, *below: Path) -> None:
 def _close(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
+    if os.geteuid() != 0 and found.st_uid == 0:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise operation_failed(
             f"{folder} is a link, or belongs to another user: a lab cannot be kept there",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError, operation_failed
 from lab import folders
 from lab.settings import Lab
 
@@ -46,22 +46,39 @@ def ensure(lab: Lab) -> Key:
 
     Raises operation_failed, naming sudo, for a user who may not read it.
     """
+    key = read(lab)
+    if key is None:
+        try:
+            folders.private(lab.root, lab.state)
+            _write(_file(lab), _new(lab))
+        except PermissionError:
+            raise _for_root(lab) from None
+        key = read(lab)
+    if key is None:
+        raise operation_failed(f"{_file(lab)} was deleted while it was read", hint="try again")
+    return key
+
+
+def read(lab: Lab) -> Key | None:
+    """The lab's own key; None when it was never up, or was deleted. Raises what `ensure` raises."""
     path = _file(lab)
     try:
-        folders.private(lab.root, lab.state)
-        if not path.exists():
-            _write(path, _new(lab))
         data = json.loads(path.read_text())
         return Key(data["id"], data["secret"], data["principal"])
+    except FileNotFoundError:
+        return None
     except PermissionError:
-        raise operation_failed(
-            f"the keys of the lab are readable by root only ({path})",
-            hint="run it with sudo",
-        ) from None
+        raise _for_root(lab) from None
     except (ValueError, KeyError, TypeError):
         raise operation_failed(
             f"{path} does not hold the lab's keys", hint="delete it: the next start makes new ones"
         ) from None
+
+
+def _for_root(lab: Lab) -> KilnError:
+    return operation_failed(
+        f"the keys of the lab are readable by root only ({_file(lab)})", hint="run it with sudo"
+    )
 
 
 def first_of(*lookups: Lookup) -> Lookup:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
 from lab import control, faults, folders, host, images, keys, network, sweep
 from lab.faults import Faults
 from lab.settings import Lab, current
@@ -160,6 +161,7 @@ class _Admin:
             "endpoint": lab.endpoint,
             "pid": os.getpid(),
             "started_from": self._started_from,
+            "checkout": str(ROOT),
             "in_use": bool(self._machines.by_address) or self._machines.has_key_pairs(),
             "seconds_up": round(time.time() - self._since, 1),
             "instances": [

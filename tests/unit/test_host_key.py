@@ -126,7 +126,7 @@ def test_a_timeout_that_is_not_a_number_is_refused(
     monkeypatch.setenv("KILN_SSH_TIMEOUT", text)
     with pytest.raises(KilnError, match=r"KILN_SSH_TIMEOUT=.* is not a number of seconds") as error:
         machine.ssh_timeout()
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_sockets_of_a_killed_run_are_deleted_and_no_others(

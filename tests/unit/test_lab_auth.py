@@ -240,6 +240,50 @@ def test_a_signature_is_valid_for_fifteen_minutes(lab: Lab) -> None:
     assert judged(made + 901) == judged(made - 901) == "late"
 
 
+def test_a_presigned_url_of_more_than_seven_days_is_refused(lab: Lab) -> None:
+    client = boto3.client(
+        "s3",
+        endpoint_url=ENDPOINT,
+        region_name="us-east-1",
+        aws_access_key_id=OWN.id,
+        aws_secret_access_key=OWN.secret,
+        config=Config(signature_version="s3v4"),
+    )
+    for days, wanted in ((7, 200), (8, 403)):
+        url = client.generate_presigned_url(
+            "get_object", Params={"Bucket": "b", "Key": "k"}, ExpiresIn=days * 24 * 3600
+        )
+        assert lab.send("GET", url, {})[0] == wanted
+
+
+class _Hostless(SigV4Auth):
+    """Signs without the host, as no client of AWS may."""
+
+    def headers_to_sign(self, request: Any) -> Any:
+        headers = super().headers_to_sign(request)  # type: ignore[misc]
+        del headers["host"]
+        return headers
+
+
+def test_a_signature_must_cover_the_host(lab: Lab) -> None:
+    request = AWSRequest("POST", f"{ENDPOINT}/", {}, b"{}")
+    _Hostless(Credentials(OWN.id, OWN.secret), "ssm", "us-east-1").add_auth(request)
+    status, _, text = lab.send("POST", f"{ENDPOINT}/", dict(request.headers.items()), b"{}")
+    assert status == 400
+    assert "does not cover the host" in text
+    assert lab.reached == []
+
+
+def test_a_body_that_is_not_the_one_of_its_hash_is_refused(lab: Lab) -> None:
+    request = as_sent("s3", lambda client: client.put_object(Bucket="b", Key="k", Body=b"text"))
+    for body, wanted in ((b"text", 200), (b"texx", 403)):
+        headers = {
+            name: value.decode() if isinstance(value, bytes) else str(value)
+            for name, value in request.headers.items()
+        }
+        assert lab.send("PUT", request.url, headers, body)[0] == wanted
+
+
 UNSIGNED = {
     "ec2": (
         {"Content-Type": "application/x-www-form-urlencoded"},

@@ -44,7 +44,7 @@ def test_a_damaged_file_is_one_message(lab: Lab) -> None:
         file.write_text(text)
         with pytest.raises(KilnError, match="does not hold the lab's keys") as error:
             keys.ensure(lab)
-        assert error.value.exit_code == 1
+        assert error.value.exit_status == 1
 
 
 def test_who_may_not_read_it_is_told_to_use_sudo(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +55,17 @@ def test_who_may_not_read_it_is_told_to_use_sudo(lab: Lab, monkeypatch: pytest.M
     with pytest.raises(KilnError, match="readable by root only") as error:
         keys.ensure(lab)
     assert "sudo" in error.value.hint
+
+
+def test_a_folder_of_root_is_a_matter_of_sudo(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("root: a folder must belong to it")
+    assert keys.read(lab) is None
+    assert not lab.root.exists(), "who only asks makes nothing"
+    lab.state.mkdir(parents=True)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(KilnError, match="readable by root only"):
+        keys.ensure(lab)
 
 
 def test_folders_that_an_older_lab_left_open_are_closed(lab: Lab) -> None:
@@ -82,7 +93,7 @@ def test_a_folder_that_another_user_could_change_is_refused(
         folders.private(lab.root, lab.state)
     lab.state.unlink()
     lab.state.mkdir()
-    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    os.chown(lab.state, 4242, 4242)
     with pytest.raises(KilnError, match="is a link, or belongs to another user"):
         folders.private(lab.root, lab.state)
 
