@@ -314,6 +314,12 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
     return operation_failed(f"the lab did not start: {reason}", hint=hint)
 
 
+def died_of(lab: Lab) -> str:
+    """Why the lab's process ended without taking the lab down; "" when it runs or went down."""
+    pid = _pid(lab)
+    return "" if pid is None or _runs(pid) else how_it_ended(lab)
+
+
 def how_it_ended(lab: Lab) -> str:
     """Why a lab that was up is gone, in words, from the end of its log."""
     try:

@@ -175,7 +175,13 @@ def _faults(left: list[dict[str, Any]]) -> str:
 
 def _state(state: dict[str, Any] | None) -> str:
     """`lab.status` for a person."""
+    from lab import control, settings
+
     if state is None:
+        lab = settings.current()
+        cause = control.died_of(lab)
+        if cause:
+            return f"the lab has died: {cause} ({lab.log}); ./invoke lab.up starts it again"
         return "the lab is down; start it with ./invoke lab.up"
     instances = [
         f"  {item['id']}  {item['state']:<13} {item['instance_type']:<14} {item['address']:<12} "

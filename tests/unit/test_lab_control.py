@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,19 @@ def test_a_lab_in_use_whose_checkout_is_gone_is_not_taken_as_up(
         control.up(lab)
     assert caught.value.exit_status == 1
     assert "lab.down" in caught.value.hint
+
+
+def test_a_lab_that_died_is_told_from_one_that_is_down(tmp_path: Path) -> None:
+    lab = Lab(7, tmp_path)
+    lab.state.mkdir()
+    lab.log.write_text("t lab INFO up at http://x\n")
+    assert control.died_of(lab) == ""
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    lab.pid_file.write_text(str(ended.pid))
+    assert control.died_of(lab).startswith("its process was killed")
+    lab.pid_file.write_text(str(os.getpid()))
+    assert control.died_of(lab) == ""
 
 
 @pytest.mark.parametrize(
