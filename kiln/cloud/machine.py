@@ -125,7 +125,7 @@ def booted(
         stop=stop,
         timeout=timeout,
     )
-    # A socket's path must be short, which TMPDIR may not be, and only ours to write to.
+    # A socket's path must be short, which TMPDIR's may not be, in a folder that only we can write.
     socket_folder = Path(tempfile.mkdtemp(prefix=f"{_SOCKETS}{run_id}-", dir=_TMP))
     try:
         ssh_config = _ssh_config(folder, access.key_file, socket_folder, address, host_keys)
