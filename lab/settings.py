@@ -12,6 +12,8 @@ from kiln.base.vocabulary import shown
 
 FIRST_PORT = 4599
 FIRST_NETWORK = 201
+_FIRST_ID = 0x80000
+_GUESTS_WITH_OWN_IDS = 256
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,16 @@ class Lab:
     @property
     def network(self) -> str:
         return f"{self.prefix}.0.0/16"
+
+    def first_id(self, address: str) -> int:
+        """The user and group id on this machine that is 0 in the guest with that address.
+
+        Each guest has 65,536 ids of its own, up to 256 guests of a lab. The range is the one that
+        systemd reserves for containers: https://systemd.io/UIDS-GIDS/
+        """
+        third, fourth = map(int, address.split(".")[2:])
+        number = (third * 250 + fourth) % _GUESTS_WITH_OWN_IDS
+        return _FIRST_ID + (self.index * _GUESTS_WITH_OWN_IDS + number) * (1 << 16)
 
     @property
     def port(self) -> int:

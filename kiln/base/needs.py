@@ -55,7 +55,9 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
         )
     sudo = [] if os.geteuid() == 0 else ["sudo"]
     if sudo and not shutil.which("sudo"):
-        raise operation_failed(f"missing on this machine:\n{reasons}", hint=f"run as root: {line}")
+        raise operation_failed(
+            f"missing on this machine:\n{reasons}", hint=f"run as root (there is no sudo): {line}"
+        )
     say(f"installing with apt-get:\n{reasons}")
     install_them = ["install", "-y", "--no-install-recommends", *packages]
     # apt-get update is the slow half, and only outdated or missing package lists need it.

@@ -222,7 +222,14 @@ def guarded(body: Callable[[], int | None], *, as_json: bool = False) -> int:
                 hint="free some space and try again",
             )
         elif error.filename is not None:
-            refused = operation_failed(f"{error.filename}: {error.strerror}")
+            denied = error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0
+            refused = operation_failed(
+                f"{error.filename}: {error.strerror}",
+                hint="it may belong to root, as what the lab makes does: run it with sudo, or "
+                "remove it with sudo"
+                if denied
+                else "",
+            )
         else:
             raise
         if error.filename is None:

@@ -49,6 +49,15 @@ def test_what_ends_a_task_is_one_message_and_an_exit_status(
     assert captured.out == ""
 
 
+def test_who_is_not_root_is_told_of_sudo(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for number in (errno.EACCES, errno.EPERM):
+        front.guarded(raising(PermissionError(number, "Permission denied", "/d")))
+        assert "run it with sudo" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (1, 1)])
 def test_what_a_task_returns_is_its_exit_status(result: int | None, code: int) -> None:
     assert front.guarded(lambda: result) == code
