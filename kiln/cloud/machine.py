@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kiln.base import stopping
 from kiln.base.errors import operation_failed
@@ -65,6 +65,16 @@ class Machine:
             return None
 
 
+class WaitsFor(Protocol):
+    """Takes what is waited for, and the limit in seconds: `Stage.waits_for`."""
+
+    def __call__(self, what: str, *, limit: float | None = None) -> None: ...
+
+
+def _silent(what: str, *, limit: float | None = None) -> None:
+    """Nobody is told."""
+
+
 @contextmanager
 def booted(
     ami_id: str,
@@ -76,13 +86,15 @@ def booted(
     access: Access,
     target: Target,
     stop: Stop,
+    waits_for: WaitsFor = _silent,
     subnet_id: str | None = None,
     iam_instance_profile: str | None = None,
 ) -> Iterator[Machine]:
     """A fresh instance of an AMI that answers over SSH; the connection is closed at the end.
 
-    The run's clean-up removes the instance itself. Raises KilnError (exit status 1) if the launch
-    fails or SSH does not answer within ten minutes, StoppedError as soon as `stop` is set.
+    `waits_for` is told what is waited for, and its limit in seconds. The run's clean-up removes the
+    instance itself. Raises KilnError (exit status 1) if the launch fails or SSH does not answer
+    within ten minutes, StoppedError as soon as `stop` is set.
     """
     client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
     network: dict[str, Any] = {"SecurityGroupIds": [access.security_group]}
@@ -108,13 +120,16 @@ def booted(
             ],
             **network,
         )["Instances"][0]
+    waits_for(f"{launched['InstanceId']} to start", limit=_BOOT_TIMEOUT)
     address = _wait_until_running(client, launched["InstanceId"], target, stop)
     # A socket's path must be short, which TMPDIR may not be, and only ours to write to.
     socket_folder = Path(tempfile.mkdtemp(prefix="kiln-ssh-", dir="/tmp"))
     ssh_config = _ssh_config(folder, access.key_file, socket_folder)
     machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
     try:
-        _wait_for_ssh(machine, stop)
+        timeout = float(os.environ.get("KILN_SSH_TIMEOUT", _BOOT_TIMEOUT))
+        waits_for(f"SSH on {machine.instance_id}", limit=timeout)
+        _wait_for_ssh(machine, timeout, stop)
         yield machine
     finally:
         if any(socket_folder.iterdir()):
@@ -147,8 +162,7 @@ def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Sto
     raise operation_failed(f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s")
 
 
-def _wait_for_ssh(machine: Machine, stop: Stop) -> None:
-    timeout = float(os.environ.get("KILN_SSH_TIMEOUT", _BOOT_TIMEOUT))
+def _wait_for_ssh(machine: Machine, timeout: float, stop: Stop) -> None:
     deadline = time.monotonic() + timeout
     reason = "port 22 is closed"
     while time.monotonic() < deadline:

@@ -85,7 +85,8 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
         except OSError:
             shutil.rmtree(run.folder)
             raise
-        yield run
+        with target.in_use(run.id, recipe):
+            yield run
 
 
 def _locked(lock: IO[str]) -> bool:

@@ -14,6 +14,7 @@ from kiln.cloud import aws, resources, runs
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.packer import program, render
+from kiln.packer.output import waits_for
 from kiln.packer.program import Event, Packer
 from kiln.pipeline.plan import Plan
 
@@ -32,7 +33,8 @@ def bake(
     """Run Packer on a plan's HCL; returns the id of the AMI in the plan's region.
 
     Raises KilnError (exit status 1), with the provisioner's last error, if Packer fails, and
-    StoppedError, with the instances that it had launched, if `stop` was set.
+    StoppedError, with the instances that it had launched, if `stop` was set; or what `stop` was
+    given up for.
     """
     target = plan.target
     variables: dict[str, Any] = {
@@ -67,6 +69,9 @@ def bake(
     def on_event(event: Event) -> None:
         if event.kind in ("say", "message", "error"):
             stage.line(event.text)
+        wait = waits_for(event, next(reversed(launched), "the build instance"))
+        if wait:
+            stage.waits_for(wait.what, limit=wait.limit)
         if _PROVISIONER_ERROR.match(event.text):
             provisioner_errors.append(event.text)
         if event.instance_id:
@@ -85,6 +90,8 @@ def bake(
         stop=stop,
         environment={**inputs.environment, **stopping.environment(run.id)},
     )
+    if result.interrupted and stop.is_given_up:
+        stop.check()
     if result.interrupted:
         raise StoppedError(*launched)
     if result.exit_code or target.region not in result.amis:

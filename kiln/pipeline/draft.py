@@ -95,7 +95,7 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
             what = ", ".join(removal.removed)
             progress.say(f"run {dead.run_id} had not cleaned up; removed {what}")
         if removal.failures:
-            progress.say("\n".join(removal.failures))
+            progress.say("\n".join(dict.fromkeys(removal.failures)))
         else:
             dead.state.unlink(missing_ok=True)
 
@@ -127,16 +127,21 @@ def _remove(draft: Draft, *, amis: bool) -> Removal:
         with contextlib.suppress(OSError):  # a full disk must not prevent the clean-up
             run.keeps_its_ami()
     with progress.stage("clean-up") as stage:
-        removal = resources.remove(run.id, target, amis=amis)
+        stage.waits_for("EC2 to remove what the run created")
+        gone = target.gone()
+        removal = Removal([], [gone]) if gone else resources.remove(run.id, target, amis=amis)
         stage.note = ", ".join(removal.removed)
     resources.forget_key(run)
-    if removal.failures:
+    if gone:
+        draft.note(left=(f"unknown: {gone}",))
+        progress.say("the next build in this checkout and this lab removes what is left")
+    elif removal.failures:
         try:
             left = tuple(resources.left(run.id, target, amis=amis))
         except KilnError as error:
             left = (f"unknown: {error.message}",)
         draft.note(left=left)
-        progress.say("\n".join(removal.failures))
+        progress.say("\n".join(dict.fromkeys(removal.failures)))
         progress.say(f"left: {', '.join(left) or 'nothing'}")
         progress.say("the next build in this checkout tries again to remove it")
     else:

@@ -48,6 +48,7 @@ def judge(
                     access=access,
                     target=target,
                     stop=stop,
+                    waits_for=stage.waits_for,
                     **network,
                 )
             )
@@ -61,6 +62,7 @@ def judge(
                 )
             draft.note(recipe=recipe)
         with progress.stage("checks") as stage:
+            stage.waits_for(f"the checks of {machine.instance_id}")
             expected = ami_checks.expectations(draft.record.recipe, instance_type, target, image)
             verdict = ami_checks.run_checks(
                 machine, expected, draft.run.folder, stop=stop, on_line=stage.line

@@ -6,7 +6,7 @@ from kiln.base import needs
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import INPUT_DIGEST, RECIPE_DIGEST, SOURCE_AMI
-from kiln.cloud import resources, runs
+from kiln.cloud import resources, runs, watch
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi, Target
 from kiln.matrix import flags, load
@@ -63,8 +63,8 @@ def verify_ami(
     `image` is what `verdict.describe` returned.
     Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.
     """
-    stop = stop or Stop()
-    with runs.started(known.name, target) as run:
+    stop = (stop or Stop()).of_run()
+    with runs.started(known.name, target) as run, watch.watching(run.id, target, stop):
         draft = Draft(_first_facts(image, known, instance_type, target, run), run, target, progress)
         with cleaned_up(draft, half_made=False):
             with progress.stage("key pair, security group"):

@@ -18,6 +18,7 @@ import pytest
 from conftest import PRIVATE_KEY, ROOT, inventory, slim_checkout, users_environment, wait_for
 
 from kiln.base import tags
+from kiln.base.errors import KilnError
 from kiln.matrix import load
 from kiln.packer import render
 from lab import control
@@ -231,11 +232,13 @@ def ended(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_bake_leaves_nothing_and_says_what_it_removed(
-    number: signal.Signals, going: Going, new: Callable[[], New]
+    number: signal.Signals, going: Going, new: Callable[[], New], lab: Any
 ) -> None:
     made = new()
     assert set(made) == KINDS
     assert private_keys(going.home)
+    with pytest.raises(KilnError, match=f"is in use: run .* of {AL2}, process"):
+        control.down(lab)
     going.signal(number)
     code, said = going.end()
     assert code == 1, said
