@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ from typing import Any, Protocol
 from kiln.base import stopping
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, resources
+from kiln.cloud import aws, resources, runs
 from kiln.cloud.resources import Access
 from kiln.cloud.target import Target
 
@@ -38,6 +36,8 @@ class Machine:
     user: str
     ssh_config: Path
     run_id: str
+    # The run's folder by a path that any program can read (`runs.short_path`).
+    folder: Path
 
     def ssh(self, *arguments: str, timeout: float = _SSH_TIMEOUT) -> tuple[int, str, str]:
         """Run ssh with these arguments after the address. Returns exit status, stdout, stderr."""
@@ -122,19 +122,17 @@ def booted(
         )["Instances"][0]
     waits_for(f"{launched['InstanceId']} to start", limit=_BOOT_TIMEOUT)
     address = _wait_until_running(client, launched["InstanceId"], target, stop)
-    # A socket's path must be short, which TMPDIR may not be, and only ours to write to.
-    socket_folder = Path(tempfile.mkdtemp(prefix="kiln-ssh-", dir="/tmp"))
-    ssh_config = _ssh_config(folder, access.key_file, socket_folder)
-    machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
-    try:
-        timeout = float(os.environ.get("KILN_SSH_TIMEOUT", _BOOT_TIMEOUT))
-        waits_for(f"SSH on {machine.instance_id}", limit=timeout)
-        _wait_for_ssh(machine, timeout, stop)
-        yield machine
-    finally:
-        if any(socket_folder.iterdir()):
-            machine.ssh("-O", "exit")
-        shutil.rmtree(socket_folder, ignore_errors=True)
+    with runs.short_path(run_id, folder) as short:
+        ssh_config = _ssh_config(access.key_file, short)
+        machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id, short / "run")
+        try:
+            timeout = float(os.environ.get("KILN_SSH_TIMEOUT", _BOOT_TIMEOUT))
+            waits_for(f"SSH on {machine.instance_id}", limit=timeout)
+            _wait_for_ssh(machine, timeout, stop)
+            yield machine
+        finally:
+            if any(path.is_socket() for path in short.iterdir()):
+                machine.ssh("-O", "exit")
 
 
 def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Stop) -> str:
@@ -187,14 +185,16 @@ def _port_open(address: str) -> bool:
     return True
 
 
-def _ssh_config(folder: Path, key: Path, socket_folder: Path) -> Path:
-    """Write an ssh configuration with one multiplexed connection for all checks; its path."""
-    path = folder / "ssh" / "config"
-    # Quoted, since a path may hold spaces; % would begin one of ssh's tokens.
-    identity = str(key.resolve()).replace("%", "%%")
+def _ssh_config(key: Path, folder: Path) -> Path:
+    """Write an ssh configuration with one multiplexed connection for all checks; its path.
+
+    ssh has a syntax of its own for `"` and `%` in a path: that of `folder` must be plain.
+    """
+    path = folder / "config"
+    (folder / "key").symlink_to(key.absolute())
     path.write_text(
         "Host *\n"
-        f'  IdentityFile "{identity}"\n'
+        f"  IdentityFile {folder}/key\n"
         "  IdentitiesOnly yes\n"
         "  BatchMode yes\n"
         "  ConnectTimeout 5\n"
@@ -206,7 +206,7 @@ def _ssh_config(folder: Path, key: Path, socket_folder: Path) -> Path:
         "  ServerAliveInterval 15\n"
         "  ServerAliveCountMax 4\n"
         "  ControlMaster auto\n"
-        f'  ControlPath "{socket_folder}/%C"\n'
+        f"  ControlPath {folder}/%C\n"
         # A run closes the connection at its end; this closes that of a killed run.
         "  ControlPersist 60\n"
     )

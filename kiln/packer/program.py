@@ -185,11 +185,12 @@ def run_build(
     stop = stop or Stop()
     manifest = manifest.resolve()
     manifest.unlink(missing_ok=True)
+    # Relative to the folder that Packer runs in: it reads {{ in a path as a template.
     argv = command(
         packer,
         "build",
-        variables={**variables, "manifest": str(manifest)},
-        var_files=[path.resolve() for path in var_files],
+        variables={**variables, "manifest": os.path.relpath(manifest, folder.resolve())},
+        var_files=[Path(os.path.relpath(path.resolve(), folder.resolve())) for path in var_files],
         flags=["-machine-readable"],
     )
     errors: list[str] = []

@@ -52,7 +52,6 @@ def bake(
         "ssh_source_cidrs": [access.source_cidr],
         "security_group_ids": [access.security_group],
         "ssh_keypair_name": access.key_name,
-        "ssh_private_key_file": str(access.key_file.resolve()),
     }
     for name in ("subnet_id", "kms_key_id", "iam_instance_profile"):
         if getattr(plan.options, name):
@@ -79,17 +78,24 @@ def bake(
         if event.instance_id and not packer.has_plugins:
             _require_imdsv2(target, event.instance_id)
 
-    result = program.run_build(
-        packer,
-        folder,
-        log=log,
-        manifest=run.folder / "manifest.json",
-        variables=variables,
-        var_files=list(inputs.var_files),
-        on_event=on_event,
-        stop=stop,
-        environment={**inputs.environment, **stopping.environment(run.id)},
-    )
+    with runs.short_path(run.id, run.folder) as short:
+        # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
+        variables["ssh_private_key_file"] = str(short / "run" / "ssh" / access.key_file.name)
+        result = program.run_build(
+            packer,
+            folder,
+            log=log,
+            manifest=run.folder / "manifest.json",
+            variables=variables,
+            var_files=list(inputs.var_files),
+            on_event=on_event,
+            stop=stop,
+            environment={
+                **inputs.environment,
+                **stopping.environment(run.id),
+                "TMPDIR": str(short),
+            },
+        )
     if result.interrupted and stop.is_given_up:
         stop.check()
     if result.interrupted:

@@ -12,6 +12,7 @@ from kiln.base.findings import errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
+from kiln.cloud import runs
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
@@ -121,6 +122,7 @@ def _ready(
     recipes: list[Recipe], target: Target, progress: Progress, *, install: bool
 ) -> program.Packer:
     """Install what is missing here, and let the target prepare what the recipes need."""
+    runs.check_folders()
     target.check_host()
     groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     needs.ensure(*groups, install=install, say=progress.say)

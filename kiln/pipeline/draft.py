@@ -98,6 +98,7 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
             progress.say("\n".join(dict.fromkeys(removal.failures)))
         else:
             dead.state.unlink(missing_ok=True)
+    runs.remove_short_paths()
 
 
 def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:

@@ -33,6 +33,7 @@ def verify(
     flags.ami(ami_id)
     flags.instance_type("instance-type", instance_type)
     progress.say(str(target))
+    runs.check_folders()
     target.check_host()
     needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
     target.prepare([], progress.say)
