@@ -20,7 +20,7 @@ from kiln.packer import program, render
 from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
-from kiln.pipeline.draft import clean_dead_runs
+from kiln.pipeline.dead import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan, Rebuilt
 
 _AT_ONCE = 4

@@ -7,17 +7,15 @@ Everything that a run creates carries its id and is removed at its end, except a
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from kiln.base import stopping
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import StoppedError
-from kiln.cloud import resources, runs
+from kiln.cloud import resources
 from kiln.cloud.resources import Removal
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
@@ -75,30 +73,6 @@ def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
         raise
     else:
         _remove(draft, amis=False)
-
-
-def clean_dead_runs(target: Target, progress: Progress) -> None:
-    """Remove what crashed runs of this checkout left at this target, in any region.
-
-    Runs elsewhere (another account, another lab) are only named: a build there removes them.
-    """
-    for dead in runs.dead():
-        if (dead.target, dead.place) != (target.kind, target.place):
-            progress.say(
-                f"run {dead.run_id} has not cleaned up in {dead.where}: a build there will"
-            )
-            continue
-        stopping.end_processes(dead.run_id)
-        removal = resources.remove(dead.run_id, target.in_region(dead.region), amis=dead.amis)
-        shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
-        if removal.removed:
-            what = ", ".join(removal.removed)
-            progress.say(f"run {dead.run_id} had not cleaned up; removed {what}")
-        if removal.failures:
-            progress.say("\n".join(dict.fromkeys(removal.failures)))
-        else:
-            dead.state.unlink(missing_ok=True)
-    runs.remove_short_paths()
 
 
 def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:

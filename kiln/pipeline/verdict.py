@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import ExitStack
 from typing import Any
 
@@ -72,9 +73,14 @@ def judge(
             checks=Checks.of(verdict), versions=machine.read_json("/etc/kiln/version-info.json")
         )
     stop.check()
+    # The record gets the verdict only after the AMI itself. A run that is killed in between leaves
+    # a record that kiln/pipeline/repair.py completes from the AMI's tags.
+    draft.note(status="unverified")
+    draft.write()
     mark(target, image["id"], passed=verdict.passed, commit=draft.record.git_commit)
-    # The record gets the verdict only after the AMI itself.
     draft.note(status="verified" if verdict.passed else "failed")
+    with contextlib.suppress(OSError):  # it is written again at the end
+        draft.write()
 
 
 def mark(target: Target, ami_id: str, *, passed: bool, commit: str) -> None:

@@ -13,7 +13,8 @@ from kiln.matrix import flags, load
 from kiln.pipeline import verdict
 from kiln.pipeline.baked import Baked, baked
 from kiln.pipeline.build_row import Built
-from kiln.pipeline.draft import Draft, clean_dead_runs, cleaned_up, now
+from kiln.pipeline.dead import clean_dead_runs
+from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.record import Record
 
 
