@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from conftest import PRIVATE_KEY, ROOT, inventory, slim_checkout, users_environment, wait_for
 
+from devel.campaign.world import processes_of
 from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.matrix import load
@@ -178,16 +178,6 @@ def recipe_tags(name: str) -> list[dict[str, str]]:
 def verdict_on(ec2: Any, image: str) -> list[str]:
     tags = ec2.describe_images(ImageIds=[image])["Images"][0]["Tags"]
     return [tag["Value"] for tag in tags if tag["Key"] == "kiln:verified"]
-
-
-def processes_of(run_id: str) -> list[str]:
-    """The command lines of what a run has started and not ended: Packer, checks, SSH."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"KILN_RUN_ID={run_id}".encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
-    return found
 
 
 @dataclass(frozen=True)
