@@ -73,7 +73,7 @@ def fail(world: World, scenario: Scenario) -> Ended:
         ended.left.append("it did not end")
     elif ended.status not in (0, 1):
         ended.left.append(f"exit status {ended.status}")
-    elif ended.status == 1 and "error: " not in ended.text:
+    elif ended.status == 1 and "error: " not in ended.text and "left: " not in ended.text:
         ended.left.append("no message")
     if ended.status != 0:
         ended.text += world.next_build(home)

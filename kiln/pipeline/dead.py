@@ -26,7 +26,8 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
         stopping.end_processes(dead.run_id)
         there = target.in_region(dead.region)
         try:
-            judged = repair.settle(dead, there)
+            # Without `amis` the run was past its record.
+            judged = repair.settle(dead, there) if dead.amis else None
         except KilnError as error:
             progress.say(f"run {dead.run_id} has not cleaned up: {error}")
             continue
