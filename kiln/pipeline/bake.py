@@ -92,7 +92,7 @@ def bake(
             stop=stop,
             environment={
                 **inputs.environment,
-                **stopping.environment(run.id),
+                **stopping.run_environment(run.id),
                 "TMPDIR": str(short),
             },
         )
@@ -100,7 +100,7 @@ def bake(
         stop.check()
     if result.interrupted:
         raise StoppedError(*launched)
-    if result.exit_code or target.region not in result.amis:
+    if result.exit_status or target.region not in result.amis:
         messages = provisioner_errors or [line for line in result.errors if line.strip()]
         last = messages[-1] if messages else "see its log"
         if not provisioner_errors:

@@ -28,7 +28,7 @@ def settle(dead: DeadRun, target: Target) -> Record | None:
     """
     run = Run(dead.run_id, dead.state.parent.parent.name, dead.state.parent)
     try:
-        before = record.read(run.record)
+        before = record.read_record(run.record)
     except KilnError:
         return None  # it was killed long before a verdict
     if before.ami_id is None or before.run_id != run.id:
@@ -46,8 +46,8 @@ def settle(dead: DeadRun, target: Target) -> Record | None:
         return None
     after = replace(before, status=_STATUS[mark])
     if after != before:
-        record.write(run, after)
-        report.write(run.folder / "report.html", after)
+        record.write_record(run, after)
+        report.write_report(run.folder / "report.html", after)
     return after
 
 

@@ -47,7 +47,7 @@ def test_a_lab_in_use_names_the_run_and_says_how_to_end_it(lab: Lab) -> None:
         text = f"run 20260101T000000Z-abcd of al2-510, process {os.getpid()}"
         assert text in error.value.message
         assert "--force" in error.value.hint
-        assert error.value.exit_code == 1
+        assert error.value.exit_status == 1
         assert users.users(Lab(8, lab.root)) == []
     assert users.users(lab) == []
     users.refuse_if_used(lab)

@@ -28,7 +28,7 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadRun:
     folder.mkdir(parents=True)
     state = {"run_id": ID, "target": "aws", "place": None, "region": "us-east-1", "amis": True}
     (folder / "run.json").write_text(json.dumps(state))
-    record.write(Run(ID, "row", folder), a_record(run_id=ID, status="unverified", ami_id="ami-1"))
+    record.write_record(Run(ID, "row", folder), a_record(run_id=ID, status="unverified", ami_id="ami-1"))
     (found,) = runs.dead()
     return found
 
@@ -48,7 +48,7 @@ def test_the_next_build_completes_the_record_from_the_tag(
     done = repair.settle(dead, TARGET)
     assert done is not None
     assert done.status == status
-    assert record.read(dead.state.parent / "record.json").status == status
+    assert record.read_record(dead.state.parent / "record.json").status == status
     assert (dead.state.parent / "report.html").exists()
 
 
@@ -68,7 +68,7 @@ def test_an_ami_without_a_verdict_or_of_another_run_stays_to_be_removed(
     assert repair.settle(dead, TARGET) is None
     tagged(monkeypatch, verdict="pass 2026-01-01T00:10:00Z abc", run_id=f"{ID[:-1]}e")
     assert repair.settle(dead, TARGET) is None
-    assert record.read(dead.state.parent / "record.json").status == "unverified"
+    assert record.read_record(dead.state.parent / "record.json").status == "unverified"
 
 
 def test_a_verify_counts_only_a_verdict_of_its_own_time(
@@ -76,7 +76,7 @@ def test_a_verify_counts_only_a_verdict_of_its_own_time(
 ) -> None:
     run = Run(ID, "row", dead.state.parent)
     started = "2026-01-01T00:05:00Z"
-    record.write(
+    record.write_record(
         run,
         a_record(run_id=ID, kind="verify", status="unverified", ami_id="ami-1", started=started),
     )

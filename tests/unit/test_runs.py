@@ -43,7 +43,7 @@ def test_a_second_run_of_the_same_ami_is_refused_and_names_the_first() -> None:
         runs.started(ROW, LAB),
     ):
         pass
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_status == 1
 
 
 def test_another_ami_may_be_built_meanwhile_and_the_same_one_afterwards() -> None:
@@ -192,4 +192,4 @@ def test_a_path_with_a_newline_is_refused_before_anything_is_launched(
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "a\nb"))
     with pytest.raises(KilnError, match="has a control character in it") as error:
         runs.check_folders()
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2

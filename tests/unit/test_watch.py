@@ -62,7 +62,7 @@ def test_a_refusal_that_stays_ends_the_run(monkeypatch: pytest.MonkeyPatch, code
     assert stop.grace <= 10
     with pytest.raises(KilnError, match=f"DescribeInstances answered {code}: no") as error:
         stop.check()
-    assert error.value.exit_code == 1
+    assert error.value.exit_status == 1
 
 
 @pytest.mark.parametrize(
