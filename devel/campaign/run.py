@@ -42,8 +42,9 @@ def campaign(minutes: float, say: Callable[[str], None]) -> int:
 
 def _bad_inputs(say: Callable[[str], None]) -> bool:
     """The corpus of bad inputs, which prints its own figures."""
-    if not (ROOT / "devel" / "bad_inputs.py").exists():
-        say("NOT RUN: tests/bad_inputs")
+    name = "bad_inputs"
+    if not (ROOT / "devel" / f"{name}.py").exists():
+        say("NOT RUN: the corpus of bad inputs")
         return True
-    inputs = importlib.import_module("devel.bad_inputs")
+    inputs = importlib.import_module(f"devel.{name}")
     return bool(inputs.run_all(inputs.cases(), say))

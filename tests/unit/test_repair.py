@@ -28,7 +28,9 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadRun:
     folder.mkdir(parents=True)
     state = {"run_id": ID, "target": "aws", "place": None, "region": "us-east-1", "amis": True}
     (folder / "run.json").write_text(json.dumps(state))
-    record.write_record(Run(ID, "row", folder), a_record(run_id=ID, status="unverified", ami_id="ami-1"))
+    record.write_record(
+        Run(ID, "row", folder), a_record(run_id=ID, status="unverified", ami_id="ami-1")
+    )
     (found,) = runs.dead()
     return found
 
