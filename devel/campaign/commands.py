@@ -84,7 +84,8 @@ def script(
     before = box.commands()
     clean = box.run(name)
     if clean.status:
-        say(f"NOT TRIED {box.recipe.distro.id} {name}: it needs an instance:\n{clean.text[-1500:]}")
+        where = f"{box.recipe.distro.id} {name}"
+        say(f"NOT TRIED {where}: it fails here without an attack:\n{clean.text[-1500:]}")
         forget(clean.upper)
         return 0, 0, 0
     layers = [*box.layers, clean.upper]

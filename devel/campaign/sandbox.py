@@ -34,7 +34,7 @@ _STUB_OF = {
 }
 PATH = f"{_STUBS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # A script that hangs is ended: the slowest needs some seconds.
-_PATIENCE = 120
+_PATIENCE = 300
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,9 @@ class Sandbox:
                     check=False,
                 )
             except subprocess.TimeoutExpired as late:
-                return Done(124, str(late.stdout or ""), upper)
+                said = late.stdout or b""
+                text = said if isinstance(said, str) else said.decode(errors="replace")
+                return Done(124, f"{text}\nended after {_PATIENCE} s", upper)
             return Done(done.returncode, done.stdout, upper)
 
     def commands(self) -> dict[str, str]:
