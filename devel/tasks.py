@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke import Context
 
 from kiln.cli.flags import JSON, NO_INSTALL
-from kiln.cli.front import task
+from kiln.cli.front import note, task
 
 
 @task(
@@ -13,13 +13,29 @@ from kiln.cli.front import task
         "k": "only tests whose name contains this: -k matrix",
         "no-lab": "leave out tests/lab",
         "quick": "unit tests without a lab, Packer or long searches: within a minute",
+        "all": "then the campaign: builds killed at any moment, failing calls and commands",
+        "minutes": "with --all: how long the campaign lasts: --minutes 60",
     }
 )
-def test(c: Context, k: str | None = None, no_lab: bool = False, quick: bool = False) -> int:
+def test(
+    c: Context,
+    k: str | None = None,
+    no_lab: bool = False,
+    quick: bool = False,
+    all: bool = False,  # noqa: A002 - the flag is --all
+    minutes: int = 15,
+) -> int:
     """Run the linters, the unit tests, and the lab's tests on real guests."""
     from devel import testing
 
-    return testing.quick(only=k) if quick else testing.test(only=k, lab=not no_lab)
+    if quick:
+        return testing.quick(only=k)
+    status = testing.test(only=k, lab=not no_lab)
+    if all:
+        from devel.campaign import run
+
+        status |= run.campaign(minutes, note)
+    return status
 
 
 @task(help=NO_INSTALL)

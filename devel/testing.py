@@ -36,6 +36,7 @@ SLOW = (
     "test_contributing.py",
     "test_first_call.py",
     "test_front.py",
+    "test_interrupted_start.py",
     "test_mig_apply.py",
     "test_mig_glance.py",
     "test_mig_miniyaml.py",

@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import psutil
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, keys, sweep
+from lab import folders, host, keys, sweep, users
 from lab.settings import Lab, current
 
 _START_TIMEOUT = 30.0
@@ -73,11 +73,17 @@ def status(lab: Lab | None = None) -> dict[str, Any] | None:
     return answer
 
 
+def is_running(lab: Lab) -> bool:
+    """Whether the lab's process runs; unlike `status`, without asking it."""
+    pid = _pid(lab)
+    return pid is not None and _runs(pid)
+
+
 def up(lab: Lab | None = None) -> dict[str, Any]:
     """Start the lab unless it is up; returns its status.
 
-    A running lab that was started from other code or another matrix is restarted, unless it has
-    instances or key pairs: `difference` says what such a lab runs.
+    A running lab that was started from other code or another matrix is restarted, unless a run uses
+    it or it has instances or key pairs: `difference` says what such a lab runs.
     Raises operation_failed, with the reason from the log, when the lab does not come up, and for a
     lab in use whose checkout was deleted: what it loads on demand is gone.
     """
@@ -96,6 +102,8 @@ def _up(lab: Lab) -> dict[str, Any]:
                 f"{running['lab']} has instances or key pairs, and {difference(running)}",
                 hint="./invoke lab.down removes its instances; its AMIs stay",
             )
+        return running
+    if running and users.users(lab):
         return running
     if running:
         _down(lab)
@@ -153,13 +161,20 @@ def started_from() -> str:
     return total.hexdigest()
 
 
-def down(lab: Lab | None = None) -> list[str]:
+def down(
+    lab: Lab | None = None, *, force: bool = False, say: Callable[[str], None] = lambda text: None
+) -> list[str]:
     """Stop the lab and remove all of it from the host; returns what a crashed lab had left.
 
-    AMIs stay: `clean` deletes them.
+    AMIs stay: `clean` deletes them. `force` first ends the runs that use the lab, and `say` is told
+    which; without it, raises operation_failed while there are any.
     """
     lab = lab or current()
     with _alone(lab):
+        if force:
+            users.end(lab, say)
+        else:
+            users.refuse_if_used(lab)
         return _down(lab)
 
 
@@ -179,10 +194,17 @@ def _down(lab: Lab) -> list[str]:
     return swept
 
 
-def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
+def clean(
+    lab: Lab | None = None,
+    *,
+    bases: bool = False,
+    force: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[str]:
     """`down`, and delete the lab's AMIs, disks and logs; returns what was removed.
 
-    `bases` also deletes what the labs share, and the kernel's settings for emulated processors.
+    `force` and `say` are those of `down`. `bases` also deletes what the labs share, and the
+    kernel's settings for emulated processors.
     Raises operation_failed when `bases` would delete what another lab is using, or a root
     filesystem that is being made.
     """
@@ -195,7 +217,7 @@ def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
         )
     from lab import emulation, tree
 
-    swept = down(lab)
+    swept = down(lab, force=force, say=say)
     shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca", "apt")]
     with _no_base_in_progress(lab) if bases else contextlib.nullcontext():
         for folder in [lab.state, *(shared if bases else [])]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -35,6 +36,9 @@ LAUNCH = {
     "Server.InternalError": "Internal error on launch",
     "Server.InsufficientInstanceCapacity": "Insufficient capacity to satisfy instance request",
 }
+
+# Calls of EC2 that are remembered; a build makes about a hundred.
+_REMEMBERED = 10_000
 
 
 @dataclass
@@ -75,9 +79,10 @@ def parse(body: Any) -> Fault:
 
 
 class Faults:
-    """The injected failures that have not happened yet."""
+    """The injected failures that have not happened yet, and the EC2 calls since `clear`."""
 
     def __init__(self) -> None:
+        self._calls: deque[str] = deque(maxlen=_REMEMBERED)
         self._open: list[Fault] = []
         self._lock = threading.Lock()
 
@@ -92,13 +97,16 @@ class Faults:
             self._open.append(fault)
 
     def clear(self) -> None:
-        """Remove all failures."""
+        """Remove all failures, and forget the calls so far."""
         with self._lock:
             self._open.clear()
+            self._calls.clear()
 
     def take(self, action: str, parameters: dict[str, str]) -> Fault | None:
         """The failure for this request, if any; its `times` goes down by one."""
         with self._lock:
+            if action != "boot":
+                self._calls.append(action)
             for fault in self._open:
                 if fault.action != action:
                     continue
@@ -109,6 +117,11 @@ class Faults:
                     self._open.remove(fault)
                 return fault
         return None
+
+    def calls(self) -> list[str]:
+        """The actions of the EC2 calls since `clear`, in order."""
+        with self._lock:
+            return list(self._calls)
 
     def as_json(self) -> list[dict[str, Any]]:
         """The remaining failures as plain data."""

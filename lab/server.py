@@ -184,6 +184,7 @@ class _Admin:
                 for image in self._machines.public.values()
             ],
             "faults": self._faults.as_json(),
+            "calls": self._faults.calls(),
         }
 
 

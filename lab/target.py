@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import DEFAULT_REGION, PackerInputs, ParentAmi
-from lab import bases, control, emulation, host, images, keys, mirror
+from lab import bases, control, emulation, host, images, keys, mirror, users
 from lab.packages import system
 from lab.settings import current
 
@@ -85,6 +86,16 @@ class LabTarget:
         """See `Target`."""
         emulated = sorted({arch for arch in arches if self.emulates(arch)})
         return ("lab", *(f"emulate_{arch}" for arch in emulated))
+
+    def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
+        """See `Target`: `lab.down` refuses while a run is inside."""
+        return users.using(current(), run_id, recipe)
+
+    def gone(self) -> str:
+        """See `Target`: a lab that was taken down or has died keeps none of its instances."""
+        if control.is_running(current()):
+            return ""
+        return f"the lab at {self.endpoint} is down: {control.how_it_ended(current())}"
 
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """See `Target`: starts the lab, makes root filesystems and the vendors' files.

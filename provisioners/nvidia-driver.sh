@@ -29,7 +29,17 @@ kiln_dkms_compiler "$kernel" nvidia nvidia-open nvidia-current nvidia-current-op
 # module_field FIELD: prints nothing when there is no module. Debian calls the file nvidia-current.ko and
 # makes nvidia an alias.
 module_field() {
-    modinfo -k "$kernel" -F "$1" nvidia 2>/dev/null || modinfo -k "$kernel" -F "$1" nvidia-current 2>/dev/null || true
+    local name text status
+    for name in nvidia nvidia-current; do
+        status=0
+        text=$(modinfo -k "$kernel" -F "$1" "$name" 2>/dev/null) || status=$?
+        if ((status == 0)); then
+            printf '%s\n' "$text"
+            return 0
+        fi
+        # 1: there is no such module.
+        ((status == 1)) || kiln_die "modinfo failed with status $status: the module's $1 is unknown"
+    done
 }
 
 kind_of() { # LICENSE

@@ -1,23 +1,36 @@
-"""Progress for a person: live on a terminal, one line per stage on a pipe."""
+"""Progress for a person: live on a terminal, one line per stage on a pipe.
+
+No stage is silent for long: every 30 s a line says what it waits for.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TextIO
 
 from kiln.base.printable import printable
 
 _INDENT = "      "
+# Seconds between two lines about what a stage waits for.
+_REMINDER = 30.0
 
 
 class Progress:
-    """Stages and their durations. A terminal shows the running stage live (Rich)."""
+    """Stages and their durations. A terminal shows the running stage live (Rich).
 
-    def __init__(self, out: TextIO | None = None, label: str = "") -> None:
+    `reminder`: seconds between two lines about what the running stage waits for.
+    """
+
+    def __init__(
+        self, out: TextIO | None = None, label: str = "", *, reminder: float = _REMINDER
+    ) -> None:
         self._out = out or sys.stderr
+        self._reminder = reminder
         self._label = f"[{label}] " if label else ""
         self._live = self._out.isatty() and not label
         self.seconds: dict[str, float] = {}
@@ -33,7 +46,7 @@ class Progress:
         started = time.monotonic()
         failed = True
         try:
-            with self._spinner(name):
+            with self._spinner(name), self._reminding(stage):
                 yield stage
             failed = False
         finally:
@@ -54,23 +67,69 @@ class Progress:
         with console.status(f"{name} …"):
             yield
 
+    @contextlib.contextmanager
+    def _reminding(self, stage: Stage) -> Iterator[None]:
+        """While inside, say every `reminder` seconds what the stage waits for."""
+
+        def remind() -> None:
+            while not over.wait(self._reminder):
+                self._print(f"{self._label}{'':<6} {stage.reminder()}")
+
+        over = threading.Event()
+        thread = threading.Thread(target=remind, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            # So that no line about the stage follows the line about its end.
+            thread.join()
+
     def _print(self, text: str) -> None:
         # A single write: print writes the newline separately, and rows built in parallel would mix.
         self._out.write(f"{printable(text)}\n")
         self._out.flush()
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """What a stage waits for, since when (monotonic), and its limit in seconds if it has one."""
+
+    what: str
+    since: float
+    limit: float | None
+
+
 class Stage:
-    """A running stage: its lines, and a note that is printed at its end."""
+    """A running stage: its lines, what it waits for, and a note that is printed at its end."""
 
     def __init__(self, progress: Progress, name: str, live: bool) -> None:
         self._progress = progress
         self._live = live
         self.name = name
         self.note = ""
+        self._waiting = _Waiting(f"`{name}` to end", time.monotonic(), None)
+
+    def waits_for(self, what: str, *, limit: float | None = None) -> None:
+        """Say from now on that the stage waits for this, at most `limit` seconds."""
+        if what != self._waiting.what:
+            self._waiting = _Waiting(what, time.monotonic(), limit)
+
+    def reminder(self, now: float | None = None) -> str:
+        """What the stage waits for at the moment, for how long already, and its limit."""
+        waiting = self._waiting
+        seconds = (time.monotonic() if now is None else now) - waiting.since
+        limit = f" (limit {_duration(waiting.limit)})" if waiting.limit is not None else ""
+        return f"waiting for {waiting.what} for {seconds:.0f} s{limit}"
 
     def line(self, text: str) -> None:
         """Show a tool's output, indented; on a pipe only the log has it."""
         if self._live:
             for part in text.splitlines():
                 self._progress._print(f"{_INDENT}{part}")
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in whole minutes where they are: 5 min, 45 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min" if minutes and not rest else f"{seconds:.0f} s"

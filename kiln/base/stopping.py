@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from kiln.base.errors import KilnError
+
 # Marks the environment of every process that a run starts: a later run finds leftovers by it.
 MARK = "KILN_RUN_ID"
 _STEP = 0.1
@@ -19,24 +21,59 @@ class StoppedError(Exception):
     """The run was asked to stop. The arguments say what has been removed already."""
 
 
-class Stop:
-    """Whether the run was asked to stop: a plain flag, which a signal handler can set at any time.
+# Seconds that Packer has to remove its resources when a run is asked to stop.
+_GRACE = 900.0
 
-    (threading.Event takes a lock, which the interrupted code may hold.)
+
+class Stop:
+    """Whether the run was asked to stop, or cannot succeed any more.
+
+    A plain flag, which a signal handler can set at any time. (threading.Event takes a lock, which
+    the interrupted code may hold.) A run's own Stop, made with `of_run`, is also set when that of
+    the whole build is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, of_build: Stop | None = None) -> None:
         self._asked = False
+        self._of_build = of_build
+        self._error: KilnError | None = None
+        self._grace = _GRACE
+
+    def of_run(self) -> Stop:
+        """A Stop for one of the runs: it can be given up without the others."""
+        return Stop(self)
 
     def set(self) -> None:
         self._asked = True
 
+    def give_up(self, error: KilnError, *, grace: float) -> None:
+        """Stop because of an error that does not go away; `check` raises it.
+
+        `grace`: the seconds that a program has to remove its resources. The first error counts.
+        """
+        if self._error is None:
+            self._grace = grace
+            self._error = error
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether an error ended the run, rather than a person."""
+        return self._error is not None
+
+    @property
+    def grace(self) -> float:
+        """The seconds that a program has for its own clean-up after this was set."""
+        return self._grace
+
     def is_set(self) -> bool:
-        return self._asked
+        asked = self._asked or (self._of_build is not None and self._of_build.is_set())
+        return asked or self._error is not None
 
     def check(self) -> None:
-        """Raise StoppedError if the run was asked to stop."""
-        if self._asked:
+        """Raise StoppedError if the run was asked to stop, or the error it was given up for."""
+        if self._error is not None:
+            raise self._error
+        if self.is_set():
             raise StoppedError
 
     def sleep(self, seconds: float) -> None:

@@ -38,8 +38,14 @@ def main() -> None:
         os.chdir(os.environ.pop("KILN_CWD", "."))
     # A later run believes what this one writes: nobody else may write it, whatever the umask was.
     os.umask(os.umask(0o022) | 0o022)
-    _end_on_sigterm()
-    raise SystemExit(run(sys.argv))
+    try:
+        _end_on_signals()
+        status = run(sys.argv)
+    except KeyboardInterrupt:
+        status = OPERATION_FAILED
+    # Python is about to exit, and would print a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise SystemExit(status)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -274,13 +280,17 @@ def _refuse(error: KilnError, *, as_json: bool) -> int:
     return error.exit_status
 
 
-def _end_on_sigterm() -> None:
-    """Make SIGTERM end a task as Ctrl-C does, so that clean-up runs."""
+def _end_on_signals() -> None:
+    """Make SIGINT and SIGTERM end a task by KeyboardInterrupt, so that clean-up runs.
+
+    Until here SIGINT ends the process at once (setup/start.py).
+    """
 
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
 
 
 def kiln_version() -> str:
@@ -293,7 +303,3 @@ def kiln_version() -> str:
         import tomli as tomllib
     with (ROOT / "pyproject.toml").open("rb") as file:
         return str(tomllib.load(file)["project"]["version"])
-
-
-if __name__ == "__main__":
-    main()

@@ -11,6 +11,8 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.cli.flags import JSON, NO_INSTALL
 from kiln.cli.front import note, say, show, task
 
+FORCE = {"force": "first end the builds that use the lab, and say which"}
+
 
 @task(help={**NO_INSTALL, **JSON})
 def up(c: Context, no_install: bool = False, json: bool = False) -> None:
@@ -26,12 +28,13 @@ def up(c: Context, no_install: bool = False, json: bool = False) -> None:
     show(control.environment(settings.current()), as_json=json, text=_exports)
 
 
-@task()
-def down(c: Context) -> None:
+@task(help=FORCE)
+def down(c: Context, force: bool = False) -> None:
     """Stop the lab: guests, mounts, bridge and NAT are removed, AMIs are kept."""
     from lab import control
 
-    note("\n".join(f"took down {item}" for item in control.down()) or "the lab is down")
+    swept = control.down(force=force, say=note)
+    note("\n".join(f"took down {item}" for item in swept) or "the lab is down")
 
 
 @task(help=JSON)
@@ -110,12 +113,12 @@ def fault(
     show(left, as_json=json, text=_faults)
 
 
-@task(help={"bases": "also delete the root filesystems and packages that labs share"})
-def clean(c: Context, bases: bool = False) -> None:
+@task(help={"bases": "also delete the root filesystems and packages that labs share", **FORCE})
+def clean(c: Context, bases: bool = False, force: bool = False) -> None:
     """`lab.down`, and delete the lab's AMIs, disks and logs."""
     from lab import control
 
-    removed = control.clean(bases=bases)
+    removed = control.clean(bases=bases, force=force, say=note)
     note("\n".join(f"removed {item}" for item in removed) or "there was nothing to remove")
 
 

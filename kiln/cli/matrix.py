@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from invoke import Context
 
 from kiln.cli.flags import JSON
 from kiln.cli.front import show, task
+
+if TYPE_CHECKING:
+    from kiln.cloud.runs import DeadRun
+    from kiln.cloud.target import Target
 
 
 @task(name="list", help=JSON)
@@ -13,9 +19,10 @@ def list_(c: Context, json: bool = False) -> None:
     """The matrix as a table, with the result of each AMI's last build."""
     from kiln.cli import tables
     from kiln.matrix import load
-    from kiln.pipeline import record
+    from kiln.pipeline import record, repair
 
     recipes = load.load_recipes()
+    repair.settle_here(_target_of)
     records = {recipe.name: record.last(recipe.name) for recipe in recipes}
     if json:
         show(tables.rows(recipes, records), as_json=True, text=str)
@@ -23,6 +30,13 @@ def list_(c: Context, json: bool = False) -> None:
         from rich.console import Console
 
         Console(soft_wrap=True).print(tables.recipes_table(recipes, records), soft_wrap=True)
+
+
+def _target_of(dead: DeadRun) -> Target:
+    """The target of a killed run."""
+    from kiln.cli import targets
+
+    return targets.choose(dead.target, dead.region)
 
 
 @task(

@@ -14,6 +14,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud.target import Target
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ssm import SSMClient
 
@@ -34,6 +35,29 @@ _HINTS = {
     "RequestLimitExceeded": "AWS throttles this account: try again in a minute",
     "OptInRequired": "the account is not subscribed to this product or region",
 }
+
+# Answers that asking again does not change, as long as a person does nothing about them.
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html (common client errors)
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonErrors.html
+PERMANENT = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthFailure",
+        "Blocked",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidClientTokenId",
+        "MissingAuthenticationToken",
+        "NotAuthorized",
+        "OptInRequired",
+        "RequestExpired",
+        "SignatureDoesNotMatch",
+        "UnauthorizedOperation",
+        "UnrecognizedClientException",
+    }
+)
 
 
 def hint_in(text: str) -> str:
@@ -72,15 +96,20 @@ def explained(what: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        code = error.response["Error"].get("Code", "")
-        message = error.response["Error"].get("Message", str(error))
-        if message.lstrip().startswith("<"):  # a proxy's page, or a server that failed
-            message = "the answer is a web page, not one of AWS"
-        raise operation_failed(
-            f"{what}: {error.operation_name} answered {code}: {message}", hint=_HINTS.get(code, "")
-        ) from None
+        raise as_error(what, error) from None
     except (BotoCoreError, ResponseParserError) as error:
         raise operation_failed(f"{what}: {error}") from None
+
+
+def as_error(what: str, error: ClientError) -> KilnError:
+    """AWS's answer as a KilnError (exit status 1); its message begins with `what`."""
+    code = error.response["Error"].get("Code", "")
+    message = error.response["Error"].get("Message", str(error))
+    if message.lstrip().startswith("<"):  # a proxy's page, or a server that failed
+        message = "the answer is a web page, not one of AWS"
+    return operation_failed(
+        f"{what}: {error.operation_name} answered {code}: {message}", hint=_HINTS.get(code, "")
+    )
 
 
 def find_credentials() -> str | None:

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,6 +69,14 @@ class AwsTarget:
     def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
         """See `Target`."""
         return ()
+
+    def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
+        """See `Target`: AWS need not know."""
+        return nullcontext()
+
+    def gone(self) -> str:
+        """See `Target`: a lost connection may come back."""
+        return ""
 
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """See `Target`: there is nothing to prepare."""

@@ -41,14 +41,15 @@ def wait(
     target: Target,
     *,
     is_up: Callable[[], bool],
+    waits_for: Callable[[str], None],
     say: Callable[[str], None],
     stop: Stop,
     timeout: float,
 ) -> list[str]:
-    """The instance's host keys; [] when its console does not show them, which `say` is told.
+    """The instance's host keys; [] when its console does not show them: `say` gets a warning.
 
-    Waits until SSH answers (`is_up`) and PATIENCE seconds longer, or half of `timeout`; `timeout`
-    seconds at most.
+    Waits until SSH answers (`is_up`), and then, as `waits_for` is told, PATIENCE seconds longer or
+    half of `timeout`; `timeout` seconds at most.
     Raises StoppedError as soon as `stop` is set.
     """
     from botocore.exceptions import ClientError
@@ -72,7 +73,7 @@ def wait(
                 break
         if up_since is None and is_up():
             up_since = time.monotonic()
-            say(f"waiting for the host key of {instance_id} on its console")
+            waits_for(f"the host key of {instance_id} on its console")
         if up_since is not None and time.monotonic() - up_since > min(PATIENCE, timeout / 2):
             break
         stop.sleep(target.poll_seconds)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kiln.base import stopping
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, host_key, resources
+from kiln.cloud import aws, host_key, resources, runs
 from kiln.cloud.resources import Access
 from kiln.cloud.target import Target
 
@@ -41,6 +38,8 @@ class Machine:
     user: str
     ssh_config: Path
     run_id: str
+    # The run's folder by a path that any program can read (`runs.short_path`).
+    folder: Path
 
     def ssh(self, *arguments: str, timeout: float = _SSH_TIMEOUT) -> tuple[int, str, str]:
         """Run ssh with these arguments after the address. Returns exit status, stdout, stderr."""
@@ -68,6 +67,16 @@ class Machine:
             return None
 
 
+class WaitsFor(Protocol):
+    """Takes what is waited for, and the limit in seconds: `Stage.waits_for`."""
+
+    def __call__(self, what: str, *, limit: float | None = None) -> None: ...
+
+
+def _silent(what: str, *, limit: float | None = None) -> None:
+    """Nobody is told."""
+
+
 @contextmanager
 def booted(
     ami_id: str,
@@ -80,14 +89,16 @@ def booted(
     target: Target,
     stop: Stop,
     say: Callable[[str], None] = lambda line: None,
+    waits_for: WaitsFor = _silent,
     subnet_id: str | None = None,
     iam_instance_profile: str | None = None,
 ) -> Iterator[Machine]:
     """A fresh instance of an AMI that answers over SSH; the connection is closed at the end.
 
-    The run's clean-up removes the instance itself. Raises KilnError (exit status 1) if the launch
-    fails or SSH does not answer within ten minutes, StoppedError as soon as `stop` is set. `say`
-    gets what is waited for, and a warning when the instance's host key is not known.
+    `waits_for` is told what is waited for, and its limit in seconds; `say` gets a warning when the
+    instance's host key is not known. The run's clean-up removes the instance itself. Raises
+    KilnError (exit status 1) if the launch fails or SSH does not answer within ten minutes,
+    StoppedError as soon as `stop` is set.
     """
     timeout = ssh_timeout()
     client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
@@ -114,28 +125,29 @@ def booted(
             ],
             **network,
         )["Instances"][0]
+    waits_for(f"{launched['InstanceId']} to start", limit=_BOOT_TIMEOUT)
     address = _wait_until_running(client, launched["InstanceId"], target, stop)
     deadline = time.monotonic() + timeout
+    waits_for(f"SSH on {launched['InstanceId']}", limit=timeout)
     host_keys = host_key.wait(
         client,
         launched["InstanceId"],
         target,
         is_up=lambda: _port_open(address),
+        waits_for=waits_for,
         say=say,
         stop=stop,
         timeout=timeout,
     )
-    # A socket's path must be short, which TMPDIR's may not be, in a folder that only we can write.
-    socket_folder = Path(tempfile.mkdtemp(prefix=f"{_SOCKETS}{run_id}-", dir=_TMP))
-    try:
-        ssh_config = _ssh_config(folder, access.key_file, socket_folder, address, host_keys)
-        machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
-        _wait_for_ssh(machine, timeout, deadline, stop)
-        yield machine
-    finally:
-        if any(socket_folder.iterdir()):
-            machine.ssh("-O", "exit")
-        shutil.rmtree(socket_folder, ignore_errors=True)
+    with runs.short_path(run_id, folder) as short:
+        ssh_config = _ssh_config(access.key_file, short, address, host_keys)
+        machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id, short / "run")
+        try:
+            _wait_for_ssh(machine, timeout, deadline, stop)
+            yield machine
+        finally:
+            if any(path.is_socket() for path in short.iterdir()):
+                machine.ssh("-O", "exit")
 
 
 def ssh_timeout() -> float:
@@ -150,13 +162,6 @@ def ssh_timeout() -> float:
             hint="use a number such as 900, or unset it",
         )
     return float(text)
-
-
-def forget_sockets(run_id: str) -> None:
-    """Delete the folder of SSH sockets that a killed run left."""
-    for folder in Path(_TMP).glob(f"{_SOCKETS}{glob.escape(run_id)}-*"):
-        if folder.lstat().st_uid == os.geteuid() and not folder.is_symlink():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Stop) -> str:
@@ -214,27 +219,23 @@ def _port_open(address: str) -> bool:
     return True
 
 
-def _ssh_config(
-    folder: Path, key: Path, socket_folder: Path, address: str, host_keys: Sequence[str]
-) -> Path:
+def _ssh_config(key: Path, folder: Path, address: str, host_keys: Sequence[str]) -> Path:
     """Write an ssh configuration with one multiplexed connection for all checks; its path.
 
-    Without `host_keys` the first key that answers is trusted, and no other after it.
+    Without `host_keys` the first key that answers is trusted, and no other after it. ssh has a
+    syntax of its own for `"` and `%` in a path: that of `folder` must be plain.
     """
-    path = folder / "ssh" / "config"
-    known = folder / "ssh" / "known_hosts"
-    known.write_text("".join(f"{address} {host_key}\n" for host_key in host_keys))
-    known_hosts = str(known.resolve()).replace("%", "%%")
-    # Quoted, since a path may hold spaces; % would begin one of ssh's tokens.
-    identity = str(key.resolve()).replace("%", "%%")
+    path = folder / "config"
+    (folder / "key").symlink_to(key.absolute())
+    (folder / "known_hosts").write_text("".join(f"{address} {line}\n" for line in host_keys))
     path.write_text(
         "Host *\n"
-        f'  IdentityFile "{identity}"\n'
+        f"  IdentityFile {folder}/key\n"
         "  IdentitiesOnly yes\n"
         "  BatchMode yes\n"
         "  ConnectTimeout 5\n"
         f"  StrictHostKeyChecking {'yes' if host_keys else 'accept-new'}\n"
-        f'  UserKnownHostsFile "{known_hosts}"\n'
+        f"  UserKnownHostsFile {folder}/known_hosts\n"
         "  GlobalKnownHostsFile /dev/null\n"
         # The file names an address, which other instances had before.
         "  CheckHostIP no\n"
@@ -243,7 +244,7 @@ def _ssh_config(
         "  ServerAliveInterval 15\n"
         "  ServerAliveCountMax 4\n"
         "  ControlMaster auto\n"
-        f'  ControlPath "{socket_folder}/s"\n'
+        f"  ControlPath {folder}/%C\n"
         # A run closes the connection at its end; this closes that of a killed run.
         "  ControlPersist 60\n"
     )

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import subprocess
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -48,6 +49,16 @@ class Run:
     def settled(self) -> None:
         """Record that nothing of the run remains to be removed."""
         self.state.unlink(missing_ok=True)
+
+
+def check_folders() -> None:
+    """Raises KilnError (exit status 2) for a checkout or build folder that no run can work in."""
+    for path in (ROOT, build_dir()):
+        if any(unicodedata.category(letter) == "Cc" for letter in str(path)):
+            raise KilnError(
+                f"the path {str(path)!r} has a control character in it",
+                hint="Packer and ssh cannot be given such a path: rename or move the folder",
+            )
 
 
 @contextlib.contextmanager
@@ -91,7 +102,41 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
         except OSError:
             shutil.rmtree(run.folder)
             raise
-        yield run
+        with target.in_use(run.id, recipe):
+            yield run
+
+
+# Not TMPDIR: a socket's path must be short.
+_SHORT = Path("/tmp")  # noqa: S108 - each folder in it is 0700
+
+
+@contextlib.contextmanager
+def short_path(run_id: str, folder: Path) -> Iterator[Path]:
+    """A folder of the run with a short path of plain letters; `run` in it leads to `folder`.
+
+    ssh, Packer and pytest each read some characters of a path as their own syntax (`"`, `%`, `{{`,
+    `$`, `[`) or cannot read what is not ASCII, and a checkout may lie anywhere.
+    `short_path` of a killed run is removed by `remove_short_paths`.
+    """
+    short = _SHORT / f"kiln-{run_id}"
+    shutil.rmtree(short, ignore_errors=True)
+    short.mkdir(mode=0o700)
+    try:
+        (short / "run").symlink_to(folder.absolute())
+        yield short
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
+
+
+def remove_short_paths() -> None:
+    """Remove the short paths that killed runs of this checkout have left."""
+    for link in _SHORT.glob("kiln-*/run"):
+        with contextlib.suppress(OSError):
+            folder = Path(os.readlink(link))  # noqa: PTH115 - as it is written, not resolved
+            mine = link.parent.stat(follow_symlinks=False).st_uid == os.getuid()
+            here = folder.parent.parent == build_dir() and link.parent.name == f"kiln-{folder.name}"
+            if mine and here and not _alive(folder.name, folder.parent / ".lock"):
+                shutil.rmtree(link.parent)
 
 
 def _locked(lock: IO[str]) -> bool:

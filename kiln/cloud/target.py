@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -95,6 +96,12 @@ class Target(Protocol):
 
     def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
         """Groups of host-packages.yaml that guests of `arches` need besides Packer and SSH."""
+
+    def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
+        """While inside, this process's run of a recipe uses the target."""
+
+    def gone(self) -> str:
+        """Why the target can never answer again, in words; empty as long as it may."""
 
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """Start the target and prepare in advance what builds of `recipes` will use.

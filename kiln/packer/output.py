@@ -32,6 +32,48 @@ class Event:
         return match[1] if match else None
 
 
+# `ssh_timeout` of templates/packer/source.pkr.hcl.j2, in seconds.
+SSH_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What Packer waits for from a line of its output on; `limit` in seconds, if it has one."""
+
+    what: str
+    limit: float | None = None
+
+
+def waits_for(event: Event, instance: str) -> Wait | None:
+    """What Packer waits for after this line; None if the line does not change that.
+
+    `instance` is the id of the build instance, or words for it as long as it is not known.
+    """
+    if event.kind not in ("say", "message"):
+        return None
+    if event.component:
+        return Wait(f"provisioner {event.component} on {instance}")
+    for beginning, what, limit in _WAITS:
+        if event.text.startswith(beginning):
+            return Wait(what.format(instance=instance), limit)
+    return None
+
+
+# The beginning of Packer's line → what it waits for from then on.
+_WAITS: tuple[tuple[str, str, float | None], ...] = (
+    ("Launching a source AWS instance", "EC2 to launch an instance", None),
+    ("Waiting for instance", "{instance} to start", None),
+    ("Waiting for SSH to become available", "SSH on {instance}", SSH_TIMEOUT),
+    ("Uploading ", "an upload to {instance}", None),
+    ("Pausing ", "{instance} to reboot", None),
+    ("Provisioning with shell script", "a command on {instance}", None),
+    ("Stopping the source instance", "{instance} to stop", None),
+    ("Creating AMI", "EC2 to make the AMI", None),
+    ("Waiting for AMI to become ready", "the AMI to become available", None),
+    ("Terminating the source AWS instance", "{instance} to terminate", None),
+)
+
+
 def read_manifest(path: Path) -> dict[str, str]:
     """Region → AMI id of the last build in a manifest; empty if it created no AMI."""
     try:

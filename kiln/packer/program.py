@@ -175,27 +175,27 @@ def run_build(
     on_event: Callable[[Event], None] = lambda event: None,
     stop: Stop | None = None,
     environment: Mapping[str, str] | None = None,
-    grace: float = 900.0,
 ) -> BuildResult:
     """Run `packer build` in `folder`; call `on_event` for each line, and write all lines to `log`.
 
-    When `stop` is set, Packer gets one SIGTERM and `grace` seconds to remove its resources; the
-    result is then `interrupted`. `environment` replaces the process's own.
+    When `stop` is set, Packer gets one SIGTERM and `stop.grace` seconds to remove its resources;
+    the result is then `interrupted`. `environment` replaces the process's own.
     """
     stop = stop or Stop()
     manifest = manifest.resolve()
     manifest.unlink(missing_ok=True)
+    # Relative to the folder that Packer runs in: it reads {{ in a path as a template.
     argv = command(
         packer,
         "build",
-        variables={**variables, "manifest": str(manifest)},
-        var_files=[path.resolve() for path in var_files],
+        variables={**variables, "manifest": os.path.relpath(manifest, folder.resolve())},
+        var_files=[Path(os.path.relpath(path.resolve(), folder.resolve())) for path in var_files],
         flags=["-machine-readable"],
     )
     errors: list[str] = []
     ended: list[int] = []
     log.parent.mkdir(parents=True, exist_ok=True)
-    events = _events(argv, folder, environment, stop, grace, ended)
+    events = _events(argv, folder, environment, stop, ended)
     with log.open("w", encoding="utf-8", buffering=1) as kept, closing(events):
         for event in events:
             if event.kind in {"say", "message", "error"}:
@@ -213,7 +213,6 @@ def _events(
     folder: Path,
     environment: Mapping[str, str] | None,
     stop: Stop,
-    grace: float,
     ended: list[int],
 ) -> Generator[Event, None, None]:
     """Run Packer and yield its lines; its exit status is appended to `ended`."""
@@ -235,13 +234,14 @@ def _events(
     lines: queue.Queue[str | None] = queue.Queue()
     reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
-    deadline = None
+    signalled = None
     try:
         while True:
-            if stop.is_set() and deadline is None:
+            if stop.is_set() and signalled is None:
                 process.send_signal(signal.SIGTERM)
-                deadline = time.monotonic() + grace
-            if deadline is not None and time.monotonic() > deadline:
+                signalled = time.monotonic()
+            # The grace may become shorter meanwhile, when Packer waits for what cannot come.
+            if signalled is not None and time.monotonic() > signalled + stop.grace:
                 break
             try:
                 line = lines.get(timeout=0.1)
@@ -251,18 +251,18 @@ def _events(
                 break
             yield parse_event(line) or Event(int(time.time()), "message", line.rstrip("\n"))
     finally:
-        ended.append(_end(process, reader, patient=deadline is None))
+        ended.append(_end(process, reader, signalled=signalled is not None))
 
 
-def _end(process: subprocess.Popen[str], reader: threading.Thread, *, patient: bool) -> int:
+def _end(process: subprocess.Popen[str], reader: threading.Thread, *, signalled: bool) -> int:
     """Wait for Packer, or kill it and its plugins when its time is up. Returns its exit status."""
-    if process.poll() is None and patient and not reader.is_alive():
+    if process.poll() is None and not signalled and not reader.is_alive():
         return process.wait()
     if process.poll() is None:
-        # After an error in `on_event`, or at the deadline: let Packer still clean up.
+        # After an error in `on_event`: let Packer still clean up. At the deadline it had its time.
         process.send_signal(signal.SIGTERM)
         try:
-            return process.wait(timeout=60)
+            return process.wait(timeout=1 if signalled else 60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
     return process.wait()

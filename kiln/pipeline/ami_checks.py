@@ -106,8 +106,9 @@ def run_checks(
         "no:xdist",
         f"--hosts=ssh://{machine.user}@{machine.address}",
         f"--ssh-config={machine.ssh_config}",
-        f"--junitxml={junit}",
-        *map(str, tests),
+        f"--junitxml={machine.folder / junit.name}",
+        # pytest reads [ in an argument as the beginning of a parameter.
+        *(os.path.relpath(path, ROOT) for path in tests),
     ]
     environment = {
         **os.environ,

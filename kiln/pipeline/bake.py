@@ -14,6 +14,7 @@ from kiln.cloud import aws, resources, runs
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.packer import program, render
+from kiln.packer.output import waits_for
 from kiln.packer.program import Event, Packer
 from kiln.pipeline.plan import Plan
 
@@ -32,7 +33,8 @@ def bake(
     """Run Packer on a plan's HCL; returns the id of the AMI in the plan's region.
 
     Raises KilnError (exit status 1), with the provisioner's last error, if Packer fails, and
-    StoppedError, with the instances that it had launched, if `stop` was set.
+    StoppedError, with the instances that it had launched, if `stop` was set; or what `stop` was
+    given up for.
     """
     target = plan.target
     variables: dict[str, Any] = {
@@ -50,7 +52,6 @@ def bake(
         "ssh_source_cidrs": [access.source_cidr],
         "security_group_ids": [access.security_group],
         "ssh_keypair_name": access.key_name,
-        "ssh_private_key_file": str(access.key_file.resolve()),
     }
     for name in ("subnet_id", "kms_key_id", "iam_instance_profile"):
         if getattr(plan.options, name):
@@ -67,6 +68,9 @@ def bake(
     def on_event(event: Event) -> None:
         if event.kind in ("say", "message", "error"):
             stage.line(event.text)
+        wait = waits_for(event, next(reversed(launched), "the build instance"))
+        if wait:
+            stage.waits_for(wait.what, limit=wait.limit)
         if _PROVISIONER_ERROR.match(event.text):
             provisioner_errors.append(event.text)
         if event.instance_id:
@@ -74,17 +78,26 @@ def bake(
         if event.instance_id and not packer.has_plugins:
             _require_imdsv2(target, event.instance_id)
 
-    result = program.run_build(
-        packer,
-        folder,
-        log=log,
-        manifest=run.folder / "manifest.json",
-        variables=variables,
-        var_files=list(inputs.var_files),
-        on_event=on_event,
-        stop=stop,
-        environment={**inputs.environment, **stopping.run_environment(run.id)},
-    )
+    with runs.short_path(run.id, run.folder) as short:
+        # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
+        variables["ssh_private_key_file"] = str(short / "run" / "ssh" / access.key_file.name)
+        result = program.run_build(
+            packer,
+            folder,
+            log=log,
+            manifest=run.folder / "manifest.json",
+            variables=variables,
+            var_files=list(inputs.var_files),
+            on_event=on_event,
+            stop=stop,
+            environment={
+                **inputs.environment,
+                **stopping.run_environment(run.id),
+                "TMPDIR": str(short),
+            },
+        )
+    if result.interrupted and stop.is_given_up:
+        stop.check()
     if result.interrupted:
         raise StoppedError(*launched)
     if result.exit_status or target.region not in result.amis:

@@ -12,6 +12,7 @@ from kiln.base.findings import errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
+from kiln.cloud import runs
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.target import Target
 from kiln.compat import engine
@@ -20,7 +21,7 @@ from kiln.packer import program, render
 from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
-from kiln.pipeline.draft import clean_dead_runs
+from kiln.pipeline.dead import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan, Rebuilt
 
 _AT_ONCE = 4
@@ -122,6 +123,7 @@ def _ready(
     recipes: list[Recipe], target: Target, progress: Progress, *, install: bool
 ) -> program.Packer:
     """Install what is missing here, and let the target prepare what the recipes need."""
+    runs.check_folders()
     target.check_host()
     groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     needs.ensure(*groups, install=install, say=progress.say)

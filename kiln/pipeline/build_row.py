@@ -10,7 +10,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.findings import errors
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop
-from kiln.cloud import resources, runs
+from kiln.cloud import resources, runs, watch
 from kiln.cloud.runs import Run
 from kiln.packer import lock, policy, render
 from kiln.packer.program import Packer
@@ -52,7 +52,8 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
     recipe, target = plan.recipe, plan.target
     if stop.is_set():
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
-    with runs.started(recipe.name, target) as run:
+    stop = stop.of_run()
+    with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
         draft = Draft(_first_facts(plan, packer, run), run, target, progress)
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
         with cleaned_up(draft, half_made=not plan.options.keep):

@@ -7,18 +7,15 @@ Everything that a run creates carries its id and is removed at its end, except a
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from kiln.base import stopping
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import StoppedError
-from kiln.cloud import resources, runs
-from kiln.cloud.machine import forget_sockets
+from kiln.cloud import resources
 from kiln.cloud.resources import Removal
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
@@ -78,30 +75,6 @@ def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
         _remove(draft, amis=False)
 
 
-def clean_dead_runs(target: Target, progress: Progress) -> None:
-    """Remove what crashed runs of this checkout left at this target, in any region.
-
-    Runs elsewhere (another account, another lab) are only named: a build there removes them.
-    """
-    for dead in runs.dead(progress.say):
-        if (dead.target, dead.place) != (target.kind, target.place):
-            progress.say(
-                f"run {dead.run_id} has not cleaned up in {dead.where}: a build there will"
-            )
-            continue
-        stopping.end_processes(dead.run_id)
-        removal = resources.remove(dead.run_id, target.in_region(dead.region), amis=dead.amis)
-        shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
-        forget_sockets(dead.run_id)
-        if removal.removed:
-            what = ", ".join(removal.removed)
-            progress.say(f"run {dead.run_id} had not cleaned up; removed {what}")
-        if removal.failures:
-            progress.say("\n".join(removal.failures))
-        else:
-            dead.state.unlink(missing_ok=True)
-
-
 def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:
     """Note that an AMI without a verdict was removed, or is kept as unverified."""
     draft.note(status="failed")
@@ -129,16 +102,21 @@ def _remove(draft: Draft, *, amis: bool) -> Removal:
         with contextlib.suppress(OSError):  # a full disk must not prevent the clean-up
             run.keeps_its_ami()
     with progress.stage("clean-up") as stage:
-        removal = resources.remove(run.id, target, amis=amis)
+        stage.waits_for("EC2 to remove what the run created")
+        gone = target.gone()
+        removal = Removal([], [gone]) if gone else resources.remove(run.id, target, amis=amis)
         stage.note = ", ".join(removal.removed)
     resources.forget_key(run)
-    if removal.failures:
+    if gone:
+        draft.note(left=(f"unknown: {gone}",))
+        progress.say("the next build in this checkout and this lab removes what is left")
+    elif removal.failures:
         try:
             left = tuple(resources.left(run.id, target, amis=amis))
         except KilnError as error:
             left = (f"unknown: {error.message}",)
         draft.note(left=left)
-        progress.say("\n".join(removal.failures))
+        progress.say("\n".join(dict.fromkeys(removal.failures)))
         progress.say(f"left: {', '.join(left) or 'nothing'}")
         progress.say("the next build in this checkout tries again to remove it")
     else:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 from contextlib import ExitStack
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from kiln.base.progress import Progress, Stage
 from kiln.base.stopping import Stop
 from kiln.base.tags import VERIFIED
 from kiln.cloud import aws, resources
@@ -50,7 +49,8 @@ def judge(
                     access=access,
                     target=target,
                     stop=stop,
-                    say=_saying(progress, stage),
+                    say=progress.say,
+                    waits_for=stage.waits_for,
                     **network,
                 )
             )
@@ -64,6 +64,7 @@ def judge(
                 )
             draft.note(recipe=recipe)
         with progress.stage("checks") as stage:
+            stage.waits_for(f"the checks of {machine.instance_id}")
             expected = ami_checks.expectations(draft.record.recipe, instance_type, target, image)
             verdict = ami_checks.run_checks(
                 machine, expected, draft.run.folder, stop=stop, on_line=stage.line
@@ -73,18 +74,14 @@ def judge(
             checks=Checks.of(verdict), versions=machine.read_json("/etc/kiln/version-info.json")
         )
     stop.check()
+    # The record gets the verdict only after the AMI itself. A run that is killed in between leaves
+    # a record that kiln/pipeline/repair.py completes from the AMI's tags.
+    draft.note(status="unverified")
+    draft.write()
     mark(target, image["id"], passed=verdict.passed, commit=draft.record.git_commit)
-    # The record gets the verdict only after the AMI itself.
     draft.note(status="verified" if verdict.passed else "failed")
-
-
-def _saying(progress: Progress, stage: Stage) -> Callable[[str], None]:
-    """Warnings stay in the output, other lines show what a stage is at."""
-
-    def say(line: str) -> None:
-        (progress.say if line.startswith("warning:") else stage.line)(line)
-
-    return say
+    with contextlib.suppress(OSError):  # it is written again at the end
+        draft.write()
 
 
 def mark(target: Target, ami_id: str, *, passed: bool, commit: str) -> None:

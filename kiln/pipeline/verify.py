@@ -6,7 +6,7 @@ from kiln.base import needs
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import INPUT_DIGEST, RECIPE_DIGEST, SOURCE_AMI
-from kiln.cloud import resources, runs
+from kiln.cloud import resources, runs, watch
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi, Target
@@ -14,7 +14,8 @@ from kiln.matrix import flags, load
 from kiln.pipeline import verdict
 from kiln.pipeline.baked import Baked, baked
 from kiln.pipeline.build_row import Built
-from kiln.pipeline.draft import Draft, clean_dead_runs, cleaned_up, now
+from kiln.pipeline.dead import clean_dead_runs
+from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.record import Record
 
 
@@ -35,6 +36,7 @@ def verify_by_id(
     flags.instance_type("instance-type", instance_type)
     ssh_timeout()
     progress.say(str(target))
+    runs.check_folders()
     target.check_host()
     needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
     target.prepare([], progress.say)
@@ -65,8 +67,8 @@ def verify_ami(
     `image` is what `verdict.describe` returned.
     Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.
     """
-    stop = stop or Stop()
-    with runs.started(known.name, target) as run:
+    stop = (stop or Stop()).of_run()
+    with runs.started(known.name, target) as run, watch.watching(run.id, target, stop):
         draft = Draft(_first_facts(image, known, instance_type, target, run), run, target, progress)
         with cleaned_up(draft, half_made=False):
             with progress.stage("key pair, security group"):

@@ -126,13 +126,13 @@ kiln_version_lt() {
 # ---------------------------------------------------------------- start
 
 _kiln_reported=${KILN_DIR:?}/reported-error
-rm -f "$_kiln_reported"
+rm -f "$_kiln_reported" || kiln_die "$_kiln_reported cannot be removed"
 # Before the trap: what is wrong with the environment is one message.
 kiln_env "$KILN_DIR/lib/kiln.sh"
 # A shell that was started with -c (tests) has no script and no header.
 [[ ! -f $0 ]] || kiln_env "$0"
 KILN_ETC=${KILN_ETC:-/etc/kiln}
-mkdir -p "$KILN_ETC/components"
+mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made"
 trap '_kiln_finish "$?" "$BASH_COMMAND"' EXIT
 
 # shellcheck source=provisioners/lib/packages.sh

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +15,13 @@ from typing import Any
 
 import boto3
 import pytest
-import yaml
 from xdist.scheduler import LoadFileScheduling
 
-from kiln import components
+from devel.campaign.world import PRIVATE_KEY, inventory, slim_checkout, users_environment
 from kiln.base.errors import KilnError
 from lab import control, host, keys, settings
+
+__all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "users_environment"]
 
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
@@ -46,10 +45,6 @@ class ByAmi(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
     """Used by `pytest -n`."""
     return ByAmi(config, log)
-
-
-# The head and the first line of a key; hygiene.sh, which looks for keys, has only the head.
-PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\n[A-Za-z0-9+/=]{40}")
 
 
 @dataclass(frozen=True)
@@ -191,51 +186,6 @@ def wait_for(ec2: Any, instance_id: str, state: str, timeout: float = 300) -> st
             return str(found.get("PrivateIpAddress", ""))
         time.sleep(0.05)
     raise AssertionError(f"{instance_id} is {found['State']['Name']}, not {state}")
-
-
-def users_environment(home: Path) -> dict[str, str]:
-    """A user's environment with a home and a build folder of its own, and no AWS credentials."""
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
-    return {**clean, "KILN_BUILD_DIR": str(home / "build"), "HOME": str(home)}
-
-
-def slim_checkout(folder: Path, *keep: str) -> Path:
-    """A copy of this checkout with the same rows, but of the components only those that must be.
-
-    A build of it takes half the time: for tests of what is around a bake, not of what is in it.
-    `keep` are the components that stay all the same.
-    """
-    copy = folder / "checkout"
-    # What git ignores is not part of it, and changes while it is copied: other tests run beside.
-    ignored = [line.strip("/\n") for line in (ROOT / ".gitignore").open()]
-    out = (".git", *ignored)
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*out), symlinks=True)
-    (copy / ".venv").symlink_to(ROOT / ".venv")
-    optional = {component.name for component in components.everything() if component.optional}
-    rows = yaml.safe_load((copy / "amis.yaml").read_text())
-    rows["defaults"]["without"] = sorted(optional - set(keep))
-    (copy / "amis.yaml").write_text(yaml.safe_dump(rows, sort_keys=False))
-    return copy
-
-
-def inventory(ec2: Any) -> dict[str, set[str]]:
-    """What there is in the lab, by kind: what a run leaves is what is new in it."""
-    pages = ec2.describe_instances()["Reservations"]
-    instances = [one for page in pages for one in page["Instances"]]
-    return {
-        "instances": {
-            one["InstanceId"] for one in instances if one["State"]["Name"] != "terminated"
-        },
-        "key pairs": {one["KeyName"] for one in ec2.describe_key_pairs()["KeyPairs"]},
-        "security groups": {
-            one["GroupId"] for one in ec2.describe_security_groups()["SecurityGroups"]
-        },
-        "volumes": {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]},
-        "amis": {one["ImageId"] for one in ec2.describe_images(Owners=["self"])["Images"]},
-        "snapshots": {
-            one["SnapshotId"] for one in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
-        },
-    }
 
 
 @pytest.fixture

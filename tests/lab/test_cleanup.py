@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -17,7 +16,9 @@ from typing import Any
 import pytest
 from conftest import PRIVATE_KEY, ROOT, inventory, slim_checkout, users_environment, wait_for
 
+from devel.campaign.world import processes_of
 from kiln.base import tags
+from kiln.base.errors import KilnError
 from kiln.matrix import load
 from kiln.packer import render
 from lab import control
@@ -179,16 +180,6 @@ def verdict_on(ec2: Any, image: str) -> list[str]:
     return [tag["Value"] for tag in tags if tag["Key"] == "kiln:verified"]
 
 
-def processes_of(run_id: str) -> list[str]:
-    """The command lines of what a run has started and not ended: Packer, checks, SSH."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"KILN_RUN_ID={run_id}".encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
-    return found
-
-
 @dataclass(frozen=True)
 class Ended:
     """A run that did not get to its end: how it was ended, and what it had made until then."""
@@ -231,11 +222,13 @@ def ended(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_bake_leaves_nothing_and_says_what_it_removed(
-    number: signal.Signals, going: Going, new: Callable[[], New]
+    number: signal.Signals, going: Going, new: Callable[[], New], lab: Any
 ) -> None:
     made = new()
     assert set(made) == KINDS
     assert private_keys(going.home)
+    with pytest.raises(KilnError, match=f"is in use: run .* of {AL2}, process"):
+        control.down(lab)
     going.signal(number)
     code, said = going.end()
     assert code == 1, said

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -116,7 +117,7 @@ def broken(
             ami,
             INSTANCE_TYPE,
             user=recipe.distro.ssh_user,
-            run_id=name,
+            run_id=f"{name}-{secrets.token_hex(4)}",
             folder=folder,
             access=access,
             target=where,

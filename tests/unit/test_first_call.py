@@ -93,16 +93,16 @@ def make_checkout(folder: Path, wheels: Path) -> Path:
     shutil.copy(ROOT / "invoke", checkout)
     shutil.copytree(ROOT / "setup", checkout / "setup")
     entry = next(
-        line.split("-m ")[1].split()[0]
-        for line in (ROOT / "invoke").read_text().splitlines()
-        if line.startswith("exec ")
+        line.split()[1]
+        for line in (ROOT / "setup" / "start.py").read_text().splitlines()
+        if line.startswith("from kiln.")
     )
     package, module = entry.rsplit(".", 1)
     parents = {
         "/".join(package.split(".")[: depth + 1]) + "/__init__.py": ""
         for depth in range(package.count(".") + 1)
     }
-    answer = {f"{package.replace('.', '/')}/{module}.py": "print('it runs')\n"}
+    answer = {f"{package.replace('.', '/')}/{module}.py": "def main():\n    print('it runs')\n"}
     lock = wheel(wheels, "project", "1", {**parents, **answer})
     (checkout / "requirements.lock").write_text(lock)
     script = {"uv-1.data/scripts/uv": STAND_IN_UV.replace("PYTHON", sys.executable)}

@@ -251,12 +251,13 @@ def test_a_bad_matrix_is_json_with_its_place(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_a_task_as_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        front._end_on_sigterm()
+        front._end_on_signals()
         assert front.guarded(lambda: signal.raise_signal(signal.SIGTERM)) == 1
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert capsys.readouterr().err == "error: interrupted\n"
 
 

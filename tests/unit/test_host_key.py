@@ -71,7 +71,14 @@ def wait(console: Console, clock: Clock, *, up: bool = True) -> tuple[list[str],
     stop.sleep = clock.sleep  # type: ignore[method-assign]
     target: Any = SimpleNamespace(poll_seconds=2.0)
     keys = host_key.wait(
-        console, "i-1", target, is_up=lambda: up, say=said.append, stop=stop, timeout=600
+        console,
+        "i-1",
+        target,
+        is_up=lambda: up,
+        waits_for=said.append,
+        say=said.append,
+        stop=stop,
+        timeout=600,
     )
     return keys, said
 
@@ -80,7 +87,7 @@ def test_keys_that_come_later_are_waited_for(clock: Clock) -> None:
     console = Console("!InvalidInstanceID.NotFound", "", "booting", BLOCK.format(ED, EC))
     keys, said = wait(console, clock)
     assert keys == [ED, EC]
-    assert said == ["waiting for the host key of i-1 on its console"]
+    assert said == ["the host key of i-1 on its console"]
     assert all(asked == {"InstanceId": "i-1", "Latest": True} for asked in console.asked)
 
 
@@ -110,12 +117,15 @@ def test_an_instance_that_does_not_answer_at_all_is_not_blamed_on_its_key(clock:
 
 
 def test_ssh_accepts_only_the_keys_of_the_console(tmp_path: Path) -> None:
-    (tmp_path / "ssh").mkdir()
-    config = machine._ssh_config(tmp_path, tmp_path / "key", tmp_path, "192.0.2.1", [ED, EC])
+    (tmp_path / "known").mkdir()
+    config = machine._ssh_config(tmp_path / "key", tmp_path / "known", "192.0.2.1", [ED, EC])
     text = config.read_text()
     assert "StrictHostKeyChecking yes\n" in text
-    assert (tmp_path / "ssh/known_hosts").read_text() == f"192.0.2.1 {ED}\n192.0.2.1 {EC}\n"
-    text = machine._ssh_config(tmp_path, tmp_path / "key", tmp_path, "192.0.2.1", []).read_text()
+    assert f"UserKnownHostsFile {tmp_path}/known/known_hosts\n" in text
+    assert (tmp_path / "known/known_hosts").read_text() == f"192.0.2.1 {ED}\n192.0.2.1 {EC}\n"
+    (tmp_path / "unknown").mkdir()
+    config = machine._ssh_config(tmp_path / "key", tmp_path / "unknown", "192.0.2.1", [])
+    text = config.read_text()
     assert "StrictHostKeyChecking accept-new\n" in text
 
 
@@ -127,18 +137,3 @@ def test_a_timeout_that_is_not_a_number_is_refused(
     with pytest.raises(KilnError, match=r"KILN_SSH_TIMEOUT=.* is not a number of seconds") as error:
         machine.ssh_timeout()
     assert error.value.exit_status == 2
-
-
-def test_sockets_of_a_killed_run_are_deleted_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "_TMP", str(tmp_path))
-    for name in ("kiln-ssh-one-abc", "kiln-ssh-two-abc", "kiln-ssh-one"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "s").touch()
-    (tmp_path / "kiln-ssh-one-link").symlink_to(tmp_path / "kiln-ssh-two-abc")
-    machine.forget_sockets("one")
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["kiln-ssh-one", "kiln-ssh-one-link", "kiln-ssh-two-abc"]
-    machine.forget_sockets("*")
-    assert sorted(path.name for path in tmp_path.iterdir()) == left

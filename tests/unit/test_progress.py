@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import threading
+import time
 
 import pytest
 
@@ -78,3 +79,53 @@ def test_what_a_tool_says_cannot_be_taken_for_markup() -> None:
     with Progress(out).stage("packer build") as stage:
         stage.note = "[red]not red[/red]"
     assert "[red]not red[/red]" in out.getvalue()
+
+
+class Lines(io.StringIO):
+    """Output that a test can wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Semaphore(0)
+
+    def write(self, text: str) -> int:
+        count = super().write(text)
+        self.written.release()
+        return count
+
+
+def test_a_stage_that_is_silent_says_what_it_waits_for() -> None:
+    out = Lines()
+    with Progress(out, label="al2", reminder=0.01).stage("packer build") as stage:
+        stage.waits_for("SSH on i-1", limit=300)
+        assert out.written.acquire(timeout=60)
+        assert out.written.acquire(timeout=60)
+    *reminders, last = out.getvalue().splitlines()
+    assert len(reminders) >= 2
+    for line in reminders:
+        assert re.fullmatch(
+            r"\[al2\]        waiting for SSH on i-1 for \d+ s \(limit 5 min\)", line
+        )
+    assert last.startswith("[al2] ok     packer build")
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (600.0, "waiting for SSH for 60 s (limit 10 min)"),
+        (90.0, "waiting for SSH for 60 s (limit 90 s)"),
+        (3.0, "waiting for SSH for 60 s (limit 3 s)"),
+        (None, "waiting for SSH for 60 s"),
+    ],
+)
+def test_a_reminder_says_how_long_and_the_limit(limit: float | None, text: str) -> None:
+    with Progress(io.StringIO()).stage("x") as stage:
+        before = time.monotonic()
+        stage.waits_for("SSH", limit=limit)
+        stage.waits_for("SSH", limit=limit)
+        assert stage.reminder(before + 60.2) == text
+
+
+def test_without_a_word_about_it_a_stage_waits_for_its_end() -> None:
+    with Progress(io.StringIO()).stage("clean-up") as stage:
+        assert stage.reminder().startswith("waiting for `clean-up` to end for ")

@@ -228,3 +228,52 @@ def test_a_recipe_whose_name_is_a_path_gets_no_folder(build_dir: Path) -> None:
         ):
             pass
     assert not build_dir.exists()
+
+
+def test_a_short_path_leads_to_the_run_and_is_gone_afterwards(tmp_path: Path) -> None:
+    folder = tmp_path / 'é "$HOME" {{x}} [1]'
+    folder.mkdir()
+    with runs.short_path("test-short-path", folder) as short:
+        (short / "run" / "x").write_text("x")
+        assert (folder / "x").read_text() == "x"
+        assert re.fullmatch(r"/tmp/kiln-[\w-]+", str(short))
+        assert stat.S_IMODE(short.stat().st_mode) == 0o700
+    assert not short.exists()
+    assert (folder / "x").exists()
+
+
+def test_the_short_path_of_a_killed_run_of_this_checkout_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    own = tmp_path / "build" / "row" / "test-killed"
+    other = tmp_path / "other" / "row" / "test-other"
+    for folder in (own, other):
+        folder.mkdir(parents=True)
+    with (
+        runs.short_path("test-killed", own) as left,
+        runs.short_path("test-other", other) as anothers,
+        (own.parent / ".lock").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("run test-killed, process 1")
+        lock.flush()
+        runs.remove_short_paths()
+        assert left.exists()
+        lock.truncate(0)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        runs.remove_short_paths()
+        assert not left.exists()
+        assert anothers.exists()
+    assert own.exists()
+
+
+def test_a_path_with_a_newline_is_refused_before_anything_is_launched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / 'é "q" $x {{y}} [1]'))
+    runs.check_folders()
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "a\nb"))
+    with pytest.raises(KilnError, match="has a control character in it") as error:
+        runs.check_folders()
+    assert error.value.exit_status == 2

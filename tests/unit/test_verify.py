@@ -54,7 +54,7 @@ def test_a_verdict_counts_each_outcome_and_keeps_each_check() -> None:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     """An address for pytest to be given; the checks of these tests never go there."""
-    return Machine("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1")
+    return Machine("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
 
 
 def run(machine: Machine, tmp_path: Path, checks: str, stop: Stop | None = None) -> Verdict:

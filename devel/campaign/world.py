@@ -1,0 +1,229 @@
+"""A lab for the campaign, builds in it, and what a build left anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kiln import components
+from kiln.base.paths import ROOT
+from lab import control
+from lab.settings import Lab
+
+BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
+# The head and the first line of a key; hygiene.sh, which looks for keys, has only the head.
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\n[A-Za-z0-9+/=]{40}")
+# Seconds after which a build that a fault has hit counts as hanging.
+PATIENCE = 180.0
+
+Inventory = dict[str, set[str]]
+
+
+def users_environment(home: Path) -> dict[str, str]:
+    """A user's environment with a home and a build folder of its own, and no AWS credentials."""
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
+    return {**clean, "KILN_BUILD_DIR": str(home / "build"), "HOME": str(home)}
+
+
+def slim_checkout(folder: Path, *keep: str) -> Path:
+    """A copy of this checkout with the same rows, but of the components only those that must be.
+
+    A build of it takes half the time: for tests of what is around a bake, not of what is in it.
+    Its path has every character that Packer, ssh, bash or pytest reads as syntax of its own.
+    `keep` are the components that stay all the same.
+    """
+    copy = folder / """é "q" 's $HOME {{x}} [1] ${x} *%s"""
+    # What git ignores is not part of it, and changes while it is copied: other tests run beside.
+    ignored = [line.strip("/\n") for line in (ROOT / ".gitignore").open()]
+    out = (".git", *ignored)
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*out), symlinks=True)
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    optional = {component.name for component in components.everything() if component.optional}
+    rows = yaml.safe_load((copy / "amis.yaml").read_text())
+    rows["defaults"]["without"] = sorted(optional - set(keep))
+    (copy / "amis.yaml").write_text(yaml.safe_dump(rows, sort_keys=False))
+    return copy
+
+
+def inventory(ec2: Any) -> Inventory:
+    """What there is in EC2, by kind: what a run leaves is what is new in it."""
+    pages = ec2.describe_instances()["Reservations"]
+    instances = [one for page in pages for one in page["Instances"]]
+    return {
+        "instances": {
+            one["InstanceId"] for one in instances if one["State"]["Name"] != "terminated"
+        },
+        "key pairs": {one["KeyName"] for one in ec2.describe_key_pairs()["KeyPairs"]},
+        "security groups": {
+            one["GroupId"] for one in ec2.describe_security_groups()["SecurityGroups"]
+        },
+        "volumes": {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]},
+        "amis": {one["ImageId"] for one in ec2.describe_images(Owners=["self"])["Images"]},
+        "snapshots": {
+            one["SnapshotId"] for one in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
+        },
+    }
+
+
+@dataclass
+class Ended:
+    """A build that is over: exit status (None: it hung and was killed), output, what it left."""
+
+    status: int | None
+    text: str
+    left: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class World:
+    """A lab that only the campaign uses, and a checkout whose build is short."""
+
+    lab: Lab
+    ec2: Any
+    checkout: Path
+    folder: Path
+
+    def start(self, home: Path, *more: str) -> subprocess.Popen[str]:
+        """A build in a process group of its own, as in a user's terminal."""
+        return subprocess.Popen(
+            [str(self.checkout / "invoke"), *BUILD, *more],
+            cwd=self.checkout,
+            env=users_environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def end(self, process: subprocess.Popen[str], patience: float = PATIENCE) -> Ended:
+        """Wait for a build; one that hangs is killed."""
+        try:
+            text, _ = process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            text, _ = process.communicate()
+            return Ended(None, text)
+        return Ended(process.returncode, text)
+
+    def home(self) -> Path:
+        """A fresh home for a build."""
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+    def next_build(self, home: Path) -> str:
+        """A further build of the same checkout, which ends at its launch; its output."""
+        control.call(self.lab, "faults/clear")
+        control.order_fault(self.lab, action="RunInstances", code="VcpuLimitExceeded")
+        ended = self.end(self.start(home))
+        control.call(self.lab, "faults/clear")
+        return ended.text
+
+    def calls(self) -> list[str]:
+        """The EC2 actions that were asked for since the last `faults/clear`, in order."""
+        return list(control.call(self.lab, "status")["calls"])
+
+    def traces(self, home: Path, before: Inventory) -> list[str]:
+        """What a build left: in EC2, on the disk and among the processes. A judged AMI may stay."""
+        now = inventory(self.ec2)
+        left = [
+            f"{kind}: {one}"
+            for kind, found in now.items()
+            if kind not in ("amis", "snapshots")
+            for one in sorted(found - before[kind])
+        ]
+        left += [
+            f"AMI {ami}"
+            for ami in sorted(now["amis"] - before["amis"])
+            if not self._good(ami, home)
+        ]
+        for path in home.rglob("*"):
+            with contextlib.suppress(OSError):
+                if path.is_file() and PRIVATE_KEY.search(path.read_bytes()):
+                    left.append(f"private key {path}")
+        for run in {path.name for path in home.glob("build/*/*") if path.is_dir()}:
+            if Path(f"/tmp/kiln-{run}").exists():  # noqa: S108
+                left.append(f"folder /tmp/kiln-{run}")
+            left += [f"process {line}" for line in processes_of(run)]
+        return left
+
+    def forget_images(self, before: Inventory) -> None:
+        """Deregister the AMIs that are new, with their snapshots."""
+        now = inventory(self.ec2)
+        for ami in now["amis"] - before["amis"]:
+            self.ec2.deregister_image(ImageId=ami)
+        for snapshot in now["snapshots"] - before["snapshots"]:
+            with contextlib.suppress(self.ec2.exceptions.ClientError):
+                self.ec2.delete_snapshot(SnapshotId=snapshot)
+
+    def _good(self, ami: str, home: Path) -> bool:
+        """Whether an AMI has a verdict, and a record of this checkout that says the same."""
+        tags = {
+            tag["Key"]: tag["Value"]
+            for tag in self.ec2.describe_images(ImageIds=[ami])["Images"][0].get("Tags", [])
+        }
+        verdict = tags.get("kiln:verified", "").split(" ")[0]
+        for path in home.glob("build/*/*/record.json"):
+            record = json.loads(path.read_text())
+            if record["ami_id"] == ami:
+                return str(record["status"]) == {"pass": "verified", "fail": "failed"}.get(
+                    verdict, ""
+                )
+        return False
+
+
+def processes_of(run_id: str) -> list[str]:
+    """The command lines of what a run has started and not ended: Packer, checks, SSH."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"KILN_RUN_ID={run_id}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
+    return found
+
+
+@contextlib.contextmanager
+def world(lab: Lab) -> Iterator[World]:
+    """The campaign's lab, up, with a short build tried once; everything is removed at the end."""
+    import boto3
+
+    with tempfile.TemporaryDirectory(prefix="kiln-campaign-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        control.clean(lab, force=True)
+        control.up(lab)
+        for variable, text in control.environment(lab).items():
+            os.environ[variable] = text
+        ec2: Any = boto3.client("ec2", region_name="us-east-1")
+        # A lab in use is not started anew by a build from another checkout.
+        ec2.create_key_pair(KeyName="the-campaign")
+        try:
+            yield World(lab, ec2, slim_checkout(folder), folder)
+        finally:
+            control.clean(lab, force=True)
+
+
+def spread(count: int, seed: float) -> list[int]:
+    """All numbers below `count`, so that any beginning of the list is spread evenly over them."""
+    step = (5**0.5 - 1) / 2
+    order: dict[int, None] = {}
+    for turn in range(20 * count):
+        order.setdefault(int((seed + turn * step) % 1 * count), None)
+    return [*order, *(number for number in range(count) if number not in order)]
+
+
+def deadline(minutes: float) -> float:
+    """The monotonic time at which a part of the campaign takes no further case."""
+    return time.monotonic() + 60 * minutes

@@ -1,0 +1,45 @@
+"""What runs of this checkout left when they were killed: removed before the next one begins."""
+
+from __future__ import annotations
+
+import shutil
+
+from kiln.base import stopping
+from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
+from kiln.cloud import resources, runs
+from kiln.cloud.target import Target
+from kiln.pipeline import repair
+
+
+def clean_dead_runs(target: Target, progress: Progress) -> None:
+    """Remove what crashed runs of this checkout left at this target, in any region.
+
+    Runs elsewhere (another account, another lab) are only named: a build there removes them.
+    """
+    for dead in runs.dead(progress.say):
+        if (dead.target, dead.place) != (target.kind, target.place):
+            progress.say(
+                f"run {dead.run_id} has not cleaned up in {dead.where}: a build there will"
+            )
+            continue
+        stopping.end_processes(dead.run_id)
+        there = target.in_region(dead.region)
+        try:
+            # Without `amis` the run was past its record.
+            judged = repair.settle(dead, there) if dead.amis else None
+        except KilnError as error:
+            progress.say(f"run {dead.run_id} has not cleaned up: {error}")
+            continue
+        if judged:
+            progress.say(f"run {dead.run_id} was killed after its verdict: {judged.ami_id} is kept")
+        removal = resources.remove(dead.run_id, there, amis=dead.amis and judged is None)
+        shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
+        if removal.removed:
+            what = ", ".join(removal.removed)
+            progress.say(f"run {dead.run_id} had not cleaned up; removed {what}")
+        if removal.failures:
+            progress.say("\n".join(dict.fromkeys(removal.failures)))
+        else:
+            dead.state.unlink(missing_ok=True)
+    runs.remove_short_paths()

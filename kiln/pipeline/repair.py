@@ -1,0 +1,62 @@
+"""The record of a run that was killed between its verdict and its record: repaired from the tags.
+
+`verdict.judge` writes the record before it tags the AMI, and again afterwards. In between the AMI
+says what the record does not yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from kiln.base.errors import KilnError
+from kiln.base.tags import RUN_ID, VERIFIED
+from kiln.cloud import runs
+from kiln.cloud.runs import DeadRun, Run
+from kiln.cloud.target import Target
+from kiln.pipeline import record, report, verdict
+from kiln.pipeline.record import Record, Status
+
+_STATUS: dict[str, Status] = {"pass": "verified", "fail": "failed"}
+
+
+def settle(dead: DeadRun, target: Target) -> Record | None:
+    """Complete the record of a killed run whose AMI has its verdict; None if it has none.
+
+    Raises KilnError (exit status 1) if EC2 does not answer: the AMI must then not be removed.
+    """
+    run = Run(dead.run_id, dead.state.parent.parent.name, dead.state.parent)
+    try:
+        before = record.read_record(run.record)
+    except KilnError:
+        return None  # it was killed long before a verdict
+    if before.ami_id is None or before.run_id != run.id:
+        return None
+    try:
+        tags = verdict.describe(target, before.ami_id)["tags"]
+    except KilnError as error:
+        if "there is no AMI" in error.message or "InvalidAMIID" in error.message:
+            return None
+        raise
+    mark, _, rest = tags.get(VERIFIED, "").partition(" ")
+    # A build's AMI is its own; that of `verify` may have an older verdict.
+    its_own = tags.get(RUN_ID) == run.id if before.kind == "build" else rest[:20] >= before.started
+    if mark not in _STATUS or not its_own:
+        return None
+    after = replace(before, status=_STATUS[mark])
+    if after != before:
+        record.write_record(run, after)
+        report.write_report(run.folder / "report.html", after)
+    return after
+
+
+def settle_here(target_of: Callable[[DeadRun], Target]) -> None:
+    """Complete the records of killed runs in this checkout, as far as EC2 answers now."""
+    # The next build, which would remove what such a file names, reports why it was refused.
+    for dead in runs.dead(lambda reason: None):
+        if (dead.state.parent / "record.json").exists():
+            with contextlib.suppress(KilnError):
+                target = target_of(dead)
+                if not target.gone() and target.identified().place == dead.place:
+                    settle(dead, target)

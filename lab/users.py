@@ -1,0 +1,89 @@
+"""The runs that use a lab: it is not taken down under them unless somebody insists."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.base.errors import operation_failed
+from lab.settings import Lab
+
+# Seconds for a run to remove what it created: an instance, a key pair, an AMI.
+_GRACE = 60.0
+
+
+@dataclass(frozen=True)
+class User:
+    """A run in progress: its process, and what it is in words."""
+
+    process: int
+    text: str
+
+
+@contextlib.contextmanager
+def using(lab: Lab, run_id: str, recipe: str) -> Iterator[None]:
+    """While inside, this process's run counts as a user of the lab.
+
+    A locked file says so: the lock goes with the process, however it ends.
+    """
+    folder = _folder(lab)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / run_id
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"run {run_id} of {recipe}, process {os.getpid()}")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def users(lab: Lab) -> list[User]:
+    """The runs that use the lab now. Files that killed runs have left are removed."""
+    found = []
+    for path in sorted(_folder(lab).glob("*")):
+        with contextlib.suppress(FileNotFoundError), path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = file.read()
+                match = re.search(r"process (\d+)$", text)
+                found.append(User(int(match[1]) if match else 0, text or f"run {path.name}"))
+            else:
+                path.unlink(missing_ok=True)
+    return found
+
+
+def end(lab: Lab, say: Callable[[str], None]) -> None:
+    """End the runs that use the lab, as Ctrl-C would; waits until they have cleaned up."""
+    for user in users(lab):
+        say(f"ending {user.text}")
+        if user.process:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(user.process, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE
+    while (left := users(lab)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for user in left:
+        say(f"{user.text} has not ended after {_GRACE:.0f} s; it ends when the lab is gone")
+
+
+def refuse_if_used(lab: Lab) -> None:
+    """Raises operation_failed (exit status 1), naming them, while runs use the lab."""
+    if found := users(lab):
+        raise operation_failed(
+            f"{lab.bridge} is in use: {'; '.join(user.text for user in found)}",
+            hint="wait for it or stop it with Ctrl-C; with --force it is ended first",
+        )
+
+
+def _folder(lab: Lab) -> Path:
+    return lab.root / f".{lab.bridge}.runs"

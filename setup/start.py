@@ -1,0 +1,23 @@
+"""Starts Invoke for ./invoke: Ctrl-C ends it without a traceback from its first moment on.
+
+Python is started with -S and, where `env` can do that, with SIGINT blocked. Its own handler is
+removed before anything is imported, since an interrupted import prints a traceback; then a SIGINT
+that has come meanwhile ends the process. `kiln.cli.front.main` sets a handler again.
+"""
+
+# The C module below `signal`: importing that one takes several milliseconds.
+import _signal
+
+_signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+_signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
+
+import site  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+site.main()
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from kiln.cli.front import main  # noqa: E402
+
+main()

@@ -1,0 +1,98 @@
+"""A run that was killed between its verdict and its record: the AMI's tags complete the record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import a_record
+
+from kiln.base.errors import operation_failed
+from kiln.base.tags import RUN_ID, VERIFIED
+from kiln.cloud import runs
+from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.runs import DeadRun, Run
+from kiln.pipeline import record, repair
+
+TARGET = AwsTarget("test", "us-east-1")
+ID = "20260101T000000Z-abcd"
+
+
+@pytest.fixture
+def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadRun:
+    """A killed build whose record has no verdict yet."""
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
+    folder = tmp_path / "row" / ID
+    folder.mkdir(parents=True)
+    state = {"run_id": ID, "target": "aws", "place": None, "region": "us-east-1", "amis": True}
+    (folder / "run.json").write_text(json.dumps(state))
+    record.write_record(
+        Run(ID, "row", folder), a_record(run_id=ID, status="unverified", ami_id="ami-1")
+    )
+    (found,) = runs.dead(print)
+    return found
+
+
+def tagged(monkeypatch: pytest.MonkeyPatch, **tags: str) -> None:
+    answer: dict[str, Any] = {"tags": {RUN_ID: tags.get("run_id", ID)}}
+    if "verdict" in tags:
+        answer["tags"][VERIFIED] = tags["verdict"]
+    monkeypatch.setattr(repair.verdict, "describe", lambda target, ami: answer)
+
+
+@pytest.mark.parametrize(("word", "status"), [("pass", "verified"), ("fail", "failed")])
+def test_the_next_build_completes_the_record_from_the_tag(
+    dead: DeadRun, monkeypatch: pytest.MonkeyPatch, word: str, status: str
+) -> None:
+    tagged(monkeypatch, verdict=f"{word} 2026-01-01T00:10:00Z abc")
+    done = repair.settle(dead, TARGET)
+    assert done is not None
+    assert done.status == status
+    assert record.read_record(dead.state.parent / "record.json").status == status
+    assert (dead.state.parent / "report.html").exists()
+
+
+def test_list_does_so_too(dead: DeadRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagged(monkeypatch, verdict="pass 2026-01-01T00:10:00Z abc")
+    monkeypatch.setattr(AwsTarget, "identified", lambda self: self)
+    repair.settle_here(lambda found: TARGET)
+    last = record.last("row")
+    assert last is not None
+    assert last.status == "verified"
+
+
+def test_an_ami_without_a_verdict_or_of_another_run_stays_to_be_removed(
+    dead: DeadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tagged(monkeypatch)
+    assert repair.settle(dead, TARGET) is None
+    tagged(monkeypatch, verdict="pass 2026-01-01T00:10:00Z abc", run_id=f"{ID[:-1]}e")
+    assert repair.settle(dead, TARGET) is None
+    assert record.read_record(dead.state.parent / "record.json").status == "unverified"
+
+
+def test_a_verify_counts_only_a_verdict_of_its_own_time(
+    dead: DeadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(ID, "row", dead.state.parent)
+    started = "2026-01-01T00:05:00Z"
+    record.write_record(
+        run,
+        a_record(run_id=ID, kind="verify", status="unverified", ami_id="ami-1", started=started),
+    )
+    tagged(monkeypatch, verdict="pass 2026-01-01T00:04:59Z abc", run_id="another")
+    assert repair.settle(dead, TARGET) is None
+    tagged(monkeypatch, verdict="fail 2026-01-01T00:06:00Z abc", run_id="another")
+    done = repair.settle(dead, TARGET)
+    assert done is not None
+    assert done.status == "failed"
+
+
+def test_an_ami_that_is_gone_has_no_verdict(dead: DeadRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(target: object, ami: str) -> None:
+        raise operation_failed(f"there is no AMI {ami} in us-east-1")
+
+    monkeypatch.setattr(repair.verdict, "describe", gone)
+    assert repair.settle(dead, TARGET) is None
