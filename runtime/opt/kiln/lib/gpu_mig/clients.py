@@ -12,6 +12,8 @@ from . import paths
 from .smi import Smi
 
 STOPPED = paths.RUN_DIR + "/stopped-services.json"
+# As the kernel cuts its name: at 15 characters.
+_FABRIC_MANAGER = "nv-fabricmanage"
 _DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-modeset)$")
 
 
@@ -58,11 +60,17 @@ def _client(pid: str, name: str) -> Client:
 
 
 def advice(smi: Smi | None = None) -> str:
-    """What to do about a busy GPU, with the names of its clients."""
-    names = ", ".join(str(c) for c in holders(smi))
-    parts = [
-        "stop {}, then run gpu-mig apply again".format(names or "the processes that use the GPU")
-    ]
+    """What to do about a busy GPU, with the names of its clients.
+
+    Fabric manager is not named: it takes part in a reset and must keep running for it.
+    """
+    clients = holders(smi)
+    names = ", ".join(str(c) for c in clients if not c.name.startswith(_FABRIC_MANAGER))
+    if clients and not names:
+        parts = ["only fabric manager has the GPU open, which must not prevent a reset: reboot"]
+    else:
+        names = names or "the processes that use the GPU"
+        parts = [f"stop {names}, then run gpu-mig apply again"]
     if os.path.isdir(paths.at("/sys/module/nvidia_drm")):
         parts.append("nvidia_drm is loaded and also uses the GPU (modprobe -r nvidia_drm)")
     return (
@@ -133,9 +141,14 @@ def refresh_cdi(say: Callable[[str], None]) -> None:
                 say(f"warning: nvidia-ctk could not write {spec}")
 
 
-def reboot() -> None:
-    """Asks systemd to reboot; returns at once."""
-    _systemctl("reboot", "--no-block")
+def reboot() -> bool:
+    """Asks systemd to reboot and returns at once; False if systemd refused."""
+    return _systemctl("reboot", "--no-block") == 0
+
+
+def has_failed(unit: str) -> bool:
+    """Whether systemd reports this unit as failed."""
+    return _systemctl("is-failed", "--quiet", unit) == 0
 
 
 def _systemctl(*args: str) -> int:

@@ -1,4 +1,4 @@
-"""Reboots once when a mode change needs it, and never twice for the same reason."""
+"""Reboots once when a mode change needs it, and never in the boot that follows."""
 
 from __future__ import annotations
 
@@ -12,32 +12,43 @@ MARKER = paths.STATE_DIR + "/reboot.json"
 
 
 def boot_id() -> str:
-    """The id of this boot, from the kernel."""
+    """The id of this boot, from the kernel; "" when it cannot be read."""
     return paths.read("/proc/sys/kernel/random/boot_id").strip()
 
 
-def for_mode(
-    error: MigError, goal: str, settings: Settings, say: Callable[[str], None]
-) -> MigError:
-    """Reboots once for this goal on this machine; returns the MigError with which to end the run.
+def for_mode(error: MigError, settings: Settings, say: Callable[[str], None]) -> MigError:
+    """Reboots once on this machine; returns the MigError with which to end the run.
 
-    The marker holds the machine id, so that machines launched from an image of this machine can
-    still reboot once.
+    The marker says in which boot (`boot`) of which machine the reboot was requested, so that
+    machines launched from an image of this machine can still reboot once. It is valid for one more
+    boot (`after`), in which no reboot is requested, whatever the layout is: a later boot may be on
+    another host.
     """
     if settings.reboot == "never":
         return operation_failed(error.message, "MIG_REBOOT=never: reboot the instance yourself.")
-    marker = paths.read_json(MARKER)
-    request = {"machine": imds.machine_id(), "goal": goal}
-    if {k: marker.get(k) for k in request} == request:
-        if marker.get("boot") == boot_id():
-            return MigError(error.message, "a reboot has already been requested.", REBOOT_NEEDED)
+    machine, now, marker = imds.machine_id(), boot_id(), paths.read_json(MARKER)
+    if not now:
         return operation_failed(
-            error.message + "; the machine has already been rebooted for this",
-            "the mode does not take effect on this host: stop and start the instance.",
+            error.message + "; no reboot, because the kernel's boot id cannot be read",
+            "reboot the instance yourself.",
         )
-    paths.write_json(MARKER, dict(request, boot=boot_id()))
-    say(f"rebooting once: {error.message}")
-    clients.reboot()
+    if marker.get("machine") == machine:
+        if marker.get("boot") == now:
+            return MigError(error.message, "a reboot has already been requested.", REBOOT_NEEDED)
+        if marker.get("after", now) == now:
+            paths.write_json(MARKER, dict(marker, after=now))
+            return operation_failed(
+                error.message + "; the machine has already been rebooted for this",
+                "the mode does not take effect on this host: stop and start the instance. "
+                + error.hint,
+            )
+    paths.write_json(MARKER, {"machine": machine, "boot": now})
+    say(f"rebooting once: {error}")
+    if not clients.reboot():
+        done()
+        return operation_failed(
+            error.message + "; systemd refused to reboot", "reboot the instance yourself."
+        )
     return MigError(error.message, "rebooting now.", REBOOT_NEEDED)
 
 
