@@ -33,6 +33,7 @@ verb=$1
 shift
 while [ "${1#--}" != "${1:-}" ]; do shift; done
 case $verb in
+  is-failed) test -e "$UNITS/failed-$1" ;;
   is-active|is-enabled) test -e "$UNITS/$1" ;;
   stop) for u; do rm -f "$UNITS/$u" "$UNITS/$u.service"; done ;;
   start) for u; do : > "$UNITS/$u"; done ;;

@@ -33,7 +33,7 @@ def test_it_runs_after_what_brings_the_gpus_up(earlier):
 
 @pytest.mark.parametrize(
     "later",
-    ["nvidia-dcgm", "docker", "containerd", "kubelet", "ecs", "slurmd", "amazon-cloudwatch-agent",
+    ["nvsm", "gpu-health", "kiln-gpu-clocks", "nvidia-dcgm", "docker", "containerd", "kubelet", "ecs", "slurmd", "amazon-cloudwatch-agent",
      "nvidia-cdi-refresh"],
 )  # fmt: skip
 def test_it_runs_before_whoever_uses_them(later):

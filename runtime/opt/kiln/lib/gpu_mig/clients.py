@@ -40,7 +40,7 @@ def holders(smi: Smi | None = None) -> list[Client]:
         rc, out = smi.run("--query-compute-apps=pid,process_name", "--format=csv,noheader")
         for line in out.splitlines() if rc == 0 else []:
             pid, _, name = line.partition(",")
-            if pid.strip().isdigit():
+            if pid.strip().isdecimal() and len(pid) < 20:
                 clients.setdefault(int(pid), _client(pid.strip(), name.strip()))
     return sorted(clients.values())
 
@@ -83,11 +83,16 @@ def stop_listed(services: Sequence[str], say: Callable[[str], None]) -> list[str
     """Stops those of `services` that are active, remembers them, and returns them."""
     active = [s for s in services if _systemctl("is-active", "--quiet", s) == 0]
     if active:
-        remembered = paths.read_json(STOPPED).get("services", [])
-        paths.write_json(STOPPED, {"services": sorted(set(remembered) | set(active))})
+        paths.write_json(STOPPED, {"services": sorted(set(_stopped()) | set(active))})
         say("stopping {} so that the GPU is free".format(", ".join(active)))
         _systemctl("stop", *active)
     return active
+
+
+def _stopped() -> list[str]:
+    """The services that `stop_listed` remembers as stopped."""
+    services = paths.read_json(STOPPED).get("services")
+    return [s for s in services if isinstance(s, str)] if isinstance(services, list) else []
 
 
 def keeps_driver(service: str) -> bool:
@@ -97,7 +102,7 @@ def keeps_driver(service: str) -> bool:
 
 def start_driver_keeper(say: Callable[[str], None]) -> None:
     """Starts a stopped nvidia-persistenced: a driver that unloads loses its instances."""
-    services = paths.read_json(STOPPED).get("services", [])
+    services = _stopped()
     keepers = [s for s in services if keeps_driver(s)]
     if keepers:
         say("starting {} again".format(", ".join(keepers)))
@@ -110,7 +115,7 @@ def start_again(say: Callable[[str], None]) -> None:
 
     At boot some of them are ordered after our own unit: waiting for them would never end.
     """
-    services = paths.read_json(STOPPED).get("services", [])
+    services = _stopped()
     if services:
         say("starting {} again".format(", ".join(services)))
         _systemctl("start", "--no-block", *services)
