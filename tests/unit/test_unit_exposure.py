@@ -102,5 +102,7 @@ def test_a_variant_is_the_same_service(name: str) -> None:
     shared = {"CapabilityBoundingSet", "NoNewPrivileges", "ProtectHome", "PrivateNetwork"}
     if name != "aws-hw-monitor.service":
         for key in shared:
-            mine = [re.sub(r" CAP_(BPF|AUDIT_READ)", "", x) for x in own["Service"] if x.startswith(key)]
+            mine = [
+                re.sub(r" CAP_(BPF|AUDIT_READ)", "", x) for x in own["Service"] if x.startswith(key)
+            ]
             assert [x for x in other["Service"] if x.startswith(key)] == mine, key

@@ -65,6 +65,8 @@ def driver() -> dict[str, Any] | None:
 def machine() -> dict[str, str]:
     """instance_type and instance_id of this guest, from the lab's file or from IMDSv2.
 
+    The lab's file has `host` too: the number of the host that the instance is on.
+
     IMDS is queried once per boot; the answer is kept under /run.
     """
     given = read_json(INSTANCE)
@@ -72,6 +74,7 @@ def machine() -> dict[str, str]:
         return {
             "instance_type": str(given["instance_type"]),
             "instance_id": str(given.get("instance_id", "i-lab")),
+            "host": str(given.get("host", "1")),
         }
     cached = read_json(RUN + "/machine.json")
     if isinstance(cached, dict):
@@ -129,8 +132,8 @@ def alive(name: str) -> bool:
     return isinstance(pid, int) and os.path.exists(f"/proc/{pid}")
 
 
-# Programs that hold a device open but run no work on it: they prevent neither a MIG change on Hopper
-# nor instances. Which of them prevent a reset is data ("reset_clients"), and a fault can turn it.
+# Programs that hold a device open but run no work on it: they prevent neither a MIG change on
+# Hopper nor instances. Which of them prevent a reset is data (reset_clients); a fault can turn it.
 WATCHERS = ("nvidia-persistenced", "nv-fabricmanager", "nv-hostengine", "dcgm", "amazon-cloudwatch")
 
 
