@@ -277,7 +277,7 @@ def test_the_documentation_names_every_key_of_a_line() -> None:
 
 
 def test_a_start_with_a_mistake_takes_the_former_configuration_or_the_defaults(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     daemon, config = runtime_import.load("gpu_xid.daemon"), runtime_import.load("gpu_xid.config")
     former = str(tmp_path / "former-config.json")
@@ -287,7 +287,7 @@ def test_a_start_with_a_mistake_takes_the_former_configuration_or_the_defaults(
     Path(former).write_text("")
     assert daemon._former(former, {}) == config.DEFAULTS | {"hooks": config.HOOK_DEFAULTS}
     assert daemon._former(former, {"log": "relative"}) is None
-    assert "the former configuration is in force" in capsys.readouterr().err
+    assert "the former configuration is in force" in capfd.readouterr().err
 
 
 def test_the_daemon_imports_nothing_that_costs_memory() -> None:

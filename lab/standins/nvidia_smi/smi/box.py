@@ -138,9 +138,9 @@ WATCHERS = ("nvidia-persistenced", "nv-fabricmanager", "nv-hostengine", "dcgm", 
 
 
 def clients(index: int) -> list[dict[str, Any]]:
-    """The processes that hold /dev/nvidia<index> open.
+    """The processes that hold /dev/nvidia<index> open, and those that a fault file adds.
 
-    pid, name, compute: runs work on it, blocks: prevents a reset of Ampere. A fault file may add processes.
+    pid, name, compute (runs work on it), blocks (prevents a reset of Ampere).
     """
     processes = list(holders().get(f"{ROOT}/dev/nvidia{index}", ()))
     for extra in faults().get("busy", ()):

@@ -208,7 +208,7 @@ def logged_until(log_path: str) -> dict[str | None, int]:
         for text in tail_lines(path, _LONG_TAIL):
             row = _load(text)
             boot, usec = row.get("boot_id"), row.get("monotonic_us")
-            if _is_number(usec) and isinstance(boot, str):
+            if isinstance(usec, int) and _is_number(usec) and isinstance(boot, str):
                 newest[boot] = max(usec, newest.get(boot, -1))
     return newest
 
@@ -228,11 +228,9 @@ def _position_of(text: bytes) -> tuple[Position, dict[str, Any]] | None:
         return None
     if row.get("previous_boot"):
         return None
-    safe, usec = row.get("safe", seq), row.get("monotonic_us")
-    position = Position(
-        boot, seq, usec if _is_number(usec) else None, safe if _is_number(safe) else -1
-    )
-    return position, row
+    usec, safe = row.get("monotonic_us"), row.get("safe", seq)
+    usec = usec if _is_number(usec) else None
+    return Position(boot, seq, usec, safe if isinstance(safe, int) else -1), row
 
 
 def _lines_behind(path: str, saved: Position) -> int:

@@ -76,9 +76,10 @@ def main(options: dict[str, str]) -> int:
         conf = load()
     except config.BadConfigError as error:
         say(3, str(error))
-        conf = None if path else _former(former, options)
-        if conf is None:
+        substitute = None if path else _former(former, options)
+        if substitute is None:
             return 2
+        conf = substitute
     if state is None:
         is_default = conf["log"] == os.path.realpath(config.DEFAULTS["log"])
         state = _STATE_DIR + "/position" if is_default else conf["log"] + ".position"
