@@ -547,14 +547,6 @@ def test_a_reboot_that_systemd_refuses_is_a_failure_and_may_be_asked_for_again(p
     assert not (p4d.root / "var/lib/kiln/gpu-mig/reboot.json").exists()
 
 
-def test_without_the_kernels_boot_id_there_is_no_reboot_that_could_become_a_loop(p4d):
-    p4d.settings(MIG_CONFIG="all-balanced")
-    p4d.faults(**BUSY)
-    p4d.write("/proc/sys/kernel/random/boot_id", "")
-    assert p4d.run("apply", "--boot").returncode == 1
-    assert "reboot --no-block" not in p4d.systemctl_log()
-
-
 def test_a_gpu_that_is_lost_in_the_reset_costs_a_reboot_and_no_traceback(p4d):
     p4d.settings(MIG_CONFIG="all-balanced")
     p4d.faults(rules=[{"match": ["-mig"], "after": True, "exit": 0, "stdout": "x"},

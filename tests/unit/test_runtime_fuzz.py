@@ -383,12 +383,13 @@ def mig_targets(place: Place) -> list[Target]:
         imds.launch_label()
 
     def state(data: bytes) -> None:
-        for path in (m["gpu_mig.boot"].RESULT, clients.STOPPED, m["gpu_mig.rebooting"].MARKER):
+        rebooting = m["gpu_mig.rebooting"]
+        kept = (m["gpu_mig.boot"].RESULT, clients.STOPPED, rebooting.MARKER, rebooting.THIS_BOOT)
+        for path in kept:
             place.file(path.lstrip("/"), data)
-        place.file("proc/sys/kernel/random/boot_id", b"now\n")
         with contextlib.suppress(MigError):
             m["gpu_mig.boot"].gate()
-        m["gpu_mig.rebooting"].for_mode(MigError("x"), settings, lambda _: None)
+        rebooting.for_mode(MigError("x"), settings, lambda _: None)
         place.file(clients.STOPPED.lstrip("/"), data)
         clients.start_driver_keeper(lambda _: None)
         clients.stop_listed(("a",), lambda _: None)
@@ -426,7 +427,7 @@ def mig_targets(place: Place) -> list[Target]:
         b"version: v1\nmig-configs:\n  a:\n  - devices: [0, 1]\n    mig-enabled: true\n    mig-devices: {1g.5gb: 7}\n",  # noqa: E501
         b'{"version": "v1", "mig-configs": {"a": [{"devices": "all", "mig-enabled": true, "mig-devices": {"3g.20gb": 2}, "device-filter": "0x20B010DE"}]}}',  # noqa: E501
     )
-    marker = b'{"machine": "", "boot": "x", "after": "y", "services": ["nvidia-dcgm"], "state": "failed", "block_join": true, "message": "m"}'  # noqa: E501
+    marker = b'{"machine": "", "services": ["nvidia-dcgm"], "state": "failed", "block_join": true, "message": "m"}'  # noqa: E501
     return [
         Target("mig-config.yaml", layouts,
                lambda data: config.load(place.file("mig-config.yaml", data)), (MigError,)),
