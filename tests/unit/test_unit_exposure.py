@@ -25,7 +25,7 @@ HIGHEST = {
     "gpu-health.service": 3.1,
     "kiln-gpu-clocks.service": 3.1,
     "kiln-gpu-boot.service": 3.2,
-    "gpu-xid-hooks.service": 4.3,
+    "gpu-xid-hooks.service": 4.4,
     "aws-gpu-mig.service": 4.7,
 }
 # NVIDIA's daemon, for drivers that come without its unit: as exposed as with NVIDIA's own unit.
