@@ -99,7 +99,9 @@ class LabTarget:
             vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
                 bases.ensure(recipe.distro.id, recipe.arch, progress=say)
-            lab.result()
+            differs = control.difference(lab.result())
+            if differs:
+                say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
             vendors.result()
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:

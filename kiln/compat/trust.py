@@ -60,7 +60,7 @@ def _fact_finding(component: str, row: facts.UsedRow) -> Finding:
         "warning",
         "FACT-UNCONFIRMED",
         f"{component} {_WHAT[row.file]}: {row.key} in kiln/facts/knowledge/{row.file}",
-        why="nobody compared them with the vendor's own index, so the bake may not find them",
+        why="they were not compared with the vendor's own index, so the bake may not find them",
         hint="compare the entry with the vendor's own index and give it a source, or leave "
         f"{component} out",
         source=_shown(row.source, row.file),
@@ -83,11 +83,10 @@ def _fields(component: str) -> tuple[str, ...]:
 def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     for name in recipe.components:
         try:
-            with facts.rows_used() as rows:
-                component = components.get(name).for_recipe(recipe)
+            component = components.get(name).for_recipe(recipe)
         except KilnError:  # the row lacks something that the component needs: a rule reports that
             continue
-        for row in rows:
+        for row in component.rows:
             if not row.confirmed:
                 yield name, _fact_finding(name, row)
         for key in _used_keys(component, recipe):
@@ -110,7 +109,7 @@ def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
                     "HASH-UNCONFIRMED",
                     f"{name} downloads {download.url.split('/')[-1]}, whose locked hash is not "
                     "confirmed",
-                    why=f"nobody compared the hash of {download.url} with the vendor's file",
+                    why=f"the hash of {download.url} was not compared with the vendor's file",
                     hint="compare amis.lock.yaml with the source; a bake on AWS that downloads the "
                     "file confirms it too",
                     source=source,
@@ -132,7 +131,7 @@ def _unconfirmed_hash(url: str) -> str | None:
 
 @cache
 def _locked() -> dict[str, dict[str, Any]]:
-    data = located.load(LOCK).data if LOCK.is_file() else {}
+    data = located.load_yaml(LOCK).data if LOCK.is_file() else {}
     return {entry["url"]: entry for entry in data.get("artifacts", ()) if entry.get("sha256")}
 
 

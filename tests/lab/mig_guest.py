@@ -12,11 +12,11 @@ import guests
 import yaml
 
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig.profiles import gpu_types
 from lab.standins.nvidia_smi import install
 
-target = load("gpu_mig.target")
+target = runtime_module("gpu_mig.target")
 MAP = RUNTIME / "etc/kiln/mig-config.yaml"
 SHOWN = install.compose()["machines"]
 GPUS = sorted(gpu for gpu, model in SHOWN["models"].items() if "mig_facts" in model)

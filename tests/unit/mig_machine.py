@@ -20,11 +20,11 @@ from typing import IO, Any
 import yaml
 
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from lab.standins.nvidia_smi import install
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
-_smi = load("gpu_mig.smi")
+_smi = runtime_module("gpu_mig.smi")
 
 SYSTEMCTL = """#!/bin/sh
 # Test double: active units are files in $UNITS; every call is written down.
@@ -246,7 +246,7 @@ def fork(machine: Machine, *args: str, kill_after: int = 0) -> int:
             with (machine.root / "fork.log").open("w") as log, _at(machine.root):
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
-                cli = load("gpu_mig.cli")
+                cli = runtime_module("gpu_mig.cli")
                 Killed.nth = kill_after
                 cli.Smi = Killed
                 status = cli.main(list(args))

@@ -112,13 +112,13 @@ MISTAKES = {
     "a distribution without snapshots": (
         "al2",
         row(TIME),
-        "amis.yaml:8:47: amis.0.package_snapshot: nobody keeps old states of the repositories of "
-        "al2, so its packages cannot be pinned.",
+        "amis.yaml:8:47: amis.0.package_snapshot: no archive keeps old states of the repositories "
+        "of al2, so its packages cannot be pinned.",
     ),
     "a default that a distribution cannot have": (
         "al2",
         defaults(RELEASE),
-        "amis.yaml:2:21: defaults.package_snapshot: nobody keeps",
+        "amis.yaml:2:21: defaults.package_snapshot: no archive keeps",
     ),
 }
 
@@ -131,7 +131,7 @@ def test_a_snapshot_that_cannot_be_is_one_message_with_its_place(
         load(tmp_path, distro, edit)
     (line,) = caught.value.message.splitlines()
     assert line.startswith(message), line
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 # ------------------------------------------------------------------- the two digests
@@ -248,4 +248,4 @@ def test_the_lab_refuses_a_snapshot_that_it_has_no_state_of(tmp_path: Path) -> N
     recipe = load(tmp_path, "debian12", row(TIME))
     with pytest.raises(KilnError, match="the lab has no state 20240301T030400Z") as caught:
         LabTarget("a test").prepare([recipe], print)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2

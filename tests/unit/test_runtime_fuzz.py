@@ -28,7 +28,7 @@ import pytest
 from mig_machine import in_process
 
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 
 INPUTS = int(os.environ.get("KILN_FUZZ_INPUTS", "10000"))
 SEED = int(os.environ.get("KILN_FUZZ_SEED", "20261122"))
@@ -36,7 +36,7 @@ SEED = int(os.environ.get("KILN_FUZZ_SEED", "20261122"))
 LIMIT_S = 60
 
 m = {
-    name: load(name)
+    name: runtime_module(name)
     for name in (
         *("gpu_mig.boot", "gpu_mig.clients", "gpu_mig.config", "gpu_mig.errors", "gpu_mig.facts"),
         *("gpu_mig.glance", "gpu_mig.imds", "gpu_mig.paths", "gpu_mig.rebooting", "gpu_mig.smi"),
@@ -291,7 +291,7 @@ def xid_targets(place: Place) -> list[Target]:
 
     def history(data: bytes) -> None:
         place.file("event.log", data + b"\n" + log + b"\n")
-        cli = load("gpu_xid.cli")
+        cli = runtime_module("gpu_xid.cli")
         with contextlib.redirect_stdout(io.StringIO()):
             for command in (["tail"], ["summary"], ["summary", "--json"]):
                 cli.main([*command, "--log", f"{place.root}/event.log"])

@@ -262,14 +262,14 @@ def test_a_mistake_is_one_message_and_exit_2(arguments: list[str], words: str) -
 
 
 def test_the_shipped_configuration_is_the_default_one() -> None:
-    config = runtime_import.load("gpu_xid.config")
+    config = runtime_import.runtime_module("gpu_xid.config")
     shipped = json.loads((RUNTIME / "etc/kiln/gpu-xid.json").read_text())
     assert config.check(shipped, "shipped") == config.check({}, "default")
     assert shipped["hooks"] == config.HOOK_DEFAULTS
 
 
 def test_the_documentation_names_every_key_of_a_line() -> None:
-    event = runtime_import.load("gpu_xid.event")
+    event = runtime_import.runtime_module("gpu_xid.event")
     page = (ROOT / "docs" / "telemetry-xid.md").read_text()
     for key in (*event._COMMON, *event._OPTIONAL):
         if key != "cursor":
@@ -279,7 +279,8 @@ def test_the_documentation_names_every_key_of_a_line() -> None:
 def test_a_start_with_a_mistake_takes_the_former_configuration_or_the_defaults(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    daemon, config = runtime_import.load("gpu_xid.daemon"), runtime_import.load("gpu_xid.config")
+    daemon = runtime_import.runtime_module("gpu_xid.daemon")
+    config = runtime_import.runtime_module("gpu_xid.config")
     former = str(tmp_path / "former-config.json")
     config.remember(config.check({"keep": 3}, "test"), former)
     assert daemon._former(former, {})["keep"] == 3
