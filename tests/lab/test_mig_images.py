@@ -20,7 +20,7 @@ import pytest
 from kiln import facts
 from kiln.base.paths import ROOT, RUNTIME, RUNTIME_VARIANTS
 from kiln.base.recipe import Recipe
-from kiln.compat.which import which
+from kiln.compat.which import rows_for
 from kiln.facts import InstanceType
 from kiln.matrix import load
 
@@ -33,7 +33,7 @@ RECIPES = {recipe.name: recipe for recipe in load.load_recipes()}
 SERVED = [
     (serves["row"], each.type)
     for each in TYPES
-    for serves in which(each.type, RECIPES.values())["serves"]
+    for serves in rows_for(each.type, RECIPES.values())["serves"]
     if RECIPES[serves["row"]].arch == each.arch
 ]
 # With the units for systemd 219; with DCGM.
