@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.base.errors import KilnError
+from kiln.base.vocabulary import shown
 
 FIRST_PORT = 4599
 FIRST_NETWORK = 201
@@ -96,10 +97,12 @@ def current() -> Lab:
     index = os.environ.get("KILN_LAB_INDEX", "0")
     if not re.fullmatch(r"[0-9]{1,3}", index) or int(index) > 255 - FIRST_NETWORK:
         raise KilnError(
-            f"KILN_LAB_INDEX={index} is not a valid lab index",
+            f"KILN_LAB_INDEX={shown(index)} is not a valid lab index",
             hint=f"use a number from 0 to {255 - FIRST_NETWORK}; the default is 0",
         )
     port = os.environ.get("KILN_LAB_PORT", str(FIRST_PORT))
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
-        raise KilnError(f"KILN_LAB_PORT={port} is not a port", hint="use a number from 1 to 65535")
+        raise KilnError(
+            f"KILN_LAB_PORT={shown(port)} is not a port", hint="use a number from 1 to 65535"
+        )
     return Lab(index=int(index), root=root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.cli.flags import JSON, NO_INSTALL
-from kiln.cli.front import note, show, task
+from kiln.cli.front import note, say, show, task
 
 
 @task(help={**NO_INSTALL, **JSON})
@@ -64,7 +63,7 @@ def logs(c: Context, instance: str | None = None) -> None:
     path = lab.instances / instance / "console.log" if instance else lab.log
     if not path.exists():
         raise KilnError(f"there is no log {path}", hint="./invoke lab.status lists the instances")
-    sys.stdout.write(path.read_text(errors="replace"))
+    say(path.read_text(errors="replace").removesuffix("\n"))
 
 
 @task(help={"bases": "also delete the root filesystems and packages that labs share"})
@@ -100,7 +99,7 @@ def import_(
     if mirror:
         needs.ensure("lab_import", install=not no_install, say=note)
     base = importer.import_rootfs(distro, Path(rootfs) if rootfs else None, mirror)
-    print(f"{distro} guests now boot from {base}")
+    say(f"{distro} guests now boot from {base}")
 
 
 def _exports(variables: dict[str, str]) -> str:

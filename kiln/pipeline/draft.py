@@ -82,7 +82,7 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
 
     Runs elsewhere (another account, another lab) are only named: a build there removes them.
     """
-    for dead in runs.dead():
+    for dead in runs.dead(progress.say):
         if (dead.target, dead.place) != (target.kind, target.place):
             progress.say(
                 f"run {dead.run_id} has not cleaned up in {dead.where}: a build there will"

@@ -329,9 +329,9 @@ def test_a_closed_standard_input_is_one_message(
 def test_a_folder_in_the_environment_means_where_the_caller_is(tmp_path: Path) -> None:
     run = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
     run.mkdir(parents=True)
-    record = a_record(status="verified", ami_id="ami-0mine")
+    record = a_record(status="verified", ami_id="ami-0abc0abc")
     (run / "record.json").write_text(json.dumps(record.as_json()))
-    assert b"verified ami-0mine" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine").stdout
+    assert b"verified ami-0abc0abc" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine").stdout
 
 
 @pytest.mark.parametrize(
