@@ -44,6 +44,7 @@ SLOW = (
     "test_mig_properties.py",
     "test_packer.py",
     "test_provisioner_failures.py",
+    "test_runtime_fuzz.py",
     "test_standin_nvidia_smi_commands.py",
     "test_standin_nvidia_smi_mig.py",
     "test_telemetry_bundle.py",

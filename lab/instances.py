@@ -99,6 +99,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         super().__init__(ec2_backend, image_id, *args, **kwargs)
         self.guest: Guest | None = None
         self.reachable = "initializing"
+        self.hosts = 0  # so many it has been on: a stop and start goes to another one
         self.address = self.machines.address(self)
         nic = self.nics[0]
         nic.private_ip_address = self.address
@@ -188,6 +189,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         emulation.ensure(self.architecture)
         self.base = self.base or self.machines.base(self.distro, self.architecture)
         self.reachable = "initializing"
+        self.hosts += 1
         self.guest = Guest(
             lab=lab,
             instance_id=self.id,
@@ -197,6 +199,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 "lab": "AMI Kiln lab",
                 "instance_id": self.id,
                 "instance_type": self.instance_type,
+                "host": str(self.hosts),
                 "ami_id": self.image_id,
                 "arch": self.architecture,
             },

@@ -31,7 +31,7 @@ os.environ["KILN_LAB_INDEX"] = str(
     + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 )
 # These look at the same built AMI.
-OF_THE_BUILD = ("test_build.py", "test_mutations.py")
+OF_THE_BUILD = ("test_build.py", "test_mig_first_boot.py", "test_mutations.py")
 
 
 class ByAmi(LoadFileScheduling):

@@ -10,79 +10,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import guests
 import pytest
 import yaml
-
-from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import runtime_module
-from kiln.mig.profiles import gpu_types
-from lab.standins.nvidia_smi import install
+from mig_guest import GPUS, MAP, Machine, kind_of, lay_down, layouts, machine_of
 
 pytestmark = [guests.AS_ROOT, pytest.mark.beside]
-target = runtime_module("gpu_mig.target")
-MAP = RUNTIME / "etc/kiln/mig-config.yaml"
-SHOWN = install.compose()["machines"]
 ALL = os.environ.get("KILN_MIG_PAIRS") == "all"
-GPUS = sorted(gpu for gpu, model in SHOWN["models"].items() if "mig_facts" in model)
 # Its mode is pending before it counts, and lasts.
 PAIRS_OF = GPUS if ALL else ["A100-40GB"]
 ONE_OF_EACH = GPUS if ALL else ["A100-40GB", "H100-80GB", "B200-180GB"]
-SHIPPED = (
-    "opt/kiln/lib/gpu_mig",
-    "usr/local/bin/gpu-mig",
-    "etc/default/gpu-mig",
-    "etc/kiln/mig-config.yaml",
-    "etc/kiln/mig-config.d",
-    "etc/systemd/system/aws-gpu-mig.service",
-    "etc/systemd/system/kubelet.service.d/20-gpu-mig.conf",
-)
-KUBELET = """[Unit]
-Description=Test double of kubelet
-[Service]
-ExecStart=/bin/sleep infinity
-[Install]
-WantedBy=multi-user.target
-"""
-
-
-Layout = tuple[bool, tuple[tuple[str, int], ...]]  # MIG mode; how many of which profile
-
-
-def machine_of(gpu: str) -> str:
-    """The smallest instance type with several GPUs of this model, or else with a single GPU."""
-    sizes = {n: len(m["bus"]) for n, m in SHOWN["machines"].items() if m["gpu"] == gpu}
-    return min(sizes, key=lambda name: (sizes[name] == 1, sizes[name], name))
-
-
-def kind_of(gpu: str) -> Any:
-    """gpu-mig's facts about the GPU, by its driver's names of the profiles."""
-    model = SHOWN["models"][gpu]
-    known = next(k for k in gpu_types().values() if f"0x{model['pci']}" in k.pci_device_ids)
-    names = [profile["profile"] for profile in model["mig_facts"]["profiles"]]
-    pairs = zip(names, known.profiles.values(), strict=True)
-    return known._replace(profiles={name: p._replace(name=name) for name, p in pairs})
-
-
-def layouts(gpu: str) -> dict[str, Layout]:
-    """The labels of the map that this GPU supports."""
-    kind, device_id = kind_of(gpu), f"0x{SHOWN['models'][gpu]['pci']}"
-    result = {}
-    for label, entries in yaml.safe_load(MAP.read_text())["mig-configs"].items():
-        mine = [e for e in entries if device_id in e.get("device-filter", [device_id])]
-        if not mine:
-            continue
-        slices = sorted(mine[-1].get("mig-devices", {}).items())
-        wanted = target.Wanted(0, mine[-1]["mig-enabled"], target.shape_all(slices))
-        if not target.misfit(wanted, kind):
-            result[label] = (wanted.mode, tuple(slices))
-    return result
 
 
 def every_change(names: list[str]) -> list[str]:
@@ -95,109 +35,6 @@ def every_change(names: list[str]) -> list[str]:
         else:
             walk.append(at.pop())
     return walk[::-1]
-
-
-class Machine(guests.Guest):
-    """A guest with gpu-mig's unit, whose GPUs can be replaced."""
-
-    def settings(self, **values: str) -> None:
-        lines = {"MIG_IMDS": "no", **values}
-        self.write("/etc/default/gpu-mig", "".join(f"{k}={v}\n" for k, v in lines.items()))
-
-    def gpus(self, instance_type: str) -> None:
-        """Replace the GPUs by others in their factory state."""
-        self.write(
-            "/etc/kiln-lab/instance.json",
-            json.dumps({"instance_type": instance_type, "instance_id": "i-0guest"}),
-        )
-        shutil.rmtree(self.run_dir / "nvidia-smi", ignore_errors=True)
-        shutil.rmtree(self.root / "var/lib/kiln-lab/nvidia-smi", ignore_errors=True)
-
-    @property
-    def run_dir(self) -> Path:
-        """The stand-in's folder on the guest's /run, seen from outside."""
-        return Path(f"/proc/{self.leader}/root/run/kiln-lab")
-
-    def faults(self, **values: object) -> None:
-        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(values))
-
-    def restart(self) -> None:
-        """Run the unit again, as at boot; fails the test with its log when it fails."""
-        try:
-            self.run("systemctl", "restart", "aws-gpu-mig")
-        except AssertionError as error:
-            output = self.run("journalctl", "-u", "aws-gpu-mig", "-n", "20", check=False)
-            raise AssertionError(f"{error}\n{output}") from error
-
-    def apply(self, label: str) -> None:
-        """Apply the label through the unit."""
-        self.settings(MIG_CONFIG=label)
-        self.restart()
-
-    def unit(self, *names: str, of: str = "aws-gpu-mig.service") -> list[str]:
-        output = self.run("systemctl", "show", of, *[f"-p{n}" for n in names])
-        result = dict(line.split("=", 1) for line in output.splitlines())
-        return [result[n] for n in names]
-
-    def changes(self) -> list[list[str]]:
-        """The changing nvidia-smi commands since the last call."""
-        log = self.run_dir / "nvidia-smi.log"
-        if not log.exists():  # nothing was asked
-            return []
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-        log.write_text("")
-        return [line["argv"] for line in lines if line["changes"]]
-
-    def verify(self) -> dict[str, Any]:
-        return json.loads(self.run("gpu-mig", "verify", "--json"))
-
-    def state(self) -> set[Layout]:
-        """The layouts that its GPUs have as the stand-in keeps them; gpu-mig is not asked.
-
-        An instance is counted under its profile when one compute instance fills it.
-        """
-        kept = self.run_dir / "nvidia-smi/state.json"
-        # Without the file nothing was changed since the boot, or the factory.
-        text = kept.read_text() if kept.exists() else self.run("kiln-lab-gpu", "show")
-        result = set()
-        for gpu in json.loads(text).values():
-            assert gpu["mig"] == gpu["mig_pending"]
-            slices = Counter(
-                i["profile"] if [c["name"] for c in i["cis"]] == [whole(i["profile"])] else str(i)
-                for i in gpu["instances"]
-            )
-            result.add((gpu["mig"], tuple(sorted(slices.items()))))
-        return result
-
-
-def whole(profile: str) -> str:
-    """What the driver calls the compute instance that fills a GPU instance: without attribute."""
-    return profile.split("+", maxsplit=1)[0].removesuffix("-me")
-
-
-def lay_down(guest: Machine) -> None:
-    """A p4d.24xlarge with the unit enabled and a kubelet."""
-    install.lay_down(guest.root)
-    guest.write("/var/lib/kiln-lab/driver.json", '{"version": "580.105.08", "cuda": "13.0"}')
-    for name in SHIPPED:
-        source, target = RUNTIME / name, guest.root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target)
-    guest.write("/etc/systemd/system/kubelet.service", KUBELET)
-    # The tests start it more often than systemd's start limit allows.
-    guest.write(
-        "/etc/systemd/system/aws-gpu-mig.service.d/test.conf",
-        "[Unit]\nStartLimitIntervalSec=0\n",
-    )
-    wants = guest.root / "etc/systemd/system/multi-user.target.wants"
-    wants.mkdir(parents=True, exist_ok=True)
-    for unit in ("aws-gpu-mig.service", "kubelet.service"):
-        (wants / unit).symlink_to(f"/etc/systemd/system/{unit}")
-    guest.gpus("p4d.24xlarge")
-    guest.settings()
 
 
 @pytest.fixture
@@ -308,6 +145,8 @@ def test_a_reboot_that_does_not_help_is_not_repeated(machine):
     assert machine.boots == 2
     assert machine.unit("ActiveState", "Result") == ["failed", "exit-code"]
     assert "already been rebooted for this" in machine.run("journalctl", "-u", "aws-gpu-mig", "-b")
+    assert machine.unit("ActiveState", of="kubelet.service") == ["failed"]
+    assert "the MIG layout is not as configured" in machine.run("journalctl", "-b", "-u", "kubelet")
 
 
 @pytest.mark.parametrize(("block", "kubelet"), [("yes", "inactive"), ("no", "active")])

@@ -100,6 +100,25 @@ def test_reload_takes_a_new_configuration(guest: Guest) -> None:
     assert guest.show("MainPID") == before
 
 
+@pytest.mark.parametrize("mistake", ['{"hooks": {"codes": ["xid \u00b2"]}}', "[" * 100_000, ""])
+def test_after_a_mistake_the_former_configuration_stays(guest: Guest, mistake: str) -> None:
+    guest.write("/etc/kiln/gpu-xid.json", json.dumps({"severity": {"xid 33": "fatal"}}))
+    reload(guest)
+    guest.write("/etc/kiln/gpu-xid.json", mistake)
+    try:
+        guest.run("systemctl", "reload", UNIT)
+        assert guest.until(lambda: "configuration not reloaded" in journal(guest, UNIT))
+        for number in (1, 2):
+            guest.xid(number, number, code=33)
+            assert guest.until(lambda n=number: len(guest.mine()) == n)
+            guest.run("systemctl", "restart", UNIT)
+        assert {row["severity"] for row in guest.mine()} == {"fatal"}
+        assert guest.show("NRestarts") == "0"
+    finally:
+        guest.write("/etc/kiln/gpu-xid.json", "{}")
+        reload(guest)
+
+
 def test_hooks_get_the_event_and_a_hanging_one_is_killed(guest: Guest) -> None:
     conf = {"hooks": {"severity": ["fatal"], "injected": True, "timeout_s": 3}}
     guest.write("/etc/kiln/gpu-xid.json", json.dumps(conf))

@@ -33,6 +33,7 @@ verb=$1
 shift
 while [ "${1#--}" != "${1:-}" ]; do shift; done
 case $verb in
+  is-failed) test -e "$UNITS/failed-$1" ;;
   is-active|is-enabled) test -e "$UNITS/$1" ;;
   stop) for u; do rm -f "$UNITS/$u" "$UNITS/$u.service"; done ;;
   start) for u; do : > "$UNITS/$u"; done ;;
@@ -54,8 +55,6 @@ class Machine:
         self.write("/etc/kiln/mig-config.yaml", (RUNTIME / "etc/kiln/mig-config.yaml").read_text())
         self.write("/etc/default/gpu-mig", "MIG_IMDS=no\n")
         self.write("/etc/machine-id", "0123456789abcdef\n")
-        self.boot_count = 0
-        self.new_boot_id()
         self.bin = root / "bin"
         self.bin.mkdir()
         self.units = root / "units"
@@ -156,14 +155,9 @@ class Machine:
     def forget_journal(self) -> None:
         (self.root / "run/kiln-lab/nvidia-smi.log").unlink(missing_ok=True)
 
-    def new_boot_id(self) -> None:
-        self.boot_count += 1
-        self.write("/proc/sys/kernel/random/boot_id", f"boot-{self.boot_count}\n")
-
     def reboot(self) -> None:
         """/run is gone: instances, and the mode of Hopper and later; faults stay."""
         shutil.rmtree(self.root / "run", ignore_errors=True)
-        self.new_boot_id()
 
     def save(self) -> Path:
         """Keeps what the driver and gpu-mig hold, for `restore`."""

@@ -275,10 +275,29 @@ def test_a_failed_apply_fails_and_keeps_the_node_out_only_when_told_to(p4d):
     assert p4d.run("gate").returncode == 0
 
 
-def test_settings_that_cannot_be_read_keep_the_node_out_too(p4d):
-    p4d.write("/etc/default/gpu-mig", "MIG_BLOCK_JOIN=yes\nMIG_CONFG=x\n")
+@pytest.mark.parametrize(("line", "gate"), [("", 1), ("MIG_BLOCK_JOIN='no'", 0)])
+def test_settings_that_cannot_be_read_keep_the_node_out_too(p4d, line, gate):
+    p4d.write("/etc/default/gpu-mig", f"{line}\nMIG_CONFG=x\n")
     assert p4d.run("apply", "--boot").returncode == 2
-    assert p4d.run("gate").returncode == 1
+    assert p4d.run("gate").returncode == gate
+
+
+def test_a_unit_that_failed_before_it_wrote_a_result_keeps_the_node_out(p4d):
+    assert p4d.run("gate").returncode == 0
+    p4d.active("failed-aws-gpu-mig.service")
+    done = p4d.run("gate")
+    assert done.returncode == 1
+    assert "aws-gpu-mig.service failed" in done.stderr
+
+
+def test_a_disk_that_cannot_be_written_keeps_the_node_out(p4d):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    p4d.faults(**BUSY)
+    p4d.write("/var/lib/kiln", "a file where the folder of the marker must be")
+    done = p4d.run("apply", "--boot")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "reboot --no-block" not in p4d.systemctl_log()
+    assert "(failed)" in p4d.run("gate").stderr
 
 
 def test_cdi_is_refreshed_after_a_change_and_only_then(p4d):
@@ -470,6 +489,91 @@ def test_a_reboot_that_did_not_help_ends_in_a_failure_not_a_loop(p4d):
     assert done.returncode == 1
     assert "already been rebooted for this" in done.stderr
     assert p4d.systemctl_log().count("reboot --no-block") == 1
+
+
+BUSY = {"busy": [{"pid": 4711, "name": "python3"}]}
+ODD = {"rules": [{"match": ["-mig"], "times": 0, "exit": 3, "stdout": "Unknown Error"},
+                 {"match": ["--gpu-reset"], "times": 0, "exit": 255, "stdout": ""}]}  # fmt: skip
+REFUSALS = [{"reset_supported": False}, BUSY, ODD]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_reset_refused_for_whatever_reason_at_boot_costs_one_reboot(p4d, refusal):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    p4d.faults(**refusal)
+    assert p4d.json("apply", "--boot")["reboot"] is True
+    assert p4d.systemctl_log().count("reboot --no-block") == 1
+    assert p4d.run("gate").returncode == 1
+    p4d.reboot()
+    if refusal in (BUSY, ODD):  # the client is gone, and the driver is well again
+        p4d.faults()
+    p4d.json("apply", "--boot")
+    assert p4d.slices() == dict.fromkeys(range(8), BALANCED)
+    assert p4d.systemctl_log().count("reboot --no-block") == 1
+    assert p4d.run("gate").returncode == 0
+
+
+def test_the_reboot_is_for_one_boot_whatever_the_label_and_for_a_later_boot_again(p4d):
+    def boot(label: str) -> subprocess.CompletedProcess[str]:
+        p4d.settings(MIG_CONFIG=label)
+        (p4d.root / "var/lib/kiln-lab/nvidia-smi/inforom.json").unlink(missing_ok=True)
+        p4d.reboot()
+        return p4d.run("apply", "--boot")
+
+    p4d.faults(**BUSY)
+    for reboots in (1, 2):  # the second pair of boots could be on another host
+        assert boot("all-balanced").returncode == 0
+        assert p4d.systemctl_log().count("reboot --no-block") == reboots
+        failed = boot("all-2g.10gb")
+        assert failed.returncode == 1
+        assert "already been rebooted for this" in failed.stderr
+        assert "stop python3 (pid 4711)" in failed.stderr
+        assert p4d.run("apply", "--boot").returncode == 1  # the unit, started again by hand
+        assert p4d.systemctl_log().count("reboot --no-block") == reboots
+        gate = p4d.run("gate")
+        assert gate.returncode == 1
+        assert "the MIG layout is not as configured (failed)" in gate.stderr
+
+
+def test_a_reboot_that_systemd_refuses_is_a_failure_and_may_be_asked_for_again(p4d):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    p4d.faults(**BUSY)
+    p4d.program("systemctl", (p4d.bin / "systemctl").read_text().replace(
+        "esac", "  reboot) exit 1 ;;\nesac"))  # fmt: skip
+    done = p4d.run("apply", "--boot")
+    assert done.returncode == 1
+    assert "systemd refused to reboot" in done.stderr
+    assert p4d.run("gate").returncode == 1
+    assert not (p4d.root / "var/lib/kiln/gpu-mig/reboot.json").exists()
+
+
+def test_a_gpu_that_is_lost_in_the_reset_costs_a_reboot_and_no_traceback(p4d):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    p4d.faults(rules=[{"match": ["-mig"], "after": True, "exit": 0, "stdout": "x"},
+                      {"match": ["--query-gpu"], "times": 0, "exit": 0, "stdout": "\n"}],
+               **BUSY)  # fmt: skip
+    done = p4d.run("apply", "--boot")
+    assert "Traceback" not in done.stderr
+    assert p4d.systemctl_log().count("reboot --no-block") == 1
+
+
+def test_on_hopper_which_forgets_its_mode_a_busy_gpu_costs_no_reboot(p5):
+    p5.settings(MIG_CONFIG="all-balanced")
+    p5.faults(**BUSY)
+    assert p5.run("apply", "--boot").returncode == 1
+    assert "reboot --no-block" not in p5.systemctl_log()
+    assert p5.run("gate").returncode == 1
+
+
+def test_fabric_manager_is_neither_stopped_nor_named_as_what_to_stop(p4d):
+    p4d.active("nvidia-fabricmanager")
+    p4d.write("/proc/4711/comm", "nv-fabricmanage\n")
+    (p4d.root / "proc/4711/fd").mkdir()
+    (p4d.root / "proc/4711/fd/3").symlink_to("/dev/nvidia0")
+    p4d.faults(busy=[{"pid": 4711, "name": "nv-fabricmanage"}])
+    said = p4d.run("apply", "all-balanced").stderr
+    assert "only fabric manager has the GPU open" in said
+    assert not [line for line in p4d.systemctl_log() if "fabric" in line]
 
 
 def test_by_hand_it_says_that_a_reboot_is_needed_and_does_not_reboot(p4d):

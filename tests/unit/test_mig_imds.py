@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -111,3 +112,32 @@ def test_an_endpoint_that_is_none_is_named(monkeypatch, endpoint):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
     label, output = imds.launch_label()
     assert (label, "IMDS did not answer" in output) == ("", True)
+
+
+LINE = b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n"
+PACKED = gzip.compress(LINE)
+
+
+@pytest.mark.parametrize(
+    ("body", "label"),
+    [
+        (PACKED, TAG),
+        (gzip.compress(b"#!/bin/sh\n") + gzip.compress(LINE), TAG),  # two members
+        (PACKED + b"\0" * 10, TAG),  # padded
+        (PACKED[:-1], ""),
+        (PACKED[:12], ""),
+        (PACKED + b"rubbish", ""),
+        (PACKED[:12] + b"\xff" * 8 + PACKED[20:], ""),
+        (gzip.compress(LINE + bytes(imds.MAX_BYTES)), ""),
+        (gzip.compress(LINE) * 30_000, ""),
+        (b"\x1f\x8b", ""),
+    ],
+)
+def test_packed_user_data_is_read_as_far_as_it_is_whole_and_no_bomb(body, label, monkeypatch):
+    assert imds.from_user_data(body) == label
+    answers = [(200, b"token"), (404, b""), (200, body)]
+    monkeypatch.setattr(imds, "_request", lambda *_: answers.pop(0))
+    assert imds.launch_label()[0] == label
+    if not label:
+        answers = [(200, b"token"), (404, b""), (200, body)]
+        assert "user-data is damaged gzip or longer than 1048576 bytes" in imds.launch_label()[1]

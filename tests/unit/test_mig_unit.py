@@ -33,8 +33,8 @@ def test_it_runs_after_what_brings_the_gpus_up(earlier):
 
 @pytest.mark.parametrize(
     "later",
-    ["nvidia-dcgm", "docker", "containerd", "kubelet", "ecs", "slurmd", "amazon-cloudwatch-agent",
-     "nvidia-cdi-refresh"],
+    ["nvsm", "gpu-health", "kiln-gpu-clocks", "nvidia-dcgm", "docker", "containerd", "kubelet",
+     "ecs", "slurmd", "amazon-cloudwatch-agent", "nvidia-cdi-refresh"],
 )  # fmt: skip
 def test_it_runs_before_whoever_uses_them(later):
     assert f"{later}.service" in UNIT["Before"]

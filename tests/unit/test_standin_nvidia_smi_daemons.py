@@ -61,6 +61,25 @@ def test_persistenced_stops_a_reset_of_an_ampere_card(make: Make) -> None:
     assert field(guest, "mig.mode.current") == "Enabled"
 
 
+def test_fabric_manager_stops_a_reset_only_where_a_fault_says_so(make: Make) -> None:
+    guest = make("p4d.24xlarge")
+    with forked(guest, "nv-fabricmanager", FABRIC_MANAGER):
+        guest.faults(blocks_reset={"nv-fabricmanager": True})
+        assert "In use by another client" in guest.ok("-i", "0", "-mig", "1")
+        assert guest.smi("-r").code == 255
+        guest.faults()
+        assert guest.smi("-r").code == 0
+        assert field(guest, "mig.mode.current") == "Enabled"
+
+
+def test_persistenced_lets_a_reset_pass_where_a_fault_says_so(make: Make) -> None:
+    guest = make("p4d.24xlarge")
+    guest.faults(blocks_reset={"nvidia-persistenced": False})
+    with forked(guest, "nvidia-persistenced", PERSISTENCED):
+        guest.ok("-i", "0", "-mig", "1")
+        assert field(guest, "mig.mode.current") == "Enabled"
+
+
 def test_persistenced_does_not_stop_a_mode_change_on_hopper(make: Make) -> None:
     guest = make("p5.48xlarge")
     with forked(guest, "nvidia-persistenced", PERSISTENCED):

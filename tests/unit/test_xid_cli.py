@@ -276,6 +276,21 @@ def test_the_documentation_names_every_key_of_a_line() -> None:
             assert f"`{key}`" in page or f'"{key}"' in page, key
 
 
+def test_a_start_with_a_mistake_takes_the_former_configuration_or_the_defaults(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    daemon = runtime_import.runtime_module("gpu_xid.daemon")
+    config = runtime_import.runtime_module("gpu_xid.config")
+    former = str(tmp_path / "former-config.json")
+    config.remember(config.check({"keep": 3}, "test"), former)
+    assert daemon._former(former, {})["keep"] == 3
+    assert daemon._former(former, {"format": "raw"})["format"] == "raw"
+    Path(former).write_text("")
+    assert daemon._former(former, {}) == config.DEFAULTS | {"hooks": config.HOOK_DEFAULTS}
+    assert daemon._former(former, {"log": "relative"}) is None
+    assert "the former configuration is in force" in capfd.readouterr().err
+
+
 def test_the_daemon_imports_nothing_that_costs_memory() -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); import gpu_xid.daemon; "

@@ -82,7 +82,7 @@ def lay_down(root: Path) -> list[Path]:
 
 
 def compose() -> dict[str, Any]:
-    """The data files: machines (with models and MIG facts), attributes, query_fields."""
+    """The data files: machines (models, MIG facts), reset_clients, attributes, query_fields."""
     models = _yaml(HERE / "data" / "models.yaml")["models"]
     mig = _yaml(KNOWLEDGE / "mig.yaml")
     by_name = {gpu["gpu"]: _mig_entry(gpu, mig) for gpu in mig["gpus"]}
@@ -97,6 +97,7 @@ def compose() -> dict[str, Any]:
             models[machine["gpu"]] = _renamed(models[machine["like"]], machine["named"])
     return {
         "machines": {"models": models, "machines": _machines()},
+        "reset_clients": {client["program"]: client["blocks"] for client in mig["reset_clients"]},
         "attributes": _attributes((HERE / "data" / "attributes.txt").read_text(encoding="utf-8")),
         "query_fields": _fields((HERE / "data" / "query_fields.txt").read_text(encoding="utf-8")),
     }

@@ -65,6 +65,8 @@ def driver() -> dict[str, Any] | None:
 def machine() -> dict[str, str]:
     """instance_type and instance_id of this guest, from the lab's file or from IMDSv2.
 
+    The lab's file has `host` too: the number of the host that the instance is on.
+
     IMDS is queried once per boot; the answer is kept under /run.
     """
     given = read_json(INSTANCE)
@@ -72,6 +74,7 @@ def machine() -> dict[str, str]:
         return {
             "instance_type": str(given["instance_type"]),
             "instance_id": str(given.get("instance_id", "i-lab")),
+            "host": str(given.get("host", "1")),
         }
     cached = read_json(RUN + "/machine.json")
     if isinstance(cached, dict):
@@ -129,22 +132,27 @@ def alive(name: str) -> bool:
     return isinstance(pid, int) and os.path.exists(f"/proc/{pid}")
 
 
-# Programs that hold a device open but run no work on it: they prevent a reset, but neither a MIG
-# change on Hopper nor instances.
+# Programs that hold a device open but run no work on it: they prevent neither a MIG change on
+# Hopper nor instances. Which of them prevent a reset is data (reset_clients); a fault can turn it.
 WATCHERS = ("nvidia-persistenced", "nv-fabricmanager", "nv-hostengine", "dcgm", "amazon-cloudwatch")
 
 
 def clients(index: int) -> list[dict[str, Any]]:
-    """The processes that hold /dev/nvidia<index> open: pid, name, compute (runs work on it).
+    """The processes that hold /dev/nvidia<index> open, and those that a fault file adds.
 
-    A fault file may add processes.
+    pid, name, compute (runs work on it), blocks (prevents a reset of Ampere).
     """
     processes = list(holders().get(f"{ROOT}/dev/nvidia{index}", ()))
     for extra in faults().get("busy", ()):
         if extra.get("gpu", "all") in ("all", index):
             processes.append({"pid": extra.get("pid", 4242), "name": extra.get("name", "python3")})
+    if not processes:
+        return processes
+    blocking = dict(data("reset_clients"), **faults().get("blocks_reset", {}))
     for process in processes:
-        process["compute"] = not process["name"].rsplit("/", 1)[-1].startswith(WATCHERS)
+        name = process["name"].rsplit("/", 1)[-1]
+        process["compute"] = not name.startswith(WATCHERS)
+        process["blocks"] = blocking.get(name, True)
     return processes
 
 

@@ -71,13 +71,15 @@ def load(driver: dict[str, Any]) -> Lab:
     entry = facts["machines"].get(instance["instance_type"], {})
     hidden = box.faults().get("hide", ())
     gpus = []
+    host = instance.get("host", "1")  # after a stop and start: another host, with other cards
+    seed = instance["instance_id"] + ("" if host == "1" else "/host " + host)
     for index, at in enumerate(entry.get("bus", ())):
         if index not in hidden:
             model = facts["models"][entry["gpu"]]
             if "slice" in entry:
                 name, mib = entry["slice"]
                 model = dict(model, product=name, mib=[mib, 0, 256])
-            gpu = Gpu(index, model, f"00000000:{at}", f"{instance['instance_id']}/{index}")
+            gpu = Gpu(index, model, f"00000000:{at}", f"{seed}/{index}")
             gpu.fabric = bool(entry["fabric"])
             gpus.append(gpu)
     machine = dict(instance, vcpus=entry.get("vcpus", 0))

@@ -70,7 +70,9 @@ def _obstacle(gpu: Gpu) -> str:
     if gpu.ampere and not _can_reset():
         return "Not Supported"
     holders = box.clients(gpu.index)
-    if gpu.state["instances"] or any(client["compute"] or gpu.ampere for client in holders):
+    if gpu.state["instances"] or any(
+        client["compute"] or (gpu.ampere and client["blocks"]) for client in holders
+    ):
         return IN_USE
     return ""
 
@@ -95,7 +97,7 @@ def reset(lab: Lab, gpus: list[Gpu], _value: str = "") -> Result:
         return "Insufficient Permissions\n", 4
     if not _can_reset() and lab.branch < 580:
         return "".join(f"Resetting GPU {gpu.bus_id} is not supported.\n" for gpu in gpus), 3
-    held = [gpu for gpu in gpus if box.clients(gpu.index)]
+    held = [gpu for gpu in gpus if any(client["blocks"] for client in box.clients(gpu.index))]
     if held or not _can_reset():
         why = IN_USE if _can_reset() else "Not Supported"
         out = "The following GPUs could not be reset:\n"

@@ -29,8 +29,14 @@ def main(arguments: list[str], run: Callable[..., tuple[int, str]] | None = None
         print(f"<3>nvidia-smi failed with {code}: {text.strip()}")
         return 1
     known = decide.known()["gpus"]
+    status = 0
     for line in text.strip().splitlines():
-        index, name, device, memory, graphics = [word.strip() for word in line.split(",")]
+        words = [word.strip() for word in line.split(",")]
+        if len(words) != len(QUERY.split(",")):
+            print(f"<3>nvidia-smi did not list a GPU but: {line[:80]!r}")
+            status = 1
+            continue
+        index, name, device, memory, graphics = words
         facts = known.get(device_id(device), {})
         who = f"GPU {index} ({name}): "
         if not facts.get("clocks"):
@@ -43,7 +49,7 @@ def main(arguments: list[str], run: Callable[..., tuple[int, str]] | None = None
             refused = set_clocks(index, facts, run)
             how = "set" if refused is None else "refused, not changed: " + refused
             print("{}{}{} MHz {}".format("<4>" if refused else "", who, facts["clocks"], how))
-    return 0
+    return status
 
 
 def set_clocks(

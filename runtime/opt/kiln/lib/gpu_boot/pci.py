@@ -35,7 +35,7 @@ def devices(sysfs: str = "/sys") -> list[Device]:
 def _device(root: str, address: str) -> Device:
     def field(name: str) -> str:
         try:
-            with open(os.path.join(root, address, name)) as stream:
+            with open(os.path.join(root, address, name), errors="replace") as stream:
                 return stream.read().strip().lower().replace("0x", "", 1)
         except OSError:
             return ""

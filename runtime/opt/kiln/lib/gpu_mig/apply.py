@@ -77,9 +77,11 @@ def apply(
     types: dict[str, GpuType],
     settings: Settings,
     say: Callable[[str], None],
+    at_boot: bool = False,
 ) -> Outcome:
     """Applies the layout. Raises MigError, which says whether the former layout was restored.
 
+    `at_boot`: a refused reset asks for a reboot (exit status 3), and nothing is restored.
     When the state already matches, nothing is done and `changed` is empty.
     """
     plans = checked_plan(smi, before, wanted, types)
@@ -87,7 +89,7 @@ def apply(
     if not todo:
         return nothing_to_do(before, say)
     try:
-        after = _reach(smi, before, wanted, types, settings, say)
+        after = _reach(smi, before, wanted, types, settings, say, at_boot)
     except MigError as error:
         if error.exit_code == REBOOT_NEEDED:
             raise
@@ -110,12 +112,13 @@ def _reach(
     types: dict[str, GpuType],
     settings: Settings,
     say: Callable[[str], None],
+    at_boot: bool = False,
 ) -> Sequence[Gpu]:
     kinds = known_types(before, wanted, types, smi)
     plans = plan(before, wanted, kinds)
     for argv in destroy_commands(plans):
         _run(smi, argv, settings, say)
-    modes.set_modes(smi, plans, settings.stop_services, say)
+    modes.set_modes(smi, plans, settings.stop_services, say, at_boot)
     if any(p.mode and p.create and kinds[p.gpu] is None for p in plans):
         # The profiles of a GPU that is not in profiles.json can be listed only now.
         plans = checked_plan(smi, smi.gpus(), wanted, types)

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from . import clients, paths
 from .errors import operation_failed
-from .settings import Settings
+from .settings import Settings, blocks_join
 
+UNIT = "aws-gpu-mig.service"
 RESULT = paths.RUN_DIR + "/result.json"
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")  # VGA and 3D controller
@@ -22,6 +23,9 @@ def record(state: str, message: str, block_join: bool) -> None:
 def gate() -> None:
     """Raises MigError if this node must not join its cluster; runs before kubelet, ecs, slurmd."""
     result = paths.read_json(RESULT)
+    if not result and clients.has_failed(UNIT):
+        # The unit failed before gpu-mig could write its result.
+        result = {"state": "failed", "block_join": blocks_join(), "message": f"{UNIT} failed"}
     state = result.get("state", "")
     if state == "reboot" or (result.get("block_join") and state in ("started", "failed")):
         raise operation_failed(

@@ -190,7 +190,8 @@ def _apply(args: Namespace) -> Answer:
     boot.record("started", "", block_join)
     try:
         answer, text, status = _apply_selected(args, Context(args))
-    except MigError as e:
+    except (MigError, OSError) as error:
+        e = error if isinstance(error, MigError) else operation_failed(str(error))
         boot.record("reboot" if e.exit_code == REBOOT_NEEDED else "failed", e.message, block_join)
         if e.exit_code == REBOOT_NEEDED:  # the machine goes down; the unit has not failed
             return {"reboot": True, "reason": e.message}, str(e), 0
@@ -239,16 +240,15 @@ def _apply_locked(args: Namespace, s: Context, chosen: Selection) -> Answer:
         return _no_mig(gpus, args)
     wanted = s.wanted(chosen, gpus, types)
     proven = glance.as_wanted(views, wanted, types) if views else None
-    goal = json.dumps([chosen.label, chosen.partition])
     try:
         if proven:
             outcome = applying.nothing_to_do(proven, say)
         else:
             gpus = s.smi.listed(gpus) if views else gpus
-            outcome = applying.apply(s.smi, gpus, wanted, types, s.settings, say)
+            outcome = applying.apply(s.smi, gpus, wanted, types, s.settings, say, args.boot)
     except MigError as e:
         if e.exit_code == REBOOT_NEEDED and args.boot:
-            raise rebooting.for_mode(e, goal, s.settings, say) from e
+            raise rebooting.for_mode(e, s.settings, say) from e
         raise
     rebooting.done()
     if outcome.changed and s.settings.cdi_refresh:

@@ -12,6 +12,8 @@ from . import paths
 from .smi import Smi
 
 STOPPED = paths.RUN_DIR + "/stopped-services.json"
+# As the kernel cuts its name: at 15 characters.
+_FABRIC_MANAGER = "nv-fabricmanage"
 _DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-modeset)$")
 
 
@@ -38,7 +40,7 @@ def holders(smi: Smi | None = None) -> list[Client]:
         rc, out = smi.run("--query-compute-apps=pid,process_name", "--format=csv,noheader")
         for line in out.splitlines() if rc == 0 else []:
             pid, _, name = line.partition(",")
-            if pid.strip().isdigit():
+            if pid.strip().isdecimal() and len(pid) < 20:
                 clients.setdefault(int(pid), _client(pid.strip(), name.strip()))
     return sorted(clients.values())
 
@@ -58,11 +60,17 @@ def _client(pid: str, name: str) -> Client:
 
 
 def advice(smi: Smi | None = None) -> str:
-    """What to do about a busy GPU, with the names of its clients."""
-    names = ", ".join(str(c) for c in holders(smi))
-    parts = [
-        "stop {}, then run gpu-mig apply again".format(names or "the processes that use the GPU")
-    ]
+    """What to do about a busy GPU, with the names of its clients.
+
+    Fabric manager is not named: it takes part in a reset and must keep running for it.
+    """
+    clients = holders(smi)
+    names = ", ".join(str(c) for c in clients if not c.name.startswith(_FABRIC_MANAGER))
+    if clients and not names:
+        parts = ["only fabric manager has the GPU open, which must not prevent a reset: reboot"]
+    else:
+        names = names or "the processes that use the GPU"
+        parts = [f"stop {names}, then run gpu-mig apply again"]
     if os.path.isdir(paths.at("/sys/module/nvidia_drm")):
         parts.append("nvidia_drm is loaded and also uses the GPU (modprobe -r nvidia_drm)")
     return (
@@ -75,11 +83,16 @@ def stop_listed(services: Sequence[str], say: Callable[[str], None]) -> list[str
     """Stops those of `services` that are active, remembers them, and returns them."""
     active = [s for s in services if _systemctl("is-active", "--quiet", s) == 0]
     if active:
-        remembered = paths.read_json(STOPPED).get("services", [])
-        paths.write_json(STOPPED, {"services": sorted(set(remembered) | set(active))})
+        paths.write_json(STOPPED, {"services": sorted(set(_stopped()) | set(active))})
         say("stopping {} so that the GPU is free".format(", ".join(active)))
         _systemctl("stop", *active)
     return active
+
+
+def _stopped() -> list[str]:
+    """The services that `stop_listed` remembers as stopped."""
+    services = paths.read_json(STOPPED).get("services")
+    return [s for s in services if isinstance(s, str)] if isinstance(services, list) else []
 
 
 def keeps_driver(service: str) -> bool:
@@ -89,7 +102,7 @@ def keeps_driver(service: str) -> bool:
 
 def start_driver_keeper(say: Callable[[str], None]) -> None:
     """Starts a stopped nvidia-persistenced: a driver that unloads loses its instances."""
-    services = paths.read_json(STOPPED).get("services", [])
+    services = _stopped()
     keepers = [s for s in services if keeps_driver(s)]
     if keepers:
         say("starting {} again".format(", ".join(keepers)))
@@ -102,7 +115,7 @@ def start_again(say: Callable[[str], None]) -> None:
 
     At boot some of them are ordered after our own unit: waiting for them would never end.
     """
-    services = paths.read_json(STOPPED).get("services", [])
+    services = _stopped()
     if services:
         say("starting {} again".format(", ".join(services)))
         _systemctl("start", "--no-block", *services)
@@ -133,9 +146,14 @@ def refresh_cdi(say: Callable[[str], None]) -> None:
                 say(f"warning: nvidia-ctk could not write {spec}")
 
 
-def reboot() -> None:
-    """Asks systemd to reboot; returns at once."""
-    _systemctl("reboot", "--no-block")
+def reboot() -> bool:
+    """Asks systemd to reboot and returns at once; False if systemd refused."""
+    return _systemctl("reboot", "--no-block") == 0
+
+
+def has_failed(unit: str) -> bool:
+    """Whether systemd reports this unit as failed."""
+    return _systemctl("is-failed", "--quiet", unit) == 0
 
 
 def _systemctl(*args: str) -> int:

@@ -5,15 +5,16 @@ IMDSv2 only. All requests together may take `BUDGET` seconds, so that a machine 
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import time
+import zlib
 
 from . import paths
 
 TAG = "kiln:mig-config"
 BUDGET = 0.8
+MAX_BYTES = 1 << 20  # of unpacked user-data; EC2 takes at most 16 KiB, packed or not
 _USER_DATA = r"^[ \t]*#?[ \t]*kiln:mig-config[ \t]*[=:][ \t]*(\S+)[ \t]*$"
 
 
@@ -31,21 +32,43 @@ def launch_label() -> tuple[str, str]:
         if status == 200 and body.strip():
             return body.decode("utf-8", "replace").strip(), "instance tag " + TAG
         status, body = _request("GET", "/latest/user-data", deadline, head)
-        label = from_user_data(body) if status == 200 else ""
+        text = unpacked(body) if status == 200 else b""
+        if text is None:
+            return (
+                "",
+                f"no tag {TAG}, and user-data is damaged gzip or longer than {MAX_BYTES} bytes",
+            )
+        label = from_user_data(text)
         return label, "user-data" if label else f"no tag {TAG} and no such line in user-data"
     except (OSError, ValueError) as e:
         return "", f"IMDS did not answer: {e}"
 
 
 def from_user_data(body: bytes) -> str:
-    """The label in a line `kiln:mig-config=<label>` (which may be a `#` comment), or ""."""
-    if body[:2] == b"\x1f\x8b":
-        try:
-            body = gzip.decompress(body)
-        except (OSError, EOFError):
-            return ""
+    """The label in a line `kiln:mig-config=<label>` (which may be a `#` comment), or "".
+
+    `body`: user-data as it is, or packed by gzip.
+    """
+    body = unpacked(body) or b""
     match = re.search(_USER_DATA, body.decode("utf-8", "replace").replace("\r", ""), re.M)
     return match.group(1) if match else ""
+
+
+def unpacked(body: bytes) -> bytes | None:
+    """User-data without gzip, which may have several members; None if it is damaged or too long."""
+    text = b""
+    while body[:2] == b"\x1f\x8b":
+        member = zlib.decompressobj(wbits=31)
+        try:
+            text += member.decompress(body, MAX_BYTES + 1 - len(text))
+        except zlib.error:
+            return None
+        if not member.eof or len(text) > MAX_BYTES:
+            return None
+        body = member.unused_data
+        if not body.strip(b"\0"):
+            return text
+    return None if text else body
 
 
 def _request(method: str, path: str, deadline: float, headers: dict[str, str]) -> tuple[int, bytes]:

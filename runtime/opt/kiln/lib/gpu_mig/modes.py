@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from . import clients
-from .errors import REBOOT_NEEDED, MigError, operation_failed
+from .errors import REBOOT_NEEDED, MigError, StoppedError, operation_failed
 from .plan import GpuPlan, same_work
 from .smi import Smi
 
@@ -14,14 +14,33 @@ _NO_RESET = ("not supported",)
 
 
 def set_modes(
-    smi: Smi, plans: list[GpuPlan], services: Sequence[str], say: Callable[[str], None]
+    smi: Smi,
+    plans: list[GpuPlan],
+    services: Sequence[str],
+    say: Callable[[str], None],
+    at_boot: bool = False,
 ) -> None:
     """Sets the mode of every GPU that needs it and verifies that it is in effect.
 
     On Ampere a new mode takes effect at a GPU reset, on Hopper and later at once. If a GPU is in
     use, `services` are stopped and the change is tried again. Raises MigError with the remaining
-    clients, or with exit status 3 when this VM cannot reset its GPU.
+    clients, or with exit status 3 when a reboot is needed: this VM cannot reset its GPU, or the
+    run `at_boot` was refused a reset for any other reason.
     """
+    try:
+        _set_modes(smi, plans, services, say)
+    except StoppedError:
+        raise
+    except MigError as e:
+        # The mode of a GPU that is reset is kept by the card: a reboot makes it effective.
+        if at_boot and any(p.reset is not False for p in plans if p.mode is not None):
+            raise MigError(e.message, e.hint, REBOOT_NEEDED) from e
+        raise
+
+
+def _set_modes(
+    smi: Smi, plans: list[GpuPlan], services: Sequence[str], say: Callable[[str], None]
+) -> None:
     aims = {p.gpu: p.mode for p in plans if p.mode is not None}
     if not aims:
         return
@@ -33,7 +52,9 @@ def set_modes(
     if left and _mentions(output, _IN_USE) and clients.stop_listed(services, say):
         output = _switch(smi, [p for p in plans if p.gpu in left])
         left = _not_effective(smi, aims)
-    if left and not _mentions(output, _IN_USE):
+    needs_reset = any(p.reset is not False for p in plans if p.gpu in left)
+    if left and (needs_reset or not _mentions(output, _IN_USE)):
+        # nvidia-smi asks persistenced and fabric manager to let go of the GPU for this reset.
         output = _reset(smi, left, services, say)
         left = _not_effective(smi, aims)
     if left:
@@ -72,8 +93,8 @@ def _reset(smi: Smi, left: list[int], services: Sequence[str], say: Callable[[st
 
 
 def _not_effective(smi: Smi, aims: dict[int, bool]) -> list[int]:
-    now = {g.index: g for g in smi.gpus(instances=False)}
-    return [i for i, mode in aims.items() if now[i].current != mode or now[i].pending != mode]
+    now = {g.index: (g.current, g.pending) for g in smi.gpus(instances=False)}
+    return [i for i, mode in aims.items() if now.get(i) != (mode, mode)]
 
 
 def _mentions(text: str, phrases: Sequence[str]) -> bool:

@@ -34,7 +34,7 @@ def read_json(path: str) -> dict[str, Any]:
     """A JSON object written by `write_json`, or {}; a torn file counts as absent."""
     try:
         data = json.loads(read(path) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
 

@@ -20,7 +20,7 @@ _CHOICES = {
     "MIG_CDI_REFRESH": ("yes", "no"),
 }
 _STOP = (
-    "nvidia-dcgm dcgm dcgm-exporter nvidia-dcgm-exporter nvidia-persistenced "
+    "nvsm nvidia-dcgm dcgm dcgm-exporter nvidia-dcgm-exporter nvidia-persistenced "
     "amazon-cloudwatch-agent"
 )
 
@@ -75,7 +75,7 @@ def load() -> Settings:
 
 def blocks_join() -> bool:
     """MIG_BLOCK_JOIN, even when the rest of the file is invalid."""
-    return re.search(r"^MIG_BLOCK_JOIN=['\"]?yes\b", paths.read(paths.DEFAULTS), re.M) is not None
+    return re.search(r"^MIG_BLOCK_JOIN=['\"]?no\b", paths.read(paths.DEFAULTS), re.M) is None
 
 
 def _read(path: str) -> dict[str, tuple[int, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import paths
@@ -19,13 +19,14 @@ _FIELDS = (
 )
 _MODES = {"Enabled": True, "Disabled": False, "N/A": None, "Not Supported": None}
 # Compiled only where they are used, which is not at every boot.
-_GI = r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)\s+(\d+):(\d+)\s*\|"
-_CI = r"^\|\s+(\d+)\s+(\d+)\s+MIG (\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+):(\d+)\s*\|"
+# `#` stands for a number, which is short: int() refuses thousands of digits.
+_GI = r"^\|\s+#\s+MIG (\S+)\s+#\s+#\s+#:#\s*\|"
+_CI = r"^\|\s+#\s+#\s+MIG (\S+)\s+#\*?\s+#\s+#:#\s*\|"
 _LGIP = (
-    r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)/(\d+)\s+([\d.]+)\s+(?:No|Yes)"
-    r"\s+(\d+)\s+(\d+)\s+(\d+)\s*\|(?:\s*\n\|\s+(\d+)\s+(\d+)\s+(\d+)\s*\|)?"
+    r"^\|\s+#\s+MIG (\S+)\s+#\s+#/#\s+(\d{1,9}(?:\.\d{1,9})?)\s+(?:No|Yes)"
+    r"\s+#\s+#\s+#\s*\|(?:\s*\n\|\s+#\s+#\s+#\s*\|)?"
 )
-_LGIPP = r"GPU\s+(\d+)\s+Profile ID\s+(\d+)\s+Placements?\s*:\s*\{([\d,]+)\}:(\d+)"
+_LGIPP = r"GPU\s+#\s+Profile ID\s+#\s+Placements?\s*:\s*\{(\d{1,9}(?:,\d{1,9})*)\}:#"
 
 
 class Instance(NamedTuple):
@@ -88,7 +89,6 @@ class Smi:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                text=True,
                 timeout=TIMEOUT,
                 env=env,
             )
@@ -103,7 +103,7 @@ class Smi:
             ) from e
         took = round(time.monotonic() - began, 3)
         self.journal.append({"argv": argv, "rc": done.returncode, "seconds": took})
-        return done.returncode, done.stdout
+        return done.returncode, decoded(done.stdout)
 
     def must(self, *args: object) -> str:
         """The output of a command. Raises MigError when it fails."""
@@ -127,11 +127,11 @@ class Smi:
 
     def _instances(self) -> dict[int, tuple[Instance, ...]]:
         compute: dict[tuple[int, int], list[int]] = {}
-        for row in re.finditer(_CI, self._listing("-lci"), re.M):
+        for row in _rows(_CI, self._listing("-lci")):
             key = (int(row.group(1)), int(row.group(2)))
             compute.setdefault(key, []).append(parse(row.group(3)).compute_slices)
         instances: dict[int, list[Instance]] = {}
-        for row in re.finditer(_GI, self._listing("-lgi"), re.M):
+        for row in _rows(_GI, self._listing("-lgi")):
             gpu, gi = int(row.group(1)), int(row.group(4))
             sizes = tuple(sorted(compute.get((gpu, gi), ()), reverse=True))
             instances.setdefault(gpu, []).append(
@@ -155,9 +155,9 @@ class Smi:
         `known` supplies what the listing lacks: architecture and reset rule.
         """
         index = str(gpu.index)
-        rows = list(re.finditer(_LGIP, self.must("mig", "-i", index, "-lgip"), re.M))
+        rows = list(_rows(_LGIP, self.must("mig", "-i", index, "-lgip")))
         places = {}
-        for row in re.finditer(_LGIPP, self.must("mig", "-i", index, "-lgipp"), re.M):
+        for row in _rows(_LGIPP, self.must("mig", "-i", index, "-lgipp")):
             starts = tuple(int(s) for s in row.group(3).split(","))
             places[int(row.group(2))] = (starts, int(row.group(4)))
         profiles = {}
@@ -194,6 +194,15 @@ class Smi:
         )
 
 
+def _rows(pattern: str, table: str) -> Iterator[re.Match[str]]:
+    return re.finditer(pattern.replace("#", r"(\d{1,9})"), table, re.M)
+
+
+def decoded(output: bytes) -> str:
+    """What a program printed, as text; bytes that are not UTF-8 are replaced."""
+    return output.decode("utf-8", "replace")
+
+
 def failed(args: Iterable[object], rc: int, out: str) -> MigError:
     """The MigError for a failed command, with the last lines of its output."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
@@ -207,7 +216,7 @@ def failed(args: Iterable[object], rc: int, out: str) -> MigError:
 
 def _gpu(line: str) -> Gpu:
     fields = [f.strip() for f in line.split(",")]
-    if len(fields) != len(_FIELDS.split(",")) or not fields[0].isdigit():
+    if len(fields) != len(_FIELDS.split(",")) or not re.fullmatch("[0-9]{1,9}", fields[0]):
         raise operation_failed(f"nvidia-smi did not list a GPU but: {line[:80]!r}")
     index, uuid, bus_id, device_id, subsystem_id, name, current, pending = fields
     modes = (mode_of(current, index), mode_of(pending, index))

@@ -31,6 +31,11 @@ _LONG_TAIL = 8 << 20
 _SIZE = 512  # the position file is one padded line, written by one call
 
 
+def _is_number(value: object) -> bool:
+    """Whether a file may hold this as a number, a size or an inode; -1 for none."""
+    return type(value) is int and -1 <= value < 1 << 62
+
+
 class BusyError(Exception):
     """Another monitor holds this position file."""
 
@@ -78,9 +83,15 @@ class PositionFile:
     def load(self) -> Position | None:
         try:
             row = json.loads(os.pread(self.fd, _SIZE, 0).decode())
-            return Position(**{key: row[key] for key in Position.__slots__})
+            position = Position(**{key: row[key] for key in Position.__slots__})
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
+        numbers = (position.safe, position.inode, position.size)
+        optional = (n for n in (position.seq, position.usec) if n is not None)
+        cursor = position.cursor is None or isinstance(position.cursor, str)
+        valid = isinstance(position.boot, str) and cursor and all(map(_is_number, numbers))
+        # -1 stands for "nothing yet".
+        return position if valid and all(map(_is_number, optional)) else None
 
     def save(self, position: Position) -> bool:
         """False when the write failed; the log alone is then the checkpoint."""
@@ -149,8 +160,8 @@ def recover(log_path: str, position_file: PositionFile, raw: bool) -> Resume:
         return resume
     for text in lines:
         row = _load(text)
-        if isinstance(row.get("cursor"), str):
-            resume.cursors.setdefault(row.get("boot_id"), row["cursor"])
+        if isinstance(row.get("cursor"), str) and isinstance(row.get("boot_id"), str):
+            resume.cursors.setdefault(row["boot_id"], row["cursor"])
     if saved is not None:
         resume.cursors.setdefault(saved.boot, saved.cursor)
     newest = next(filter(None, map(_position_of, lines)), None)
@@ -166,8 +177,9 @@ def recover(log_path: str, position_file: PositionFile, raw: bool) -> Resume:
         lines = tail_lines(log_path, _LONG_TAIL) + _moved_away(log_path, saved)
     for text in lines:
         row = _load(text)
-        is_event = row.get("boot_id") == last.boot and "raw" in row
-        if is_event and isinstance(row.get("seq"), int) and row["seq"] > best.safe:
+        is_event = row.get("boot_id") == last.boot and isinstance(row.get("raw"), str)
+        numbers = (row.get("seq"), row.get("first_seq", 0))
+        if is_event and all(map(_is_number, numbers)) and row["seq"] > best.safe:
             resume.covered.append(row)
     return resume
 
@@ -196,7 +208,7 @@ def logged_until(log_path: str) -> dict[str | None, int]:
         for text in tail_lines(path, _LONG_TAIL):
             row = _load(text)
             boot, usec = row.get("boot_id"), row.get("monotonic_us")
-            if isinstance(usec, int):
+            if isinstance(usec, int) and _is_number(usec) and isinstance(boot, str):
                 newest[boot] = max(usec, newest.get(boot, -1))
     return newest
 
@@ -212,12 +224,13 @@ def _load(text: bytes) -> dict[str, Any]:
 def _position_of(text: bytes) -> tuple[Position, dict[str, Any]] | None:
     row = _load(text)
     seq, boot = row.get("seq"), row.get("boot_id")
-    if not isinstance(seq, int) or not isinstance(boot, str) or "event" not in row:
+    if not _is_number(seq) or not isinstance(boot, str) or "event" not in row:
         return None
     if row.get("previous_boot"):
         return None
-    safe = row.get("safe", seq)
-    return Position(boot, seq, row.get("monotonic_us"), safe), row
+    usec, safe = row.get("monotonic_us"), row.get("safe", seq)
+    usec = usec if _is_number(usec) else None
+    return Position(boot, seq, usec, safe if isinstance(safe, int) else -1), row
 
 
 def _lines_behind(path: str, saved: Position) -> int:
@@ -226,7 +239,7 @@ def _lines_behind(path: str, saved: Position) -> int:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_ino != saved.inode:
                 return 0
-            file.seek(saved.size)
+            file.seek(max(0, saved.size))
             return file.read(_LONG_TAIL).count(b"\n")
     except OSError:
         return 0

@@ -158,7 +158,7 @@ def readable(row: dict[str, Any], colour: bool = False) -> str:
             row["pci"] if row.get("gpu") is None else "GPU {} ({})".format(row["gpu"], row["pci"])
         )
         text = "{:<10} {:<7} {}: {}".format(
-            what, row["severity"], where, row["name"] or "unknown code"
+            what, row["severity"], where, row.get("name") or "unknown code"
         )
         if row.get("process") or row.get("pid") is not None:
             text += ", {}[{}]".format(row.get("process") or "?", row.get("pid"))
@@ -257,7 +257,13 @@ def _summary(options: Namespace) -> int:
             if history.is_gpu_event(row):
                 number = row.get("count", 1)
                 injected += number if row.get("injected") else 0
-                key = (row["event"], row[row["event"]], row["name"], row["pci"], row["severity"])
+                key = (
+                    row["event"],
+                    row[row["event"]],
+                    row.get("name"),
+                    row["pci"],
+                    row["severity"],
+                )
                 old = counts.get(key, [0, row["time"], ""])
                 counts[key] = [old[0] + number, min(old[1], row["time"]), max(old[2], row["time"])]
         file.close()

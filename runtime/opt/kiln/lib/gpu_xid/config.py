@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from .catalogue import SEVERITIES
 
@@ -73,6 +74,23 @@ def load(path: str = PATH, missing_ok: bool = True, **overrides: str | None) -> 
     return check(given, "command line")
 
 
+def remember(conf: dict[str, Any], path: str) -> None:
+    """Keep a valid configuration for a start with an invalid one; a full disk is no trouble."""
+    text = json.dumps(conf)
+    try:
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text:
+                return
+    except (OSError, ValueError):
+        pass
+    try:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".new", path)
+    except OSError:
+        pass
+
+
 def check(given: Any, where: str) -> dict[str, Any]:
     """`given` completed with the defaults; `where` is named in errors. Raises BadConfigError."""
     config = _complete(given, DEFAULTS, where, "")
@@ -106,7 +124,8 @@ def check(given: Any, where: str) -> dict[str, Any]:
 def _is_code(text: object) -> bool:
     """Whether this is `xid 63`, the spelling in which events are looked up (not `xid 063`)."""
     kind, _, code = text.partition(" ") if isinstance(text, str) else ("", "", "")
-    plain = 0 < len(code) < 10 and code.isdigit() and str(int(code)) == code
+    # isdecimal: int() refuses other digits, such as a superscript two.
+    plain = 0 < len(code) < 10 and code.isdecimal() and str(int(code)) == code
     return kind in ("xid", "sxid") and plain
 
 

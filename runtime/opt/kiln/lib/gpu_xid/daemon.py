@@ -35,6 +35,25 @@ def open_reader(path: str) -> KmsgReader | JournalReader:
     return journal.JournalReader()
 
 
+def _former(path: str, options: dict[str, str]) -> dict[str, Any] | None:
+    """The last valid configuration, else the defaults; None where the command line is invalid.
+
+    Events must be logged, also after a restart or a reboot with a mistake in the configuration.
+    """
+    what = "the former configuration is"
+    try:
+        conf = config.load(path, missing_ok=False, **options)
+    except config.BadConfigError:
+        what = "the defaults are"
+        try:
+            conf = config.check({k: v for k, v in options.items() if v is not None}, "command line")
+        except config.BadConfigError:
+            return None
+    say(4, f"{what} in force until it is mended")
+    conf["log"] = os.path.realpath(conf["log"])
+    return conf
+
+
 def main(options: dict[str, str]) -> int:
     """Run the monitor and return its exit status.
 
@@ -44,8 +63,11 @@ def main(options: dict[str, str]) -> int:
     kmsg_path = options.pop("kmsg", "/dev/kmsg")
     state = options.pop("state", None)
 
+    former = (os.path.dirname(state) if state else _STATE_DIR) + "/former-config.json"
+
     def load() -> dict[str, Any]:
         conf = config.load(path or config.PATH, missing_ok=path is None, **options)
+        config.remember(conf, former)
         # Rotation renames files: where `log` is a link to another disk, rotate on that disk.
         conf["log"] = os.path.realpath(conf["log"])
         return conf
@@ -54,7 +76,10 @@ def main(options: dict[str, str]) -> int:
         conf = load()
     except config.BadConfigError as error:
         say(3, str(error))
-        return 2
+        substitute = None if path else _former(former, options)
+        if substitute is None:
+            return 2
+        conf = substitute
     if state is None:
         is_default = conf["log"] == os.path.realpath(config.DEFAULTS["log"])
         state = _STATE_DIR + "/position" if is_default else conf["log"] + ".position"

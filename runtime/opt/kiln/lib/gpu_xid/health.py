@@ -64,10 +64,14 @@ def remapped_rows(output: str) -> list[Finding]:
     """Findings of `nvidia-smi --query-remapped-rows=… --format=csv,noheader` output.
 
     A failed remapping is fatal (the row stays broken); a pending one needs a GPU reset. `[N/A]`
-    (GPUs before Ampere) is not a finding.
+    (GPUs before Ampere) is not a finding. Raises CannotAskError for what is not CSV.
     """
     findings: list[Finding] = []
-    for row in csv.reader(output.splitlines(), skipinitialspace=True):
+    try:
+        rows = list(csv.reader(output.splitlines(), skipinitialspace=True))
+    except csv.Error as error:
+        raise CannotAskError(f"nvidia-smi's remapped rows cannot be read: {error}") from None
+    for row in rows:
         if len(row) != len(_ROWS):
             continue
         name, pci, failure, pending, correctable, uncorrectable = (cell.strip() for cell in row)

@@ -70,8 +70,13 @@ def message(row: dict[str, Any]) -> tuple[bool, int | None, str]:
     injected = row.get("SYSLOG_FACILITY", _KERNEL) != _KERNEL
     if injected and isinstance(name, str) and name not in ("", "kernel", "unknown"):
         text = f"{name}: {text}"
-    usec = str(row.get("_SOURCE_MONOTONIC_TIMESTAMP", ""))
-    return injected, int(usec) if usec.isdigit() else None, text
+    return injected, _number(row.get("_SOURCE_MONOTONIC_TIMESTAMP")), text
+
+
+def _number(value: object) -> int | None:
+    """The number in a field of the journal, which is text; None for anything else."""
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 class JournalReader:
@@ -168,8 +173,10 @@ def _previous(line: bytes) -> tuple[bool, int | None, str, str, float] | None:
         row = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-    injected, usec, text = message(row)
-    boot, when = row.get("_BOOT_ID"), str(row.get("__REALTIME_TIMESTAMP", ""))
-    if not isinstance(boot, str) or not when.isdigit():
+    if not isinstance(row, dict):
         return None
-    return injected, usec, text, boot, int(when) / 1000000.0
+    injected, usec, text = message(row)
+    boot, when = row.get("_BOOT_ID"), _number(row.get("__REALTIME_TIMESTAMP"))
+    if not isinstance(boot, str) or when is None:
+        return None
+    return injected, usec, text, boot, when / 1000000.0

@@ -130,7 +130,7 @@ def _strip_json(line: str) -> Stripped:
     if "MESSAGE" in row:
         stripped.injected, stripped.usec, stripped.text = journal.message(row)
         when = str(row.get("__REALTIME_TIMESTAMP", ""))
-        if when.isdigit() and len(when) < 20:
+        if when.isdecimal() and len(when) < 20:
             stripped.when = int(when) / 1000000.0
     elif isinstance(row.get("raw"), str) and row.get("event") in ("xid", "sxid"):
         stripped = _strip_event(row)

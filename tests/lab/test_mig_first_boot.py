@@ -1,0 +1,100 @@
+"""README's image on the machine that the project was founded for: a p4d.24xlarge, cut by its tag.
+
+The AMI is the one that test_build.py bakes. What is on it runs as it does there: fabric manager,
+persistenced and the CloudWatch agent have the GPUs open.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Finished, Guest, launching, wait_for
+
+SERVICES = "nvidia-fabricmanager nvidia-persistenced amazon-cloudwatch-agent aws-gpu-mig gpu-health"
+FAULTS = "/var/lib/kiln-lab/nvidia-smi-faults.json"
+
+
+def boot_of(guest: Guest) -> str:
+    """When the guest's systemd began; "" while the guest does not answer."""
+    done = guest.run(
+        "systemctl show -p UserspaceTimestampMonotonic --value; stat -c %Z /run/systemd"
+    )
+    return done.stdout if done.returncode == 0 else ""
+
+
+def settled(guest: Guest, before: str = "") -> str:
+    """Wait until a boot other than `before` is complete and no reboot is due; which boot it is."""
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        state = guest.run("systemctl is-system-running; systemctl list-jobs --no-legend").stdout
+        boot = boot_of(guest)
+        if boot and boot != before and state.split() in (["running"], ["degraded"]):
+            return boot
+        time.sleep(0.2)
+    raise AssertionError(guest.run("systemctl list-jobs; systemctl --failed").stdout)
+
+
+@pytest.fixture(scope="module")
+def p4d(built: Finished, ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[Guest]:
+    with launching(ec2, key, source_ami) as launch:
+        yield launch(
+            built.record["ami_id"],
+            InstanceType="p4d.24xlarge",
+            MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
+            TagSpecifications=[{"ResourceType": "instance", "Tags": [
+                {"Key": "kiln:mig-config", "Value": "all-1g.5gb"}]}],
+        )  # fmt: skip
+
+
+def assert_cut(guest: Guest) -> None:
+    """56 slices, and everything runs that runs on this image."""
+    journal = guest.run("sudo journalctl -b -o cat -u aws-gpu-mig").stdout
+    listed = guest.run("sudo nvidia-smi mig -lgi").stdout
+    assert listed.count("MIG 1g.5gb") == 56, journal + listed
+    assert guest.run("nvidia-smi -L").stdout.count("MIG 1g.5gb") == 56
+    assert json.loads(guest.run("sudo gpu-mig verify --json").stdout)["ok"] is True
+    active = guest.run(f"systemctl is-active {SERVICES}").stdout.split()
+    assert active == ["active"] * len(SERVICES.split()), active
+    assert guest.run("systemctl --failed --no-legend").stdout == ""
+    holders = guest.run("sudo ls -l /proc/$(pgrep -f nv-fabricmanager | head -n 1)/fd").stdout
+    assert "/dev/nvidia7" in holders
+
+
+def stop_and_start(ec2: Any, guest: Guest) -> None:
+    ec2.stop_instances(InstanceIds=[guest.id])
+    wait_for(ec2, guest.id, "stopped")
+    ec2.start_instances(InstanceIds=[guest.id])
+    wait_for(ec2, guest.id, "running")
+
+
+def test_56_slices_after_the_first_boot_a_reboot_and_a_stop_and_start(p4d: Guest, ec2: Any) -> None:
+    first = settled(p4d)
+    assert_cut(p4d)
+    assert "layout all-1g.5gb (instance tag kiln:mig-config)" in journal_of(p4d)
+    ec2.reboot_instances(InstanceIds=[p4d.id])
+    settled(p4d, first)
+    assert_cut(p4d)
+    stop_and_start(ec2, p4d)
+    settled(p4d)
+    assert_cut(p4d)
+    # A reset was not refused: nothing was rebooted.
+    assert "rebooting once" not in journal_of(p4d)
+
+
+def test_where_fabric_manager_blocks_the_reset_one_reboot_makes_them(p4d: Guest, ec2: Any) -> None:
+    faults = json.dumps({"blocks_reset": {"nv-fabricmanager": True}})
+    assert p4d.run(f"echo '{faults}' | sudo tee {FAULTS} && sync").returncode == 0
+    stop_and_start(ec2, p4d)
+    settled(p4d)
+    assert_cut(p4d)
+    assert journal_of(p4d).count("rebooting once") == 1
+
+
+def journal_of(guest: Guest) -> str:
+    """What the unit has said in all boots."""
+    return guest.run("sudo journalctl -o cat -u aws-gpu-mig").stdout

@@ -1,0 +1,485 @@
+"""Every file and answer that the shipped programs read, damaged: no traceback, no endless loop.
+
+Each target gets its corpus mutated by a seeded generator, and every attack of `ATTACKS`. What it
+may raise is the one exception that its program reports as a message. KILN_FUZZ_INPUTS sets how many
+inputs all targets get together (default 10,000; a long run: 1,000,000), KILN_FUZZ_SEED the seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import random
+import signal
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mig_machine import in_process
+
+from kiln.base.paths import RUNTIME
+from kiln.base.runtime_import import runtime_module
+
+INPUTS = int(os.environ.get("KILN_FUZZ_INPUTS", "10000"))
+SEED = int(os.environ.get("KILN_FUZZ_SEED", "20261122"))
+# CPU seconds for one input, far more than the slowest takes on a slow machine.
+LIMIT_S = 60
+
+m = {
+    name: runtime_module(name)
+    for name in (
+        *("gpu_mig.boot", "gpu_mig.clients", "gpu_mig.config", "gpu_mig.errors", "gpu_mig.facts"),
+        *("gpu_mig.glance", "gpu_mig.imds", "gpu_mig.paths", "gpu_mig.rebooting", "gpu_mig.smi"),
+        *("gpu_mig.settings", "gpu_mig.target", "gpu_xid.catalogue", "gpu_xid.checkpoint"),
+        *("gpu_xid.config", "gpu_xid.health", "gpu_xid.history", "gpu_xid.hooks", "gpu_xid.host"),
+        *("gpu_xid.hooks_run", "gpu_xid.journal", "gpu_xid.kmsg", "gpu_xid.pipeline"),
+        *("gpu_xid.stream", "gpu_boot.clocks", "gpu_boot.decide", "gpu_boot.pci"),
+    )
+}
+MigError = m["gpu_mig.errors"].MigError
+BadConfigError = m["gpu_xid.config"].BadConfigError
+
+
+def _efa_statsd() -> Any:
+    path = str(RUNTIME / "opt/kiln/lib/kiln-efa-statsd")
+    loader = importlib.machinery.SourceFileLoader("kiln_efa_statsd", path)
+    spec = importlib.util.spec_from_loader("kiln_efa_statsd", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    loader.exec_module(module)
+    sys.dont_write_bytecode = before
+    return module
+
+
+EFA = _efa_statsd()
+
+_PACKED = gzip.compress(b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n", mtime=0)
+BOMB = gzip.compress(bytes(64 << 20), 1, mtime=0)
+ATTACKS = [
+    b"",
+    b"\n",
+    b"\0" * 100,
+    b"\xff\xfe\xfd",
+    b"[" * 100_000,
+    b"{" * 100_000,
+    b'{"a":' * 100_000,
+    b"<a>" * 100_000,
+    b"null",
+    b"[]",
+    b"{}",
+    b'"text"',
+    b"9" * 5000,
+    b"-1e999",
+    b"NaN",
+    "\u00b2".encode(),
+    "\u0661\u0662".encode(),
+    "xid \u00b2".encode(),
+    b"a" * 200_000,
+    b",".join([b"a"] * 10_000),
+    b'"' + b"a" * 200_000,
+    b"\xf0\x9f\x92\xa3\xed\xa0\x80\xe2\x80\xae",
+    _PACKED[:-1],
+    _PACKED[:-8],
+    _PACKED[:12],
+    _PACKED + _PACKED,
+    _PACKED + b"rubbish",
+    _PACKED[:20] + b"\xff\xff" + _PACKED[22:],
+    BOMB,
+    b"\x1f\x8b",
+    zlib.compress(b"kiln:mig-config=x"),
+]
+PIECES = [
+    *(
+        b'"',
+        b"'",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b",",
+        b"\n",
+        b"\r",
+        b"\t",
+        b"\0",
+        b"\\",
+        b"%",
+        b"#",
+    ),
+    *(
+        "\u00b2".encode(),
+        "\u0663".encode(),
+        b"\xff",
+        b"-1",
+        b"0",
+        b"1e400",
+        b"99999999999999999999",
+    ),
+    *(b"null", b"true", b"NaN", b"[]", b"{}", b'""', b"a" * 5000, b"9" * 4500, b"|", b"<", b"&x;"),
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """`read` gets an input; `may` are the exceptions that its program reports as a message."""
+
+    name: str
+    corpus: tuple[bytes, ...]
+    read: Callable[[bytes], object]
+    may: tuple[type[BaseException], ...] = ()
+
+
+def mutate(rng: random.Random, data: bytes) -> bytes:
+    """The input with some bytes cut, doubled, replaced or put in."""
+    for _ in range(rng.randint(1, 4)):
+        at, end = sorted((rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)))
+        end = min(end, at + 40)
+        match rng.randrange(5):
+            case 0:
+                data = data[:at] + data[end:]
+            case 1:
+                data = data[:end] + data[at:end] + data[end:]
+            case 2 | 3:
+                data = data[:at] + rng.choice(PIECES) + data[at + rng.randrange(2) :]
+            case _:
+                data = data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :]
+    return data
+
+
+def retyped(rng: random.Random, value: Any) -> Any:
+    """A JSON value of which one part has another type."""
+    odd: list[Any] = [
+        None,
+        True,
+        -1,
+        1 << 70,
+        1.5,
+        "",
+        "x",
+        "\u00b2",
+        [],
+        {},
+        [[]],
+        {"a": 1},
+        ["x"],
+    ]
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        key = rng.choice(sorted(value))
+        return {**value, key: retyped(rng, value[key])}
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        at = rng.randrange(len(value))
+        return [*value[:at], retyped(rng, value[at]), *value[at + 1 :]]
+    return rng.choice(odd)
+
+
+def inputs(target: Target, count: int, seed: int) -> Iterator[bytes]:
+    yield from target.corpus
+    yield from ATTACKS
+    rng = random.Random(f"{seed} {target.name}")
+    parsed = []
+    for text in target.corpus:
+        with contextlib.suppress(ValueError):
+            parsed.append(json.loads(text))
+    for _ in range(count):
+        if parsed and rng.random() < 0.3:
+            yield json.dumps(retyped(rng, rng.choice(parsed))).encode()
+        else:
+            yield mutate(rng, rng.choice(target.corpus))
+
+
+def _too_long(*_: object) -> None:
+    raise AssertionError(f"an input takes more than {LIMIT_S} s of CPU")
+
+
+def fuzz(target: Target, count: int, seed: int) -> str:
+    """Gives the target its inputs; the first that it does not handle, with the error, or ""."""
+    before = signal.signal(signal.SIGVTALRM, _too_long)
+    try:
+        for data in inputs(target, count, seed):
+            signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+            try:
+                target.read(data)
+            except target.may:
+                pass
+            except BaseException as error:
+                shown = data if len(data) < 400 else data[:200] + b"..." + data[-100:]
+                return f"{target.name}: {error!r} for {shown!r}"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    return ""
+
+
+# --- the targets ---------------------------------------------------------------------------
+
+
+class Place:
+    """A folder for the files that are read, and fakes for what is run."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.monkeypatch = root, monkeypatch
+
+    def file(self, path: str, data: bytes) -> str:
+        full = self.root / path
+        if not full.exists():
+            full.parent.mkdir(parents=True, exist_ok=True)
+        full.write_bytes(data)
+        return str(full)
+
+
+def xid_targets(place: Place) -> list[Target]:
+    checkpoint, health, journal = m["gpu_xid.checkpoint"], m["gpu_xid.health"], m["gpu_xid.journal"]
+    config, stream, hooks = m["gpu_xid.config"], m["gpu_xid.stream"], m["gpu_xid.hooks"]
+    shipped = (RUNTIME / "etc/kiln/gpu-xid.json").read_bytes()
+    row: dict[str, Any] = {
+        "time": "2026-11-22T10:00:00.000Z", "event": "xid", "xid": 79, "sxid": None, "seq": 5,
+        "monotonic_us": 7, "boot_id": "b", "safe": 3, "severity": "fatal", "name": "n", "count": 2,
+        "action": "a", "pci": "0000:3b:00", "gpu": 0, "first_seq": 4, "cursor": "c",
+        "raw": "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.",
+    }  # fmt: skip
+    coded = b'{"hooks": {"codes": ["xid 63"]}, "severity": {"xid 63": "fatal"}, "keep": 3}'
+    log = json.dumps(row).encode()
+    stop = json.dumps({**row, "event": "stop", "raw": None}).encode()
+    position = json.dumps(
+        {"boot": "b", "seq": 5, "usec": 7, "safe": 3, "inode": 1, "size": 9, "cursor": None}
+    ).encode()
+    archived = tuple(
+        json.loads(line)["line"].encode()
+        for line in (Path(__file__).parents[1] / "data/xid/lines.jsonl").read_text().splitlines()
+    )
+    entry = json.dumps(
+        {"MESSAGE": row["raw"], "SYSLOG_FACILITY": "0", "_BOOT_ID": "b", "__CURSOR": "s=1",
+         "__REALTIME_TIMESTAMP": "1763800000000000", "_SOURCE_MONOTONIC_TIMESTAMP": "77"}
+    ).encode()  # fmt: skip
+    pipeline = m["gpu_xid.pipeline"].Pipeline(
+        config.check({}, "fuzz"), "b" * 32, lambda *a, **k: None, hooks.Spool(config.HOOK_DEFAULTS)
+    )
+    catalogue = (RUNTIME / "opt/kiln/lib/gpu_xid/catalogue.json").read_bytes().splitlines()
+
+    def recover(log_data: bytes, position_data: bytes, raw: bool) -> None:
+        path = place.file("event.log", log_data + b"\n" + log + b"\n")
+        saved = checkpoint.PositionFile(place.file("position", position_data))
+        try:
+            resume = checkpoint.recover(path, saved, raw)
+        finally:
+            saved.close()
+        resume.position("b"), resume.cursor("b")
+        for seq in (3, 4, 5):
+            resume.covers({"seq": seq, "kind": "gpu-lost", "injected": False})
+            resume.covers(
+                dict(m["gpu_xid.stream"].parse_message(row["raw"]), seq=seq, injected=False)
+            )
+        checkpoint.logged_until(path)
+
+    def kmsg(data: bytes) -> None:
+        try:
+            prefix, seq, usec, text = m["gpu_xid.kmsg"].decode(data.decode("utf-8", "replace"))
+        except ValueError:  # the monitor reports such a record as "unhandled"
+            return
+        pipeline.take(seq, usec, text, prefix >= 8)
+
+    def history(data: bytes) -> None:
+        place.file("event.log", data + b"\n" + log + b"\n")
+        cli = runtime_module("gpu_xid.cli")
+        with contextlib.redirect_stdout(io.StringIO()):
+            for command in (["tail"], ["summary"], ["summary", "--json"]):
+                cli.main([*command, "--log", f"{place.root}/event.log"])
+
+    def read_catalogue(data: bytes) -> None:
+        path = place.file("catalogue.json", data)
+        broken = m["gpu_xid.catalogue"].Catalogue(path)
+        for text in (
+            row["raw"],
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU changed from 0x0 to 0x4 (x)",
+        ):
+            broken.classify(m["gpu_xid.stream"].parse_message(text), "570.1")
+
+    def spool(data: bytes) -> None:
+        folder = place.root / "spool"
+        folder.mkdir(exist_ok=True)
+        name = data[:60].replace(b"/", b"").replace(b"\0", b"") or b"x"
+        if name not in (b".", b".."):
+            (folder / os.fsdecode(name)).write_bytes(data)
+        conf = dict(config.HOOK_DEFAULTS, dir=f"{folder}/none")
+        assert m["gpu_xid.hooks_run"].run(conf, str(folder)) == 0
+        for left in folder.iterdir():  # names that begin with a dot are not events
+            left.unlink()
+
+    def driver_version(data: bytes) -> None:
+        facts = m["gpu_xid.stream"].parse_message(row["raw"])
+        m["gpu_xid.catalogue"].Catalogue().classify(facts, data.decode("utf-8", "replace"))
+
+    return [
+        Target("gpu-xid.json", (shipped, coded, coded.replace(b"63", "\u00b2".encode())),
+               lambda data: config.load(place.file("gpu-xid.json", data)), (BadConfigError,)),
+        Target("event log at a start", (log, stop), lambda data: recover(data, position, False)),
+        Target("position file", (position,), lambda data: recover(log, data, False)),
+        Target("position file, raw", (position,), lambda data: recover(log, data, True)),
+        Target("event log, tail and summary", (log, stop), history),
+        Target("kmsg records", tuple(b"4,5,6,-;" + line for line in archived[:200]), kmsg),
+        Target("archived kernel logs", archived, lambda data: list(stream.events([data]))),
+        Target("journal of the previous boot", (entry,), journal._previous),
+        Target("nvidia-smi remapped rows", (b"A100, 0000:3b:00.0, 0, 1, 2, 3\n",),
+               lambda data: health.remapped_rows(data.decode("utf-8", "replace")),
+               (health.CannotAskError,)),
+        Target("nvidia-smi -q", (b"GPU 0000:3B:00.0\n    Fabric\n        State : Completed\n        Status : Success\n",),  # noqa: E501
+               lambda data: health.lines(
+                   health.fabric(data.decode("utf-8", "replace")), m["gpu_xid.host"].Gpus(()), None, "b", 0)),  # noqa: E501
+        Target("catalogue.json", (b"{\n" + b"\n".join(catalogue[:40]) + b"\n}",), read_catalogue),
+        Target("driver version", (b"570.133.20",), driver_version),
+        Target("hook spool", (log,), spool),
+    ]  # fmt: skip
+
+
+def mig_targets(place: Place) -> list[Target]:
+    imds, _paths, clients = m["gpu_mig.imds"], m["gpu_mig.paths"], m["gpu_mig.clients"]
+    types = m["gpu_mig.facts"].load()
+    place.monkeypatch.setenv("GPU_MIG_ROOT", str(place.root))
+    place.monkeypatch.setattr(clients, "_run", lambda argv: 1)
+    listing = {name: text.encode() for name, text in _answers(place).items()}
+    settings = m["gpu_mig.settings"].Settings()
+
+    class Answer(m["gpu_mig.smi"].Smi):  # type: ignore[misc]
+        """Gives one answer to every question, or the right one to all but `to`."""
+
+        def __init__(self, data: bytes, to: str = "") -> None:
+            super().__init__()
+            self.data, self.to = data, to
+
+        def call(self, argv: list[str], env: object = None) -> tuple[int, str]:
+            key = next((name for name in listing if name in argv), "")
+            mine = not self.to or self.to == key
+            return 0, m["gpu_mig.smi"].decoded(self.data if mine else listing.get(key, b""))
+
+    def look(data: bytes) -> None:
+        views = m["gpu_mig.glance"].look(Answer(data))
+        if views:
+            wanted = {
+                v.gpu.index: m["gpu_mig.target"].Wanted(v.gpu.index, True, (("1g.5gb", (1,)),) * 7)
+                for v in views
+            }
+            m["gpu_mig.glance"].as_wanted(views, wanted, types)
+
+    def launch(data: bytes) -> None:
+        for status in (200, 404):
+            answers = [(200, b"token"), (status, data), (200, data)]
+            place.monkeypatch.setattr(imds, "_request", lambda *a, answers=answers: answers.pop(0))
+            label, _ = imds.launch_label()
+            assert isinstance(label, str)
+
+    def token(data: bytes) -> None:
+        place.monkeypatch.setattr(imds, "_request", lambda *a: (200, data))
+        imds.launch_label()
+
+    def state(data: bytes) -> None:
+        rebooting = m["gpu_mig.rebooting"]
+        kept = (m["gpu_mig.boot"].RESULT, clients.STOPPED, rebooting.MARKER, rebooting.THIS_BOOT)
+        for path in kept:
+            place.file(path.lstrip("/"), data)
+        with contextlib.suppress(MigError):
+            m["gpu_mig.boot"].gate()
+        rebooting.for_mode(MigError("x"), settings, lambda _: None)
+        place.file(clients.STOPPED.lstrip("/"), data)
+        clients.start_driver_keeper(lambda _: None)
+        clients.stop_listed(("a",), lambda _: None)
+        clients.start_again(lambda _: None)
+
+    def defaults(data: bytes) -> None:
+        place.file("etc/default/gpu-mig", data)
+        place.file("etc/default/mig", data)
+        m["gpu_mig.settings"].blocks_join()
+        m["gpu_mig.settings"].load()
+
+    def pci(data: bytes) -> None:
+        for name in ("vendor", "device", "class", "subsystem_device"):
+            place.file(f"sys/bus/pci/devices/0000:00:1e.0/{name}", data)
+        place.file("sys/bus/pci/devices/0000:00:1e.0/vendor", b"0x10de\n")
+        m["gpu_mig.boot"].no_mig_here(("1eb8",))
+        devices = m["gpu_boot.pci"].devices(f"{place.root}/sys")
+        m["gpu_boot.decide"].decide(devices, m["gpu_boot.decide"].known())
+
+    def clocks(data: bytes) -> None:
+        text = data.decode("utf-8", "replace")
+        with contextlib.redirect_stdout(io.StringIO()):
+            m["gpu_boot.clocks"].main([], lambda *a: (0, text))
+
+    def statsd(data: bytes) -> None:
+        now = {"efa_0/1/rx_bytes": 5}
+        EFA.statsd_lines(EFA.load(place.file("efa.json", data)), now)
+        place.file("efa/efa_0/ports/1/hw_counters/rx_bytes", data)
+        EFA.read_counters(f"{place.root}/efa")
+
+    gpu = m["gpu_mig.smi"].Gpu(0, "", "", "0x20B010DE", "", "", True, True)
+    user_data = b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n"
+    config = m["gpu_mig.config"]
+    layouts = (
+        b"version: v1\nmig-configs:\n  a:\n  - devices: [0, 1]\n    mig-enabled: true\n    mig-devices: {1g.5gb: 7}\n",  # noqa: E501
+        b'{"version": "v1", "mig-configs": {"a": [{"devices": "all", "mig-enabled": true, "mig-devices": {"3g.20gb": 2}, "device-filter": "0x20B010DE"}]}}',  # noqa: E501
+    )
+    marker = b'{"machine": "", "services": ["nvidia-dcgm"], "state": "failed", "block_join": true, "message": "m"}'  # noqa: E501
+    return [
+        Target("mig-config.yaml", layouts,
+               lambda data: config.load(place.file("mig-config.yaml", data)), (MigError,)),
+        Target("default/gpu-mig", ((RUNTIME / "etc/default/gpu-mig").read_bytes(), b"MIG_PARTITION=19,19\n"),  # noqa: E501
+               defaults, (MigError,)),
+        Target("user data", (user_data, _PACKED), imds.from_user_data),
+        Target("IMDS answers", (user_data, b"all-1g.5gb"), launch),
+        Target("IMDS token", (b"AQAEAB==",), token),
+        Target("state files", (marker,), state),
+        Target("nvidia-smi -q -x", (listing["-x"],), look, (MigError,)),
+        Target("nvidia-smi --query-gpu", (listing["--query-gpu=" + m["gpu_mig.smi"]._FIELDS],),
+               lambda data: Answer(data).gpus(instances=False), (MigError,)),
+        Target("nvidia-smi mig -lgi", (listing["-lgi"],),
+               lambda data: Answer(data, "-lgi").listed([gpu]), (MigError,)),
+        Target("nvidia-smi mig -lci", (listing["-lci"],),
+               lambda data: Answer(data, "-lci").listed([gpu]), (MigError,)),
+        Target("nvidia-smi mig -lgip", (listing["-lgip"],),
+               lambda data: Answer(data, "-lgip").gpu_type(gpu), (MigError,)),
+        Target("nvidia-smi mig -lgipp", (listing["-lgipp"],),
+               lambda data: Answer(data, "-lgipp").gpu_type(gpu), (MigError,)),
+        Target("nvidia-smi compute apps", (b"4711, python3\n",),
+               lambda data: clients.holders(Answer(data))),
+        Target("PCI tree", (b"0x20b0\n", b"0x030200\n"), pci),
+        Target("nvidia-smi clocks", (b"0, NVIDIA A100, 0x20B010DE, 1215, 1410\n",), clocks),
+        Target("EFA counters", (b'{"efa_0/1/rx_bytes": 3}', b"17\n"), statsd),
+    ]  # fmt: skip
+
+
+def _answers(place: Place) -> dict[str, str]:
+    """What the stand-in answers on a p4d.24xlarge in small slices."""
+    with in_process(place.root / "smi", "p4d.24xlarge") as smi:
+        smi.run("-mig", "1")
+        smi.run("mig", "-cgi", "3g.20gb,2g.10gb,1g.5gb,1g.5gb", "-C")
+        query = "--query-gpu=" + m["gpu_mig.smi"]._FIELDS
+        return {
+            "-x": smi.run("-i", "0", "-q", "-x")[1],
+            query: smi.run(query, "--format=csv,noheader")[1],
+            "-lgi": smi.run("mig", "-i", "0", "-lgi")[1],
+            "-lci": smi.run("mig", "-i", "0", "-lci")[1],
+            "-lgip": smi.run("mig", "-i", "0", "-lgip")[1],
+            "-lgipp": smi.run("mig", "-i", "0", "-lgipp")[1],
+        }
+
+
+@pytest.fixture
+def targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
+    place = Place(tmp_path, monkeypatch)
+    return [*xid_targets(place), *mig_targets(place)]
+
+
+def test_no_damaged_file_or_answer_gives_a_traceback_or_a_loop(targets: list[Target]) -> None:
+    csv.field_size_limit(131072)  # Python's default, whatever another test has set
+    with contextlib.redirect_stderr(io.StringIO()):
+        troubles = [fuzz(target, INPUTS // len(targets), SEED) for target in targets]
+    assert "\n".join(filter(None, troubles)) == ""

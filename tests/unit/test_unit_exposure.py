@@ -1,0 +1,108 @@
+"""How much of the machine our units can reach, as systemd-analyze counts it; 10 is everything.
+
+And the variants for systemd 219 (Amazon Linux 2), which must be the same services: that version
+refuses system calls for a filter that it does not understand, and warns of every other setting.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS
+
+UNITS = RUNTIME / "etc/systemd/system"
+VARIANTS = RUNTIME_VARIANTS / "systemd-before-240/etc/systemd/system"
+# The highest exposure that each may have. What keeps the others from 1 is what they do: nvidia-smi
+# needs the device files and SYS_ADMIN, a kernel module SYS_MODULE, a hook whatever its author does.
+HIGHEST = {
+    "aws-hw-monitor.service": 1.3,
+    "kiln-gpu-select.service": 1.8,
+    "kiln-efa-statsd.service": 1.9,
+    "gpu-health.service": 3.1,
+    "kiln-gpu-clocks.service": 3.1,
+    "kiln-gpu-boot.service": 3.2,
+    "gpu-xid-hooks.service": 4.4,
+    "aws-gpu-mig.service": 4.7,
+}
+# NVIDIA's daemon, for drivers that come without its unit: as exposed as with NVIDIA's own unit.
+NOT_OURS = {"nvidia-persistenced.service"}
+
+# What systemd 219 knows of the settings in [Service]; from its systemd.service(5), systemd.exec(5)
+# and systemd.resource-control(5).
+KNOWN_TO_219 = {
+    *("Type", "ExecStart", "ExecStartPre", "ExecReload", "RemainAfterExit", "Restart"),
+    *("RestartSec", "StartLimitInterval", "SuccessExitStatus", "TimeoutStartSec"),
+    *("TimeoutStopSec", "WatchdogSec", "Environment", "UMask", "OOMScoreAdjust", "LimitNOFILE"),
+    *("MemoryLimit", "CapabilityBoundingSet", "NoNewPrivileges", "ProtectSystem", "ProtectHome"),
+    *("PrivateTmp", "PrivateNetwork", "PrivateDevices", "DevicePolicy", "DeviceAllow"),
+    *("RestrictAddressFamilies", "SystemCallArchitectures", "ReadWriteDirectories"),
+}
+CAPABILITIES_OF_219 = re.compile(r"CAP_(BPF|PERFMON|AUDIT_READ|CHECKPOINT_RESTORE)")
+
+
+def settings(text: str) -> dict[str, list[str]]:
+    """{section: its lines}, without comments and empty lines."""
+    result: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = result.setdefault(line.strip("[]"), [])
+        elif line and not line.startswith("#"):
+            section.append(line)
+    return result
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in UNITS.glob("*.service")))
+def test_no_unit_reaches_more_than_its_work_needs(name: str, tmp_path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if not analyze:
+        pytest.skip("no systemd-analyze here")
+    if name in NOT_OURS:
+        return
+    # The programs are not installed on this machine.
+    unit = tmp_path / name
+    unit.write_text(re.sub(r"(?m)^(ExecStart\w*=)\S+", r"\1/bin/true", (UNITS / name).read_text()))
+    done = subprocess.run(
+        [analyze, "security", "--offline=true", str(unit)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze cannot judge a file")
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found, done.stdout + done.stderr
+    assert float(found[1]) <= HIGHEST[name] <= 5
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in UNITS.glob("*.service")))
+def test_systemd_219_gets_a_unit_of_which_it_understands_every_line(name: str) -> None:
+    variant = VARIANTS / name
+    text = (variant if variant.exists() else UNITS / name).read_text()
+    keys = {line.partition("=")[0] for line in settings(text)["Service"]}
+    assert keys <= KNOWN_TO_219 | {"ExecStopPost"}
+    # With an unknown group 219 would allow nothing at all.
+    assert "SystemCallFilter" not in keys
+    assert not CAPABILITIES_OF_219.search(text)
+    assert "ProtectSystem=strict" not in text
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in VARIANTS.glob("*.service")))
+def test_a_variant_is_the_same_service(name: str) -> None:
+    own, other = settings((UNITS / name).read_text()), settings((VARIANTS / name).read_text())
+    if name != "aws-hw-monitor.service":  # its StartLimit is in another section there
+        assert other["Unit"] == own["Unit"]
+    assert other.get("Install") == own.get("Install")
+
+    def work(lines: list[str]) -> list[str]:
+        return [x for x in lines if x.startswith(("Type=", "ExecStart=", "RemainAfter", "Timeout"))]
+
+    assert work(other["Service"]) == work(own["Service"])
+    shared = {"CapabilityBoundingSet", "NoNewPrivileges", "ProtectHome", "PrivateNetwork"}
+    if name != "aws-hw-monitor.service":
+        for key in shared:
+            mine = [
+                re.sub(r" CAP_(BPF|AUDIT_READ)", "", x) for x in own["Service"] if x.startswith(key)
+            ]
+            assert [x for x in other["Service"] if x.startswith(key)] == mine, key
