@@ -23,6 +23,7 @@ from xdist.scheduler import LoadFileScheduling
 from kiln import components
 from kiln.base.errors import KilnError
 from lab import control, host, settings
+from tests.unit import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
@@ -198,22 +199,30 @@ def users_environment(home: Path) -> dict[str, str]:
     return {**clean, "KILN_BUILD_DIR": str(home / "build"), "HOME": str(home)}
 
 
-def slim_checkout(folder: Path, *keep: str) -> Path:
-    """A copy of this checkout with the same rows, but of the components only those that must be.
+def slim_matrix(folder: Path, *keep: str) -> Path:
+    """A file for KILN_MATRIX: the same rows, but of the components only those that must be.
 
     A build of it takes half the time: for tests of what is around a bake, not of what is in it.
     `keep` are the components that stay all the same.
     """
+    optional = {component.name for component in components.everything() if component.optional}
+    rows = yaml.safe_load((ROOT / "amis.yaml").read_text())
+    rows["defaults"]["without"] = sorted(optional - set(keep))
+    path = folder / "amis.yaml"
+    path.write_text(yaml.safe_dump(rows, sort_keys=False))
+    return path
+
+
+def slim_checkout(folder: Path, *keep: str) -> Path:
+    """A copy of this checkout with `slim_matrix`, for tests that change its files."""
     copy = folder / "checkout"
     # What git ignores is not part of it, and changes while it is copied: other tests run beside.
-    ignored = [line.strip("/\n") for line in (ROOT / ".gitignore").open()]
-    out = (".git", *ignored)
+    # Compiled files are not made again; those that are being written have a number behind.
+    ignored = {line.strip("/\n") for line in (ROOT / ".gitignore").open()}
+    out = (".git", "*.pyc.*", *(ignored - {"__pycache__", "*.pyc"}))
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*out), symlinks=True)
     (copy / ".venv").symlink_to(ROOT / ".venv")
-    optional = {component.name for component in components.everything() if component.optional}
-    rows = yaml.safe_load((copy / "amis.yaml").read_text())
-    rows["defaults"]["without"] = sorted(optional - set(keep))
-    (copy / "amis.yaml").write_text(yaml.safe_dump(rows, sort_keys=False))
+    slim_matrix(copy, *keep)
     return copy
 
 
@@ -242,16 +251,8 @@ def kiln(lab: settings.Lab, tmp_path: Path) -> Callable[..., subprocess.Complete
     """Run ./invoke as a user would, with a build folder of its own and no AWS credentials."""
 
     def run(*arguments: str, timeout: float = 600, **environment: str) -> Any:
-        return subprocess.run(
-            [str(ROOT / "invoke"), *arguments],
-            cwd=ROOT,
-            env=users_environment(tmp_path) | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        env = users_environment(tmp_path) | environment
+        return commands.invoke(*arguments, timeout=timeout, env=env)
 
     return run
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PRIVATE_KEY, ROOT, inventory, slim_checkout, users_environment, wait_for
+from conftest import PRIVATE_KEY, inventory, slim_matrix, users_environment, wait_for
 
 from kiln.base import tags
 from kiln.matrix import load
 from kiln.packer import render
 from lab import control
+from tests.unit import commands
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
@@ -35,7 +35,7 @@ DARK = "g5.xlarge"
 class Going:
     """A build that is under way, in a process group of its own as in a user's terminal."""
 
-    process: subprocess.Popen[str]
+    process: commands.Call
     home: Path
 
     def wait_for_log(self, text: str, logs: int = 1) -> None:
@@ -81,22 +81,12 @@ class Going:
 
     def end(self) -> tuple[int, str]:
         """Wait until it is over: its exit code, all that it said."""
-        out, err = self.process.communicate(timeout=300)
-        return self.process.returncode, out + err
+        done = self.process.end()
+        return done.returncode, done.stdout + done.stderr
 
 
-def start(home: Path, *arguments: str, checkout: Path = ROOT, **environment: str) -> Going:
-    process = subprocess.Popen(
-        [str(checkout / "invoke"), *arguments],
-        cwd=checkout,
-        env=users_environment(home) | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    return Going(process, home)
+def start(home: Path, *arguments: str, **environment: str) -> Going:
+    return Going(commands.start(*arguments, env=users_environment(home) | environment), home)
 
 
 @pytest.fixture
@@ -209,10 +199,10 @@ def ended(
     """
     control.order_fault(lab, action="boot", code="never", match={"InstanceType": DARK})
     new = watch(ec2)
-    slim = slim_checkout(tmp_path_factory.mktemp("slim"))
-    checked = start(tmp_path_factory.mktemp("checked"), *BUILD, checkout=slim)
+    slim = {"KILN_MATRIX": str(slim_matrix(tmp_path_factory.mktemp("slim")))}
+    checked = start(tmp_path_factory.mktemp("checked"), *BUILD, **slim)
     home = tmp_path_factory.mktemp("dark")
-    dark = start(home, *BUILD, "--verify-instance-type", DARK, checkout=slim)
+    dark = start(home, *BUILD, "--verify-instance-type", DARK, **slim)
     try:
         # The one's checks may be over before the other one boots, and that boot lasts.
         checked.wait_for_checks()

@@ -11,13 +11,13 @@ import io
 import shlex
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import AL2, Guest, inventory, slim_checkout, users_environment
+from conftest import AL2, Guest, inventory, launching, slim_checkout, users_environment
 
 from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
@@ -50,17 +50,30 @@ true
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def guest(
-    launch: Callable[..., Guest], client: Callable[[str], Any], request: pytest.FixtureRequest
-) -> Guest:
-    """A build instance with the upload on it and a kernel that will boot."""
-    distro = request.param
-    if distro == "al2":
-        made = launch()
-    else:
-        ami = client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
-        made = launch(ami, user="ubuntu")
+    ec2: Any,
+    key: tuple[str, Path],
+    source_ami: str,
+    client: Callable[[str], Any],
+    request: pytest.FixtureRequest,
+) -> Iterator[Guest]:
+    """A build instance of a distribution, with the upload on it and a kernel that will boot.
+
+    The cases of a distribution follow each other on it: each compares it with what it was before.
+    """
+    with launching(ec2, key, source_ami) as launch:
+        if request.param == "al2":
+            made = launch()
+        else:
+            ami = client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
+            made = launch(ami, user="ubuntu")
+        upload(made)
+        yield made
+
+
+def upload(made: Guest) -> None:
+    """Put the provisioners where Packer puts them."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for path in (PROVISIONERS / "lib", *PROVISIONERS.glob("*.sh")):
@@ -71,7 +84,6 @@ def guest(
         f"echo {text} | base64 -d | sudo tar -xz --no-same-owner -C /var/tmp/kiln"
     )
     assert done.returncode == 0, done.stderr
-    return made
 
 
 def recipe_with(component: str, distro: str) -> Recipe:

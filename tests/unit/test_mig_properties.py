@@ -28,11 +28,6 @@ LABELS = config.load(str(RUNTIME / "etc/kiln/mig-config.yaml"))
 TYPES = {  # one instance type per GPU that EC2 offers
     machine.gpu: machine.type for machine in facts.instances().values() if machine.mig
 }
-SMALLEST = {  # the same with the fewest GPUs
-    machine.gpu: machine.type
-    for machine in sorted(facts.instances().values(), key=lambda one: -one.gpu_count)
-    if machine.mig
-}
 ON_SMI = Settings(engine="nvidia-smi", stop_services=())
 
 
@@ -128,7 +123,7 @@ def test_a_plan_keeps_what_can_stay(tmp_path_factory, journey):
 
 @pytest.mark.parametrize("gpu", sorted(TYPES))
 def test_every_label_is_applied_and_changed_to_every_other_label_of_its_gpu(tmp_path, gpu):
-    with in_process(tmp_path / "labels", SMALLEST[gpu]) as smi:
+    with in_process(tmp_path / "labels", TYPES[gpu]) as smi:
         machine = smi.gpus()
         fitting = []
         for name, label in sorted(LABELS.items()):
@@ -170,7 +165,7 @@ def test_largest_first_the_driver_finds_a_place_for_every_set_that_fits(tmp_path
     """
     kind = gpu_types()[gpu]
     kinds = sorted(kind.profiles)
-    with in_process(tmp_path / "sets", TYPES[gpu]) as smi:
+    with in_process(tmp_path / "sets", TYPES[gpu], gpus=1) as smi:
         apply(smi, LABELS["all-enabled"])
         stuck = []
         for counts in placement.layouts(kind, kinds):
