@@ -219,18 +219,23 @@ def ended(
         dark.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_an_interrupted_bake_leaves_nothing_and_says_what_it_removed(
-    number: signal.Signals, going: Going, new: Callable[[], New]
+    signals: list[signal.Signals], going: Going, new: Callable[[], New]
 ) -> None:
+    """A second Ctrl-C does not cut the clean-up short."""
     made = new()
     assert set(made) == KINDS
     assert private_keys(going.home)
-    going.signal(number)
+    for number in signals:
+        going.signal(number)
+        time.sleep(0.5)
     code, said = going.end()
     assert code == 1, said
     assert "interrupted" in said
     assert not_named(made, said[said.index("cleaned up: ") :]) == set()
+    still = "still stopping: removing what the run created, please wait"
+    assert (still in said) == (len(signals) > 1)
     assert "Traceback" not in said
     assert new() == {}
     assert private_keys(going.home) == []
@@ -276,7 +281,9 @@ def test_no_capacity_is_told_at_once_in_awss_words_and_what_to_do(
     assert "Traceback" not in done.stderr
     (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
     assert record["status"] == "failed"
-    assert record["seconds"]["packer build"] < 45
+    # The SDK's own attempts (Packer 1.6.6: 6), and Packer does not start over.
+    (fault,) = control.status(lab)["faults"]
+    assert 50 - fault["times"] <= 12, fault
     assert new() == {}
     assert private_keys(tmp_path) == []
 
@@ -324,17 +331,6 @@ def test_all_rows_are_interrupted_together(
     assert "Traceback" not in said
     assert new() == {}
     assert private_keys(tmp_path) == []
-
-
-def test_ctrl_c_twice_does_not_cut_the_clean_up_short(going: Going, new: Callable[[], New]) -> None:
-    going.signal(signal.SIGINT)
-    time.sleep(0.5)
-    going.signal(signal.SIGINT)
-    code, said = going.end()
-    assert code == 1, said
-    assert "still stopping: removing what the run created, please wait" in said
-    assert "Traceback" not in said
-    assert new() == {}
 
 
 def test_checks_are_interrupted_and_the_ami_has_no_verdict(

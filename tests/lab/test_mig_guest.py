@@ -109,6 +109,7 @@ class Machine(guests.Guest):
             "/etc/kiln-lab/instance.json",
             json.dumps({"instance_type": instance_type, "instance_id": "i-0guest"}),
         )
+        self.faults()
         shutil.rmtree(self.run_dir / "nvidia-smi", ignore_errors=True)
         shutil.rmtree(self.root / "var/lib/kiln-lab/nvidia-smi", ignore_errors=True)
 
@@ -118,7 +119,9 @@ class Machine(guests.Guest):
         return Path(f"/proc/{self.leader}/root/run/kiln-lab")
 
     def faults(self, **values: object) -> None:
-        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(values))
+        """What the stand-in does wrong. It hides all GPUs but two, to which the same applies."""
+        hidden = {} if ALL else {"hide": list(range(2, 8))}
+        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps({**hidden, **values}))
 
     def restart(self) -> None:
         """Run the unit again, as at boot; fails the test with its log when it fails."""
@@ -333,6 +336,6 @@ def test_killed_after_any_command_the_next_boot_ends_as_wanted(machine):
         machine.faults(rules=[{"match": [], "nth": n, "after": True, "kill_parent": True}])
         machine.run("systemctl", "restart", "aws-gpu-mig.service", check=False)
         assert machine.unit("Result") == ["signal"], f"command {n}"
-        (machine.root / "etc/kiln-lab/nvidia-smi-faults.json").unlink()
+        machine.faults()
         machine.reboot()
         assert machine.verify()["ok"] is True, f"command {n}"

@@ -33,6 +33,12 @@ GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
 PARTED = (ROOT / "lab/packages/payloads/mig-parted/nvidia-mig-parted").read_text()
 _smi = load("gpu_mig.smi")
 
+
+def examples(count: int) -> int:
+    """How many examples a search tries: a third, or with KILN_MIG_PAIRS=all all of them."""
+    return count if os.environ.get("KILN_MIG_PAIRS") == "all" else count // 3
+
+
 SYSTEMCTL = """#!/bin/sh
 # Test double: active units are files in $UNITS; every call is written down.
 echo "$@" >> "$UNITS/.log"

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mig_machine import in_process
+from mig_machine import examples, in_process
 
 from kiln import facts
 from kiln.base.paths import RUNTIME
@@ -74,7 +74,7 @@ def journeys(draw):
     return gpu, stops
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(journey=journeys())
 def test_any_layout_is_reached_from_any_other_and_applying_again_changes_nothing(
     tmp_path_factory, journey
@@ -90,7 +90,7 @@ def test_any_layout_is_reached_from_any_other_and_applying_again_changes_nothing
             assert len(smi.changes) == done
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(journey=journeys())
 def test_what_export_prints_applies_as_the_identity(tmp_path_factory, journey):
     gpu, stops = journey
@@ -102,7 +102,7 @@ def test_what_export_prints_applies_as_the_identity(tmp_path_factory, journey):
         assert len(smi.changes) == done
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(journey=journeys())
 def test_a_plan_keeps_what_can_stay(tmp_path_factory, journey):
     """What is wanted and there already is kept, unless the rest would then not fit."""
