@@ -51,25 +51,30 @@ true
 
 
 @pytest.fixture(scope="module")
-def guest(
+def instance(
     ec2: Any,
     key: tuple[str, Path],
     source_ami: str,
     client: Callable[[str], Any],
-    request: pytest.FixtureRequest,
-) -> Iterator[Guest]:
-    """A build instance of a distribution, with the upload on it and a kernel that will boot.
+) -> Iterator[Callable[[str], Guest]]:
+    """The build instance of a distribution, with the upload on it and a kernel that will boot.
 
-    The cases of a distribution follow each other on it: each compares it with what it was before.
+    The cases of a distribution share it: each compares it with what it was before.
     """
+    made: dict[str, Guest] = {}
     with launching(ec2, key, source_ami) as launch:
-        if request.param == "al2":
-            made = launch()
-        else:
-            ami = client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
-            made = launch(ami, user="ubuntu")
-        upload(made)
-        yield made
+
+        def of(distro: str) -> Guest:
+            if distro not in made:
+                if distro == "al2":
+                    made[distro] = launch()
+                else:
+                    ami = client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
+                    made[distro] = launch(ami, user="ubuntu")
+                upload(made[distro])
+            return made[distro]
+
+        yield of
 
 
 def upload(made: Guest) -> None:
@@ -109,15 +114,15 @@ def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("vendor", "component", "guest"),
+    ("vendor", "component", "distro"),
     CASES,
-    indirect=["guest"],
     ids=[f"{key} on {distro}" for key, _, distro in CASES],
 )
 def test_a_key_that_the_facts_do_not_name_is_refused_and_leaves_nothing(
-    vendor: str, component: str, guest: Guest, request: pytest.FixtureRequest
+    vendor: str, component: str, distro: str, instance: Callable[[str], Guest]
 ) -> None:
-    recipe = recipe_with(component, request.node.callspec.params["guest"])
+    guest = instance(distro)
+    recipe = recipe_with(component, distro)
     before = guest.run(TRUST).stdout
     real = {name: entry["fingerprint"] for name, entry in KEYS.items()}
     done = provision(guest, component, recipe, real)
