@@ -150,7 +150,7 @@ def list_figure(ours: float, bare: float) -> Figure:
 
 def validate_figures(rounds: int = 2) -> list[Figure]:
     """`./invoke validate` and Packer alone for each row, alternating."""
-    packer = program.find()
+    packer = program.find_packer()
     recipes = load.load_recipes()
     whole, alone = [], []
     for _ in range(rounds):

@@ -18,7 +18,7 @@ from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.paths import RUNTIME
-from kiln.mig import plan
+from kiln.mig import plan_layout
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
 TARGETS = {
@@ -78,8 +78,8 @@ def bench_text(result: dict[str, Any]) -> str:
 
 def _plan_ms(repeat: int) -> float:
     want = "1g.5gb=5,1g.10gb=4,2g.10gb=5,3g.20gb=4,4g.20gb=2,7g.40gb=1"
-    plan("p4d.24xlarge", want)  # reads the facts, once per process
-    return _median(lambda: plan("p4d.24xlarge", want), repeat)
+    plan_layout("p4d.24xlarge", want)  # reads the facts, once per process
+    return _median(lambda: plan_layout("p4d.24xlarge", want), repeat)
 
 
 def _boot_ms(machine: Path, repeat: int) -> float:

@@ -13,10 +13,10 @@ from kiln.base.paths import ROOT
 from kiln.cloud import iam
 from kiln.compat.rules import registry
 from kiln.facts import gpu_devices
-from kiln.matrix import load
+from kiln.matrix import load, schema
 from kiln.mig import export, picture
 from kiln.packer import render
-from kiln.pipeline import record
+from kiln.pipeline import record_schema
 from kiln.xid import catalogue
 from lab import pci
 
@@ -38,15 +38,21 @@ def _rules() -> str:
 
 # File → the function that makes its text, and the source.
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
-    ROOT / "docs/amis.schema.json": (load.json_schema, "kiln/matrix/schema.py"),
-    ROOT / "docs/record.schema.json": (record.json_schema, "kiln/pipeline/record.py"),
-    iam.POLICY_FILE: (iam.text, "kiln/facts/knowledge/iam.yaml"),
+    ROOT / "docs/amis.schema.json": (schema.matrix_json_schema, "kiln/matrix/schema.py"),
+    ROOT / "docs/record.schema.json": (
+        record_schema.record_json_schema,
+        "kiln/pipeline/record_schema.py",
+    ),
+    iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
-    gpu_devices.FILE: (gpu_devices.text, "kiln/facts/knowledge/instances.yaml"),
-    export.PROFILES_JSON: (export.text, "kiln/facts/knowledge/mig.yaml and instances.yaml"),
-    picture.PICTURE: (picture.text, "kiln/mig/plan.py and draw.py"),
+    gpu_devices.FILE: (gpu_devices.gpu_devices_text, "kiln/facts/knowledge/instances.yaml"),
+    export.PROFILES_JSON: (
+        export.image_profiles_text,
+        "kiln/facts/knowledge/mig.yaml and instances.yaml",
+    ),
+    picture.PICTURE: (picture.picture_text, "kiln/mig/plan.py and draw.py"),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }
 

@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -56,8 +57,9 @@ def up(lab: Lab | None = None) -> dict[str, Any]:
     """Start the lab unless it is up; returns its status.
 
     A running lab that was started from other code or another matrix is restarted, unless it has
-    instances or key pairs.
-    Raises operation_failed, with the reason from the log, when the lab does not come up.
+    instances or key pairs: `difference` says what such a lab runs.
+    Raises operation_failed, with the reason from the log, when the lab does not come up, and for a
+    lab in use whose checkout was deleted: what it loads on demand is gone.
     """
     lab = lab or current()
     with _alone(lab):
@@ -66,7 +68,14 @@ def up(lab: Lab | None = None) -> dict[str, Any]:
 
 def _up(lab: Lab) -> dict[str, Any]:
     running = status(lab)
-    if running and (running.get("started_from") == started_from() or running.get("in_use")):
+    if running and running.get("started_from") == started_from():
+        return running
+    if running and running.get("in_use"):
+        if _is_deleted(running):
+            raise operation_failed(
+                f"{running['lab']} has instances or key pairs, and {difference(running)}",
+                hint="./invoke lab.down removes its instances; its AMIs stay",
+            )
         return running
     if running:
         _down(lab)
@@ -92,6 +101,25 @@ def _up(lab: Lab) -> dict[str, Any]:
         time.sleep(0.05)
     process.terminate()
     raise _did_not_start(lab, start)
+
+
+def difference(running: dict[str, Any]) -> str:
+    """How a running lab differs from the one that this checkout would start; empty if it does not.
+
+    `running` is its status.
+    """
+    if running.get("started_from") == started_from():
+        return ""
+    checkout = running.get("checkout", "a checkout that it does not name")
+    if _is_deleted(running):
+        return f"it was started from {checkout}, which no longer exists"
+    if checkout != str(ROOT):
+        return f"it was started from another checkout: {checkout}"
+    return "it was started before the lab's code, the facts or the matrix changed in this checkout"
+
+
+def _is_deleted(running: dict[str, Any]) -> bool:
+    return "checkout" in running and not (Path(running["checkout"]) / "lab" / "server.py").exists()
 
 
 def started_from() -> str:

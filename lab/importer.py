@@ -150,7 +150,9 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
         if spec["family"] == "al":
             _dnf(spec["os_release"]["VERSION_ID"], mirror, target)
         else:
-            packages = [p for p in distros.tree()["include"] if p not in distros.tree()["al_only"]]
+            recipe = distros.tree()
+            packages = [name for name in recipe["include"] if name not in recipe["al_only"]]
+            packages += recipe["compilers"]
             suite = spec["os_release"]["VERSION_CODENAME"]
             components = "main universe" if spec["os_release"]["ID"] == "ubuntu" else "main"
             run("mmdebstrap", "--variant=minbase", "--mode=root",

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kiln.base.paths import ROOT
 from lab import control, host, images, network, sweep
 from lab.faults import Fault, Faults
 from lab.settings import Lab, current
@@ -143,6 +144,7 @@ class _Admin:
             "endpoint": lab.endpoint,
             "pid": os.getpid(),
             "started_from": self._started_from,
+            "checkout": str(ROOT),
             "in_use": bool(self._machines.by_address) or self._machines.has_key_pairs(),
             "seconds_up": round(time.time() - self._since, 1),
             "instances": [

@@ -88,16 +88,20 @@ class LabTarget:
     def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """See `Target`: starts the lab, makes root filesystems and the vendors' files.
 
-        Making a root filesystem uses one core, so the vendors' files are made in parallel.
+        Making a root filesystem mostly uses one core, so the lab is started and the vendors'
+        files are made in parallel.
         """
         for recipe in recipes:
             _require_snapshot(recipe)
         needs.free_disk(current().root, _NEEDS_GIB)
-        control.up()
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(2) as pool:
+            lab = pool.submit(control.up)
             vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
                 bases.ensure(recipe.distro.id, recipe.arch, progress=say)
+            differs = control.difference(lab.result())
+            if differs:
+                say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
             vendors.result()
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:

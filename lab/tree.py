@@ -6,13 +6,12 @@ import hashlib
 import json
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kiln.base.errors import operation_failed
-from lab import aptsources, disks, distros, emulation, prune
-from lab.packages import deb
+from kiln.base.errors import KilnError, operation_failed
+from lab import aptsources, compilers, disks, distros, emulation, mmdebstrap, prune
 from lab.shell import CommandError, run
 
 Progress = Callable[[str], None]
@@ -21,6 +20,8 @@ Progress = Callable[[str], None]
 _COPIED = ("etc", "var")
 # dpkg's setting of paths to leave out, in the tree while mmdebstrap makes it.
 _EXCLUDES = "/etc/dpkg/dpkg.cfg.d/kiln-lab-excludes"
+# The host's way to the package archive (proxy), for apt in the tree.
+_APT_SETTINGS = "etc/apt/apt.conf.d/90kiln-lab"
 # Wraps dpkg in the tree so that it waits for no disk. Comes with mmdebstrap; needs
 # dpkg-architecture on the host.
 _EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata/extract.sh")
@@ -43,39 +44,38 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     archive = aptsources.host()
     recipe = distros.tree()
     options = mmdebstrap_options(recipe["include"], recipe["exclude_paths"])
-    inputs = json.dumps([archive.origin, archive.suite, options])
+    common = [archive.origin, archive.suite, *mmdebstrap.OPTIONS]
+    inputs = json.dumps([*common, options, recipe["compilers"]])
     tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
     if tree.is_dir():
         return tree
     duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
     say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {duration}, once")
     making = home / f".making-{tree.name}"
-    delete(making)
-    command = [
-        "mmdebstrap",
-        f"--architectures={deb.architecture(emulation.machine(arch))}",
-        *options,
-        *without_syncs(),
-        archive.suite,
-        str(making),
-        *archive.lines(wide=False),
-    ]
-    log = home / "mmdebstrap.log"
+    unpacked = home / f".making-{tree.name}-compilers"
+    for folder in (making, unpacked):
+        delete(folder)
     try:
-        with log.open("w") as output:
-            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
-    except FileNotFoundError:
-        raise operation_failed(
-            "mmdebstrap is not installed", hint="apt-get install mmdebstrap"
-        ) from None
-    if done.returncode != 0:
+        with ThreadPoolExecutor(1) as pool:
+            unpacking = pool.submit(
+                compilers.unpack,
+                *(archive, arch, recipe["compilers"], unpacked, home / "mmdebstrap-compilers.log"),
+            )
+            mmdebstrap.make(
+                archive, arch, [*options, *without_syncs()], making, home / "mmdebstrap.log"
+            )
+            unpacking.result()
+        compilers.add(unpacked, making, recipe["exclude_paths"])
+        run("chroot", str(making), "ldconfig")
+        (making / "var/cache/ldconfig/aux-cache").unlink(missing_ok=True)
+    except KilnError:
         delete(making)
-        messages = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
-        reason = " / ".join(messages[-3:]) or "no output"
-        raise operation_failed(
-            f"mmdebstrap could not make the common tree: {reason}",
-            hint=f"its output is in {log}",
-        )
+        raise
+    except (CommandError, OSError) as failure:
+        delete(making)
+        raise operation_failed(f"cannot make the common tree: {failure}") from None
+    finally:
+        delete(unpacked)
     making.rename(tree)
     return tree
 
@@ -93,9 +93,6 @@ def mmdebstrap_options(include: Sequence[str], excluded: Sequence[str]) -> list[
         "--variant=minbase",
         # With the lists kept, apt-get update in a guest only checks whether they are current.
         "--skip=cleanup/apt/lists",
-        "--mode=root",
-        '--aptopt=APT::Install-Recommends "false"',
-        '--aptopt=Acquire::Languages "none"',
         "--dpkgopt=force-unsafe-io",
         f"--extract-hook=printf '{settings}' > \"$1{_EXCLUDES}\"",
         f"--extract-hook={_divert('add')}",
@@ -158,6 +155,11 @@ def _of_family(tree: Path, family: str) -> Path:
         copy(tree, making)
         try:
             _apt(making, "purge", "--autoremove", *distros.tree()["al_only"])
+            # dpkg replaces the files that were only unpacked, and knows them from then on. The
+            # tree's package lists may be older than the archive's packages.
+            (making / _APT_SETTINGS).write_text(aptsources.settings())
+            _apt(making, "update")
+            _apt(making, "install", *distros.tree()["compilers"])
         except CommandError as failure:
             shutil.rmtree(making, ignore_errors=True)
             raise operation_failed(f"cannot make the tree for {family}: {failure}") from None
@@ -189,5 +191,12 @@ def copy(tree: Path, target: Path) -> None:
 
 def _apt(root: Path, *words: str) -> None:
     words_of_env = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
-    options = ("-qq", "-y", "-o", "DPkg::Options::=--force-unsafe-io")
-    run("chroot", str(root), *words_of_env, "apt-get", *options, *words)
+    settings = [
+        "DPkg::Options::=--force-unsafe-io",
+        *(f"DPkg::Options::=--path-exclude={path}" for path in distros.tree()["exclude_paths"]),
+        "APT::Install-Recommends=false",
+        "APT::Keep-Downloaded-Packages=false",
+        "Acquire::Languages=none",
+    ]
+    options = [word for setting in settings for word in ("-o", setting)]
+    run("chroot", str(root), *words_of_env, "apt-get", "-qq", "-y", *options, *words)

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from kiln.base.findings import Finding
+from kiln.base.findings import Finding, Place
 
 INVALID_INPUT = 2
 OPERATION_FAILED = 1
 
 
-@dataclass(frozen=True)
-class Place:
-    """A place in a file; line and column count from 1, None where the error has none."""
-
-    file: str
-    line: int | None = None
-    column: int | None = None
-
-    def __str__(self) -> str:
-        return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
-
-
 class KilnError(Exception):
     """A failure with a message for a person: what is wrong, where, and what to do.
 
-    `exit_code` is 2 for invalid input, 1 for a failed operation. `place` and `findings` are what
+    `exit_status` is 2 for invalid input, 1 for a failed operation. `place` and `findings` are what
     `--json` prints beside the message: they repeat what the message says, for a program.
     """
 
@@ -37,14 +24,14 @@ class KilnError(Exception):
         message: str,
         *,
         hint: str = "",
-        exit_code: int = INVALID_INPUT,
+        exit_status: int = INVALID_INPUT,
         place: Place | None = None,
         findings: Iterable[Finding] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.exit_code = exit_code
+        self.exit_status = exit_status
         self.place = place
         self.findings = tuple(findings)
 
@@ -53,10 +40,14 @@ class KilnError(Exception):
         data: dict[str, Any] = {
             "message": self.message,
             "hint": self.hint,
-            "exit_status": self.exit_code,
+            "exit_status": self.exit_status,
         }
         if self.place:
-            data |= asdict(self.place)
+            data |= {
+                "file": self.place.file,
+                "line": self.place.line,
+                "column": self.place.column,
+            }
         if self.findings:
             data["findings"] = [finding.as_json() for finding in self.findings]
         return data
@@ -67,7 +58,7 @@ class KilnError(Exception):
 
 def operation_failed(message: str, *, hint: str = "") -> KilnError:
     """The error of a failed operation: a request to AWS, a download, a guest. Exit status 1."""
-    return KilnError(message, hint=hint, exit_code=OPERATION_FAILED)
+    return KilnError(message, hint=hint, exit_status=OPERATION_FAILED)
 
 
 # Other tools' names of the same processors: difflib cannot match them, they share too few letters.

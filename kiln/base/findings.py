@@ -18,16 +18,16 @@ _UNWRAPPED = 100_000
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value stands: `path` is its keys in that file, such as stacks.lts.driver."""
+    """A place in a file. Line and column count from 1 and are None if unknown; `path` is the keys
+    of a value in that file, such as stacks.lts.driver."""
 
     file: str
-    line: int
+    line: int | None = None
     column: int | None = None
     path: str = ""
 
     def __str__(self) -> str:
-        column = f":{self.column}" if self.column else ""
-        return f"{self.file}:{self.line}{column}"
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
 
 
 @dataclass(frozen=True)

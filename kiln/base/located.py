@@ -12,7 +12,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from kiln.base.errors import KilnError, Place
+from kiln.base.errors import KilnError
+from kiln.base.findings import Finding, Place
 
 Path_ = tuple[str | int, ...]
 Mark = tuple[int, int]
@@ -44,18 +45,23 @@ class Located:
 
     def place(self, path: Path_) -> Place:
         """Where the value at `path` stands."""
-        return Place(self.file, *self.mark(path))
+        return Place(self.file, *self.mark(path), dotted(path))
+
+    def key_place(self, path: Path_) -> Place:
+        """Where the key at `path` stands; its value if it has no key."""
+        return Place(self.file, *self.keys.get(path, self.mark(path)), dotted(path))
 
     def at(self, path: Path_) -> str:
         """`file:line:column` of the value at `path`."""
         return str(self.place(path))
 
-    def at_key(self, path: Path_) -> str:
-        """`file:line:column` of the key at `path`; of its value when it has no key."""
-        return str(Place(self.file, *self.keys.get(path, self.mark(path))))
+
+def dotted(path: Path_) -> str:
+    """A path as people write it: stacks.lts.driver."""
+    return ".".join(map(str, path))
 
 
-def load(path: Path, shown_as: str | None = None) -> Located:
+def load_yaml(path: Path, shown_as: str | None = None) -> Located:
     """Read a YAML file.
 
     Raises KilnError (exit status 2) when the file is missing or is not the YAML that `parse` takes.
@@ -71,10 +77,10 @@ def load(path: Path, shown_as: str | None = None) -> Located:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise KilnError(f"{path}: cannot be read: {error}", place=Place(str(path))) from None
-    return parse(text, name)
+    return parse_yaml(text, name)
 
 
-def parse(text: str, name: str) -> Located:
+def parse_yaml(text: str, name: str) -> Located:
     """Like `load`, from text. `name` is how errors call the file.
 
     Dates and numbers with a dot stay text, so that a version is kept as written. Raises KilnError
@@ -202,4 +208,5 @@ def _if_empty(value: Node, key: Node) -> Mark | None:
 
 
 def _refused(place: Place, what: str, hint: str = "") -> KilnError:
-    return KilnError(f"{place}: {what}", hint=hint, place=place)
+    finding = Finding("error", "yaml", what, hint).at(place)
+    return KilnError(f"{place}: {what}", hint=hint, place=place, findings=[finding])

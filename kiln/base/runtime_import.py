@@ -12,7 +12,7 @@ from kiln.base.paths import RUNTIME
 LIBRARY = RUNTIME / "opt" / "kiln" / "lib"
 
 
-def load(name: str) -> ModuleType:
+def runtime_module(name: str) -> ModuleType:
     """A package or module of `runtime/opt/kiln/lib`, such as `gpu_mig.placement`.
 
     sys.path does not change. Raises ImportError if there is no package of that name.

@@ -92,7 +92,7 @@ def ending(process: subprocess.Popen[str], stop: Stop) -> Iterator[None]:
         over.set()
 
 
-def environment(run_id: str) -> dict[str, str]:
+def run_environment(run_id: str) -> dict[str, str]:
     """The environment variable that marks a process as part of a run."""
     return {MARK: run_id}
 

@@ -80,7 +80,7 @@ def build(
     place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
     if dry_run:
         return _show_plans(builds.plans(recipes, options, place), as_json=json)
-    outcome = builds.build(
+    outcome = builds.build_recipes(
         recipes, options, place, progress, install=not no_install, on_failure=report
     )
     return _show_outcome(outcome, as_json=json)
@@ -125,7 +125,7 @@ def rebuild(
     from kiln.pipeline import record as records
     from kiln.pipeline.plan import Options
 
-    built = records.find(record)
+    built = records.find_record(record)
     recipe, rebuilt = rebuilding.inputs(built)
     options = Options(
         instance_type=instance_type or built.instance_type,
@@ -140,7 +140,7 @@ def rebuild(
     place = builds.announce([recipe], options, chosen, progress.say, rebuilt)
     if dry_run:
         return _show_plans(builds.plans([recipe], options, place, rebuilt), as_json=json)
-    outcome = builds.build(
+    outcome = builds.build_recipes(
         [recipe],
         options,
         place,
@@ -175,7 +175,7 @@ def verify(
     from kiln.cli.summary import summary
     from kiln.pipeline import verify as verifies
 
-    judged = verifies.verify(
+    judged = verifies.verify_by_id(
         ami,
         instance_type,
         target=targets.choose(target, region),

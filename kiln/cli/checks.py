@@ -13,7 +13,7 @@ from kiln.compat import engine
 from kiln.matrix import load
 
 
-def check(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
+def check_answer(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
     """Findings for a combination, or for the whole matrix if nothing is given.
 
     Returns {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis",
@@ -62,14 +62,14 @@ def _versions(asked: dict[str, str]) -> None:
             )
         if form.fits(value) or (value == engine.LATEST and not flavor):
             continue
-        meant = engine.meant(name, value)
+        meant = engine.nearest_version(name, value)
         raise KilnError(
             f"--{name} {value} is not a version such as {example}",
             hint=f"did you mean {meant}?" if meant else "",
         )
 
 
-def as_text(answer: dict[str, Any], width: int | None = None) -> str:
+def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     """The findings for a person, one paragraph each, errors last.
 
     `width` is the terminal's width in columns; a pipe gets unfolded lines.

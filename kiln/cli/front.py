@@ -41,7 +41,7 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Parse `argv` (the first word is the program) and run its tasks; the exit status."""
-    program = Program(name="AMI Kiln", binary="./invoke", version=version())
+    program = Program(name="AMI Kiln", binary="./invoke", version=kiln_version())
 
     def steps() -> int:
         try:
@@ -247,7 +247,7 @@ def _refuse(error: KilnError, *, as_json: bool) -> int:
         # One line, so that a task that prints a line per event stays readable line by line.
         with contextlib.suppress(OSError):
             print(json.dumps({"error": error.as_json()}), flush=True)
-    return error.exit_code
+    return error.exit_status
 
 
 def _end_on_sigterm() -> None:
@@ -259,7 +259,7 @@ def _end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-def version() -> str:
+def kiln_version() -> str:
     """AMI Kiln's version: `[project] version` of pyproject.toml."""
     from kiln.base.paths import ROOT
 

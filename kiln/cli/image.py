@@ -16,7 +16,7 @@ def diff(c: Context, a: str, b: str, json: bool = False) -> None:
     """What differs between two builds: packages, kernel, driver, CUDA; the riskiest first."""
     from kiln.image import diff as comparison
 
-    show(comparison.of_names(a, b), as_json=json, text=comparison.as_text)
+    show(comparison.compare_images(a, b), as_json=json, text=comparison.diff_text)
 
 
 @task(positional=["ami"], help={"ami": "AMI name, AMI id, record.json or version-info.json"})

@@ -21,7 +21,9 @@ def up(c: Context, no_install: bool = False, json: bool = False) -> None:
 
     host.can_run()
     needs.ensure("packer", "ssh", "lab", install=not no_install, say=note)
-    control.up()
+    differs = control.difference(control.up())
+    if differs:
+        note(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
     show(control.environment(settings.current()), as_json=json, text=_exports)
 
 
@@ -39,6 +41,8 @@ def status(c: Context, json: bool = False) -> int:
     from lab import control
 
     state = control.status()
+    if state:
+        state["differs"] = control.difference(state)
     show(state, as_json=json, text=_state)
     return 0 if state else 1
 
@@ -115,7 +119,8 @@ def _state(state: dict[str, Any] | None) -> str:
     ]
     images = [f"  {item['id']}  {item['name']} ({item['region']})" for item in state["amis"]]
     title = f"lab {state['lab']} at {state['endpoint']}, up {state['seconds_up']:.0f} s"
-    return "\n".join([title, *instances, *images])
+    origin = state["differs"] or f"it runs the code of {state['checkout']}"
+    return "\n".join([title, f"  {origin}", *instances, *images])
 
 
 def _running_instance() -> str:

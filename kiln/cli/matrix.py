@@ -22,7 +22,7 @@ def list_(c: Context, json: bool = False) -> None:
     else:
         from rich.console import Console
 
-        Console(soft_wrap=True).print(tables.table(recipes, records), soft_wrap=True)
+        Console(soft_wrap=True).print(tables.recipes_table(recipes, records), soft_wrap=True)
 
 
 @task(
@@ -74,8 +74,8 @@ def check(
         "kubernetes": kubernetes,
         "parallelcluster": parallelcluster,
     }
-    answer = checks.check(combination, strict=strict)
-    show(answer, as_json=json, text=checks.as_text)
+    answer = checks.check_answer(combination, strict=strict)
+    show(answer, as_json=json, text=checks.findings_text)
     return checks.exit_status(answer)
 
 
@@ -85,6 +85,6 @@ def which(c: Context, instance_type: str, json: bool = False) -> int:
     from kiln.compat import which as rows
     from kiln.matrix import load
 
-    answer = rows.which(instance_type, load.load_recipes())
+    answer = rows.rows_for(instance_type, load.load_recipes())
     show(answer, as_json=json, text=rows.which_text)
     return 0 if answer["serves"] else 1

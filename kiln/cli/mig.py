@@ -34,7 +34,7 @@ def check(
     """Does this mix of profiles fit on one GPU? If not: why, and the nearest mix that does."""
     from kiln import mig
 
-    answer = mig.check(gpu, instance_type, devices=devices)
+    answer = mig.check_mig_config(gpu, instance_type, devices=devices)
     show(answer, as_json=json, text=_verdict)
     return 0 if answer["valid"] else 1
 
@@ -53,7 +53,7 @@ def plan(
     """Place profiles on the GPUs (fewest GPUs, then fewest profiles), and draw the result."""
     from kiln import mig
 
-    answer = mig.plan(instance_type, want)
+    answer = mig.plan_layout(instance_type, want)
     show(answer, as_json=json, text=mig.draw_text)
     if svg:
         Path(svg).parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def k8s(
     from kiln import mig
     from kiln.mig.k8s import k8s_text
 
-    answer = mig.k8s(label, strategy, gpu, instance_type, owner=owner)
+    answer = mig.k8s_configuration(label, strategy, gpu, instance_type, owner=owner)
     show(answer, as_json=json, text=k8s_text)
 
 

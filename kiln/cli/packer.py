@@ -45,7 +45,7 @@ def validate(c: Context, no_install: bool = False, json: bool = False) -> int:
 
     recipes = load.load_recipes()
     needs.ensure("packer", install=not no_install, say=note)
-    results = validation.validate(recipes, program.find())
+    results = validation.validate_recipes(recipes, program.find_packer())
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
     return 0 if all(result.valid for result in results) else INVALID_INPUT
 
@@ -83,7 +83,11 @@ def lock(c: Context, update: bool = False, from_: str | None = None, json: bool 
         change = _locked_from(from_)
     else:
         recipes = load.load_recipes()
-        change = locking.update(recipes) if update else locking.plan_lock(recipes, locking.load())
+        change = (
+            locking.update_lock(recipes)
+            if update
+            else locking.plan_lock(recipes, locking.load_lock())
+        )
     show(change.as_json(), as_json=json, text=lambda _: change.as_text())
     return 0 if update or from_ or not change else 1
 
@@ -96,11 +100,11 @@ def _locked_from(name: str) -> LockDiff:
     from kiln.packer import lock as locking
     from kiln.pipeline import record
 
-    build = record.find(name)
+    build = record.find_record(name)
     run = f"run {build.run_id}"
     if not build.versions:
         raise KilnError(
             f"{run} has no versions: it ended before its AMI was checked",
             hint="choose a run whose status is verified",
         )
-    return locking.record(build.versions["downloads"], target=build.target, when=run)
+    return locking.record_hashes(build.versions["downloads"], target=build.target, when=run)

@@ -23,7 +23,7 @@ def rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> lis
     return [_row(recipe, records.get(recipe.name)) for recipe in recipes]
 
 
-def table(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> Table:
+def recipes_table(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> Table:
     """The table for a terminal, as wide as its longest row: print it with `soft_wrap=True`."""
     from rich.console import Console
     from rich.table import Table

@@ -38,7 +38,9 @@ def cost(
     """CloudWatch series of a profile on an instance type, and their price per month."""
     from kiln import telemetry
 
-    answer = telemetry.cost(instance_type, _settings(profile, interval), instances=instances)
+    answer = telemetry.monthly_cost(
+        instance_type, _settings(profile, interval), instances=instances
+    )
     show(answer, as_json=json, text=telemetry.cost_text)
 
 
@@ -52,7 +54,7 @@ def bundle(c: Context, out: str = "build/install-telemetry.sh", profile: str = "
     """Write a script that installs Xid events and GPU metrics on a running instance."""
     from kiln.telemetry import bundle as installer
 
-    digest = installer.write(Path(out), _settings(profile), _agent_packages())
+    digest = installer.write_bundle(Path(out), _settings(profile), _agent_packages())
     print(f"{out}  sha256 {digest}\nrun it as root on the instance; --uninstall removes everything")
 
 
@@ -74,7 +76,7 @@ def _agent_packages() -> Iterable[AgentPackage]:
     from kiln.packer import lock
     from kiln.telemetry.bundle import AgentPackage
 
-    for entry in lock.load(ROOT / "amis.lock.yaml")["artifacts"]:
+    for entry in lock.load_lock(ROOT / "amis.lock.yaml")["artifacts"]:
         url = entry["url"]
         if (
             "/amazon-cloudwatch-agent." in url

@@ -19,7 +19,7 @@ def explain(c: Context, code: str, json: bool = False) -> None:
     """What an Xid or SXid means, how severe it is, what to do: ./invoke xid.explain 79"""
     from kiln.xid import explain as catalogue
 
-    show(catalogue.explain(code), as_json=json, text=as_text)
+    show(catalogue.explain_code(code), as_json=json, text=explained_text)
 
 
 @task(positional=["file"], help={"file": "a kernel log, or - for standard input", **JSON})
@@ -28,7 +28,7 @@ def parse(c: Context, file: str, json: bool = False) -> None:
     print_events(file, as_json=json)
 
 
-def as_text(entry: dict[str, Any]) -> str:
+def explained_text(entry: dict[str, Any]) -> str:
     """A catalogue entry for a person."""
     title = f"{entry['kind'].upper()} {entry['code']}: {entry['name']}"
     width = max(len(key) for key in entry)

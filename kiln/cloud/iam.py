@@ -19,7 +19,7 @@ SERVICES = ("ec2", "ssm", "sts")
 
 
 @cache
-def facts() -> dict[str, Any]:
+def iam_facts() -> dict[str, Any]:
     """`knowledge/iam.yaml`."""
     data: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "iam.yaml").read_text())
     return data
@@ -29,11 +29,11 @@ def policy() -> dict[str, Any]:
     """The policy document in IAM's format."""
     return {
         "Version": "2012-10-17",
-        "Statement": [_statement(entry) for entry in facts()["statements"]],
+        "Statement": [_statement(entry) for entry in iam_facts()["statements"]],
     }
 
 
-def text() -> str:
+def policy_text() -> str:
     """The content of docs/iam-policy.json."""
     return json.dumps(policy(), indent=2) + "\n"
 
@@ -42,7 +42,7 @@ def allowed(by: str) -> set[str]:
     """The calls listed for `kiln` or for `packer`, such as ec2:RunInstances."""
     return {
         action
-        for entry in facts()["statements"]
+        for entry in iam_facts()["statements"]
         for action, callers in entry["actions"].items()
         if by in callers
     }

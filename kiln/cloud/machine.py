@@ -44,7 +44,7 @@ class Machine:
         try:
             done = subprocess.run(
                 ["ssh", "-F", str(self.ssh_config), f"{self.user}@{self.address}", *arguments],
-                env={**os.environ, **stopping.environment(self.run_id)},
+                env={**os.environ, **stopping.run_environment(self.run_id)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -16,8 +16,8 @@ from kiln.base.recipe import Recipe
 from kiln.compat import trust
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
-from kiln.compat.rules.combination import Combination, of_recipe
-from kiln.compat.rules.driver import meant as meant_driver
+from kiln.compat.rules.combination import Combination, recipe_combination
+from kiln.compat.rules.driver import nearest_driver as meant_driver
 from kiln.compat.rules.registry import Rule
 from kiln.components import environment
 
@@ -32,7 +32,7 @@ _CHOICES = {
 _STRICT = {"DRV-EOL"}
 
 
-def check(
+def check_recipe(
     recipe: Recipe, *, today: date | None = None, strict: bool = False, **more: Any
 ) -> list[Finding]:
     """The findings on one recipe, in the order of the rules, each at the value it is about.
@@ -48,7 +48,7 @@ def check(
             f"{recipe.row.place_of('distro')}: {error.message}", hint=error.hint
         ) from None
     try:
-        combination = of_recipe(recipe, day, **more)
+        combination = recipe_combination(recipe, day, **more)
     except KilnError as error:
         raise KilnError(
             f"{recipe.row.place_of('target_instance_types')}: {error.message}", hint=error.hint
@@ -57,7 +57,7 @@ def check(
     def changed(change: dict[str, Any]) -> Combination:
         if "distro" in change:  # packages and repository belong to the row's distribution
             return replace(combination, cuda_repo=None, packages=(), downloads=(), **change)
-        return of_recipe(replace(recipe, **change), day, **more)
+        return recipe_combination(replace(recipe, **change), day, **more)
 
     findings = [
         finding.at(recipe.row.place_of(*rule.about))
@@ -82,7 +82,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
             finding = Finding("error", environment.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
             continue
-        findings += environment.problems(name, environment.given(step))
+        findings += environment.environment_problems(name, environment.given(step))
     return findings
 
 
@@ -90,7 +90,7 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
     """What the image's CloudWatch agent would refuse, or not do as the row says."""
     if "cloudwatch-agent" not in recipe.components:
         return []
-    from kiln.telemetry import Telemetry, problems
+    from kiln.telemetry import Telemetry, agent_config_problems
 
     return [
         Finding(
@@ -100,7 +100,7 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
             problem.hint,
             source="docs/telemetry-cloudwatch.md",
         )
-        for problem in problems(
+        for problem in agent_config_problems(
             Telemetry(**recipe.telemetry),
             recipe.driver,
             recipe.cloudwatch_agent,
@@ -115,7 +115,9 @@ def check_matrix(
 ) -> list[Finding]:
     """The findings on all recipes, one per cause, in the order of the matrix."""
     return by_cause(
-        finding for recipe in recipes for finding in check(recipe, today=today, strict=strict)
+        finding
+        for recipe in recipes
+        for finding in check_recipe(recipe, today=today, strict=strict)
     )
 
 
@@ -163,7 +165,7 @@ def check_combination(
     }
 
 
-def meant(name: str, wrong: str) -> str | None:
+def nearest_version(name: str, wrong: str) -> str | None:
     """The version of driver, cuda, nccl or efa that a mistyped one most likely means, or None."""
     if name == "driver":
         return meant_driver(wrong)

@@ -12,8 +12,8 @@ from kiln.compat.rules.registry import (
     BY_INSTANCE_TYPE,
     CHECKS,
     INSTANCE_CHECKS,
+    Objection,
     Rule,
-    Verdict,
     rules,
 )
 from kiln.facts import InstanceType
@@ -24,7 +24,7 @@ class Clash:
     """A rule that failed, with its verdict, and the instance type if the rule is about one."""
 
     rule: Rule
-    verdict: Verdict
+    verdict: Objection
     instance_type: InstanceType | None = None
 
     @property
@@ -42,7 +42,7 @@ def clashes(combination: Combination) -> list[Clash]:
     """All clashes, in the order of the rules, for all instance types of the combination."""
     all_clashes = list(_whole(combination, CHECKS))
     for instance_type in combination.instance_types:
-        all_clashes += on_instance(combination, instance_type)
+        all_clashes += clashes_on_instance(combination, instance_type)
     order = {rule_id: place for place, rule_id in enumerate(rules())}
     return sorted(all_clashes, key=lambda clash: order[clash.rule.id])
 
@@ -63,7 +63,7 @@ def served(combination: Combination) -> list[InstanceType]:
 
 
 def _runs_on(combination: Combination, instance_type: InstanceType) -> bool:
-    if any(clash.blocks for clash in on_instance(combination, instance_type)):
+    if any(clash.blocks for clash in clashes_on_instance(combination, instance_type)):
         return False
     by_type = _whole(replace(combination, instance_types=(instance_type,)), BY_INSTANCE_TYPE)
     return not any(clash.blocks and clash.certain for clash in by_type)
@@ -75,7 +75,7 @@ def _whole(combination: Combination, rule_ids: Iterable[str]) -> Iterator[Clash]
             yield Clash(rules()[rule_id], verdict)
 
 
-def on_instance(combination: Combination, instance_type: InstanceType) -> Iterator[Clash]:
+def clashes_on_instance(combination: Combination, instance_type: InstanceType) -> Iterator[Clash]:
     """The clashes of the combination on one instance type."""
     for rule_id, check in INSTANCE_CHECKS.items():
         for verdict in check(combination, instance_type):

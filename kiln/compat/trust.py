@@ -83,11 +83,10 @@ def _fields(component: str) -> tuple[str, ...]:
 def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     for name in recipe.components:
         try:
-            with facts.rows_used() as rows:
-                component = components.get(name).for_recipe(recipe)
+            component = components.get(name).for_recipe(recipe)
         except KilnError:  # the row lacks something that the component needs: a rule reports that
             continue
-        for row in rows:
+        for row in component.rows:
             if not row.confirmed:
                 yield name, _fact_finding(name, row)
         for key in _used_keys(component, recipe):
@@ -133,7 +132,7 @@ def _unconfirmed_hash(url: str) -> str | None:
 @cache
 def locked() -> dict[str, dict[str, Any]]:
     """The entries of amis.lock.yaml that have a hash, by URL."""
-    data = located.load(LOCK).data if LOCK.is_file() else {}
+    data = located.load_yaml(LOCK).data if LOCK.is_file() else {}
     return {entry["url"]: entry for entry in data.get("artifacts", ()) if entry.get("sha256")}
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from kiln import facts
 from kiln.base.recipe import Recipe
 from kiln.compat.judge import Clash, clashes
-from kiln.compat.rules.combination import Combination, of_recipe
+from kiln.compat.rules.combination import Combination, recipe_combination
 from kiln.facts import InstanceType
 
 
-def which(
+def rows_for(
     instance_type: str, recipes: Iterable[Recipe], *, today: date | None = None
 ) -> dict[str, Any]:
     """The rows for an instance type.
@@ -29,7 +29,7 @@ def which(
     wanted = facts.instance(instance_type)
     serves, does_not = [], []
     for recipe in recipes:
-        plain = of_recipe(recipe, today or date.today(), instance_types=())
+        plain = recipe_combination(recipe, today or date.today(), instance_types=())
         on_type = replace(plain, instance_types=(wanted,), build_instances=())
         clashes_here = [clash for clash in clashes(on_type) if not clash.rule.spare]
         against = [clash for clash in clashes_here if clash.blocks]

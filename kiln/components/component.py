@@ -3,7 +3,7 @@
 Each component is a module beside this one: `nvidia_driver.py` for provisioners/nvidia-driver.sh. It
 has `COMPONENT` at its end and up to three functions of a recipe:
 
-    environment(recipe) → the script's variables
+    environment(recipe) → the script's variables; a value from a table of facts is a Fact
     downloads(recipe)   → the files that the script fetches
     files(recipe)       → path on the image → text, which kiln_install_files puts there
 """
@@ -20,21 +20,40 @@ from kiln.base.recipe import Recipe
 
 
 @dataclass(frozen=True)
+class Fact:
+    """A value from a table of facts: its text, and the row of the table that it was made from."""
+
+    text: str
+    row: facts.UsedRow
+
+
+# What a component gives to its script.
+Environment = Mapping[str, str | Fact]
+
+
+@dataclass(frozen=True)
 class Download:
     """A file that the provisioner fetches: `<env>_URL` and `<env>_SHA256` in its environment.
 
     `version` is set if no field of the recipe names it; the script then gets `<env>_VERSION` too.
     The hash comes from amis.lock.yaml, by URL, since file names repeat. A file whose name is that
     of another one plus .sig is its detached signature, by one of the component's `keys`: the script
-    checks it, so the lock file needs no hash of it.
+    checks it, so the lock file needs no hash of it. `row` is the
+    row of facts that names the URL, if one does.
     """
 
     env: str
     url: str
     version: str = ""
+    row: facts.UsedRow | None = None
 
 
-def _no_variables(recipe: Recipe) -> dict[str, str]:
+def _no_variables(recipe: Recipe) -> Environment:
+    del recipe
+    return {}
+
+
+def _no_files(recipe: Recipe) -> dict[str, str]:
     del recipe
     return {}
 
@@ -62,9 +81,9 @@ class Component:
     optional: bool = True
     reboots: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
-    environment: Callable[[Recipe], dict[str, str]] = _no_variables
+    environment: Callable[[Recipe], Environment] = _no_variables
     downloads: Callable[[Recipe], tuple[Download, ...]] = _no_downloads
-    files: Callable[[Recipe], dict[str, str]] = _no_variables
+    files: Callable[[Recipe], dict[str, str]] = _no_files
 
     @property
     def lacks(self) -> dict[str, str]:
@@ -78,22 +97,30 @@ class Component:
         Raises KilnError (exit status 2) if the recipe lacks a version that the component needs, or
         if its package names are unknown.
         """
+        variables = self.environment(recipe)
+        downloads = self.downloads(recipe)
+        rows = [value.row for value in variables.values() if isinstance(value, Fact)]
         return Step(
             name=self.name,
             what=self.what,
             needs=self.needs,
             reboots=self.reboots,
-            env=self.environment(recipe),
-            downloads=self.downloads(recipe),
+            env={
+                name: value.text if isinstance(value, Fact) else value
+                for name, value in variables.items()
+            },
+            downloads=downloads,
             keys=dict(self.keys),
             files=self.files(recipe),
+            rows=(*rows, *(download.row for download in downloads if download.row)),
         )
 
 
 @dataclass(frozen=True)
 class Step:
     """What a component does for one recipe: the script's environment, its downloads, the signing
-    keys that it trusts (variable → name in keys.yaml) and the files that it puts on the image."""
+    keys that it trusts (variable → name in keys.yaml), the files that it puts on the image, and
+    the rows of facts that its variables and downloads were made from."""
 
     name: str
     what: str
@@ -103,6 +130,7 @@ class Step:
     downloads: tuple[Download, ...]
     keys: dict[str, str]
     files: dict[str, str]
+    rows: tuple[facts.UsedRow, ...]
 
 
 def needed(version: str | None, field_name: str, recipe: Recipe) -> str:
@@ -148,13 +176,13 @@ def archive(recipe: Recipe) -> str:
     return "rpm" if system == "amazon" else "deb"
 
 
-def packages(recipe: Recipe, component: str, version: str = "0", **more: str) -> str:
+def packages(recipe: Recipe, component: str, version: str = "0", **more: str) -> Fact:
     """A component's packages in the format of kiln_install: `name=version`, with `@cuda…` if the
     revision names a CUDA. `more` are fields of packages.yaml that a recipe does not have.
 
     Raises KilnError (exit status 2) if the recipe's archive is not known to have them.
     """
-    known = facts.packages(component, version, **{**_fields(recipe), **more})
+    known = facts.archive_packages(component, version, **{**_fields(recipe), **more})
     if known is None:
         raise KilnError(
             f"{recipe.name}: no package of {component} {version} is known for "
@@ -163,19 +191,23 @@ def packages(recipe: Recipe, component: str, version: str = "0", **more: str) ->
             "kiln/facts/knowledge/packages.yaml",
         )
     build = f"@cuda{known.built_for}" if known.built_for else ""
-    return " ".join([*(f"{name}={version}{build}" for name in known.names), *known.unversioned])
+    named = [*(f"{name}={version}{build}" for name in known.names), *known.unversioned]
+    return Fact(" ".join(named), known.row)
 
 
 def packaged(recipe: Recipe, component: str, version: str, **more: str) -> bool:
     """Is the recipe's archive known to have packages of the component?"""
-    return facts.packages(component, version, **{**_fields(recipe), **more}) is not None
+    return facts.archive_packages(component, version, **{**_fields(recipe), **more}) is not None
 
 
-def repository(recipe: Recipe, env: str) -> str:
+def repository(recipe: Recipe, env: str) -> str | Fact:
     """The URL of a vendor's repository; empty if there is none for the distribution."""
     rows = facts.table("downloads")["repositories"][env]
     row = facts.first_match("downloads.yaml", env, rows, "0", _fields(recipe))
-    return facts.fill("downloads.yaml", env, row["url"], "0", _fields(recipe)) if row else ""
+    if row is None:
+        return ""
+    url = facts.fill("downloads.yaml", env, row["url"], "0", _fields(recipe))
+    return Fact(url, facts.used_row("downloads.yaml", env, row))
 
 
 def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple[Download, ...]:
@@ -188,7 +220,7 @@ def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple
         return ()
     pinned = row.get("version", "")
     url = facts.fill("downloads.yaml", env, row["url"], pinned or version, fields)
-    return (Download(env, url, pinned),)
+    return (Download(env, url, pinned, facts.used_row("downloads.yaml", env, row)),)
 
 
 def _fields(recipe: Recipe) -> dict[str, str]:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, Download, download, needed, packages, repository
+from kiln.components.component import (
+    Component,
+    Download,
+    Environment,
+    download,
+    needed,
+    packages,
+    repository,
+)
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """The toolkit's packages and their repository."""
     toolkit = needed(recipe.container_toolkit, "container_toolkit", recipe)
     return {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kiln.base import versions
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, needed, of_cuda, packages
+from kiln.components.component import Component, Environment, needed, of_cuda, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """The toolkit's package, whose name carries CUDA's series."""
     cuda = needed(recipe.cuda, "cuda", recipe)
     return {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, needed, of_cuda, packages
+from kiln.components.component import Component, Environment, needed, of_cuda, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """cuDNN's packages; their names (cuDNN 9) or revisions (cuDNN 8) carry CUDA's major."""
     cudnn = needed(recipe.cudnn, "cudnn", recipe)
     return {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kiln import facts
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, needed, packages
+from kiln.components.component import Component, Environment, needed, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """DCGM's packages; from DCGM 4 on a name carries the CUDA major of the driver."""
     dcgm = needed(recipe.dcgm, "dcgm", recipe)
     return {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, needed, packages
+from kiln.components.component import Component, Environment, needed, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """The exporter's package."""
     exporter = needed(recipe.dcgm_exporter, "dcgm_exporter", recipe)
     return {

@@ -99,7 +99,7 @@ def given(step: Step) -> dict[str, str]:
     return {**variables, **step.keys}
 
 
-def problems(component: str, given: Mapping[str, str]) -> list[Finding]:
+def environment_problems(component: str, given: Mapping[str, str]) -> list[Finding]:
     """Errors where a component's variables are not those that its script declares.
 
     `given`: name → value of what the component gives, without the common variables. A variable

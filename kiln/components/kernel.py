@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, packages
+from kiln.components.component import Component, Environment, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """The kernel to pin and the names that depend on the distribution."""
     return {
         "KERNEL_PACKAGE": recipe.kernel or "",

@@ -7,13 +7,14 @@ from kiln.base.recipe import Recipe
 from kiln.components.component import (
     Component,
     Download,
+    Environment,
     download,
     operating_system,
     repository,
 )
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """Where the client's packages are: a topic of Amazon Linux 2's extras, or FSx's repository."""
     known = facts.table("packages")["lustre"]
     return {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, needed, of_cuda, packages
+from kiln.components.component import Component, Environment, needed, of_cuda, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """NCCL's packages; their revision carries CUDA's series."""
     nccl = needed(recipe.nccl, "nccl", recipe)
     return {

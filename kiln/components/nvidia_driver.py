@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kiln import facts
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, Download, download, packages
+from kiln.components.component import Component, Download, Environment, download, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """The driver's packages and DNF module stream.
 
     For `kernel_module: both` also those of the proprietary module alone: the script builds it

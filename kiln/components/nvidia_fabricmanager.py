@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, Download, download, packaged, packages
+from kiln.components.component import Component, Download, Environment, download, packaged, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """The packages of fabric manager and of NVLSM, which has its own versions."""
     return {
         "NVIDIA_DRIVER_VERSION": recipe.driver,

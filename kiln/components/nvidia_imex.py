@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, packages
+from kiln.components.component import Component, Environment, packages
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """IMEX's package, at the driver's version."""
     return {
         "NVIDIA_DRIVER_VERSION": recipe.driver,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, Download, download, repository
+from kiln.components.component import Component, Download, Environment, download, repository
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
+def environment(recipe: Recipe) -> Environment:
     """NVIDIA's name of the distribution and the repository's URL."""
     return {
         "CUDA_REPO": recipe.distro.cuda_repo,

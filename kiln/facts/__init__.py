@@ -30,12 +30,12 @@ from kiln.facts.libraries import cuda_release as cuda_release
 from kiln.facts.libraries import efa_plugin as efa_plugin
 from kiln.facts.libraries import first_with_plugin as first_with_plugin
 from kiln.facts.package_names import Packages as Packages
+from kiln.facts.package_names import archive_packages as archive_packages
 from kiln.facts.package_names import fill as fill
 from kiln.facts.package_names import first_match as first_match
-from kiln.facts.package_names import packages as packages
 from kiln.facts.tables import UsedRow as UsedRow
 from kiln.facts.tables import confirmed as confirmed
 from kiln.facts.tables import full_source as full_source
 from kiln.facts.tables import last_day as last_day
-from kiln.facts.tables import rows_used as rows_used
 from kiln.facts.tables import table as table
+from kiln.facts.tables import used_row as used_row

@@ -42,6 +42,6 @@ def _needs(entry: InstanceType) -> str:
     return "nvlsm" if entry.nvlsm else "imex" if entry.imex else ""
 
 
-def text() -> str:
+def gpu_devices_text() -> str:
     """The file's content."""
     return json.dumps(devices(), indent=1) + "\n"

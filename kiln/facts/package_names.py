@@ -8,22 +8,24 @@ from typing import Any
 
 from kiln.base import versions
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.facts.tables import note_used, table
+from kiln.facts.tables import UsedRow, table, used_row
 
 
 @dataclass(frozen=True)
 class Packages:
     """Packages of one component: `names` are installed at its version, `unversioned` are not.
 
-    `built_for` is the CUDA version in the packages' revision; empty if there is none.
+    `built_for` is the CUDA version in the packages' revision; empty if there is none. `row` is
+    where the names stand.
     """
 
     names: tuple[str, ...]
     unversioned: tuple[str, ...]
     built_for: str
+    row: UsedRow
 
 
-def packages(component: str, version: str, **fields: str) -> Packages | None:
+def archive_packages(component: str, version: str, **fields: str) -> Packages | None:
     """A component's packages at a version, from packages.yaml; None if the archive has none.
 
     `fields` are the values that conditions and names refer to, such as `archive` and `module`.
@@ -41,13 +43,14 @@ def packages(component: str, version: str, **fields: str) -> Packages | None:
         names=filled(row["names"]),
         unversioned=filled(row.get("unversioned", [])),
         built_for="".join(filled([row.get("built_for", "")])),
+        row=used_row("packages.yaml", component, row),
     )
 
 
 def first_match(
     file: str, key: str, rows: list[dict[str, Any]], version: str, fields: dict[str, str]
 ) -> dict[str, Any] | None:
-    """The first row whose `when` holds; None if there is none. `tables.rows_used` records it.
+    """The first row whose `when` holds; None if there is none.
 
     `from` and `below` compare `version`; any other condition compares a field, and a list holds
     alternatives.
@@ -67,7 +70,6 @@ def first_match(
 
     for row in rows:
         if all(holds(*item) for item in row.get("when", {}).items()):
-            note_used(file, key, row)
             return row
     return None
 

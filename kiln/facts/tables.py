@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -30,10 +28,10 @@ _Loader.yaml_implicit_resolvers = {
 @cache
 def table(name: str) -> dict[str, Any]:
     """The plain data of `knowledge/<name>.yaml`. Versions are text, never numbers."""
-    return read(KNOWLEDGE / f"{name}.yaml")
+    return read_table(KNOWLEDGE / f"{name}.yaml")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
     data: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
     return data
@@ -55,27 +53,10 @@ class UsedRow:
     confirmed: bool
 
 
-_USED: ContextVar[list[UsedRow] | None] = ContextVar("rows that look-ups chose", default=None)
-
-
-@contextmanager
-def rows_used() -> Iterator[list[UsedRow]]:
-    """The rows that look-ups by `first_match` choose while the block runs, in their order."""
-    rows: list[UsedRow] = []
-    token = _USED.set(rows)
-    try:
-        yield rows
-    finally:
-        _USED.reset(token)
-
-
-def note_used(file: str, key: str, row: Mapping[str, Any]) -> None:
-    """Record that a look-up chose this row; without `rows_used` around it, nothing happens."""
-    rows = _USED.get()
-    if rows is not None:
-        names = table(file.removesuffix(".yaml")).get("sources", {})
-        source = full_source(row.get("source", ""), names)
-        rows.append(UsedRow(file, key, source, confirmed(row)))
+def used_row(file: str, key: str, row: Mapping[str, Any]) -> UsedRow:
+    """What a component remembers of a row that it looked up."""
+    names = table(file.removesuffix(".yaml")).get("sources", {})
+    return UsedRow(file, key, full_source(row.get("source", ""), names), confirmed(row))
 
 
 def full_source(source: str, names: Mapping[str, str]) -> str:

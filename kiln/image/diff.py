@@ -38,15 +38,15 @@ class Change:
         return {**asdict(self), "what": self.what}
 
 
-def of_names(a: str, b: str) -> dict[str, Any]:
+def compare_images(a: str, b: str) -> dict[str, Any]:
     """`diff` of two records by name: see `kiln.pipeline.record.find` for valid names.
 
     Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number}}`.
     """
-    before, _ = version_info.load(a)
-    after, _ = version_info.load(b)
+    before, _ = version_info.load_version_info(a)
+    after, _ = version_info.load_version_info(b)
     with version_info.reading(f"{a} or {b}"):
-        changes = diff(before, after)
+        changes = compare_records(before, after)
     counts = Counter[str](change.severity for change in changes)
     return {
         "a": a,
@@ -56,7 +56,7 @@ def of_names(a: str, b: str) -> dict[str, Any]:
     }
 
 
-def as_text(answer: dict[str, Any]) -> str:
+def diff_text(answer: dict[str, Any]) -> str:
     """The answer of `of_names` for a person: one change per line, then the counts."""
     if not answer["changes"]:
         return f"{answer['a']} and {answer['b']}: no difference"
@@ -71,7 +71,7 @@ def as_text(answer: dict[str, Any]) -> str:
     return "\n".join([*lines, total])
 
 
-def diff(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[Change]:
+def compare_records(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[Change]:
     """The differences from image a to image b, by severity, then kind and name.
 
     Each is a build record or the data of a version-info.json. Severities are in
@@ -121,7 +121,7 @@ _Values = dict[str, Counter[str]]
 
 def _packages(info: dict[str, Any]) -> _Values:
     """By name, with the architecture if the package is installed for several."""
-    every = version_info.packages(info)
+    every = version_info.installed_packages(info)
     arches: dict[str, set[str]] = {}
     for package in every:
         arches.setdefault(package.name, set()).add(package.arch)

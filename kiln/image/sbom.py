@@ -39,12 +39,12 @@ def of_name(name: str) -> str:
 
     Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
     """
-    info, recipe = version_info.load(name)
+    info, recipe = version_info.load_version_info(name)
     with version_info.reading(name):
-        return sbom(info, recipe)
+        return cyclonedx(info, recipe)
 
 
-def sbom(
+def cyclonedx(
     record: dict[str, Any],
     recipe: Recipe | dict[str, Any] | None = None,
     *,
@@ -96,7 +96,7 @@ def _about(info: dict[str, Any], recipe: dict[str, Any]) -> list[Property]:
 def _packages(info: dict[str, Any]) -> Iterator[Component]:
     distro = info["os"]
     seen: dict[str, int] = {}
-    for package in version_info.packages(info):
+    for package in version_info.installed_packages(info):
         purl = PackageURL(
             type=_PURL_TYPES.get(package.manager, "generic"),
             namespace=distro["id"],
@@ -136,7 +136,7 @@ def _modules(info: dict[str, Any]) -> Iterator[Component]:
 
 def _unpackaged(info: dict[str, Any]) -> Iterator[Component]:
     """Software that provisioners installed without a package: installers, archives, builds."""
-    packaged = {package.name for package in version_info.packages(info)}
+    packaged = {package.name for package in version_info.installed_packages(info)}
     for name, record in info.get("components", {}).items():
         version = record.get("version")
         origin = record.get("runfile") or record.get("archive") or record.get("plugin")

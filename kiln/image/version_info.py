@@ -13,7 +13,7 @@ from kiln.base.errors import KilnError
 from kiln.pipeline import record
 
 
-def load(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def load_version_info(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The version-info and, if known, the recipe of an image.
 
     `name` is a build, as for `record.find`, or the path of a copy of /etc/kiln/version-info.json.
@@ -24,7 +24,7 @@ def load(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         data = record.document(path)
         if isinstance(data.get("packages"), list):
             return of(data, name), None
-    build = record.find(name)
+    build = record.find_record(name)
     return of({"versions": build.versions}, name), build.recipe
 
 
@@ -109,7 +109,7 @@ def reading(called: str) -> Iterator[None]:
         raise KilnError(f"{called}: a value is malformed: {error}", hint=_NOT_OURS) from error
 
 
-def packages(info: dict[str, Any]) -> list[Package]:
+def installed_packages(info: dict[str, Any]) -> list[Package]:
     """The packages of an image; a name may occur several times."""
     return [
         Package(

@@ -16,8 +16,9 @@ from pydantic import (
 )
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.located import Located
+from kiln.base.errors import did_you_mean
+from kiln.base.findings import Finding
+from kiln.base.located import Located, Path_, dotted
 from kiln.base.vocabulary import (
     Arch,
     DriverSource,
@@ -26,6 +27,7 @@ from kiln.base.vocabulary import (
     KernelModule,
     PackageManager,
 )
+from kiln.matrix.mistakes import mistake, refused
 from kiln.telemetry.settings import Telemetry
 
 
@@ -195,7 +197,7 @@ class MatrixModel(Strict):
     amis: list[RowModel] = Field(min_length=1)
 
 
-def json_schema() -> str:
+def matrix_json_schema() -> str:
     """The schema of `amis.yaml` as JSON Schema, for editors."""
     schema = MatrixModel.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -206,39 +208,40 @@ def json_schema() -> str:
 def validated(document: Located) -> MatrixModel:
     """The matrix in a YAML document.
 
-    Raises KilnError (exit status 2) with one line per mistake, each beginning with
-    file:line:column.
+    Raises KilnError (exit status 2) with one line and one finding per mistake; each line begins
+    with file:line:column.
     """
     if not isinstance(document.data, dict):
-        raise KilnError(
-            f"{document.at(())}: the matrix is not a mapping",
-            hint="it needs `stacks` and `amis`: see docs/matrix.md",
-        )
+        what = "the matrix is not a mapping: it needs `stacks` and `amis`, see docs/matrix.md"
+        raise refused([mistake(document.place(()), what)])
     try:
         return MatrixModel.model_validate(document.data)
     except ValidationError as error:
-        lines = [_explain(document, dict(problem)) for problem in error.errors()]
-        raise KilnError("\n".join(dict.fromkeys(lines))) from None
+        raise refused(_explain(document, dict(problem)) for problem in error.errors()) from None
 
 
-def _explain(document: Located, problem: dict[str, Any]) -> str:
-    """One line per mistake: where, what is wrong, the nearest valid value."""
+def _explain(document: Located, problem: dict[str, Any]) -> Finding:
+    """Where, what is wrong, the nearest valid value."""
     path = tuple(part for part in problem["loc"] if part != "[key]")
-    is_key = "[key]" in problem["loc"]
-    shown = ".".join(str(part) for part in path)
+    if problem["type"] == "missing":
+        return mistake(document.place(path[:-1]), f"{dotted(path)} is missing")
+    is_key = "[key]" in problem["loc"] or problem["type"] == "extra_forbidden"
+    place = document.key_place(path) if is_key else document.place(path)
+    return mistake(place, f"{dotted(path)}{_wrong(path, problem)}")
+
+
+def _wrong(path: Path_, problem: dict[str, Any]) -> str:
+    """What follows the path in a message about the key or value there."""
     kind, wrong = problem["type"], problem.get("input")
-    at = document.at_key(path) if is_key or kind == "extra_forbidden" else document.at(path)
-    if kind == "missing":
-        return f"{document.at(path[:-1])}: {shown} is missing"
     if kind == "extra_forbidden":
-        hint = did_you_mean(_RENAMED.get(str(path[-1]), str(path[-1])), _known_keys(path[:-1]))
-        return f"{at}: {shown}: there is no key {path[-1]!r} here: {hint}"
+        key = str(path[-1])
+        hint = did_you_mean(_RENAMED.get(key, key), _known_keys(path[:-1]))
+        return f": there is no key {path[-1]!r} here: {hint}"
     if wrong is None:
-        return f"{at}: {shown} is empty: give it a value, or remove the line"
+        return " is empty: give it a value, or remove the line"
     if kind == "literal_error":
-        hint = did_you_mean(str(wrong), _literals(problem))
-        return f"{at}: {shown}: {wrong!r} is not allowed: {hint}"
-    return f"{at}: {shown}: {_reason(problem, wrong)}"
+        return f": {wrong!r} is not allowed: {did_you_mean(str(wrong), _literals(problem))}"
+    return f": {_reason(problem, wrong)}"
 
 
 def _reason(problem: dict[str, Any], wrong: Any) -> str:

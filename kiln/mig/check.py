@@ -9,20 +9,20 @@ from typing import Any
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig.profiles import NoMigError, chosen, gpu_types
 
-_errors = load("gpu_mig.errors")
-_profile = load("gpu_mig.profile")
-_placement = load("gpu_mig.placement")
-_smi = load("gpu_mig.smi")
-_target = load("gpu_mig.target")
-_config = load("gpu_mig.config")
+_errors = runtime_module("gpu_mig.errors")
+_profile = runtime_module("gpu_mig.profile")
+_placement = runtime_module("gpu_mig.placement")
+_smi = runtime_module("gpu_mig.smi")
+_target = runtime_module("gpu_mig.target")
+_config = runtime_module("gpu_mig.config")
 
 SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.yaml"
 
 
-def check(
+def check_mig_config(
     gpu: str | None = None, instance_type: str | None = None, *, devices: str
 ) -> dict[str, Any]:
     """Whether one GPU can hold `devices` (`2g.20gb=2,4g.40gb=1`).
@@ -35,7 +35,7 @@ def check(
         "valid": False, "reason": None, "nearest": None, "gpu": gpu,
         "instance_type": instance_type, "placement": [], "warnings": [],
     }  # fmt: skip
-    wanted = instances(devices)
+    wanted = instances_with(devices)
     try:
         _, kind = chosen(gpu, instance_type)
     except NoMigError as e:
@@ -59,7 +59,7 @@ def check(
     return {**answer, "valid": True, "warnings": warnings(kind, names)}
 
 
-def instances(devices: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def instances_with(devices: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """`1g.5gb=7` as GPU instances (profile, compute slices). Raises KilnError for invalid text."""
     try:
         shapes: tuple[tuple[str, tuple[int, ...]], ...] = _target.shape_all(

@@ -14,7 +14,7 @@ from kiln.base.paths import RUNTIME
 PROFILES_JSON = RUNTIME / "opt" / "kiln" / "lib" / "gpu_mig" / "profiles.json"
 
 
-def profiles() -> dict[str, Any]:
+def image_profiles() -> dict[str, Any]:
     """The content of profiles.json: the GPUs of mig.yaml, and the PCI ids that cannot do MIG."""
     mig = facts.table("mig")
     gpus = facts.table("instances")["gpus"].values()
@@ -38,9 +38,9 @@ def _numbers(profile: dict[str, Any]) -> dict[str, Any]:
     return {**profile, "gib": None if gib is None else float(gib)}
 
 
-def text() -> str:
+def image_profiles_text() -> str:
     """The content of profiles.json: one profile per line, so that a change gives a short diff."""
-    data = profiles()
+    data = image_profiles()
     gpus = data.pop("gpus")
     lines = [f" {json.dumps(k)}: {json.dumps(v)}," for k, v in data.items()]
     lines.append(' "gpus": [')

@@ -8,19 +8,19 @@ import yaml
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig.check import shipped_labels
 from kiln.mig.profiles import chosen, gpu_types
 
-_config = load("gpu_mig.config")
-_errors = load("gpu_mig.errors")
-_smi = load("gpu_mig.smi")
-_target = load("gpu_mig.target")
+_config = runtime_module("gpu_mig.config")
+_errors = runtime_module("gpu_mig.errors")
+_smi = runtime_module("gpu_mig.smi")
+_target = runtime_module("gpu_mig.target")
 
 OWNERS = ("ami", "operator")
 
 
-def k8s(
+def k8s_configuration(
     label: str,
     strategy: str,
     gpu: str | None = None,

@@ -11,20 +11,20 @@ from functools import cache
 from typing import Any
 
 from kiln.base.errors import KilnError
-from kiln.base.runtime_import import load
-from kiln.mig.check import instances, warnings
-from kiln.mig.profiles import on_instance
+from kiln.base.runtime_import import runtime_module
+from kiln.mig.check import instances_with, warnings
+from kiln.mig.profiles import gpus_on_instance
 
-_placement = load("gpu_mig.placement")
-_profile = load("gpu_mig.profile")
-_target = load("gpu_mig.target")
+_placement = runtime_module("gpu_mig.placement")
+_profile = runtime_module("gpu_mig.profile")
+_target = runtime_module("gpu_mig.target")
 
 # A GPU's contents: the count of each wanted profile.
 Layout = tuple[int, ...]
 EFFORT = 4000  # search steps for less mixing, once the fewest GPUs are known
 
 
-def plan(instance_type: str, want: str) -> dict[str, Any]:
+def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
     """Which instances go on which GPU of `instance_type` to give `want` (`1g.5gb=40,3g.20gb=4`).
 
     Returns `gpus` (one dict per GPU in use: index, instances with profile, start, compute and
@@ -33,8 +33,8 @@ def plan(instance_type: str, want: str) -> dict[str, Any]:
     instances left over. Raises KilnError for a type without MIG, and for profiles that its GPU
     does not have.
     """
-    machine, kind = on_instance(instance_type)
-    shapes = instances(want)
+    machine, kind = gpus_on_instance(instance_type)
+    shapes = instances_with(want)
     names = [profile for profile, _ in shapes]
     unknown = sorted({n for n in names if n not in kind.profiles})
     if unknown:

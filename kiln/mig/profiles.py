@@ -7,11 +7,11 @@ from typing import Any
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig import export
 
-_facts = load("gpu_mig.facts")
-_profile = load("gpu_mig.profile")
+_facts = runtime_module("gpu_mig.facts")
+_profile = runtime_module("gpu_mig.profile")
 
 
 class NoMigError(KilnError):
@@ -21,7 +21,7 @@ class NoMigError(KilnError):
 @cache
 def gpu_types() -> dict[str, Any]:
     """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`), from knowledge/mig.yaml."""
-    data = export.profiles()
+    data = export.image_profiles()
     return {g["gpu"]: _facts.gpu_type(g, data["mode_change"]) for g in data["gpus"]}
 
 
@@ -53,7 +53,7 @@ def _squeeze(name: str) -> str:
     return text.removeprefix("nvidia")
 
 
-def on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
+def gpus_on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
     """The instance type and its GpuType. Raises NoMigError if its GPUs do not support MIG."""
     machine = facts.instance(instance_type)
     if not machine.mig:
@@ -74,7 +74,7 @@ def chosen(gpu: str | None, instance_type: str | None) -> tuple[int, Any]:
         )
     if gpu:
         return 1, gpu_type(gpu)
-    machine, kind = on_instance(str(instance_type))
+    machine, kind = gpus_on_instance(str(instance_type))
     return machine.gpu_count, kind
 
 
@@ -84,7 +84,7 @@ def profiles_for(instance_type: str) -> dict[str, Any]:
     Memory is in GiB; `per_instance` counts over all GPUs. `unsure` names the fields of a profile
     that no public listing confirms. Raises KilnError for a type without MIG.
     """
-    machine, gpu = on_instance(instance_type)
+    machine, gpu = gpus_on_instance(instance_type)
     rows = [
         {
             "profile": p.name,

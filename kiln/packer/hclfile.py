@@ -39,9 +39,9 @@ class Document:
         """An error at the line that `patterns` lead to."""
         return Finding("error", rule, message, hint, file=self.name, line=self.line(*patterns))
 
-    def values(self) -> Iterator[str]:
-        """Every text value, without comments and prose."""
-        yield from _texts(self.data)
+    def values(self) -> tuple[str, ...]:
+        """Every text value once, without comments and prose."""
+        return _values(self.text)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def read_folder(folder: Path) -> tuple[list[Template], list[Finding]]:
         documents = []
         for path in sorted(root.glob("*.pkr.hcl")):
             name = _shown(path, folder.parent)
-            document = read(path, name)
+            document = read_hcl(path, name)
             if isinstance(document, Finding):
                 broken[name] = document
             else:
@@ -120,7 +120,7 @@ def hcl_files(folder: Path) -> list[Path]:
     return sorted({path.resolve() for path in paths})
 
 
-def read(path: Path, name: str) -> Document | Finding:
+def read_hcl(path: Path, name: str) -> Document | Finding:
     """Read an HCL file; `name` is its name in findings. Returns a finding if it is not HCL."""
     from lark.exceptions import LarkError
 
@@ -149,6 +149,11 @@ def _parsed(text: str) -> dict[str, Any]:
     )
     data: dict[str, Any] = hcl2.loads(text, serialization_options=options)
     return data
+
+
+@functools.cache
+def _values(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_texts(_parsed(text))))
 
 
 def value_with(pattern: str) -> str:

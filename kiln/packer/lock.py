@@ -67,7 +67,7 @@ class LockDiff:
         return "\n".join(lines) or "amis.lock.yaml is up to date"
 
 
-def load(path: Path = FILE) -> dict[str, Any]:
+def load_lock(path: Path = FILE) -> dict[str, Any]:
     """The lock file's data; an empty lock if there is no file.
 
     Raises KilnError (exit status 2) if it is not a lock file.
@@ -77,7 +77,7 @@ def load(path: Path = FILE) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        located.load(path)  # names the line
+        located.load_yaml(path)  # names the line
         raise KilnError(f"{path.name}: cannot be read: {error}", hint=_AGAIN) from None
     if not isinstance(data, dict) or not isinstance(data.get("artifacts"), list):
         raise KilnError(
@@ -88,7 +88,7 @@ def load(path: Path = FILE) -> dict[str, Any]:
     broken = next(_broken(lock), None)
     if broken:
         place, what = broken
-        raise KilnError(f"{located.load(path).at(place)}: {what}", hint=_AGAIN)
+        raise KilnError(f"{located.load_yaml(path).at(place)}: {what}", hint=_AGAIN)
     return lock
 
 
@@ -151,10 +151,10 @@ def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, A
 
 def plan_lock(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> LockDiff:
     """What `update` would change in `current`."""
-    return diff(current, wanted(recipes, current))
+    return compare_locks(current, wanted(recipes, current))
 
 
-def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
+def compare_locks(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
     """The difference of two locks, by URL and by package in a repository."""
     before, after = _flat(old), _flat(new)
     return LockDiff(
@@ -168,17 +168,17 @@ def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
     )
 
 
-def update(recipes: Iterable[Recipe], path: Path = FILE) -> LockDiff:
+def update_lock(recipes: Iterable[Recipe], path: Path = FILE) -> LockDiff:
     """Bring the lock file in line with the recipes; known hashes stay."""
-    current = load(path)
+    current = load_lock(path)
     new = wanted(recipes, current)
-    changes = diff(current, new)
+    changes = compare_locks(current, new)
     if new != current or not path.is_file():
-        save(new, path)  # also if only a source has changed
+        save_lock(new, path)  # also if only a source has changed
     return changes
 
 
-def save(data: Mapping[str, Any], path: Path = FILE) -> None:
+def save_lock(data: Mapping[str, Any], path: Path = FILE) -> None:
     """Write a lock file."""
     text = yaml.safe_dump(dict(data), sort_keys=False, width=200, allow_unicode=True)
     path.write_text(_HEAD + text, encoding="utf-8")
@@ -188,13 +188,13 @@ def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None)
     """The URLs among these downloads (of a version-info) whose hash is not confirmed yet."""
     unknown = {
         entry["url"]
-        for entry in load(path or FILE)["artifacts"]
+        for entry in load_lock(path or FILE)["artifacts"]
         if entry.keys() >= _BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
     }
     return sorted(unknown & {str(entry.get("url")) for entry in downloads})
 
 
-def record(
+def record_hashes(
     downloads: Iterable[Mapping[str, Any]], *, target: str, when: str, path: Path | None = None
 ) -> LockDiff:
     """Merge a bake's `downloads` (of its version-info) into the lock file.
@@ -229,7 +229,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
-    current = load(path)
+    current = load_lock(path)
     entries = []
     for entry in current["artifacts"]:
         got = seen.get(entry["url"])
@@ -247,9 +247,9 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
             entry = {**known, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
         entries.append(entry)
     new = {**current, "artifacts": entries}
-    changes = diff(current, new)
+    changes = compare_locks(current, new)
     if new != current:
-        save(new, path)
+        save_lock(new, path)
     return changes
 
 

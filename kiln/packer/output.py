@@ -42,7 +42,7 @@ def read_manifest(path: Path) -> dict[str, str]:
     return dict(artifact.split(":", 1) for artifact in artifacts if ":" in artifact)
 
 
-def parse(line: str) -> Event | None:
+def parse_event(line: str) -> Event | None:
     """One machine-readable line, `time,target,kind,data…`; None for anything else."""
     parts = line.rstrip("\n").split(",")
     if len(parts) < 3 or not parts[0].isdigit():

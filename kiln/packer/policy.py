@@ -17,7 +17,7 @@ TAGGED = ("tags", "snapshot_tags", "run_tags", "run_volume_tags")
 WHOLE_INTERNET = ("0.0.0.0/0", "::/0")
 
 
-def check(folder: Path) -> list[Finding]:
+def check_policy(folder: Path) -> list[Finding]:
     """The violations in an AMI's folder, for both versions of Packer.
 
     Findings name the file with the text, even if the folder only links to it.

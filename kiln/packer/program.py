@@ -24,7 +24,7 @@ import yaml
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 from kiln.base.stopping import Stop
-from kiln.packer.output import Event, parse, read_manifest
+from kiln.packer.output import Event, parse_event, read_manifest
 
 __all__ = [
     "FOLDER_1_6",
@@ -33,11 +33,11 @@ __all__ = [
     "Packer",
     "badly_formatted",
     "command",
-    "facts",
-    "find",
+    "find_packer",
     "install_plugins",
+    "packer_facts",
+    "packer_validate",
     "run_build",
-    "validate",
 ]
 
 Version = tuple[int, int, int]
@@ -61,7 +61,7 @@ class Packer:
     @property
     def has_plugins(self) -> bool:
         """Does it load builders as plugins (1.7 and newer), and read the whole folder?"""
-        return self.version >= _version(facts()["plugins_from"])
+        return self.version >= _version(packer_facts()["plugins_from"])
 
     @property
     def template(self) -> str:
@@ -76,20 +76,20 @@ class Packer:
 class BuildResult:
     """The result of a build. `amis` maps region to AMI id; `errors` are Packer's error lines."""
 
-    exit_code: int
+    exit_status: int
     amis: dict[str, str]
     errors: tuple[str, ...]
     interrupted: bool
 
 
 @cache
-def facts() -> dict[str, Any]:
+def packer_facts() -> dict[str, Any]:
     """`knowledge/packer.yaml`: versions and the plugin."""
     data: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "packer.yaml").read_text())
     return data
 
 
-def find() -> Packer:
+def find_packer() -> Packer:
     """The first HashiCorp Packer on PATH, or the binary that `KILN_PACKER` names.
 
     Raises KilnError (exit status 1) if there is none, or if it is too old.
@@ -102,10 +102,10 @@ def find() -> Packer:
         version = _version_of(path)
         if version is None:
             others.append(path)
-        elif version < _version(facts()["minimum"]):
+        elif version < _version(packer_facts()["minimum"]):
             raise operation_failed(
                 f"Packer {'.'.join(map(str, version))} at {path} is too old",
-                hint=f"AMI Kiln needs {facts()['minimum']} or newer: {_how_to_install()}",
+                hint=f"AMI Kiln needs {packer_facts()['minimum']} or newer: {_how_to_install()}",
             )
         else:
             return Packer(path, version)
@@ -148,7 +148,7 @@ def install_plugins(packer: Packer, folder: Path) -> None:
             )
 
 
-def validate(packer: Packer, folder: Path) -> str:
+def packer_validate(packer: Packer, folder: Path) -> str:
     """The complaint of `packer validate` about the HCL in `folder`; empty if it is valid."""
     done = _run(command(packer, "validate", variables=EXAMPLE_VARIABLES), folder)
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
@@ -250,7 +250,7 @@ def _events(
                 continue
             if line is None:
                 break
-            yield parse(line) or Event(int(time.time()), "message", line.rstrip("\n"))
+            yield parse_event(line) or Event(int(time.time()), "message", line.rstrip("\n"))
     finally:
         ended.append(_end(process, reader, patient=deadline is None))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,12 +58,12 @@ MINE = (RECIPE, *LINKS, "files")
 Tree = Mapping[str, "str | Link"]
 
 
-def render(recipe: Recipe) -> dict[str, str]:
+def render_files(recipe: Recipe) -> dict[str, str]:
     """Path in the recipe's folder → text: what is this recipe's alone.
 
     Raises KilnError when a component has no provisioner or names an unknown field.
     """
-    values = template_values.of_recipe(recipe)
+    values = template_values.recipe_values(recipe)
     return {
         RECIPE: _templates().get_template("recipe.pkr.hcl.j2").render(values),
         RECIPE_JSON: _recipe_json(recipe),
@@ -83,11 +83,12 @@ def shared(checkout: str = HERE) -> dict[str, str]:
     return _shared(checkout, known, template_values.locked(), keys)
 
 
-def write(recipe: Recipe) -> Path:
-    """Bring a recipe's folder and `shared` in `packer/` up to date; the recipe's folder."""
+def write_folders(recipes: Sequence[Recipe]) -> dict[str, Path]:
+    """Bring the recipes' folders and `shared` in `packer/` up to date; a recipe's name → folder."""
     root = packer_dir()
-    _write(root, _tree([recipe], _checkout(root)), _present(root, [SHARED, recipe.line]))
-    return root / recipe.line
+    lines = [recipe.line for recipe in recipes]
+    _write(root, _tree(recipes, _checkout(root)), _present(root, [SHARED, *lines]))
+    return {recipe.name: root / recipe.line for recipe in recipes}
 
 
 def write_all(recipes: Iterable[Recipe]) -> list[str]:
@@ -103,7 +104,7 @@ def write_all(recipes: Iterable[Recipe]) -> list[str]:
 def write_inputs(recipe: Recipe, folder: Path) -> Path:
     """Copy into `folder`, laid out as in a checkout, all that a bake of the recipe reads: its
     rendered HCL and files, and what these name. Returns the recipe's folder in it."""
-    for path, file in uploads.files(recipe).items():
+    for path, file in uploads.uploaded_files(recipe).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, folder / path)
     root = folder / "packer"
@@ -158,8 +159,11 @@ def digested(recipe: Recipe) -> dict[str, bytes]:
     )
     return {
         **{f"packer/{SHARED}/{path}": text.encode() for path, text in own.items()},
-        **{f"packer/{recipe.line}/{path}": text.encode() for path, text in render(recipe).items()},
-        **{path: file.read_bytes() for path, file in uploads.files(recipe).items()},
+        **{
+            f"packer/{recipe.line}/{path}": text.encode()
+            for path, text in render_files(recipe).items()
+        },
+        **{path: file.read_bytes() for path, file in uploads.uploaded_files(recipe).items()},
     }
 
 
@@ -211,7 +215,7 @@ def _tree(recipes: Iterable[Recipe], checkout: str) -> dict[str, str | Link]:
     }
     for recipe in recipes:
         tree |= {f"{recipe.line}/{path}": link for path, link in LINKS.items()}
-        tree |= {f"{recipe.line}/{path}": text for path, text in render(recipe).items()}
+        tree |= {f"{recipe.line}/{path}": text for path, text in render_files(recipe).items()}
     return tree
 
 

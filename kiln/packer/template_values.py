@@ -37,7 +37,7 @@ _TAGS = {
 }
 
 
-def of_recipe(recipe: Recipe) -> dict[str, Any]:
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """What stands in the folder of this recipe alone: its components, each with its own part.
 
     Raises KilnError when a component has no provisioner, or gives its script other variables than
@@ -54,7 +54,7 @@ def of_all(
 ) -> dict[str, Any]:
     """What stands in packer/shared: a provisioner per component, hashes by URL, keys by name."""
     return {
-        "packer": program.facts(),
+        "packer": program.packer_facts(),
         "tags": _TAGS,
         "uploads": uploads.FOLDERS,
         "components": list(known),
@@ -77,7 +77,7 @@ def locked() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _hashes_in(path: Path, changed: int) -> dict[str, str]:
     """The hashes of a lock file; `changed` is its time, so that a new file is read again."""
-    artifacts = located.load(path).data.get("artifacts", [])
+    artifacts = located.load_yaml(path).data.get("artifacts", [])
     return {item["url"]: item["sha256"] for item in artifacts if item.get("sha256")}
 
 
@@ -127,7 +127,7 @@ def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
     findings = [
         finding
         for step in chosen
-        for finding in environment.problems(step.name, environment.given(step))
+        for finding in environment.environment_problems(step.name, environment.given(step))
     ]
     if findings:
         lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]

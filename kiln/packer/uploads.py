@@ -11,14 +11,14 @@ from kiln.base.recipe import Recipe
 FOLDERS = ("provisioners/lib", "runtime", "runtime-variants")
 
 
-def script(component: str) -> str:
+def provisioner_script(component: str) -> str:
     """A component's provisioner, relative to the checkout."""
     return f"provisioners/{component}.sh"
 
 
-def files(recipe: Recipe) -> dict[str, Path]:
+def uploaded_files(recipe: Recipe) -> dict[str, Path]:
     """Path relative to the checkout → file: the recipe's provisioners and all in `FOLDERS`."""
-    chosen = [ROOT / script(name) for name in recipe.components]
+    chosen = [ROOT / provisioner_script(name) for name in recipe.components]
     for folder in FOLDERS:
         chosen += [
             path

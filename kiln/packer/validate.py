@@ -42,22 +42,22 @@ class Validation:
         }
 
 
-def validate(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
+def validate_recipes(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
     """Check every recipe's folder in `packer/`, which is brought up to date first.
 
     Packer's processes run in parallel, and the policy is checked meanwhile.
     Raises KilnError if a recipe cannot be rendered or a plugin cannot be installed.
     """
-    folders = {recipe.name: render.write(recipe) for recipe in recipes}
-    if not folders:
+    if not recipes:
         return []
+    folders = render.write_folders(recipes)
     packer_.install_plugins(packer, next(iter(folders.values())))
     # One more than cores: Packer spends part of its time waiting for the processes it starts.
     with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
         answers = {name: workers.submit(_timed, packer, folder) for name, folder in folders.items()}
         files = sorted({path for folder in folders.values() for path in hcl_files(folder)})
         unformatted = workers.submit(packer_.badly_formatted, packer, files)
-        policies = {name: policy.check(folder) for name, folder in folders.items()}
+        policies = {name: policy.check_policy(folder) for name, folder in folders.items()}
         return [
             Validation(
                 name,
@@ -74,7 +74,7 @@ def validate(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
 
 def _timed(packer: Packer, folder: Path) -> tuple[str, float]:
     started = time.monotonic()
-    return packer_.validate(packer, folder), time.monotonic() - started
+    return packer_.packer_validate(packer, folder), time.monotonic() - started
 
 
 def _invalid(name: str, folder: Path, complaint: str) -> list[Finding]:

@@ -111,7 +111,7 @@ def run_checks(
     ]
     environment = {
         **os.environ,
-        **stopping.environment(machine.run_id),
+        **stopping.run_environment(machine.run_id),
         "KILN_EXPECT": str(expect_file),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -83,11 +83,11 @@ def bake(
         var_files=list(inputs.var_files),
         on_event=on_event,
         stop=stop,
-        environment={**inputs.environment, **stopping.environment(run.id)},
+        environment={**inputs.environment, **stopping.run_environment(run.id)},
     )
     if result.interrupted:
         raise StoppedError(*launched)
-    if result.exit_code or target.region not in result.amis:
+    if result.exit_status or target.region not in result.amis:
         messages = provisioner_errors or [line for line in result.errors if line.strip()]
         last = messages[-1] if messages else "see its log"
         if not provisioner_errors:

@@ -72,10 +72,10 @@ def plans(
     recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None = None
 ) -> list[Plan]:
     """What builds of these recipes will do; starts nothing. Raises what `plan.plan` raises."""
-    return [planning.plan(recipe, target, options, rebuilt) for recipe in recipes]
+    return [planning.plan_build(recipe, target, options, rebuilt) for recipe in recipes]
 
 
-def build(
+def build_recipes(
     recipes: list[Recipe],
     options: Options,
     target: Target,
@@ -109,7 +109,7 @@ def build(
             break
         with on_signals(stop):
             if len(recipes) == 1:
-                built = [build_row.build(planned[0], packer, progress, stop)]
+                built = [build_row.build_recipe(planned[0], packer, progress, stop)]
             else:
                 built += _several(planned, packer, stop, failed)
         if stop.is_set():
@@ -124,7 +124,7 @@ def _ready(
     target.check_host()
     groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     needs.ensure(*groups, install=install, say=progress.say)
-    packer = program.find()
+    packer = program.find_packer()
     if target.preparation:
         with progress.stage(target.preparation) as stage:
             target.prepare(recipes, stage.line)
@@ -203,7 +203,9 @@ def _several(
     """Build in parallel; a failure does not stop the other builds."""
     with ThreadPoolExecutor(max_workers=min(len(planned), _AT_ONCE)) as pool:
         pending = [
-            pool.submit(build_row.build, plan, packer, Progress(label=plan.recipe.name), stop)
+            pool.submit(
+                build_row.build_recipe, plan, packer, Progress(label=plan.recipe.name), stop
+            )
             for plan in planned
         ]
         ended = [

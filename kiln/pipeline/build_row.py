@@ -38,12 +38,12 @@ def prepare(plan: Plan) -> None:
     Raises KilnError (exit status 2) naming file, line and rule.
     """
     with tempfile.TemporaryDirectory(prefix="kiln-policy-") as folder:
-        broken = errors(policy.check(render.write_inputs(plan.recipe, Path(folder))))
+        broken = errors(policy.check_policy(render.write_inputs(plan.recipe, Path(folder))))
     if broken:
-        raise KilnError("\n".join(map(str, broken)))
+        raise KilnError("\n".join(map(str, broken)), findings=broken)
 
 
-def build(plan: Plan, packer: Packer, progress: Progress, stop: Stop | None = None) -> Built:
+def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | None = None) -> Built:
     """Build and verify one recipe that `prepare` has checked.
 
     Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.

@@ -41,8 +41,8 @@ class Draft:
     def write(self) -> None:
         """Write the record and its report. Raises OSError if the disk refuses."""
         self.note(finished=now(), seconds=dict(self.progress.seconds))
-        record.write(self.run, self.record)
-        report.write(self.run.folder / "report.html", self.record)
+        record.write_record(self.run, self.record)
+        report.write_report(self.run.folder / "report.html", self.record)
 
 
 def now() -> str:

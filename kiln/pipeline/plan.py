@@ -117,7 +117,9 @@ def input_digest(recipe_digest: str, parent_ami: str, package_snapshot: str | No
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def plan(recipe: Recipe, target: Target, options: Options, rebuilt: Rebuilt | None = None) -> Plan:
+def plan_build(
+    recipe: Recipe, target: Target, options: Options, rebuilt: Rebuilt | None = None
+) -> Plan:
     """Plan a build; starts nothing.
 
     `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe.

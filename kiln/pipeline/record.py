@@ -1,6 +1,7 @@
 """The record of a run: what it made, from what, and the verdict.
 
-The published JSON Schema is docs/record.schema.json, docs/records.md explains each key. Schema 2 is
+The published JSON Schema is docs/record.schema.json (record_schema.py), docs/records.md explains
+each key. Schema 2 is
 written; records of schema 1 are converted when they are read.
 """
 
@@ -49,9 +50,10 @@ class Checks:
 class Record:
     """One run: a build, or the verification of an existing AMI.
 
-    `recipe` is the recipe as JSON and `versions` the image's version-info.json; both have shapes of
-    their own. `recipe_digest` and `input_digest` are SHA-256 as hex (see docs/records.md for what
-    each promises). Times are UTC in ISO 8601; `seconds` maps a stage to its wall-clock seconds.
+    `recipe` is the recipe as JSON and `versions` the image's version-info.json; record_schema.py
+    describes both. `recipe_digest` and `input_digest` are SHA-256 as hex (see docs/records.md for
+    what each promises). Times are UTC in ISO 8601; `seconds` maps a stage to its wall-clock
+    seconds.
     """
 
     run_id: str
@@ -90,12 +92,7 @@ class Record:
 _ADAPTER = TypeAdapter(Record)
 
 
-def json_schema() -> str:
-    """The JSON Schema of a record, as docs/record.schema.json holds it."""
-    return json.dumps({"title": "Record", **_ADAPTER.json_schema()}, indent=2) + "\n"
-
-
-def write(run: Run, record: Record) -> None:
+def write_record(run: Run, record: Record) -> None:
     """Write a run's record atomically."""
     fresh = run.record.with_suffix(".new")
     fresh.write_text(json.dumps(record.as_json(), indent=2) + "\n", encoding="utf-8")
@@ -107,14 +104,14 @@ def last(recipe: str) -> Record | None:
     return next(iter(all_of(recipe)), None)
 
 
-def find(name: str) -> Record:
+def find_record(name: str) -> Record:
     """The record of a build: by its file, AMI id, run id or AMI name (then the newest image).
 
     Raises KilnError (exit status 2) if there is none here, or if the file is not a record.
     """
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
-        return read(path)
+        return read_record(path)
     rows = sorted(path.name for path in build_dir().glob("*") if path.is_dir())
     for recipe in rows:
         for record in all_of(recipe):
@@ -142,11 +139,11 @@ def all_of(recipe: str) -> list[Record]:
     records = []
     for path in sorted((build_dir() / recipe).glob("*/record.json"), reverse=True):
         with contextlib.suppress(OSError, KilnError):
-            records.append(read(path))
+            records.append(read_record(path))
     return records
 
 
-def read(path: Path) -> Record:
+def read_record(path: Path) -> Record:
     """The record in a file. Raises KilnError (exit status 2) if it is not one."""
     data = document(path)
     try:

@@ -15,12 +15,12 @@ from kiln.pipeline.ami_checks import Check
 from kiln.pipeline.record import Record
 
 
-def write(path: Path, record: Record) -> None:
+def write_report(path: Path, record: Record) -> None:
     """Write the report of a run's record."""
-    path.write_text(render(record), encoding="utf-8")
+    path.write_text(report_html(record), encoding="utf-8")
 
 
-def render(record: Record) -> str:
+def report_html(record: Record) -> str:
     """The page. Everything in it comes from the record and is escaped."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True

@@ -17,7 +17,7 @@ from kiln.pipeline.draft import Draft, clean_dead_runs, cleaned_up, now
 from kiln.pipeline.record import Record
 
 
-def verify(
+def verify_by_id(
     ami_id: str,
     instance_type: str | None,
     *,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kiln.telemetry.facts import agent_has, facts
+from kiln.telemetry.facts import agent_has, telemetry_facts
 from kiln.telemetry.settings import Telemetry
 
 MERGED = "amazon-cloudwatch-agent.d"
@@ -43,7 +43,7 @@ def agent_files(
 
 def dcgm_counters() -> str:
     """`dcgm-counters.csv` for dcgm-exporter: field, Prometheus type, help."""
-    dcgm = facts()["dcgm"]
+    dcgm = telemetry_facts()["dcgm"]
     lines = [f"{field['name']}, {field['type']}, {field['help']}." for field in dcgm["fields"]]
     return "\n".join(
         ["# Written by AMI Kiln from kiln/facts/knowledge/cloudwatch.yaml", *lines, ""]
@@ -71,7 +71,7 @@ def _events(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
 
 def _metrics(settings: Telemetry, sections: dict[str, Any]) -> dict[str, Any]:
     # The agent merges files key by key, and a difference is fatal: these keys are equal everywhere.
-    appended = facts()["append_dimensions"]
+    appended = telemetry_facts()["append_dimensions"]
     metrics: dict[str, Any] = {
         "namespace": settings.namespace,
         "append_dimensions": {name: appended[name] for name in settings.dimensions},
@@ -85,7 +85,7 @@ def _metrics(settings: Telemetry, sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gpu(settings: Telemetry) -> dict[str, Any]:
-    units = facts()["gpu_metrics"]["names"]
+    units = telemetry_facts()["gpu_metrics"]["names"]
     return {
         "measurement": [
             {"name": name, "unit": units[name]} if units[name] else name
@@ -96,7 +96,7 @@ def _gpu(settings: Telemetry) -> dict[str, Any]:
 
 
 def _efa(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
-    efa = facts()["efa"]
+    efa = telemetry_facts()["efa"]
     if agent_has("efa", agent_version):
         names = [counter["agent"] for counter in efa["counters"]]
         return {"efa": {"measurement": names, "metrics_collection_interval": settings.interval}}
@@ -110,7 +110,7 @@ def _efa(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
 
 
 def _dcgm(settings: Telemetry) -> dict[str, Any]:
-    dcgm = facts()["dcgm"]
+    dcgm = telemetry_facts()["dcgm"]
     selectors = [f"^{field['name']}$" for field in dcgm["fields"]]
     # A MIG slice has the label GPU_I_ID, a whole GPU has not. Without two matchers all slices of a
     # GPU would be written into one series.
@@ -127,7 +127,7 @@ def _dcgm(settings: Telemetry) -> dict[str, Any]:
         )
     ]
     prometheus = {
-        "prometheus_config_path": f"{facts()['agent']['etc']}/{STAGED}/dcgm-scrape.yaml",
+        "prometheus_config_path": f"{telemetry_facts()['agent']['etc']}/{STAGED}/dcgm-scrape.yaml",
         "log_group_name": dcgm["log_group"],
         "emf_processor": {
             "metric_namespace": settings.namespace,
@@ -139,7 +139,7 @@ def _dcgm(settings: Telemetry) -> dict[str, Any]:
 
 
 def _scrape(settings: Telemetry) -> str:
-    dcgm = facts()["dcgm"]
+    dcgm = telemetry_facts()["dcgm"]
     return (
         "# From AMI Kiln. kiln-agent-sources writes the target with its InstanceId at start.\n"
         "global:\n"

@@ -19,7 +19,7 @@ from pathlib import Path
 from kiln.base.errors import KilnError
 from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS, TEMPLATES
 from kiln.telemetry import Telemetry, agent_files
-from kiln.telemetry.facts import facts, version
+from kiln.telemetry.facts import telemetry_facts, version_parts
 
 _SKIPPED_PARTS = {"__pycache__"}
 _BASE64_WIDTH = 76
@@ -36,20 +36,20 @@ class AgentPackage:
     sha256: str
 
 
-def write(out: Path, settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
+def write_bundle(out: Path, settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
     """Write the installer to `out`, executable; returns its SHA-256.
 
     The same input gives the same bytes. Raises KilnError (exit status 2) if `runtime/` is
     incomplete, or if a package is for a system that the bundle does not support.
     """
-    text = script(settings, packages)
+    text = bundle_script(settings, packages)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="ascii")
     out.chmod(0o755)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def script(settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
+def bundle_script(settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
     """The installer's text."""
     payload = _tar(_members(settings, list(packages)))
     encoded = base64.b64encode(payload).decode("ascii")
@@ -62,7 +62,7 @@ def script(settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
 
 def runtime_files(root: Path = RUNTIME) -> dict[str, Path]:
     """Path on the machine (no leading slash) → file, for the files of `root` in the bundle."""
-    patterns = facts()["bundle"]["files"]
+    patterns = telemetry_facts()["bundle"]["files"]
     return {
         str(path.relative_to(root)): path
         for pattern in patterns
@@ -88,7 +88,8 @@ def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tupl
         for target, text in agent_files(settings, driver="any", agent_version=oldest).items():
             yield f"agent/{oldest}/{target}", text.encode(), 0o644
     distros = [
-        (entry["id"], entry["version"], entry["package"]) for entry in facts()["bundle"]["distros"]
+        (entry["id"], entry["version"], entry["package"])
+        for entry in telemetry_facts()["bundle"]["distros"]
     ]
     yield "distros.tsv", _table(distros), 0o644
     known = {f"{distro} {number}" for distro, number, _ in distros}
@@ -104,9 +105,11 @@ def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tupl
 
 def _agent_steps() -> list[str]:
     """The agent versions at which the configuration changes, oldest supported first."""
-    since: dict[str, str] = facts()["agent"]["since"]
-    oldest = version(since["nvidia_gpu"])
-    return sorted({step for step in since.values() if version(step) >= oldest}, key=version)
+    since: dict[str, str] = telemetry_facts()["agent"]["since"]
+    oldest = version_parts(since["nvidia_gpu"])
+    return sorted(
+        {step for step in since.values() if version_parts(step) >= oldest}, key=version_parts
+    )
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> bytes:

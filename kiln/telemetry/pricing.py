@@ -7,14 +7,14 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.facts import instance
-from kiln.telemetry.facts import facts, prices
+from kiln.telemetry.facts import prices, telemetry_facts
 from kiln.telemetry.settings import Telemetry
 
 # The agent sends its data points once a minute.
 _FLUSH_SECONDS = 60
 
 
-def cost(
+def monthly_cost(
     instance_type: str, settings: Telemetry, *, instances: int = 1, mig_slices: int = 0
 ) -> dict[str, Any]:
     """Series, and US dollars per month, of a fleet of one instance type.
@@ -26,7 +26,7 @@ def cost(
         raise KilnError(f"{instances} instances have no cost", hint="give a number from 1 on")
 
     kind = instance(instance_type)
-    counted = series(
+    counted = metric_series(
         settings,
         gpus=max(kind.gpu_count, 1),  # a fractional type shows its slice as one GPU
         efa_interfaces=kind.efa_interfaces,
@@ -38,25 +38,26 @@ def cost(
         "instances": instances,
         "profile": settings.profile,
         "interval": settings.interval,
-        "high_resolution": settings.interval < facts()["interval"]["high_resolution_below"],
+        "high_resolution": settings.interval
+        < telemetry_facts()["interval"]["high_resolution_below"],
         "series_per_instance": counted,
         "usd_per_month": dollars(settings, counted, instances=instances),
         "price_table": {key: prices()[key] for key in ("as_of", "region", "currency")},
     }
 
 
-def series(
+def metric_series(
     settings: Telemetry, *, gpus: int, efa_interfaces: int = 0, mig_slices: int = 0
 ) -> dict[str, int]:
     """The number of CloudWatch metrics (one per name and set of dimensions) of one instance.
 
     In MIG mode two GPU measurements are missing, and dcgm-exporter reports slices, not GPUs.
     """
-    lost = facts()["gpu_metrics"]["lost_with_mig"] if mig_slices else ()
+    lost = telemetry_facts()["gpu_metrics"]["lost_with_mig"] if mig_slices else ()
     measured = sum(name not in lost for name in settings.metrics)
     devices = efa_interfaces if settings.efa else 0
-    counters = len(facts()["efa"]["counters"]) if devices else 0
-    gpu_only = set(facts()["gpu_metrics"]["dimensions"])
+    counters = len(telemetry_facts()["efa"]["counters"]) if devices else 0
+    gpu_only = set(telemetry_facts()["gpu_metrics"]["dimensions"])
     aggregates = 0
     for names in settings.aggregate_by:
         aggregates += measured * (gpus if "index" in names else 1)
@@ -66,7 +67,7 @@ def series(
         "gpu": measured * gpus,
         "efa": counters * devices,
         "aggregates": aggregates,
-        "dcgm": len(facts()["dcgm"]["fields"]) * _exported(settings, gpus, mig_slices),
+        "dcgm": len(telemetry_facts()["dcgm"]["fields"]) * _exported(settings, gpus, mig_slices),
     }
     return {**counted, "total": sum(counted.values())}
 
@@ -81,7 +82,7 @@ def dollars(
     per_flush = by_agent * max(1, _FLUSH_SECONDS // settings.interval)
     calls = math.ceil(per_flush / requests["metrics_per_request"])
     calls *= instances * month / max(_FLUSH_SECONDS, settings.interval)
-    events = counted["dcgm"] / len(facts()["dcgm"]["fields"]) * instances
+    events = counted["dcgm"] / len(telemetry_facts()["dcgm"]["fields"]) * instances
     gigabytes = events * month / settings.interval * prices()["logs"]["emf_event_bytes"] / 1e9
     parts = {
         "metrics": _tiered(counted["total"] * instances),

@@ -19,8 +19,8 @@ from kiln.telemetry.facts import (
     agent_has,
     agent_schema,
     driver_branch,
-    facts,
     gpu_metric_names,
+    telemetry_facts,
 )
 from kiln.telemetry.settings import Telemetry
 
@@ -48,7 +48,7 @@ class Problem:
     hint: str = ""
 
 
-def problems(
+def agent_config_problems(
     settings: Telemetry,
     driver: str,
     agent_version: str | None,
@@ -65,13 +65,13 @@ def problems(
     config, clashes = merged(files)
     return [
         *clashes,
-        *validate(config),
+        *validate_agent_config(config),
         *versions(settings, driver, agent_version, mig=mig),
         *_exporter(settings, exporter),
     ]
 
 
-def validate(config: dict[str, Any]) -> list[Problem]:
+def validate_agent_config(config: dict[str, Any]) -> list[Problem]:
     """All problems of an agent configuration: one file, or several after `merged`."""
     result = list(_schema(config))
     if not any(problem.rule == "cloudwatch-schema" for problem in result):
@@ -92,11 +92,11 @@ def versions(
     settings: Telemetry, driver: str, agent_version: str | None, *, mig: bool = False
 ) -> list[Problem]:
     """Where driver, agent version and MIG do not support `settings`."""
-    since = facts()["agent"]["since"]
+    since = telemetry_facts()["agent"]["since"]
     result = []
     if (
         "power_draw" in settings.metrics
-        and driver_branch(driver) >= facts()["agent"]["power_moved_in_driver"]
+        and driver_branch(driver) >= telemetry_facts()["agent"]["power_moved_in_driver"]
         and not agent_has("power_draw_driver_570", agent_version)
     ):
         result.append(
@@ -125,7 +125,7 @@ def versions(
                 f"pin agent {since['log_group_class']} or newer, or set log_class: STANDARD",
             )
         )
-    if settings.log_class != facts()["logs"]["class_with_metric_filters"]:
+    if settings.log_class != telemetry_facts()["logs"]["class_with_metric_filters"]:
         result.append(
             Problem(
                 "warning",
@@ -134,7 +134,11 @@ def versions(
                 "set log_class: STANDARD",
             )
         )
-    lost = [name for name in settings.metrics if name in facts()["gpu_metrics"]["lost_with_mig"]]
+    lost = [
+        name
+        for name in settings.metrics
+        if name in telemetry_facts()["gpu_metrics"]["lost_with_mig"]
+    ]
     if mig and lost and not settings.dcgm:
         result.append(
             Problem(
@@ -182,8 +186,8 @@ def _gpu(config: dict[str, Any]) -> Iterator[Problem]:
             "metrics_collected has a section nvidia_smi, which the agent ignores",
             "rename it to nvidia_gpu",
         )
-    units = [str(unit) for unit in facts()["standard_units"]]
-    prefix = facts()["gpu_metrics"]["prefix"]
+    units = [str(unit) for unit in telemetry_facts()["standard_units"]]
+    prefix = telemetry_facts()["gpu_metrics"]["prefix"]
     for item in collected.get("nvidia_gpu", {}).get("measurement", []):
         given = item.get("name", "") if isinstance(item, dict) else item
         name = given.strip().removeprefix(prefix)
@@ -204,7 +208,7 @@ def _gpu(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _dimensions(config: dict[str, Any]) -> Iterator[Problem]:
-    known: dict[str, str] = facts()["append_dimensions"]
+    known: dict[str, str] = telemetry_facts()["append_dimensions"]
     for name, value in config.get("metrics", {}).get("append_dimensions", {}).items():
         if known.get(name) != value:
             best = name if name in known else nearest(name, known)
@@ -217,7 +221,7 @@ def _dimensions(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _log_groups(config: dict[str, Any]) -> Iterator[Problem]:
-    logs = facts()["logs"]
+    logs = telemetry_facts()["logs"]
     values: dict[tuple[str, str], Any] = {}
     for entry in _log_entries(config):
         group = entry.get("log_group_name", "")
@@ -248,7 +252,7 @@ def _log_groups(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _timestamps(config: dict[str, Any]) -> Iterator[Problem]:
-    known = facts()["logs"]["timestamp_codes"]
+    known = telemetry_facts()["logs"]["timestamp_codes"]
     for entry in _log_entries(config):
         for code in re.findall(r"%-?.", entry.get("timestamp_format", "")):
             if code not in known:

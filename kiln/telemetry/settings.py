@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from kiln.base.errors import did_you_mean
-from kiln.telemetry.facts import facts, gpu_metric_names, profile_metrics, profile_names
+from kiln.telemetry.facts import gpu_metric_names, profile_metrics, profile_names, telemetry_facts
 
 
 class Telemetry(BaseModel):
@@ -68,7 +68,7 @@ class Telemetry(BaseModel):
     @field_validator("interval")
     @classmethod
     def _interval_in_range(cls, value: int) -> int:
-        limits = facts()["interval"]
+        limits = telemetry_facts()["interval"]
         if not limits["min"] <= value <= limits["max"]:
             raise ValueError(
                 f"interval {value} is out of range; the agent takes {limits['min']} to "
@@ -91,7 +91,7 @@ class Telemetry(BaseModel):
     @field_validator("dimensions")
     @classmethod
     def _known_dimensions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        known = facts()["append_dimensions"]
+        known = telemetry_facts()["append_dimensions"]
         for name in value:
             if name not in known:
                 raise ValueError(
@@ -104,7 +104,7 @@ class Telemetry(BaseModel):
     @field_validator("retention_days")
     @classmethod
     def _known_retention(cls, value: int) -> int:
-        allowed = facts()["logs"]["retention_days"]
+        allowed = telemetry_facts()["logs"]["retention_days"]
         if value not in allowed:
             near = min((days for days in allowed if days > 0), key=lambda days: abs(days - value))
             raise ValueError(
@@ -116,7 +116,7 @@ class Telemetry(BaseModel):
     @field_validator("log_class")
     @classmethod
     def _known_class(cls, value: str) -> str:
-        classes = facts()["logs"]["classes"]
+        classes = telemetry_facts()["logs"]["classes"]
         if value not in classes:
             raise ValueError(f"unknown log class {value!r}; {did_you_mean(value, classes)}")
         return value
@@ -132,7 +132,7 @@ class Telemetry(BaseModel):
 
     @model_validator(mode="after")
     def _aggregates_are_dimensions(self) -> Telemetry:
-        known = {*self.dimensions, *facts()["gpu_metrics"]["dimensions"]}
+        known = {*self.dimensions, *telemetry_facts()["gpu_metrics"]["dimensions"]}
         for name in (name for names in self.aggregate_by for name in names):
             if name not in known:
                 raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,25 @@ def check_sources(label: str, row: dict[str, Any], sources: dict[str, str]) -> N
 
 def page(data: dict[str, Any]) -> str:
     """The text of docs/xid.md."""
-    out = [
+    lines = [
+        *_head(data["as_of"]),
+        *_xid_table(data["xid"]),
+        *_recovery_table(data["recovery"]),
+        *_nvlink_table(data["nvlink"]),
+        *_sxid_table(data["sxid"]),
+        *["", "## Sources", ""],
+        *(f"- **{name}**: {text}" for name, text in data["sources"].items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(as_of: str) -> list[str]:
+    return [
         "# Xid and SXid codes",
         "",
         f"<!-- {_WARNING} -->",
         "",
-        f"State: {data['as_of']}. On a machine: `gpu-xid explain 79`; anywhere: "
+        f"State: {as_of}. On a machine: `gpu-xid explain 79`; anywhere: "
         "`./invoke xid.explain 79`. How events are read and written: "
         "[telemetry-xid.md](telemetry-xid.md).",
         "",
@@ -103,7 +117,10 @@ def page(data: dict[str, Any]) -> str:
         "## Xid",
         "",
     ]
-    out += _table(
+
+
+def _xid_table(rows: list[dict[str, Any]]) -> list[str]:
+    return _table(
         ["Xid", "Name", "Meaning", "Causes", "Severity", "Action", "Source"],
         [
             [
@@ -115,70 +132,77 @@ def page(data: dict[str, Any]) -> str:
                 _action(row),
                 _source(row),
             ]
-            for row in data["xid"]
+            for row in rows
         ],
     )
-    out += ["", "## What an Xid 154 says", ""]
-    out += _table(
+
+
+def _recovery_table(rows: list[dict[str, Any]]) -> list[str]:
+    table = _table(
         ["Code", "Words", "Severity", "Action"],
-        [
-            [row["code"], " or ".join(row["labels"]), row["severity"], row["action"]]
-            for row in data["recovery"]
-        ],
+        [[row["code"], " or ".join(row["labels"]), row["severity"], row["action"]] for row in rows],
     )
-    out += ["", "## NVLink: the words of Xid 144 to 150", ""]
-    out += _table(
-        [
-            "Xid",
-            "Unit",
-            "Intrinfo before R575",
-            "From R575",
-            "Status",
-            "Severity",
-            "Resolution",
-            "Investigate",
-            "Effect",
-        ],
-        [
-            [
-                str(row["xid"]),
-                row["unit"],
-                f"`{row['v1']}`",
-                f"`{row['v2']}`",
-                row["status"],
-                row["severity"],
-                row["resolution"],
-                row["investigate"],
-                row["effect"],
-            ]
-            for row in data["nvlink"]
-        ],
-    )
-    out += [
-        "",
-        "## SXid (NVSwitch)",
-        "",
-        "The word in the line (Fatal, Non-fatal, Correctable) goes before the severity here.",
-        "",
-    ]
-    out += _table(
+    return ["", "## What an Xid 154 says", "", *table]
+
+
+# Column of the page → key of a row.
+_NVLINK = {
+    "Xid": "xid",
+    "Unit": "unit",
+    "Intrinfo before R575": "v1",
+    "From R575": "v2",
+    "Status": "status",
+    "Severity": "severity",
+    "Resolution": "resolution",
+    "Investigate": "investigate",
+    "Effect": "effect",
+}
+
+
+def _nvlink_table(rows: list[dict[str, Any]]) -> list[str]:
+    def cell(row: dict[str, Any], key: str) -> str:
+        return f"`{row[key]}`" if key in ("v1", "v2") else str(row[key])
+
+    table = _table(list(_NVLINK), [[cell(row, key) for key in _NVLINK.values()] for row in rows])
+    return ["", "## NVLink: the words of Xid 144 to 150", "", *table]
+
+
+def _sxid_table(rows: list[dict[str, Any]]) -> list[str]:
+    table = _table(
         ["SXid", "Name", "Meaning", "Says", "Severity", "Action", "Source"],
         [
             [
                 str(row["code"]),
                 row["name"],
-                _recovery(row),
+                _meaning(row),
                 ", ".join(row.get("says", [])),
                 row["severity"],
-                row["action"],
+                _SXID_ACTIONS.get(row["action"], row["action"]),
                 _source(row),
             ]
-            for row in data["sxid"]
+            for row in rows
         ],
     )
-    out += ["", "## Sources", ""]
-    out += [f"- **{name}**: {text}" for name, text in data["sources"].items()]
-    return "\n".join(out) + "\n"
+    actions = [
+        f"- **{short}**: {action.removeprefix(f'{short}; ')}"
+        for action, short in _SXID_ACTIONS.items()
+    ]
+    return ["", "## SXid (NVSwitch)", "", _SXID_HEAD, "", *actions, "", *table]
+
+
+_SXID_HEAD = (
+    "The word in the line (Fatal, Non-fatal, Correctable) goes before the severity here. A meaning "
+    "in code type is the driver's own name of the code: nothing else is published. The actions:"
+)
+# Few actions serve hundreds of codes: the table names them by a word.
+_SXID_ACTIONS = {
+    "watch; look for Xid 45 or 74 on the same link": "watch",
+    "reset the fabric (all GPUs and NVSwitches) or reboot or replace the instance": "reset",
+    "follow the Fatal or Non-fatal word of the line": "by line",
+}
+_ONLY_NAME = re.compile(
+    r"(?:The driver's text for|Only the driver's name is known:) (NVSWITCH_\w+)\."
+)
 
 
 def _severity(row: dict[str, Any]) -> str:
@@ -191,9 +215,9 @@ def _action(row: dict[str, Any]) -> str:
     return str(row["action"])
 
 
-def _recovery(row: dict[str, Any]) -> str:
-    text = f"To recover, {row['recovery']}." if "recovery" in row else ""
-    return f"{row['meaning']} {text}".strip()
+def _meaning(row: dict[str, Any]) -> str:
+    meaning = _ONLY_NAME.sub(r"`\1`", row["meaning"])
+    return f"{meaning} To recover, {row['recovery']}." if "recovery" in row else str(meaning)
 
 
 def _source(row: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from kiln.base import runtime_import
 from kiln.base.errors import KilnError
 
 
-def explain(code: str | int) -> dict[str, Any]:
+def explain_code(code: str | int) -> dict[str, Any]:
     """The catalogue's entry for a code: `79`, `xid79`, `sxid 12028`.
 
     Keys: kind (`xid` or `sxid`), code, name, mnemonic, meaning, causes, severity, action, source,
@@ -17,7 +17,7 @@ def explain(code: str | int) -> dict[str, Any]:
     is an Xid below 1000, otherwise an SXid.
     Raises KilnError (exit status 2) for an invalid or unknown code, with the nearest ones.
     """
-    module = runtime_import.load("gpu_xid.explain")
+    module = runtime_import.runtime_module("gpu_xid.explain")
     try:
         entry: dict[str, Any] = module.explain(code)
     except module.UnknownCodeError as error:
@@ -29,7 +29,7 @@ def explain(code: str | int) -> dict[str, Any]:
 
 def printable(text: str) -> str:
     """A text from a kernel log without terminal control characters."""
-    shown: str = runtime_import.load("gpu_xid.history").printable(text)
+    shown: str = runtime_import.runtime_module("gpu_xid.history").printable(text)
     return shown
 
 
@@ -43,7 +43,7 @@ def parse_stream(
     Yields one dict per event with at least xid, sxid, pci, pid, process, name, severity, action
     and raw; None for what the line lacks. `notes`: see gpu_xid.stream.events.
     """
-    events: Iterator[dict[str, Any]] = runtime_import.load("gpu_xid.stream").events(
+    events: Iterator[dict[str, Any]] = runtime_import.runtime_module("gpu_xid.stream").events(
         lines, notes=notes
     )
     return events

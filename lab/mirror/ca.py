@@ -6,6 +6,7 @@ It is made on the machine that runs the lab; its key never leaves the state fold
 from __future__ import annotations
 
 import datetime
+import fcntl
 import os
 import ssl
 from dataclasses import dataclass
@@ -36,19 +37,26 @@ def ensure(state: Path | None = None) -> Authority:
     authority = Authority(home / "ca.pem", home / "ca.key")
     if not authority.certificate.exists():
         home.mkdir(parents=True, exist_ok=True)
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
-        certificate = (
-            _builder(name, name, key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-            )
-            .sign(key, hashes.SHA256())
-        )
-        _write_key(authority.key, key)
-        _write(authority.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        # A starting lab and the making of a root filesystem may both find none.
+        with (home / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not authority.certificate.exists():
+                _make(authority)
     return authority
+
+
+def _make(authority: Authority) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
+    certificate = (
+        _builder(name, name, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(authority.key, key)
+    # Written last: when it exists, the CA is complete.
+    _write(authority.certificate, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def server_context(hosts: list[str], state: Path | None = None) -> ssl.SSLContext:

@@ -11,7 +11,7 @@ from typing import Any
 from kiln import facts
 from kiln.base import paths, versions
 from kiln.base.errors import KilnError
-from kiln.facts.tables import read
+from kiln.facts.tables import read_table
 from kiln.matrix import load
 
 _FILE = Path(__file__).resolve().parent / "catalogue.yaml"
@@ -31,7 +31,7 @@ class Driver:
 @cache
 def data() -> dict[str, Any]:
     """The content of catalogue.yaml; versions are text."""
-    return read(_FILE)
+    return read_table(_FILE)
 
 
 def driver(version: str) -> Driver | None:

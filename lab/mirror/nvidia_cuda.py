@@ -86,7 +86,7 @@ def libdir(format_: str, arch: str) -> str:
 
 def driver_packages(version: Driver, format_: str, dist: str, arch: str) -> list[Package]:
     """All packages of one driver version."""
-    flavours = {"open": version.open, "proprietary": version.proprietary}
+    kernel_modules = {"open": version.open, "proprietary": version.proprietary}
     older = tuple(map(int, version.version.split(".")[:2])) < _COMMON_DKMS_NAME
     names = {"open": "nvidia-open" if older else "nvidia", "proprietary": "nvidia"}
     folder = libdir(format_, arch)
@@ -98,17 +98,17 @@ def driver_packages(version: Driver, format_: str, dist: str, arch: str) -> list
         "persistenced": driver.programs("/usr/bin/nvidia-persistenced"),
         "modprobe": driver.programs("/usr/bin/nvidia-modprobe"),
     }
-    for flavour, exists in flavours.items():
+    for kernel_module, exists in kernel_modules.items():
         if exists:
-            source = driver.source(version.version, flavour, dkms_name=names[flavour])
-            parts[f"source-{flavour}"] = source
+            source = driver.source(version.version, kernel_module, dkms_name=names[kernel_module])
+            parts[f"source-{kernel_module}"] = source
     return model.load(
         f"nvidia-driver-{format_}",
         parts,
         driver=version.version,
         branch=version.branch,
         cuda=version.cuda,
-        flavours=flavours,
+        kernel_modules=kernel_modules,
         dkms_name=names,
         dist=dist,
         arch=arch,
@@ -124,9 +124,9 @@ def module_streams(versions: list[tuple[Driver, list[Package]]], arch: str) -> s
     streams: dict[str, list[str]] = {}
     for version, packages in versions:
         artifacts = [f"{p.name}-{p.epoch}:{p.version}-{p.release}.{p.arch}" for p in packages]
-        for flavour in ("open", "dkms"):
-            if getattr(version, "open" if flavour == "open" else "proprietary"):
-                for stream in (f"{version.branch}-{flavour}", f"{_LATEST[flavour]}"):
+        for ending, exists in (("open", version.open), ("dkms", version.proprietary)):
+            if exists:
+                for stream in (f"{version.branch}-{ending}", f"{_LATEST[ending]}"):
                     streams.setdefault(stream, []).extend(artifacts)
     documents: list[dict[str, Any]] = [
         {

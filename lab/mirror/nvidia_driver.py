@@ -46,11 +46,11 @@ def run_file(version: str, arch: str, target: Path) -> bool:
         files[f"files{path}"] = file
     for name, file in driver.libraries(version, arch).items():
         files[f"lib/{name}"] = file
-    for flavour in ("proprietary", "open"):
-        if getattr(facts, flavour):
+    for kernel_module in ("proprietary", "open"):
+        if getattr(facts, kernel_module):
             prefix = _SOURCE.format(version=version)
-            for path, file in driver.source(version, flavour).items():
-                files[f"source-{flavour}/{path.removeprefix(prefix)}"] = file
+            for path, file in driver.source(version, kernel_module).items():
+                files[f"source-{kernel_module}/{path.removeprefix(prefix)}"] = file
     header = model.fill((_PAYLOADS / "header.sh").read_text(), variables)
     description = json.dumps({"what": model.STAND_IN, "driver": version, "arch": arch})
     files["kiln-lab.json"] = File(description.encode())

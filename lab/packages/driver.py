@@ -61,18 +61,18 @@ def _payload() -> dict[str, File]:
     return {path: File(file.content, file.mode) for path, file in install.payload().items()}
 
 
-def source(version: str, flavour: str, *, dkms_name: str = "nvidia") -> dict[str, File]:
-    """The DKMS source tree, below /usr/src/nvidia-<version>; `flavour` is proprietary or open.
+def source(version: str, kernel_module: str, *, dkms_name: str = "nvidia") -> dict[str, File]:
+    """The DKMS source tree of a kernel module (open, proprietary), below /usr/src/nvidia-<version>.
 
     `srcversion` depends on both, because the real one changes with the source.
     """
     folder = f"/usr/src/nvidia-{version}"
-    token = hashlib.sha256(f"{version} {flavour}".encode()).hexdigest()[:24].upper()
+    token = hashlib.sha256(f"{version} {kernel_module}".encode()).hexdigest()[:24].upper()
     files = model.tree(
         "nvidia-dkms",
         {
             "version": version,
-            "license": "NVIDIA" if flavour == "proprietary" else "Dual MIT/GPL",
+            "license": "NVIDIA" if kernel_module == "proprietary" else "Dual MIT/GPL",
             "srcversion": token,
             "dkms_name": dkms_name,
         },

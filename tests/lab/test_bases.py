@@ -107,7 +107,7 @@ def test_an_unknown_distribution_is_named_with_the_nearest_known_one() -> None:
     with pytest.raises(KilnError, match="no base for distribution 'ubuntu2205'") as raised:
         bases.ensure("ubuntu2205")
     assert "ubuntu2204" in raised.value.hint
-    assert raised.value.exit_code == 2
+    assert raised.value.exit_status == 2
 
 
 class TestAptSources:
@@ -139,7 +139,7 @@ class TestAptSources:
             aptsources.parse(
                 "https://other.example/|bookworm|stable|Packages", "bookworm", "bookworm"
             )
-        assert raised.value.exit_code == 1
+        assert raised.value.exit_status == 1
 
 
 class TestImport:
@@ -162,7 +162,7 @@ class TestImport:
     def test_another_distribution_than_was_said_is_refused(self) -> None:
         with pytest.raises(KilnError, match="is debian 12, but al2 is amzn 2") as raised:
             importer.import_rootfs("al2", self.real, None)
-        assert raised.value.exit_code == 2
+        assert raised.value.exit_status == 2
         assert not list(bases.bases_dir().glob("*al2*")), "nothing may be left behind"
 
     def test_a_container_image_is_refused_with_what_it_lacks(self, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ class TestImport:
     def test_a_processor_that_ec2_does_not_have_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(KilnError, match="not a program for x86_64 or arm64") as raised:
             importer.import_rootfs("debian12", self.for_machine(243, tmp_path / "root"), None)
-        assert raised.value.exit_code == 2
+        assert raised.value.exit_status == 2
         assert not list(bases.bases_dir().glob("*debian12*")), "nothing may be left behind"
 
     def test_a_file_that_is_no_archive_is_named(self, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ class TestImport:
         file.write_text("no archive")
         with pytest.raises(KilnError, match=r"disk\.img cannot be unpacked") as raised:
             importer.import_rootfs("debian12", file, None)
-        assert raised.value.exit_code == 1
+        assert raised.value.exit_status == 1
 
     def test_an_archive_without_a_system_in_it_is_named(self, tmp_path: Path) -> None:
         archive = tmp_path / "x.tar"
@@ -221,4 +221,4 @@ class TestImport:
     def test_a_mirror_that_is_not_there_is_the_worlds_failure(self) -> None:
         with pytest.raises(KilnError, match="no al2023 system could be installed") as raised:
             importer.import_rootfs("al2023", None, "http://127.0.0.1:9/al2023")
-        assert raised.value.exit_code == 1
+        assert raised.value.exit_status == 1

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jsonschema
 import pytest
-from conftest import AL2, PRIVATE_KEY, Finished, inventory, wait_for
+from conftest import AL2, PRIVATE_KEY, ROOT, Finished, inventory, wait_for
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 COMMIT = r"[0-9a-f]{40}(-dirty)?"
@@ -41,6 +42,12 @@ def test_the_last_lines_say_what_there_is_now_and_where_to_read_more(built: Fini
     assert f"{checks['passed']} passed, 0 failed, {checks['skipped']} skipped" in output
     assert f"{built.folder}/record.json" in output
     assert f"{built.folder}/report.html" in output
+
+
+def test_its_record_fits_the_published_schema(built: Finished) -> None:
+    schema = json.loads((ROOT / "docs" / "record.schema.json").read_text())
+    assert built.record["versions"] and built.record["recipe"]
+    jsonschema.validate(built.record, schema)
 
 
 def test_a_pipe_gets_one_line_per_stage_and_no_control_codes(built: Finished) -> None:

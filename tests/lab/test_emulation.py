@@ -85,7 +85,7 @@ def test_without_qemu_the_message_names_the_package(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KilnError, match=f"cannot run {OTHER} guests") as raised:
         emulation.ensure(OTHER)
     assert "qemu-user-static" in raised.value.hint
-    assert raised.value.exit_code == 1
+    assert raised.value.exit_status == 1
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_kernel_that_takes_no_setting_is_said_to_be_the_reason() -> None:
     with pytest.raises(KilnError, match="binfmt_misc") as raised:
         emulation.ensure(OTHER)
     assert "--target aws" in raised.value.hint
-    assert raised.value.exit_code == 1
+    assert raised.value.exit_status == 1
 
 
 @pytest.mark.usefixtures("refusing")

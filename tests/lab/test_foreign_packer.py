@@ -50,7 +50,7 @@ def test_it_builds_with_its_own_temporary_key_and_group(
     name = f"plain-{time.time():.0f}"
     done = subprocess.run(
         [
-            *(str(program.find().path), "build", "-var", f"source_ami={source_ami}"),
+            *(str(program.find_packer().path), "build", "-var", f"source_ami={source_ami}"),
             *("-var", f"endpoint={lab.endpoint}", "-var", f"name={name}", str(template)),
         ],
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_POLL_DELAY_SECONDS": "1"},
@@ -71,7 +71,7 @@ def test_it_builds_with_its_own_temporary_key_and_group(
 def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_ami, tmp_path: Path):
     checkout = slim_checkout(tmp_path)
     subprocess.run([checkout / "invoke", "render"], check=True, stdout=subprocess.DEVNULL)
-    found = program.find()
+    found = program.find_packer()
     row = checkout / "packer" / "al2-classic-base-x86_64"
     name = f"by-hand-{time.time():.0f}"
     variables = {

@@ -22,12 +22,12 @@ import pytest
 import yaml
 
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig.profiles import gpu_types
 from lab.standins.nvidia_smi import install
 
 pytestmark = [guests.AS_ROOT, pytest.mark.beside]
-target = load("gpu_mig.target")
+target = runtime_module("gpu_mig.target")
 MAP = RUNTIME / "etc/kiln/mig-config.yaml"
 SHOWN = install.compose()["machines"]
 ALL = os.environ.get("KILN_MIG_PAIRS") == "all"

@@ -20,7 +20,7 @@ import pytest
 from event_log import whole_lines
 
 from kiln.telemetry import Telemetry, bundle
-from kiln.telemetry.facts import facts
+from kiln.telemetry.facts import telemetry_facts
 from lab.mirror import cloudwatch
 
 pytestmark = guests.AS_ROOT
@@ -66,7 +66,7 @@ class Guest(guests.Guest):
 # The bundle's distributions by the lab's names: amzn 2023 is al2023, ubuntu 22.04 ubuntu2204.
 SUPPORTED = [
     f"{distro['id'].replace('amzn', 'al')}{distro['version'].replace('.', '')}"
-    for distro in facts()["bundle"]["distros"]
+    for distro in telemetry_facts()["bundle"]["distros"]
 ]
 
 
@@ -79,7 +79,7 @@ def _content(path: Path) -> str:
 @pytest.fixture(scope="session")
 def installer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bundle") / "kiln-telemetry.sh"
-    bundle.write(out, Telemetry(efa=True))
+    bundle.write_bundle(out, Telemetry(efa=True))
     return out
 
 

@@ -161,14 +161,14 @@ def test_every_event_of_the_corpus_is_found_in_a_journal_of_the_last_boot(
 
 def corpus_messages() -> list[bytes]:
     """The kernel's message in each line of the corpus: events and similar messages."""
-    strip = runtime_import.load("gpu_xid.prefix").strip
+    strip = runtime_import.runtime_module("gpu_xid.prefix").strip
     lines = [json.loads(line)["line"] for line in CORPUS.read_text().splitlines()]
     return [strip(line).text.encode() for line in lines if "\n" not in line]
 
 
 def said(text: str) -> list[tuple[Any, ...]]:
     """(xid, sxid, pci, pid) of each event in a message."""
-    result = runtime_import.load("gpu_xid.pipeline").messages(text)
+    result = runtime_import.runtime_module("gpu_xid.pipeline").messages(text)
     events = [row for row in result if row["kind"] in ("xid", "sxid")]
     return [(row.get("xid"), row.get("sxid"), row["pci"], row["pid"]) for row in events]
 

@@ -25,13 +25,13 @@ from typing import IO, Any
 import yaml
 
 from kiln.base.paths import ROOT, RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from lab.standins.nvidia_smi import install
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
 # The lab's stand-in, as a baked image has it.
 PARTED = (ROOT / "lab/packages/payloads/mig-parted/nvidia-mig-parted").read_text()
-_smi = load("gpu_mig.smi")
+_smi = runtime_module("gpu_mig.smi")
 
 
 def examples(count: int) -> int:
@@ -275,7 +275,7 @@ def _become_gpu_mig(
         os.getppid = os.getpid  # nvidia-smi's parent, which a fault may kill, is this process
         with _at(machine.root):
             subprocess.run = _instead(machine, subprocess.run, kill_after)
-            status = load("gpu_mig.cli").main(list(args))
+            status = runtime_module("gpu_mig.cli").main(list(args))
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
     except BaseException:
@@ -388,7 +388,7 @@ _COMPOSED: dict[str, Any] = {}
 def _composed() -> dict[str, Any]:
     """The stand-in's data; with it all that gpu-mig and the stand-ins import."""
     if not _COMPOSED:
-        load("gpu_mig.cli")
+        runtime_module("gpu_mig.cli")
         for name in ("attributes", "main", "mig_cli", "query", "settings"):
             import_module(f"lab.standins.nvidia_smi.smi.{name}")
         import_module("xml.etree.ElementTree")

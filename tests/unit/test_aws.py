@@ -17,4 +17,4 @@ def test_a_web_page_in_the_place_of_an_answer_is_not_printed() -> None:
     ):
         raise ClientError(page, "GetParameter")  # type: ignore[arg-type]
     assert "<html" not in str(e.value)
-    assert e.value.exit_code == 1
+    assert e.value.exit_status == 1

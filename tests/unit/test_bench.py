@@ -123,7 +123,7 @@ def test_json_has_the_figures_and_the_machine(
 def test_another_bench_is_refused_with_the_nearest() -> None:
     with pytest.raises(KilnError, match="unknown bench pipelin") as refused:
         bench.run("pipelin", as_json=False)
-    assert refused.value.exit_code == 2
+    assert refused.value.exit_status == 2
     assert "did you mean 'pipeline'?" in refused.value.hint
 
 

@@ -26,13 +26,13 @@ def test_a_first_run_has_no_cache_no_credentials_and_a_lab_of_its_own(
 def test_a_commit_that_does_not_exist_is_refused() -> None:
     with pytest.raises(KilnError, match="--against nowhere: no such commit") as refused:
         bench_first.commit_of("nowhere")
-    assert refused.value.exit_code == 2
+    assert refused.value.exit_status == 2
 
 
 def test_only_the_first_run_is_held_against_another_commit() -> None:
     with pytest.raises(KilnError, match="--against requires --what first") as refused:
         bench.run("mig", as_json=False, against="HEAD")
-    assert refused.value.exit_code == 2
+    assert refused.value.exit_status == 2
 
 
 def test_a_first_run_that_fails_is_reported_with_its_reason(

@@ -92,7 +92,7 @@ def test_a_build_that_breaks_the_policy_is_refused_before_anything_is_launched(
     monkeypatch.setattr(render, "shared", lambda checkout: files)
     with pytest.raises(KilnError, match=r"packer/shared/source\.pkr\.hcl:\d+: .*root-enc") as error:
         build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:

@@ -11,9 +11,9 @@ from kiln.base.errors import KilnError
 from kiln.base.findings import errors
 from kiln.base.paths import ROOT
 from kiln.cli import checks
-from kiln.compat.engine import check, check_combination, check_matrix
+from kiln.compat.engine import check_combination, check_matrix, check_recipe
 from kiln.compat.judge import clashes
-from kiln.compat.rules.combination import of_recipe
+from kiln.compat.rules.combination import recipe_combination
 from kiln.facts import instances, table
 from kiln.matrix.load import load_recipes
 
@@ -41,7 +41,7 @@ def test_the_matrix_has_no_error():
 
 
 def test_the_classic_stack_is_allowed_on_al2_with_a_warning_of_what_its_end_means():
-    found = {finding.rule: finding for finding in check(classic(), today=TODAY)}
+    found = {finding.rule: finding for finding in check_recipe(classic(), today=TODAY)}
     assert found["OS-EOL"].level == "warning"
     assert "550.163.01" in found["OS-EOL"].why
     assert "DRV-EOL" in found
@@ -49,7 +49,7 @@ def test_the_classic_stack_is_allowed_on_al2_with_a_warning_of_what_its_end_mean
 
 def test_a_finding_names_its_row_and_line_and_source():
     recipe = classic(cuda="12.2.2", cudnn=None)
-    (finding,) = errors(check(recipe, today=TODAY))
+    (finding,) = errors(check_recipe(recipe, today=TODAY))
     assert finding.rule == "DRV-CUDA-MAJOR"
     assert finding.rows == (recipe.name,)
     assert finding.place == recipe.row.origins["cuda"]
@@ -154,14 +154,14 @@ def test_a_mistyped_driver_gets_the_right_one():
 def test_what_is_not_even_a_choice_is_bad_input(wrong, hint):
     with pytest.raises(KilnError) as error:
         check_combination(**{"distro": "al2", "driver": "510.47.03", **wrong})
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
     assert hint in error.value.hint
 
 
 def test_a_wrong_target_in_the_matrix_is_named_with_its_line():
     recipe = classic(target_instance_types=("p4d.25xlarge",))
     with pytest.raises(KilnError, match=rf"{recipe.row.place}: p4d\.25xlarge"):
-        check(recipe)
+        check_recipe(recipe)
 
 
 def test_the_types_served_are_those_the_driver_and_the_module_drive():
@@ -220,7 +220,7 @@ def test_an_arm64_instance_type_says_which_image_is_meant():
 
 
 def test_strict_refuses_a_branch_without_security_fixes():
-    found = {f.rule: f.level for f in check(classic(), today=TODAY, strict=True)}
+    found = {f.rule: f.level for f in check_recipe(classic(), today=TODAY, strict=True)}
     assert found["DRV-EOL"] == "error"
 
 
@@ -277,19 +277,19 @@ def test_a_pinned_kernel_is_the_one_that_counts():
 def test_a_row_without_fabric_manager_does_not_fit_an_nvswitch_target():
     components = tuple(name for name in lts().components if name != "nvidia-fabricmanager")
     recipe = lts(components=components, target_instance_types=("p5.48xlarge",))
-    assert "FM-NEEDED" in {finding.rule for finding in errors(check(recipe, today=TODAY))}
+    assert "FM-NEEDED" in {finding.rule for finding in errors(check_recipe(recipe, today=TODAY))}
 
 
 def test_baking_the_driver_before_the_kernel_is_refused():
     names = [name for name in lts().components if name != "kernel"]
     names.insert(names.index("nvidia-driver") + 1, "kernel")
-    found = errors(check(lts(components=tuple(names)), today=TODAY))
+    found = errors(check_recipe(lts(components=tuple(names)), today=TODAY))
     assert [finding.rule for finding in found] == ["KERN-HEADERS"]
 
 
 def test_a_check_machine_the_driver_does_not_drive_is_pointed_out():
     recipe = lts(verify_instance_type="p3dn.24xlarge")
-    messages = [f.message for f in check(recipe, today=TODAY) if f.rule == "BUILD-INSTANCE"]
+    messages = [f.message for f in check_recipe(recipe, today=TODAY) if f.rule == "BUILD-INSTANCE"]
     assert any("p3dn.24xlarge" in message for message in messages)
 
 
@@ -299,36 +299,36 @@ def test_the_names_that_components_ask_for_are_the_vendors_names():
             for source in ("repo", "distro"):
                 changed = replace(recipe, driver=driver, driver_source=source, imex=True)
                 imex = replace(changed, components=(*recipe.components, "nvidia-imex"))
-                found = clashes(of_recipe(imex, TODAY))
+                found = clashes(recipe_combination(imex, TODAY))
                 assert [one for one in found if one.rule.id == "FM-NAME"] == []
 
 
 def test_nccl_without_cuda_is_refused_in_a_row():
-    found = errors(check(lts(cuda=None), today=TODAY))
+    found = errors(check_recipe(lts(cuda=None), today=TODAY))
     assert {finding.rule for finding in found} == {"LIB-CUDA"}
 
 
 def test_a_mig_label_has_to_fit_the_targets():
     recipe = lts(mig_config="all-1g.5gb", target_instance_types=("p5.48xlarge",))
-    assert "MIG-GPU" in {finding.rule for finding in errors(check(recipe, today=TODAY))}
+    assert "MIG-GPU" in {finding.rule for finding in errors(check_recipe(recipe, today=TODAY))}
 
 
 def test_a_flavour_without_its_version_is_judged_in_a_row_only():
     for flavor, rule in (("eks", "EKS-OS"), ("parallelcluster", "PC-OS")):
         asked = check_combination("al2023", "595.112.07", flavor=flavor, today=TODAY)
         assert rule not in levels(asked)
-        row = errors(check(lts(flavor=flavor), today=TODAY))
+        row = errors(check_recipe(lts(flavor=flavor), today=TODAY))
         assert rule in {finding.rule for finding in row}
 
 
 def test_a_build_machine_of_another_processor_is_an_error():
-    found = errors(check(lts(instance_type="g5g.xlarge"), today=TODAY))
+    found = errors(check_recipe(lts(instance_type="g5g.xlarge"), today=TODAY))
     assert [finding.rule for finding in found] == ["ARCH-INSTANCE"]
 
 
 def asked(**more: str) -> dict:
     """What `./invoke check` answers for a combination on the command line."""
-    return checks.check({"distro": "al2023", "driver": "580.178.04", **more}, strict=False)
+    return checks.check_answer({"distro": "al2023", "driver": "580.178.04", **more}, strict=False)
 
 
 def test_a_kubernetes_version_eks_has_no_more_is_an_error():
@@ -354,7 +354,7 @@ def test_what_a_parallelcluster_release_brings_is_minded():
 def test_a_flavours_version_has_to_fit_the_flavour(more: dict[str, str], message: str):
     with pytest.raises(KilnError, match=message) as error:
         asked(**more)
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 @pytest.mark.parametrize(
@@ -375,8 +375,8 @@ def test_a_flavours_version_has_to_fit_the_flavour(more: dict[str, str], message
 def test_what_is_no_whole_version_on_the_command_line_is_bad_input(flag, wrong, meant):
     given = {"distro": "al2023", "driver": "580.178.04", flag: wrong}
     with pytest.raises(KilnError, match=f"--{flag} {re.escape(wrong)} is not a version") as error:
-        checks.check(given, strict=False)
-    assert error.value.exit_code == 2
+        checks.check_answer(given, strict=False)
+    assert error.value.exit_status == 2
     assert error.value.hint == (f"did you mean {meant}?" if meant else "")
 
 
@@ -412,7 +412,7 @@ def test_an_nccl_nobody_released_is_pointed_out():
 def test_a_distribution_the_facts_do_not_know_is_named_with_its_row():
     recipe = classic(distro=replace(classic().distro, id="plan9"))
     with pytest.raises(KilnError, match=r"amis\.yaml:\d+:\d+: plan9 is not a known distribution"):
-        check(recipe)
+        check_recipe(recipe)
 
 
 def test_an_unknown_pinned_kernel_is_pointed_out_and_not_judged():
@@ -464,9 +464,11 @@ def test_no_driver_is_proposed_that_may_not_compile_there():
 def test_the_hint_of_a_row_minds_the_packages_that_move_with_it():
     # DCGM's package follows the driver: the row of branch 570 has -cuda12, that of 580 -cuda13.
     recipe = lts(driver="570.211.01", cuda="13.0.2")
-    finding = next(f for f in errors(check(recipe, today=TODAY)) if f.rule == "DRV-CUDA-MAJOR")
+    finding = next(
+        f for f in errors(check_recipe(recipe, today=TODAY)) if f.rule == "DRV-CUDA-MAJOR"
+    )
     (driver,) = re.findall(r"driver (580[\d.]+)", finding.hint)
-    assert not errors(check(replace(recipe, driver=driver), today=TODAY))
+    assert not errors(check_recipe(replace(recipe, driver=driver), today=TODAY))
 
 
 @pytest.mark.parametrize(

@@ -85,14 +85,14 @@ def test_a_placeholder_that_no_recipe_has_is_named_with_the_table() -> None:
 def test_an_archive_that_does_not_have_a_package_is_named() -> None:
     with pytest.raises(KilnError, match="no package of nvidia-imex") as error:
         packages(recipe("debian12", driver_source="distro"), "nvidia-imex", "535.261.03")
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 @pytest.mark.parametrize("name", ["nccl", "cudnn", "nccl-tests"])
 def test_what_is_built_for_a_cuda_is_refused_without_one(name: str) -> None:
     with pytest.raises(KilnError, match="has no cuda") as error:
         step(name, "al2023", cuda=None)
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 # ------------------------------------------------------------------- kernel

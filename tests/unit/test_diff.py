@@ -7,7 +7,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.image import sbom
-from kiln.image.diff import as_text, diff, of_names
+from kiln.image.diff import compare_images, compare_records, diff_text
 from tests.unit.records import a_record
 
 PACKAGES = [
@@ -62,35 +62,35 @@ def package(info, name):
 
 
 def test_an_image_does_not_differ_from_itself():
-    assert diff(INFO, INFO) == []
+    assert compare_records(INFO, INFO) == []
 
 
 def test_a_new_driver_branch_is_loud(other):
     other["components"]["nvidia-driver"]["version"] = "595.112.07"
     expected = ("high", "changed", "nvidia-driver", "580.178.04", "595.112.07")
-    assert only(diff(INFO, other)) == expected
+    assert only(compare_records(INFO, other)) == expected
 
 
 def test_a_newer_driver_of_the_branch_is_not(other):
     other["components"]["nvidia-driver"]["version"] = "580.190.01"
-    assert only(diff(INFO, other))[0] == "medium"
+    assert only(compare_records(INFO, other))[0] == "medium"
 
 
 def test_another_cuda_major_is_loud_and_another_minor_is_not(other):
     other["components"]["cuda"]["version"] = "12.9.1"
-    assert only(diff(INFO, other))[0] == "high"
+    assert only(compare_records(INFO, other))[0] == "high"
     other["components"]["cuda"]["version"] = "13.2.0"
-    assert only(diff(INFO, other))[0] == "medium"
+    assert only(compare_records(INFO, other))[0] == "medium"
 
 
 def test_another_kernel_is_loud(other):
     other["kernel"]["boots"] = "6.12.1-1.amzn2023.x86_64"
-    assert only(diff(INFO, other))[:3] == ("high", "changed", "boots")
+    assert only(compare_records(INFO, other))[:3] == ("high", "changed", "boots")
 
 
 def test_another_glibc_is_loud(other):
     package(other, "glibc")["release"] = "53.amzn2023"
-    change = diff(INFO, other)[0]
+    change = compare_records(INFO, other)[0]
     assert (change.severity, change.what, change.name) == ("high", "changed", "glibc")
     assert (change.old, change.new) == ("2.34-52.amzn2023", "2.34-53.amzn2023")
 
@@ -98,7 +98,7 @@ def test_another_glibc_is_loud(other):
 def test_a_package_of_the_gpu_stack_is_louder_than_any_other(other):
     package(other, "tree")["version"] = "1.9.0"
     package(other, "libnccl")["version"] = "2.29.2"
-    assert [(change.severity, change.name) for change in diff(INFO, other)] == [
+    assert [(change.severity, change.name) for change in compare_records(INFO, other)] == [
         ("medium", "libnccl"),
         ("low", "tree"),
     ]
@@ -107,33 +107,33 @@ def test_a_package_of_the_gpu_stack_is_louder_than_any_other(other):
 def test_one_of_two_kernels_that_goes_is_removed_not_changed(other):
     other["packages"] = [e for e in other["packages"] if e["version"] != "6.1.100"]
     expected = ("medium", "removed", "kernel", "6.1.100-1.amzn2023", None)
-    assert only(diff(INFO, other)) == expected
+    assert only(compare_records(INFO, other)) == expected
 
 
 def test_the_same_package_for_two_processors_is_two(other):
     other["packages"].append({**package(other, "glibc"), "arch": "i686"})
-    assert ("glibc:i686", "added") in {(c.name, c.what) for c in diff(INFO, other)}
+    assert ("glibc:i686", "added") in {(c.name, c.what) for c in compare_records(INFO, other)}
 
 
 def test_a_module_built_anew_shows_by_its_srcversion(other):
     other["modules"][0]["srcversion"] = "BBBB"
-    assert only(diff(INFO, other))[:3] == ("medium", "changed", "nvidia")
+    assert only(compare_records(INFO, other))[:3] == ("medium", "changed", "nvidia")
 
 
 def test_a_lost_nvidia_module_is_loud(other):
     other["modules"] = []
-    assert only(diff(INFO, other))[:3] == ("high", "removed", "nvidia")
+    assert only(compare_records(INFO, other))[:3] == ("high", "removed", "nvidia")
 
 
 def test_a_lost_hold_is_loud(other):
     other["held"] = other["held"][1:]
-    assert only(diff(INFO, other))[:2] == ("high", "removed")
+    assert only(compare_records(INFO, other))[:2] == ("high", "removed")
 
 
 def test_a_hold_that_follows_its_package_is_quiet(other):
     package(other, "glibc")["release"] = "53.amzn2023"
     other["held"][1] = "glibc-2.34-53.amzn2023"
-    changes = diff(INFO, other)
+    changes = compare_records(INFO, other)
     assert [(c.severity, c.kind, c.what) for c in changes if c.kind == "held"] == [
         ("low", "held", "changed")
     ]
@@ -141,7 +141,7 @@ def test_a_hold_that_follows_its_package_is_quiet(other):
 
 def test_a_disabled_unit_of_the_stack_is_noticed(other):
     other["units"][0]["state"] = "disabled"
-    assert only(diff(INFO, other))[0] == "medium"
+    assert only(compare_records(INFO, other))[0] == "medium"
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_two_builds_are_compared_by_ami_id_run_name_or_file(records, other):
     records("al2023-lts", "run-1", "ami-1", INFO)
     newer = records("al2023-lts", "run-2", "ami-2", other)
     for a, b in (("ami-1", "ami-2"), ("run-1", "al2023-lts"), ("ami-1", str(newer))):
-        assert [change["name"] for change in of_names(a, b)["changes"]] == ["tree"]
+        assert [change["name"] for change in compare_images(a, b)["changes"]] == ["tree"]
 
 
 def test_the_text_counts_by_severity(records, other):
@@ -174,17 +174,17 @@ def test_the_text_counts_by_severity(records, other):
     package(other, "tree")["version"] = "1.9.0"
     records("a", "run-1", "ami-1", INFO)
     records("b", "run-2", "ami-2", other)
-    text = as_text(of_names("ami-1", "ami-2"))
+    text = diff_text(compare_images("ami-1", "ami-2"))
     assert text.splitlines()[-1] == "1 high, 1 low"
     assert "13.0.2 → 12.9.1" in text
-    assert as_text(of_names("ami-1", "ami-1")) == "ami-1 and ami-1: no difference"
+    assert diff_text(compare_images("ami-1", "ami-1")) == "ami-1 and ami-1: no difference"
 
 
 def test_a_build_that_is_not_here_is_bad_input(records):
     records("al2023-lts", "run-1", "ami-1", INFO)
     with pytest.raises(KilnError, match="ami-7: no record") as error:
-        of_names("ami-1", "ami-7")
-    assert error.value.exit_code == 2
+        compare_images("ami-1", "ami-7")
+    assert error.value.exit_status == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"versions": null}'])
@@ -192,7 +192,7 @@ def test_a_file_without_version_info_is_bad_input(tmp_path, text):
     path = tmp_path / "record.json"
     path.write_text(text)
     with pytest.raises(KilnError, match=r"record\.json"):
-        of_names(str(path), str(path))
+        compare_images(str(path), str(path))
 
 
 def broken():
@@ -213,7 +213,7 @@ def refusal(answer, path):
     try:
         answer(str(path))
     except KilnError as error:
-        assert error.exit_code == 2
+        assert error.exit_status == 2
         return error.message
     return None
 
@@ -223,7 +223,7 @@ def test_a_record_in_which_anything_is_broken_ends_in_a_message_or_an_answer(tmp
     refused = []
     for info in broken():
         path.write_text(json.dumps(info))
-        refused += [refusal(lambda name: of_names(name, name), path)]
+        refused += [refusal(lambda name: compare_images(name, name), path)]
         refused += [refusal(sbom.of_name, path)]
     output = [message for message in refused if message]
     assert len(output) > 100

@@ -75,7 +75,7 @@ def test_a_line_of_another_form_is_an_error_with_file_and_line(script, line):
     path = script("# What it does.", line)
     with pytest.raises(KilnError, match=f"{path}:3: not a declaration") as raised:
         environment.declared(path)
-    assert raised.value.exit_code == 2
+    assert raised.value.exit_status == 2
 
 
 def test_a_name_declared_twice_is_an_error(script):
@@ -98,12 +98,12 @@ def cuda() -> dict[str, str]:
 
 
 def test_what_the_script_declares_and_the_component_gives_is_no_finding(cuda):
-    assert environment.problems("cuda", cuda) == []
+    assert environment.environment_problems("cuda", cuda) == []
 
 
 def test_a_misspelt_variable_is_an_error_that_names_the_right_one(cuda):
     cuda["CUDA_PAKAGES"] = cuda.pop("CUDA_PACKAGES")
-    given, missing = environment.problems("cuda", cuda)
+    given, missing = environment.environment_problems("cuda", cuda)
     assert "CUDA_PAKAGES, which the script does not declare" in given.message
     assert "did you mean CUDA_PACKAGES?" in given.hint
     assert (missing.level, missing.file) == ("error", "provisioners/cuda.sh")
@@ -112,12 +112,12 @@ def test_a_misspelt_variable_is_an_error_that_names_the_right_one(cuda):
 
 
 def test_a_required_variable_that_is_empty_is_an_error(cuda):
-    (finding,) = environment.problems("cuda", {**cuda, "CUDA_SERIES": ""})
+    (finding,) = environment.environment_problems("cuda", {**cuda, "CUDA_SERIES": ""})
     assert "gives an empty CUDA_SERIES, which the script requires" in finding.message
 
 
 def test_a_component_may_not_give_a_common_variable(cuda):
-    (finding,) = environment.problems("cuda", {**cuda, "KILN_DIR": "/tmp"})
+    (finding,) = environment.environment_problems("cuda", {**cuda, "KILN_DIR": "/tmp"})
     assert "KILN_DIR, which every script gets already" in finding.message
 
 
@@ -140,13 +140,15 @@ def misspelt(monkeypatch):
 
 def test_render_refuses_a_component_whose_script_declares_other_variables(misspelt):
     with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:1: .*CUDA_PAKAGES") as raised:
-        render.render(next(recipe for recipe in load_recipes() if recipe.cuda))
-    assert raised.value.exit_code == 2
+        render.render_files(next(recipe for recipe in load_recipes() if recipe.cuda))
+    assert raised.value.exit_status == 2
 
 
 def test_check_finds_it_too_at_the_scripts_line(misspelt):
     recipe = next(recipe for recipe in load_recipes() if recipe.cuda)
-    result = [finding for finding in engine.check(recipe) if finding.rule == environment.RULE]
+    result = [
+        finding for finding in engine.check_recipe(recipe) if finding.rule == environment.RULE
+    ]
     assert {finding.file for finding in result} == {"provisioners/cuda.sh"}
     assert {finding.rows for finding in result} == {(recipe.name,)}
 
@@ -155,7 +157,7 @@ def test_check_finds_it_too_at_the_scripts_line(misspelt):
 def test_each_row_gives_its_scripts_what_they_declare(recipe):
     for name in recipe.components:
         given = environment.given(components.get(name).for_recipe(recipe))
-        assert environment.problems(name, given) == []
+        assert environment.environment_problems(name, given) == []
 
 
 def test_the_build_gives_every_script_the_common_variables():
@@ -244,6 +246,6 @@ def test_bash_reads_the_same_header_as_the_pipeline(machine, path):
 def test_check_finds_a_component_that_the_recipes_archive_does_not_have():
     row = next(recipe for recipe in load_recipes() if recipe.driver_source == "distro")
     recipe = replace(row, components=(*row.components, "nvidia-imex"))
-    (finding,) = [result for result in engine.check(recipe) if result.level == "error"]
+    (finding,) = [result for result in engine.check_recipe(recipe) if result.level == "error"]
     assert "no package of nvidia-imex" in finding.message
     assert (finding.file, finding.line) == (recipe.row.file, recipe.row.line)

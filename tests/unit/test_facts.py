@@ -46,7 +46,7 @@ def test_a_wrong_size_gets_the_sizes_of_its_family():
     with pytest.raises(KilnError, match=r"p5\.49xlarge is not a GPU instance type") as error:
         facts.instance("p5.49xlarge")
     assert error.value.hint == "p5 has: p5.4xlarge, p5.48xlarge"
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_versions_in_the_tables_are_text():

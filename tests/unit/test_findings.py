@@ -87,7 +87,7 @@ def test_the_first_line_is_place_rule_and_message_and_the_rest_is_labelled() -> 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_todays_matrix_fits_a_terminal_of(width: int) -> None:
-    text = checks.as_text(checks.check({}, strict=False), width)
+    text = checks.findings_text(checks.check_answer({}, strict=False), width)
     # A word alone behind its label, such as a URL, may be wider than the terminal.
     assert [
         line for line in text.splitlines() if len(line) > width and " " in line[LABELS:].strip()
@@ -95,7 +95,7 @@ def test_todays_matrix_fits_a_terminal_of(width: int) -> None:
 
 
 def test_todays_matrix_says_each_thing_once() -> None:
-    findings = checks.check({}, strict=False)["findings"]
+    findings = checks.check_answer({}, strict=False)["findings"]
     output = [(finding["rule"], finding["message"]) for finding in findings]
     assert len(output) == len(set(output))
     assert all(finding["path"] and finding["rows"] and finding["source"] for finding in findings)
@@ -109,12 +109,16 @@ def test_the_json_of_a_finding_is_plain_data() -> None:
 
 
 def test_an_error_is_invalid_input() -> None:
-    good = checks.check({"distro": "al2023", "driver": "580.178.04"}, strict=False)
-    bad = checks.check({"distro": "al2", "driver": "510.47.03", "cuda": "12.2"}, strict=False)
+    good = checks.check_answer({"distro": "al2023", "driver": "580.178.04"}, strict=False)
+    bad = checks.check_answer(
+        {"distro": "al2", "driver": "510.47.03", "cuda": "12.2"}, strict=False
+    )
     assert (checks.exit_status(good), checks.exit_status(bad)) == (0, 2)
 
 
 def test_the_last_line_counts_what_was_found() -> None:
-    answer = checks.check({"distro": "al2", "driver": "510.47.03", "cuda": "12.2"}, strict=False)
-    last = checks.as_text(answer).splitlines()[-1]
+    answer = checks.check_answer(
+        {"distro": "al2", "driver": "510.47.03", "cuda": "12.2"}, strict=False
+    )
+    last = checks.findings_text(answer).splitlines()[-1]
     assert last == "this combination: cannot work (1 error, 2 warnings)"

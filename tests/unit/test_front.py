@@ -262,12 +262,12 @@ def test_the_version_is_that_of_the_project(
     text = "[tool.x]\nversion = '9'\n[project]\nname = \"x\"\n  version='1.2.3' # \"4\"\n"
     (tmp_path / "pyproject.toml").write_text(text)
     monkeypatch.setattr("kiln.base.paths.ROOT", tmp_path)
-    assert front.version() == "1.2.3"
+    assert front.kiln_version() == "1.2.3"
 
 
 def test_version_is_printed(tmp_path: Path) -> None:
     done = invoke(tmp_path, "--version")
-    assert done.stdout.decode() == f"AMI Kiln {front.version()}\n"
+    assert done.stdout.decode() == f"AMI Kiln {front.kiln_version()}\n"
 
 
 def invoke(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
@@ -291,7 +291,7 @@ def test_a_path_means_where_the_caller_is(tmp_path: Path) -> None:
 
 def test_what_is_true_or_false_of_an_xid_is_yes_or_no_for_a_person() -> None:
     entry = {"kind": "xid", "code": 79, "name": "n", "eks_replaces_node": True, "fatal": False}
-    assert xid.as_text(entry).splitlines() == [
+    assert xid.explained_text(entry).splitlines() == [
         "XID 79: n",
         "  eks replaces node  yes",
         "  fatal              no",

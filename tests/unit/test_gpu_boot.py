@@ -94,7 +94,7 @@ GSP_OFF = rules()["GPU-OPEN-G"].limits["families"]
 
 
 def test_the_shipped_facts_are_the_knowledge_of_the_pipeline():
-    assert gpu_devices.FILE.read_text() == gpu_devices.text(), "run: ./invoke generate"
+    assert gpu_devices.FILE.read_text() == gpu_devices.gpu_devices_text(), "run: ./invoke generate"
 
 
 def test_the_labs_guests_have_the_devices_of_the_facts():

@@ -20,7 +20,7 @@ def test_every_aws_call_of_the_program_is_allowed() -> None:
     missing = {
         action: place
         for action, place in iam.called().items()
-        if action not in iam.allowed("kiln") | set(iam.facts()["free"])
+        if action not in iam.allowed("kiln") | set(iam.iam_facts()["free"])
     }
     assert not missing, f"add to kiln/facts/knowledge/iam.yaml, then ./invoke generate: {missing}"
 
@@ -30,7 +30,7 @@ def test_nothing_is_allowed_that_the_program_does_not_call() -> None:
 
 
 def test_the_policy_in_the_documentation_is_the_one_in_force() -> None:
-    assert iam.POLICY_FILE.read_text() == iam.text()
+    assert iam.POLICY_FILE.read_text() == iam.policy_text()
 
 
 def test_a_call_is_seen_however_it_is_written(tmp_path: Path) -> None:
@@ -69,14 +69,14 @@ def test_iam_would_take_the_policy() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9]+", sid) for sid in sids)
     assert not any("*" in action for s in document["Statement"] for action in s["Action"])
     # IAM's limit for a managed policy, which does not count white space.
-    assert len(re.sub(r"\s", "", iam.text())) <= 6144
+    assert len(re.sub(r"\s", "", iam.policy_text())) <= 6144
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """What Packer asks of EC2 for a rendered row: moto answers, nothing is logged into."""
     try:
-        found = program.find()
+        found = program.find_packer()
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
     import boto3
@@ -148,9 +148,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def test_packer_calls_what_is_allowed_to_it_and_no_more(seen: dict[str, Any]) -> None:
-    assert seen["result"].exit_code == 0
+    assert seen["result"].exit_status == 0
     called = {action for action, _ in seen["calls"]}
-    assert called == iam.allowed("packer") - set(iam.facts()["unseen"])
+    assert called == iam.allowed("packer") - set(iam.iam_facts()["unseen"])
 
 
 def test_packer_tags_the_instance_and_its_volume_in_the_launch_itself(

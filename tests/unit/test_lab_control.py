@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kiln.base.errors import KilnError
 from lab import control
+from lab.settings import Lab
 
 
 def test_only_its_own_files_tell_a_lab_from_another_not_what_python_is_compiling(
@@ -21,3 +24,46 @@ def test_only_its_own_files_tell_a_lab_from_another_not_what_python_is_compiling
     assert control.started_from() == before
     (tmp_path / "lab" / "guest.py").write_text("one = 2\n")
     assert control.started_from() != before
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a lab; the code of this process is that of this checkout."""
+    here = tmp_path / "here"
+    (here / "lab").mkdir(parents=True)
+    (here / "lab" / "server.py").write_text("")
+    monkeypatch.setattr(control, "ROOT", here)
+    return here
+
+
+def running(checkout: Path, **more: Any) -> dict[str, Any]:
+    """The status of a lab that was started from a checkout."""
+    return {"lab": "lab0", "checkout": str(checkout), "started_from": "older", **more}
+
+
+def test_a_lab_of_this_code_does_not_differ(checkout: Path) -> None:
+    assert control.difference(running(checkout, started_from=control.started_from())) == ""
+
+
+def test_what_another_lab_runs_and_from_where_is_said(checkout: Path, tmp_path: Path) -> None:
+    assert "before the lab's code" in control.difference(running(checkout))
+    other = tmp_path / "other"
+    gone = control.difference(running(other))
+    assert gone == f"it was started from {other}, which no longer exists"
+    (other / "lab").mkdir(parents=True)
+    (other / "lab" / "server.py").write_text("")
+    assert control.difference(running(other)) == f"it was started from another checkout: {other}"
+
+
+def test_a_lab_in_use_whose_checkout_is_gone_is_not_taken_as_up(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(0, tmp_path / "state")
+    status = running(checkout, in_use=True)
+    monkeypatch.setattr(control, "status", lambda lab: status)
+    assert control.up(lab) is status
+    status["checkout"] = str(tmp_path / "deleted")
+    with pytest.raises(KilnError, match="which no longer exists") as caught:
+        control.up(lab)
+    assert caught.value.exit_status == 1
+    assert "lab.down" in caught.value.hint

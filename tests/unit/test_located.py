@@ -43,39 +43,39 @@ MALFORMED = {
 @pytest.mark.parametrize(("text", "message"), MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_yaml_is_one_message_with_its_place(text: str, message: str) -> None:
     with pytest.raises(KilnError) as caught:
-        located.parse(text, "f.yaml")
+        located.parse_yaml(text, "f.yaml")
     assert caught.value.message.startswith(message)
     assert "\n" not in caught.value.message
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 @pytest.mark.parametrize("text", [text for text, _ in MALFORMED.values()], ids=MALFORMED.keys())
 def test_a_program_gets_the_place_as_data(text: str) -> None:
     with pytest.raises(KilnError) as caught:
-        located.parse(text, "f.yaml")
+        located.parse_yaml(text, "f.yaml")
     data = caught.value.as_json()
     assert data["message"].startswith(f"{data['file']}:{data['line']}:{data['column']}: ")
 
 
 def test_a_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match=r"nowhere\.yaml: no such file"):
-        located.load(tmp_path / "nowhere.yaml")
+        located.load_yaml(tmp_path / "nowhere.yaml")
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
-    data = located.parse("a: " + "[" * 90 + "]" * 90, "f.yaml").data
+    data = located.parse_yaml("a: " + "[" * 90 + "]" * 90, "f.yaml").data
     assert str(data).count("[") == 90
 
 
 def test_a_value_that_is_missing_has_its_place_behind_the_colon() -> None:
-    document = located.parse("a:\n  b:  # why\n  c: ''\nd:\n", "f.yaml")
+    document = located.parse_yaml("a:\n  b:  # why\n  c: ''\nd:\n", "f.yaml")
     assert document.at(("a", "b")) == "f.yaml:2:5"
     assert document.at(("a", "c")) == "f.yaml:3:6"
     assert document.at(("d",)) == "f.yaml:4:3"
 
 
 def test_an_alias_is_the_value_that_it_names() -> None:
-    document = located.parse("a: &x [1]\nb: *x\n", "f.yaml")
+    document = located.parse_yaml("a: &x [1]\nb: *x\n", "f.yaml")
     assert document.data == {"a": [1], "b": [1]}
     assert document.at(("b", 0)) == "f.yaml:1:8"
 
@@ -83,20 +83,20 @@ def test_an_alias_is_the_value_that_it_names() -> None:
 def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(KilnError, match="cannot be read"):
-        located.load(tmp_path / "f.yaml")
+        located.load_yaml(tmp_path / "f.yaml")
 
 
 @pytest.mark.parametrize("text", ["580.10", "12.10", "1.0", "2026-11-21", "1e3", "510e3", "0.5"])
 def test_what_looks_like_a_number_or_a_date_stays_text(text: str) -> None:
-    assert located.parse(f"v: {text}\n", "f.yaml").data == {"v": text}
+    assert located.parse_yaml(f"v: {text}\n", "f.yaml").data == {"v": text}
 
 
 def test_a_number_nobody_can_count_to_stays_text() -> None:
-    assert located.parse("a: " + "9" * 5000, "f.yaml").data == {"a": "9" * 5000}
+    assert located.parse_yaml("a: " + "9" * 5000, "f.yaml").data == {"a": "9" * 5000}
 
 
 def test_keys_are_text_too() -> None:
-    assert located.parse("1.30: a\n5: b\ntrue: c\n", "f.yaml").data == {
+    assert located.parse_yaml("1.30: a\n5: b\ntrue: c\n", "f.yaml").data == {
         "1.30": "a",
         "5": "b",
         "true": "c",
@@ -104,12 +104,16 @@ def test_keys_are_text_too() -> None:
 
 
 def test_whole_numbers_booleans_and_nothing_are_themselves() -> None:
-    assert located.parse("a: 3\nb: true\nc:\n", "f.yaml").data == {"a": 3, "b": True, "c": None}
+    assert located.parse_yaml("a: 3\nb: true\nc:\n", "f.yaml").data == {
+        "a": 3,
+        "b": True,
+        "c": None,
+    }
 
 
 def test_every_value_and_key_has_a_place() -> None:
-    document = located.parse("a:\n  - {b: x}\n", "f.yaml")
+    document = located.parse_yaml("a:\n  - {b: x}\n", "f.yaml")
     assert document.at(("a", 0, "b")) == "f.yaml:2:9"
-    assert document.at_key(("a", 0, "b")) == "f.yaml:2:6"
+    assert str(document.key_place(("a", 0, "b"))) == "f.yaml:2:6"
     assert document.at(("a", 0, "missing")) == "f.yaml:2:5"
     assert document.at(("nowhere",)) == "f.yaml:1:1"

@@ -33,12 +33,12 @@ EFA_SHA256 = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
 @pytest.fixture
 def locked(tmp_path):
     path = tmp_path / "amis.lock.yaml"
-    lock.update([CLASSIC], path)
+    lock.update_lock([CLASSIC], path)
     return path
 
 
 def artifact(path, url):
-    return next(entry for entry in lock.load(path)["artifacts"] if entry["url"] == url)
+    return next(entry for entry in lock.load_lock(path)["artifacts"] if entry["url"] == url)
 
 
 def downloads(url, sha256):
@@ -46,13 +46,13 @@ def downloads(url, sha256):
 
 
 def test_the_committed_lock_is_what_the_matrix_downloads():
-    assert lock.plan_lock(RECIPES, lock.load()).as_text() == "amis.lock.yaml is up to date"
+    assert lock.plan_lock(RECIPES, lock.load_lock()).as_text() == "amis.lock.yaml is up to date"
 
 
 def test_every_download_of_a_recipe_is_in_the_lock(locked):
-    urls = {entry["url"] for entry in lock.load(locked)["artifacts"]}
+    urls = {entry["url"] for entry in lock.load_lock(locked)["artifacts"]}
     hcl = hcl2.loads(
-        render.render(CLASSIC)[render.RECIPE],
+        render.render_files(CLASSIC)[render.RECIPE],
         serialization_options=hcl2.SerializationOptions(strip_string_quotes=True),
     )
     listed = hcl["locals"][0]["components"].values()
@@ -177,11 +177,11 @@ def test_a_signature_without_the_one_key_to_check_it_with_is_refused(monkeypatch
     monkeypatch.setattr(components, "get", lambda name: bad)
     with pytest.raises(KilnError, match=f"names {len(keys)} keys to check it with") as error:
         lock.wanted([CLASSIC], EMPTY)
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_packages_are_locked_by_repository_key_and_version(locked):
-    repositories = {entry["repository"]: entry for entry in lock.load(locked)["packages"]}
+    repositories = {entry["repository"]: entry for entry in lock.load_lock(locked)["packages"]}
     cuda = repositories["https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"]
     assert cuda["signed_by"].endswith("D42D0685")
     assert "cuda-toolkit-11-6=11.6.2" in cuda["packages"]
@@ -198,49 +198,49 @@ def test_the_distributions_own_driver_is_not_said_to_come_from_nvidia():
 
 
 def test_a_new_version_shows_as_a_readable_diff(locked):
-    changes = lock.plan_lock([replace(CLASSIC, efa="1.36.0")], lock.load(locked)).as_text()
+    changes = lock.plan_lock([replace(CLASSIC, efa="1.36.0")], lock.load_lock(locked)).as_text()
     assert f"- {EFA}  1.34.0  sha256 {EFA_SHA256}" in changes
     assert "+ https://efa-installer.amazonaws.com/aws-efa-installer-1.36.0.tar.gz" in changes
 
 
 def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
-    lock.record(downloads(PLUGIN, "a" * 64), target="aws", when="build 7", path=locked)
+    lock.record_hashes(downloads(PLUGIN, "a" * 64), target="aws", when="build 7", path=locked)
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
     assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
-    assert not lock.update([CLASSIC], locked)
+    assert not lock.update_lock([CLASSIC], locked)
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
 
 
 def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
-    url = next(e["url"] for e in lock.load(locked)["artifacts"] if e.get("confirmed") is False)
+    url = next(e["url"] for e in lock.load_lock(locked)["artifacts"] if e.get("confirmed") is False)
     sha256 = artifact(locked, url)["sha256"]
-    lock.record(downloads(url, sha256), target="aws", when="build 7", path=locked)
+    lock.record_hashes(downloads(url, sha256), target="aws", when="build 7", path=locked)
     for again in range(2):
         entry = artifact(locked, url)
         assert "confirmed" not in entry, f"after update {again}"
         assert (entry["sha256"], entry["source"]) == (sha256, "seen by build 7")
-        lock.update([CLASSIC], locked)
+        lock.update_lock([CLASSIC], locked)
 
 
 def test_an_update_tells_a_better_source_of_the_same_hash(locked):
     before = locked.read_text()
     source = artifact(locked, EFA)["source"]
     locked.write_text(before.replace(source, "an older source"))
-    assert not lock.update([CLASSIC], locked)
+    assert not lock.update_lock([CLASSIC], locked)
     assert artifact(locked, EFA)["source"] == source
 
 
 def test_a_download_that_the_lock_has_no_checksum_of_is_first_seen(locked):
     seen = downloads(PLUGIN, "a" * 64) + downloads(EFA, EFA_SHA256) + downloads(EFA_KEY, "d" * 64)
     assert lock.first_seen(seen, locked) == [PLUGIN]
-    lock.record(seen, target="aws", when="build 7", path=locked)
+    lock.record_hashes(seen, target="aws", when="build 7", path=locked)
     assert lock.first_seen(seen, locked) == []
 
 
 def test_a_checksum_that_differs_stops_with_both(locked):
     with pytest.raises(KilnError) as error:
-        lock.record(downloads(EFA, "b" * 64), target="aws", when="build 8", path=locked)
-    assert error.value.exit_code == 1
+        lock.record_hashes(downloads(EFA, "b" * 64), target="aws", when="build 8", path=locked)
+    assert error.value.exit_status == 1
     assert EFA_SHA256 in error.value.message
     assert "b" * 64 in error.value.message
     assert artifact(locked, EFA)["sha256"] == EFA_SHA256
@@ -248,14 +248,14 @@ def test_a_checksum_that_differs_stops_with_both(locked):
 
 def test_the_labs_stand_ins_are_never_recorded(locked):
     with pytest.raises(KilnError, match="lab"):
-        lock.record(downloads(PLUGIN, "c" * 64), target="lab", when="run 1", path=locked)
+        lock.record_hashes(downloads(PLUGIN, "c" * 64), target="lab", when="run 1", path=locked)
     assert artifact(locked, PLUGIN)["sha256"] is None
 
 
 @pytest.mark.parametrize("url", [EFA_KEY, f"{EFA}.sig"])
 def test_the_checksum_of_a_key_or_a_signature_is_not_recorded(locked, url):
     seen = downloads(url, "d" * 64) + downloads(PLUGIN, "e" * 64)
-    lock.record(seen, target="aws", when="build 9", path=locked)
+    lock.record_hashes(seen, target="aws", when="build 9", path=locked)
     assert artifact(locked, PLUGIN)["sha256"] == "e" * 64
     assert "sha256" not in artifact(locked, url)
 
@@ -274,7 +274,7 @@ def test_a_broken_lock_file_is_named(tmp_path, text):
     path = tmp_path / "amis.lock.yaml"
     path.write_text(text)
     with pytest.raises(KilnError, match=r"amis\.lock\.yaml"):
-        lock.load(path)
+        lock.load_lock(path)
 
 
 URL = "artifacts:\n- url: https://a/b\n"
@@ -304,26 +304,26 @@ def test_what_is_wrong_in_the_lock_file_is_told_with_its_line(tmp_path, text, sa
     path = tmp_path / "amis.lock.yaml"
     path.write_text(text)
     with pytest.raises(KilnError) as error:
-        lock.load(path)
+        lock.load_lock(path)
     assert error.value.message.startswith(f"amis.lock.yaml{said}")
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locked):
     locked.write_text(locked.read_text().replace(EFA_SHA256, "b" * 64))
     with pytest.raises(KilnError) as error:
-        lock.plan_lock([CLASSIC], lock.load(locked))
+        lock.plan_lock([CLASSIC], lock.load_lock(locked))
     assert EFA in error.value.message
     assert EFA_SHA256 in error.value.message
     assert "b" * 64 in error.value.message
     with pytest.raises(KilnError):
-        lock.update([CLASSIC], locked)
+        lock.update_lock([CLASSIC], locked)
 
 
 @pytest.mark.parametrize("entries", ["text", [1], [{"url": "x"}]])
 def test_broken_downloads_are_bad_input(locked, entries):
     with pytest.raises(KilnError, match="malformed"):
-        lock.record(entries, target="aws", when="x", path=locked)
+        lock.record_hashes(entries, target="aws", when="x", path=locked)
 
 
 def locking(*, update, run):
@@ -374,7 +374,7 @@ def test_the_checksums_of_a_build_in_the_lab_are_refused(builds, locked):
     written(builds, "r1", target="lab")
     with pytest.raises(KilnError, match="run r1: the hashes of a build with target lab") as error:
         locking(update=False, run="r1")
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
     assert locked.read_text() == before
 
 
@@ -387,7 +387,7 @@ def test_a_run_that_never_got_to_its_checks_has_nothing_to_lock(builds):
 def test_a_run_that_nobody_knows_is_bad_input(builds):
     with pytest.raises(KilnError, match="no record of such a build") as error:
         locking(update=False, run="r3")
-    assert error.value.exit_code == 2
+    assert error.value.exit_status == 2
 
 
 def test_update_and_from_are_not_mixed(builds):

@@ -13,6 +13,7 @@ from kiln import components, facts
 from kiln.base import located
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
+from kiln.cli import front
 from kiln.compat import engine
 from kiln.matrix import load as matrix
 from kiln.matrix import schema
@@ -259,7 +260,50 @@ def test_a_mistake_is_answered_with_its_place_and_the_nearest_right_value(
         load(tmp_path, edit)
     lines = caught.value.message.splitlines()
     assert any(line.startswith(said) for line in lines), caught.value.message
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
+    findings = caught.value.findings
+    assert [f"{finding.place}: {finding.message}" for finding in findings] == lines
+
+
+BROKEN = {
+    "a key that does not exist and a version that is none": (
+        ("cuda: 11.6.2", "cudda: 11.6.2\n    driver_source: runfiel"),
+        [(19, 5, "stacks.classic.cudda"), (20, 20, "stacks.classic.driver_source")],
+    ),
+    "rows that refer to nothing": (
+        (ROW, "- {distro: al22, stack: classic}\n- {distro: al2, stack: clasic}"),
+        [(21, 12, "amis.0.distro"), (22, 24, "amis.1.stack")],
+    ),
+    "YAML that cannot be read": ((ROW, "- {distro: al2"), [(22, 1, "")]),
+    "no matrix": ((MATRIX, "- a"), [(1, 1, "")]),
+}
+
+
+@pytest.mark.parametrize("task", ["check", "validate"])
+@pytest.mark.parametrize(("edit", "places"), BROKEN.values(), ids=BROKEN.keys())
+def test_with_json_each_mistake_is_a_finding_with_its_place(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    task: str,
+    edit: tuple[str, str],
+    places: list[tuple[int, int, str]],
+) -> None:
+    path = tmp_path / "amis.yaml"
+    path.write_text(MATRIX.replace(*edit))
+    monkeypatch.setenv("KILN_MATRIX", str(path))
+    assert front.run(["./invoke", "--search-root", str(ROOT), task, "--json"]) == 2
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)["error"]
+    assert [(item["line"], item["column"], item["path"]) for item in error["findings"]] == places
+    assert {item["file"] for item in error["findings"]} == {"amis.yaml"}
+    assert all(item["message"] and item["level"] == "error" for item in error["findings"])
+    assert (error["file"], error["line"], error["column"]) == ("amis.yaml", *places[0][:2])
+    lines = [
+        f"amis.yaml:{item['line']}:{item['column']}: {item['message']}"
+        for item in error["findings"]
+    ]
+    assert captured.err.startswith("error: " + "\n".join(lines))
 
 
 def test_the_line_of_a_row_has_no_version_in_it(tmp_path: Path) -> None:
@@ -368,7 +412,7 @@ def test_the_rules_judge_the_repository_that_the_bake_uses(tmp_path: Path) -> No
     edits = [("rhel7", "debian13"), ("kernel_module:", "driver_source: repo\n    kernel_module:")]
     (recipe,) = load(tmp_path, *edits)
     assert recipe.distro.cuda_repo == "debian13"
-    found = {finding.rule: finding for finding in engine.check(recipe)}
+    found = {finding.rule: finding for finding in engine.check_recipe(recipe)}
     assert "debian13" in found["OS-DRV-REPO"].message
 
 
@@ -399,16 +443,16 @@ def test_a_row_that_moves_makes_the_same_ami(tmp_path: Path) -> None:
 
 
 def test_the_schema_for_editors_is_the_one_in_use() -> None:
-    assert (ROOT / "docs" / "amis.schema.json").read_text() == matrix.json_schema()
+    assert (ROOT / "docs" / "amis.schema.json").read_text() == schema.matrix_json_schema()
 
 
 def test_editors_accept_the_matrix_and_refuse_a_typo() -> None:
-    schema = json.loads(matrix.json_schema())
-    data = located.load(ROOT / "amis.yaml").data
-    jsonschema.validate(data, schema)
+    published = json.loads(schema.matrix_json_schema())
+    data = located.load_yaml(ROOT / "amis.yaml").data
+    jsonschema.validate(data, published)
     data["amis"][0]["flavours"] = ["base"]
     with pytest.raises(jsonschema.ValidationError, match="flavours"):
-        jsonschema.validate(data, schema)
+        jsonschema.validate(data, published)
 
 
 @pytest.mark.parametrize(

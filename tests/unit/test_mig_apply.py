@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from mig_machine import PARTED, Machine
 
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 
-imds_of_gpu_mig = load("gpu_mig.imds")
+imds_of_gpu_mig = runtime_module("gpu_mig.imds")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
 PYTHON37 = Path("/root/.pyenv/versions/3.7.16/bin/python")
@@ -719,7 +719,7 @@ def test_a_gpu_that_is_not_in_profiles_json_is_read_from_its_driver(p4d):
 
     p4d.json("apply", "all-enabled")
     listings = {w: p4d.smi("mig", "-i", "0", w) for w in ("-lgip", "-lgipp")}
-    smi = load("gpu_mig.smi")
+    smi = runtime_module("gpu_mig.smi")
 
     class Told(smi.Smi):
         def must(self, *args: str) -> str:

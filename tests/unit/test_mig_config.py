@@ -9,15 +9,15 @@ import pytest
 
 from kiln import facts
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig import export
 from kiln.mig.profiles import gpu_types
 
-config = load("gpu_mig.config")
-target = load("gpu_mig.target")
-smi = load("gpu_mig.smi")
-gpu_facts = load("gpu_mig.facts")
-MigError = load("gpu_mig.errors").MigError
+config = runtime_module("gpu_mig.config")
+target = runtime_module("gpu_mig.target")
+smi = runtime_module("gpu_mig.smi")
+gpu_facts = runtime_module("gpu_mig.facts")
+MigError = runtime_module("gpu_mig.errors").MigError
 SHIPPED = RUNTIME / "etc/kiln/mig-config.yaml"
 HEAD = "version: v1\nmig-configs:\n"
 
@@ -35,7 +35,7 @@ def refusal(text: str) -> str:
 
 def test_profiles_json_is_what_the_knowledge_says():
     """`./invoke generate` after a change of mig.yaml or instances.yaml."""
-    assert export.PROFILES_JSON.read_text() == export.text()
+    assert export.PROFILES_JSON.read_text() == export.image_profiles_text()
 
 
 def test_the_image_and_the_pipeline_see_the_same_gpus():
@@ -231,16 +231,16 @@ def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
 )
 def test_a_wish_that_is_none_is_refused_in_one_sentence(wish, says):
     with pytest.raises(MigError, match=re.escape(says)) as e:
-        load("gpu_mig.profile").parse_devices(wish)
+        runtime_module("gpu_mig.profile").parse_devices(wish)
     assert e.value.exit_code == 2
 
 
 def test_a_compute_instance_of_a_size_there_is_none_of_is_named_with_its_line():
     text = "version: v1\nmig-configs:\n  x:\n  - devices: all\n    mig-enabled: true\n"
     label = config.loads(text + "    mig-devices: {5c.7g.40gb: 1}\n", "f")["x"]
-    gpu = load("gpu_mig.smi").Gpu(0, "", "", "0x20B010DE", "", "", True, True)
+    gpu = runtime_module("gpu_mig.smi").Gpu(0, "", "", "0x20B010DE", "", "", True, True)
     with pytest.raises(MigError, match=r"^f:4: 5c\.7g\.40gb: no compute instance of a 7g has 5"):
-        load("gpu_mig.target").resolve(label, [gpu])
+        runtime_module("gpu_mig.target").resolve(label, [gpu])
 
 
 @pytest.mark.parametrize("count", ["1000", "9" * 18, "9" * 5000])

@@ -9,16 +9,16 @@ from mig_machine import Machine, in_process
 
 from kiln import facts
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig import check_label
 from kiln.mig.profiles import gpu_types
 
-applying = load("gpu_mig.apply")
-config = load("gpu_mig.config")
-glance = load("gpu_mig.glance")
-target = load("gpu_mig.target")
-MigError = load("gpu_mig.errors").MigError
-Settings = load("gpu_mig.settings").Settings
+applying = runtime_module("gpu_mig.apply")
+config = runtime_module("gpu_mig.config")
+glance = runtime_module("gpu_mig.glance")
+target = runtime_module("gpu_mig.target")
+MigError = runtime_module("gpu_mig.errors").MigError
+Settings = runtime_module("gpu_mig.settings").Settings
 
 LABELS = config.load(str(RUNTIME / "etc/kiln/mig-config.yaml"))
 TYPES = {m.gpu: m.type for m in facts.instances().values() if m.mig}

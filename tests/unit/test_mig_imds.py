@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 
-imds = load("gpu_mig.imds")
+imds = runtime_module("gpu_mig.imds")
 TAG = "all-1g.5gb"
 WHOLE = f"HTTP/1.1 200 OK\r\ncontent-length: {len(TAG)}\r\n\r\n{TAG}"
 

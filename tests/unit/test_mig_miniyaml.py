@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from mig_machine import examples
 
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 
-miniyaml = load("gpu_mig.miniyaml")
-MigError = load("gpu_mig.errors").MigError
+miniyaml = runtime_module("gpu_mig.miniyaml")
+MigError = runtime_module("gpu_mig.errors").MigError
 SHIPPED = (RUNTIME / "etc/kiln/mig-config.yaml").read_text()
 
 

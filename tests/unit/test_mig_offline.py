@@ -15,13 +15,23 @@ from mig_machine import examples
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.base.runtime_import import load
-from kiln.mig import check, check_label, draw, draw_svg, draw_text, k8s, picture, plan, profiles_for
+from kiln.base.runtime_import import runtime_module
+from kiln.mig import (
+    check_label,
+    check_mig_config,
+    draw,
+    draw_svg,
+    draw_text,
+    k8s_configuration,
+    picture,
+    plan_layout,
+    profiles_for,
+)
 from kiln.mig.k8s import k8s_text
 from kiln.mig.profiles import gpu_type, gpu_types, profiles_text
 
-placement = load("gpu_mig.placement")
-config = load("gpu_mig.config")
+placement = runtime_module("gpu_mig.placement")
+config = runtime_module("gpu_mig.config")
 
 
 # --- profiles ------------------------------------------------------------------------------
@@ -80,21 +90,23 @@ def test_an_unknown_gpu_gets_the_nearest_name():
 
 
 def test_eight_slices_of_seven_are_impossible_and_the_nearest_keeps_three_tenants():
-    answer = check(gpu="H100-80GB", devices="2g.20gb=2,4g.40gb=1")
+    answer = check_mig_config(gpu="H100-80GB", devices="2g.20gb=2,4g.40gb=1")
     assert answer["valid"] is False
     assert answer["reason"] == "1 × 4g.40gb + 2 × 2g.20gb need 8 of 7 compute slices"
     assert answer["nearest"] == "2g.20gb=2,3g.40gb=1"
-    assert check(gpu="H100-80GB", devices=answer["nearest"])["valid"] is True
+    assert check_mig_config(gpu="H100-80GB", devices=answer["nearest"])["valid"] is True
 
 
 def test_sevenths_alone_do_not_decide():
-    answer = check(instance_type="p4d.24xlarge", devices="3g.20gb=2,1g.5gb=1")  # 7 of 7 compute
+    answer = check_mig_config(
+        instance_type="p4d.24xlarge", devices="3g.20gb=2,1g.5gb=1"
+    )  # 7 of 7 compute
     assert answer["valid"] is False
     assert "memory slices" in answer["reason"]
 
 
 def test_a_valid_layout_comes_with_its_places():
-    answer = check(instance_type="p5.48xlarge", devices="1g.10gb=2,2g.20gb=1,3g.40gb")
+    answer = check_mig_config(instance_type="p5.48xlarge", devices="1g.10gb=2,2g.20gb=1,3g.40gb")
     assert (answer["valid"], answer["reason"], answer["nearest"]) == (True, None, None)
     places = sorted(answer["placement"], key=lambda p: p["start"])
     assert [(p["profile"], p["start"]) for p in places] == [
@@ -104,19 +116,19 @@ def test_a_valid_layout_comes_with_its_places():
 
 @pytest.mark.parametrize("gpu", ["A10G", "T4", "L4", "V100", "nvidia l40s"])
 def test_gpus_without_mig_are_an_answer_not_a_crash(gpu):
-    answer = check(gpu=gpu, devices="1g.5gb=1")
+    answer = check_mig_config(gpu=gpu, devices="1g.5gb=1")
     assert answer["valid"] is False
     assert answer["reason"].startswith("no MIG on this GPU")
 
 
 def test_a_profile_of_another_card_is_translated():
-    answer = check(instance_type="p4de.24xlarge", devices="1g.5gb=7")
+    answer = check_mig_config(instance_type="p4de.24xlarge", devices="1g.5gb=7")
     assert answer["reason"] == "A100-80GB has no profile 1g.5gb"
     assert answer["nearest"] == "1g.10gb=7"
 
 
 def test_placements_from_memory_warn_and_do_not_refuse():
-    answer = check(instance_type="g7e.2xlarge", devices="2g.48gb=2")
+    answer = check_mig_config(instance_type="g7e.2xlarge", devices="2g.48gb=2")
     assert answer["valid"] is True
     assert "are unconfirmed" in answer["warnings"][0]
 
@@ -135,8 +147,8 @@ def test_placements_from_memory_warn_and_do_not_refuse():
 )
 def test_what_cannot_be_read_is_refused(arguments, says):
     with pytest.raises(KilnError, match=says) as e:
-        check(**arguments)
-    assert e.value.exit_code == 2
+        check_mig_config(**arguments)
+    assert e.value.exit_status == 2
 
 
 # --- plan ----------------------------------------------------------------------------------
@@ -147,26 +159,26 @@ def contents(answer) -> list[list[str]]:
 
 
 def test_the_plan_of_the_issue_fits_eight_gpus_without_mixing():
-    answer = plan("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
+    answer = plan_layout("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
     assert (answer["fits"], answer["used"]) == (True, 8)
     assert all(len(set(names)) == 1 for names in contents(answer))
     assert sum(len(names) for names in contents(answer)) == 44
 
 
 def test_fewest_gpus_comes_before_less_mixing():
-    answer = plan("p4d.24xlarge", "3g.20gb=1,4g.20gb=1")
+    answer = plan_layout("p4d.24xlarge", "3g.20gb=1,4g.20gb=1")
     assert contents(answer) == [["3g.20gb", "4g.20gb"]]
 
 
 def test_what_does_not_fit_says_what_is_missing():
-    answer = plan("p4d.24xlarge", "1g.5gb=60")
+    answer = plan_layout("p4d.24xlarge", "1g.5gb=60")
     assert answer["fits"] is False
     assert answer["missing"] == {"1g.5gb": 4}
     assert "1g.5gb=4" in answer["reason"]
 
 
 @pytest.mark.parametrize(("want", "code"), [("1g.5gb=60", 1), ("1g.5gb=56", 0)])
-def test_the_exit_code_says_whether_it_fits(want, code, tmp_path):
+def test_the_exit_status_says_whether_it_fits(want, code, tmp_path):
     picture = tmp_path / "not/there/yet/plan.svg"
     command = [ROOT / "invoke", "mig.plan", "--instance-type", "p4d.24xlarge"]
     done = subprocess.run([*command, "--want", want, "--svg", picture], check=False)
@@ -176,12 +188,12 @@ def test_the_exit_code_says_whether_it_fits(want, code, tmp_path):
 
 def test_a_profile_the_gpu_does_not_have_gets_the_like_one():
     with pytest.raises(KilnError, match=r"has no MIG profile 1g\.5gb") as e:
-        plan("p5.48xlarge", "1g.5gb=8")
+        plan_layout("p5.48xlarge", "1g.5gb=8")
     assert "did you mean 1g.10gb?" in e.value.hint
 
 
 def test_the_plan_is_a_configuration_that_the_ami_reads():
-    answer = plan("p4d.24xlarge", "1c.3g.20gb=3,1g.5gb=9")
+    answer = plan_layout("p4d.24xlarge", "1c.3g.20gb=3,1g.5gb=9")
     label = config.loads(yaml.safe_dump(answer["label"]))["planned"]
     devices = {e.devices: dict(e.mig_devices) for e in label.entries}
     asked: dict[str, int] = {}
@@ -210,7 +222,7 @@ wishes = st.sampled_from([t.type for t in facts.instances().values() if t.mig]).
 def test_a_plan_never_exceeds_the_placements_and_leaves_nothing_out(wish):
     instance_type, counts = wish
     kind = gpu_types()[facts.instance(instance_type).gpu]
-    answer = plan(instance_type, ",".join(f"{p}={n}" for p, n in counts.items()))
+    answer = plan_layout(instance_type, ",".join(f"{p}={n}" for p, n in counts.items()))
     assert answer["used"] <= answer["available"]
     seen: dict[str, int] = dict(answer["missing"])
     for gpu in answer["gpus"]:
@@ -237,7 +249,7 @@ def test_a_plan_never_exceeds_the_placements_and_leaves_nothing_out(wish):
     ],
 )
 def test_eight_gpus_are_planned_in_a_bounded_number_of_calls(want, limit):
-    plan("p4d.24xlarge", "1g.5gb=1")  # facts are read once
+    plan_layout("p4d.24xlarge", "1g.5gb=1")  # facts are read once
     calls = 0
 
     def count(frame, event, argument):
@@ -246,7 +258,7 @@ def test_eight_gpus_are_planned_in_a_bounded_number_of_calls(want, limit):
 
     sys.setprofile(count)
     try:
-        plan("p4d.24xlarge", want)
+        plan_layout("p4d.24xlarge", want)
     finally:
         sys.setprofile(None)
     print(calls)
@@ -257,14 +269,14 @@ def test_eight_gpus_are_planned_in_a_bounded_number_of_calls(want, limit):
 
 
 def test_the_terminal_picture_has_a_row_per_gpu_of_equal_width():
-    lines = draw_text(plan("p4d.24xlarge", "1g.5gb=9,3g.20gb=1,1g.5gb+me=1")).splitlines()
+    lines = draw_text(plan_layout("p4d.24xlarge", "1g.5gb=9,3g.20gb=1,1g.5gb+me=1")).splitlines()
     rows = [line for line in lines if line.startswith("  GPU")]
     assert len({row.rindex("  ") for row in rows}) == 1
     assert "1g.5gb+me" in "".join(rows)
 
 
 def test_the_svg_is_well_formed_and_names_every_instance():
-    answer = plan("p4d.24xlarge", "1g.5gb=9,3g.20gb=1")
+    answer = plan_layout("p4d.24xlarge", "1g.5gb=9,3g.20gb=1")
     root = ET.fromstring(draw_svg(answer))
     texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count("1g.5gb") == 9
@@ -296,7 +308,7 @@ def fitting(svg: str) -> list[str]:
     ],
 )
 def test_the_svg_holds_all_it_says(instance_type, want):
-    answer = plan(instance_type, want)
+    answer = plan_layout(instance_type, want)
     svg = draw_svg(answer)
     assert fitting(svg) == []
     texts = [e.text for e in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
@@ -318,7 +330,9 @@ def test_names_can_be_read_on_their_colour(fill, ink):
 
 
 def test_the_picture_in_the_docs_is_the_one_that_mig_plan_draws():
-    assert picture.PICTURE.read_text(encoding="utf-8") == picture.text(), "run: ./invoke generate"
+    assert picture.PICTURE.read_text(encoding="utf-8") == picture.picture_text(), (
+        "run: ./invoke generate"
+    )
 
 
 # --- Kubernetes ----------------------------------------------------------------------------
@@ -333,26 +347,26 @@ def paths(values, at="") -> set[str]:
 @pytest.mark.parametrize("owner", ["ami", "operator"])
 def test_only_values_that_todays_charts_have(owner):
     charts = facts.table("mig-kubernetes")["charts"]
-    answer = k8s("all-balanced", "mixed", instance_type="p5.48xlarge", owner=owner)
+    answer = k8s_configuration("all-balanced", "mixed", instance_type="p5.48xlarge", owner=owner)
     assert paths(answer["gpu_operator"]) <= set(charts["gpu-operator"]["values"])
     assert paths(answer["device_plugin"]) <= set(charts["nvidia-device-plugin"]["values"])
 
 
 def test_single_offers_whole_gpus():
-    answer = k8s("all-1g.10gb", "single", instance_type="p5.48xlarge")
+    answer = k8s_configuration("all-1g.10gb", "single", instance_type="p5.48xlarge")
     assert answer["resources"] == {"nvidia.com/gpu": 56}
     assert answer["gpu_operator"]["mig"] == {"strategy": "single"}
 
 
 def test_mixed_offers_a_resource_per_profile():
-    answer = k8s("all-balanced", "mixed", instance_type="p4d.24xlarge")
+    answer = k8s_configuration("all-balanced", "mixed", instance_type="p4d.24xlarge")
     assert answer["resources"] == {
         "nvidia.com/mig-1g.5gb": 16, "nvidia.com/mig-2g.10gb": 8, "nvidia.com/mig-3g.20gb": 8,
     }  # fmt: skip
 
 
 def test_without_a_gpu_each_model_that_the_label_is_for_says_what_one_offers():
-    answer = k8s("all-1g.10gb", "mixed")
+    answer = k8s_configuration("all-1g.10gb", "mixed")
     assert answer["by_gpu"]["H100-80GB"] == {"nvidia.com/mig-1g.10gb": 7}
     assert answer["by_gpu"]["A100-40GB"] == {"nvidia.com/mig-1g.10gb": 4}
     assert "H200-141GB" not in answer["by_gpu"]
@@ -370,29 +384,29 @@ def test_without_a_gpu_each_model_that_the_label_is_for_says_what_one_offers():
 )
 def test_without_a_gpu_what_no_model_can_do_is_refused(arguments, says):
     with pytest.raises(KilnError, match=says):
-        k8s(*arguments)
+        k8s_configuration(*arguments)
 
 
 def test_a_plus_becomes_a_dot_in_the_resource_name():
-    answer = k8s("all-1g.5gb.me", "mixed", gpu="A100-40GB")
+    answer = k8s_configuration("all-1g.5gb.me", "mixed", gpu="A100-40GB")
     assert answer["resources"] == {"nvidia.com/mig-1g.5gb.me": 1}
 
 
 def test_single_with_unlike_slices_is_refused():
     with pytest.raises(KilnError, match="slices of one profile") as e:
-        k8s("all-balanced", "single", instance_type="p5.48xlarge")
+        k8s_configuration("all-balanced", "single", instance_type="p5.48xlarge")
     assert "--strategy mixed" in e.value.hint
 
 
 def test_a_layout_that_offers_pods_nothing_is_refused():
     with pytest.raises(KilnError, match="turns MIG on without slices") as e:
-        k8s("all-enabled", "mixed", instance_type="p5.48xlarge")
-    assert e.value.exit_code == 2
+        k8s_configuration("all-enabled", "mixed", instance_type="p5.48xlarge")
+    assert e.value.exit_status == 2
 
 
 def test_the_ami_owns_the_slices_unless_the_operator_does():
-    ours = k8s("all-balanced", "mixed", gpu="H200-141GB")
-    theirs = k8s("all-balanced", "mixed", gpu="H200-141GB", owner="operator")
+    ours = k8s_configuration("all-balanced", "mixed", gpu="H200-141GB")
+    theirs = k8s_configuration("all-balanced", "mixed", gpu="H200-141GB", owner="operator")
     assert ours["gpu_operator"]["migManager"] == {"enabled": False}
     assert ours["node_labels"] == {}
     assert theirs["gpu_operator"]["migManager"]["config"] == {"default": "all-balanced"}
@@ -400,7 +414,7 @@ def test_the_ami_owns_the_slices_unless_the_operator_does():
 
 
 def test_the_text_is_yaml_in_parts():
-    text = k8s_text(k8s("all-balanced", "mixed", instance_type="p4d.24xlarge"))
+    text = k8s_text(k8s_configuration("all-balanced", "mixed", instance_type="p4d.24xlarge"))
     assert "# node labels\n# none: gpu-mig on the AMI makes the slices\n" in text
     read = yaml.safe_load(text)  # the parts have no key in common
     assert read["mig"] == {"strategy": "mixed"}
@@ -418,7 +432,7 @@ def test_the_text_is_yaml_in_parts():
 )
 def test_kubernetes_questions_that_cannot_be_answered(arguments, says):
     with pytest.raises(KilnError, match=says):
-        k8s(*arguments, instance_type="p5.48xlarge")
+        k8s_configuration(*arguments, instance_type="p5.48xlarge")
 
 
 # --- default labels of the matrix ----------------------------------------------------------

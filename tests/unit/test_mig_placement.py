@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mig_machine import examples
 
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig.profiles import gpu_types
 
-placement = load("gpu_mig.placement")
-target = load("gpu_mig.target")
+placement = runtime_module("gpu_mig.placement")
+target = runtime_module("gpu_mig.target")
 GPUS = gpu_types()
 A100, H100, A30, RTX = (
     GPUS[name] for name in ("A100-40GB", "H100-80GB", "A30-24GB", "RTX-PRO-6000-96GB")

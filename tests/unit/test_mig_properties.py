@@ -12,16 +12,16 @@ from mig_machine import examples, in_process
 
 from kiln import facts
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.mig.profiles import gpu_types
 
-applying = load("gpu_mig.apply")
-config = load("gpu_mig.config")
-placement = load("gpu_mig.placement")
-report = load("gpu_mig.report")
-target = load("gpu_mig.target")
-Settings = load("gpu_mig.settings").Settings
-MigError = load("gpu_mig.errors").MigError
+applying = runtime_module("gpu_mig.apply")
+config = runtime_module("gpu_mig.config")
+placement = runtime_module("gpu_mig.placement")
+report = runtime_module("gpu_mig.report")
+target = runtime_module("gpu_mig.target")
+Settings = runtime_module("gpu_mig.settings").Settings
+MigError = runtime_module("gpu_mig.errors").MigError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
 LABELS = config.load(str(RUNTIME / "etc/kiln/mig-config.yaml"))
@@ -169,7 +169,9 @@ def test_largest_first_the_driver_finds_a_place_for_every_set_that_fits(tmp_path
         apply(smi, LABELS["all-enabled"])
         stuck = []
         for counts in placement.layouts(kind, kinds):
-            names = sorted(placement.expand(kinds, counts), key=load("gpu_mig.profile").by_size)
+            names = sorted(
+                placement.expand(kinds, counts), key=runtime_module("gpu_mig.profile").by_size
+            )
             if names:
                 code, _ = smi.run("mig", "-i", "0", "-cgi", ",".join(names), "-C")
                 if code:

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 
 UNITS = RUNTIME / "etc" / "systemd" / "system"
 
@@ -68,7 +68,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
 
 
 def test_the_shipped_settings_file_says_what_holds_without_it(monkeypatch, tmp_path):
-    settings_of = load("gpu_mig.settings")
+    settings_of = runtime_module("gpu_mig.settings")
     monkeypatch.setenv("GPU_MIG_ROOT", str(RUNTIME))
     shipped = settings_of.load()
     monkeypatch.setenv("GPU_MIG_ROOT", str(tmp_path))

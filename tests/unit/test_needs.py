@@ -47,7 +47,7 @@ def test_no_install_gives_the_line_to_run(machine: Path) -> None:
     program(machine, "apt-get", "exit 99")
     with pytest.raises(KilnError, match="--no-install was given") as caught:
         needs.ensure("packer", install=False, say=lambda text: None)
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_status == 1
     assert caught.value.hint.startswith("run: sudo sh -c 'apt-get update && apt-get install -y ")
 
 

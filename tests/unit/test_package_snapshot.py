@@ -131,7 +131,7 @@ def test_a_snapshot_that_cannot_be_is_one_message_with_its_place(
         load(tmp_path, distro, edit)
     (line,) = caught.value.message.splitlines()
     assert line.startswith(message), line
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 # ------------------------------------------------------------------- the two digests
@@ -248,4 +248,4 @@ def test_the_lab_refuses_a_snapshot_that_it_has_no_state_of(tmp_path: Path) -> N
     recipe = load(tmp_path, "debian12", row(TIME))
     with pytest.raises(KilnError, match="the lab has no state 20240301T030400Z") as caught:
         LabTarget("a test").prepare([recipe], print)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2

@@ -58,7 +58,7 @@ def program(folder: Path, says: str, name: str = "packer") -> Path:
 @pytest.fixture
 def real() -> Packer:
     try:
-        return packer.find()
+        return packer.find_packer()
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
 
@@ -95,9 +95,9 @@ def until(flag: Path) -> str:
 def test_no_packer_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KilnError, match="there is no packer on PATH") as caught:
-        packer.find()
+        packer.find_packer()
     assert "install packer" in caught.value.hint
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_status == 1
 
 
 def test_an_old_packer_is_refused_with_both_versions(
@@ -106,7 +106,7 @@ def test_an_old_packer_is_refused_with_both_versions(
     program(tmp_path, "Packer v1.5.4")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     with pytest.raises(KilnError, match=r"Packer 1\.5\.4 .* is too old") as caught:
-        packer.find()
+        packer.find_packer()
     assert "1.6.6" in caught.value.hint
 
 
@@ -116,7 +116,7 @@ def test_another_program_of_that_name_is_told_from_packer(
     path = program(tmp_path, "1024 words")
     monkeypatch.setenv("PATH", f"{tmp_path}")
     with pytest.raises(KilnError, match="is not HashiCorp's Packer") as caught:
-        packer.find()
+        packer.find_packer()
     assert str(path) in caught.value.message
     assert "cracklib" in caught.value.message
 
@@ -127,7 +127,7 @@ def test_packer_is_found_behind_another_program_of_that_name(
     program(tmp_path / "sbin", "usage: packer")
     right = program(tmp_path / "bin", "Packer v1.11.2\n\nYour version of Packer is out of date!")
     monkeypatch.setenv("PATH", f"{tmp_path}/sbin:{tmp_path}/bin:/bin")
-    assert packer.find() == Packer(right, (1, 11, 2))
+    assert packer.find_packer() == Packer(right, (1, 11, 2))
 
 
 def test_a_named_binary_goes_before_the_path(
@@ -135,10 +135,10 @@ def test_a_named_binary_goes_before_the_path(
 ) -> None:
     named = program(tmp_path, "Packer v1.7.0", name="my-packer")
     monkeypatch.setenv("KILN_PACKER", str(named))
-    assert packer.find() == Packer(named, (1, 7, 0))
+    assert packer.find_packer() == Packer(named, (1, 7, 0))
     monkeypatch.setenv("KILN_PACKER", str(tmp_path / "nowhere"))
     with pytest.raises(KilnError, match=r"nowhere is not HashiCorp's Packer"):
-        packer.find()
+        packer.find_packer()
 
 
 def test_the_old_packer_gets_a_folder_of_its_own_in_the_new_ones() -> None:
@@ -181,7 +181,7 @@ def test_variables_are_written_as_packer_reads_them() -> None:
     ],
 )
 def test_a_line_of_packers_output_is_read(line: str, event: Event | None) -> None:
-    assert output.parse(line) == event
+    assert output.parse_event(line) == event
 
 
 def test_an_event_knows_its_component_and_its_instance() -> None:
@@ -204,7 +204,7 @@ def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
 def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Path) -> None:
     seen: list[Event] = []
     result = run(real, folder, "echo one, two; echo three", on_event=seen.append)
-    assert (result.exit_code, result.interrupted) == (0, False)
+    assert (result.exit_status, result.interrupted) == (0, False)
     texts = [event.text for event in seen]
     assert any(text.endswith("one, two") for text in texts)
     log = (folder.parent / "out" / "packer.log").read_text()
@@ -214,7 +214,7 @@ def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Pa
 
 def test_a_build_that_fails_gives_packers_own_words(real: Packer, folder: Path) -> None:
     result = run(real, folder, "exit 3")
-    assert result.exit_code == 1
+    assert result.exit_status == 1
     assert result.amis == {}
     assert any("exit status: 3" in error for error in result.errors)
 
@@ -239,7 +239,7 @@ def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, fol
 
     result = run(real, folder, until(flag), on_event=watch, stop=stop)
     assert result.interrupted
-    assert result.exit_code != 0
+    assert result.exit_status != 0
     assert any("Cancelling build after receiving" in text for text in seen)
     assert not any("second step" in text for text in seen)
 
@@ -300,10 +300,10 @@ def test_packer_validate_finds_what_is_wrong(real: Packer, folder: Path) -> None
     defaults = HCL.replace("type = string", 'type    = string\n  default = "x"')
     for path in files(folder):
         path.write_text(extra + defaults)
-    assert packer.validate(real, folder) == ""
+    assert packer.packer_validate(real, folder) == ""
     for path in files(folder):
         path.write_text(extra + defaults.replace("communicator", "comunicator"))
-    assert "comunicator" in packer.validate(real, folder)
+    assert "comunicator" in packer.packer_validate(real, folder)
 
 
 def test_packer_fmt_finds_the_file_it_would_change(real: Packer, tmp_path: Path) -> None:

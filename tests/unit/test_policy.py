@@ -35,11 +35,11 @@ def broken(folder: Path, pattern: str, by: str, file: str = SOURCE) -> list[Find
     text, count = re.subn(pattern, by, path.read_text(), flags=re.MULTILINE)
     assert count, f"{pattern} is not in {file}"
     path.write_text(text)
-    return policy.check(folder)
+    return policy.check_policy(folder)
 
 
 def test_what_render_writes_breaks_no_rule(folder: Path) -> None:
-    assert policy.check(folder) == []
+    assert policy.check_policy(folder) == []
 
 
 EDITS = {
@@ -191,7 +191,7 @@ def test_a_plugin_version_that_may_change_is_found(folder: Path, version: str) -
 
 def test_a_plugin_nobody_requires_is_found(folder: Path) -> None:
     (folder / "plugins.pkr.hcl").unlink()
-    assert [f.rule for f in policy.check(folder)] == ["plugin-pinned"]
+    assert [f.rule for f in policy.check_policy(folder)] == ["plugin-pinned"]
 
 
 def test_a_finding_names_the_file_and_line_of_the_mistake(folder: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_finding_in_a_file_that_both_packers_read_is_told_once(folder: Path) -
 def test_a_provisioner_of_a_component_that_the_row_lacks_need_not_be_there(folder: Path) -> None:
     assert not (folder / "../../provisioners/gdrcopy.sh").exists()
     assert "provisioners/gdrcopy.sh" in (folder / BUILD).read_text()
-    assert policy.check(folder) == []
+    assert policy.check_policy(folder) == []
 
 
 def test_text_at_the_left_margin_of_a_heredoc_is_read_as_text(folder: Path) -> None:
@@ -239,7 +239,7 @@ def test_the_file_for_packer_1_6_is_held_to_the_rules_it_can_keep(folder: Path) 
 
 def test_a_link_that_leads_nowhere_is_found(folder: Path) -> None:
     (folder / f"../shared/{VARIABLES}").unlink()
-    assert {(f.rule, f.file) for f in policy.check(folder)} == {
+    assert {(f.rule, f.file) for f in policy.check_policy(folder)} == {
         ("hcl-missing", f"packer/shared/{VARIABLES}")
     }
 
@@ -247,22 +247,22 @@ def test_a_link_that_leads_nowhere_is_found(folder: Path) -> None:
 @pytest.mark.parametrize("link", [SOURCE, "packer-1.6/source.pkr.hcl", BUILD])
 def test_a_link_that_is_not_there_is_found(folder: Path, link: str) -> None:
     (folder / link).unlink()
-    (finding,) = [f for f in policy.check(folder) if f.rule == "hcl-missing"]
+    (finding,) = [f for f in policy.check_policy(folder) if f.rule == "hcl-missing"]
     assert f"no block {Path(link).name.split('.')[0]}" in finding.message
 
 
 def test_prose_and_comments_may_name_what_values_may_not(folder: Path) -> None:
     assert "0.0.0.0/0" in (folder / VARIABLES).read_text()
-    assert policy.check(folder) == []
+    assert policy.check_policy(folder) == []
 
 
 def test_an_empty_folder_is_no_pass(tmp_path: Path) -> None:
-    assert {f.rule for f in policy.check(tmp_path)} == {"hcl-missing"}
+    assert {f.rule for f in policy.check_policy(tmp_path)} == {"hcl-missing"}
 
 
 def test_the_committed_rows_break_no_rule() -> None:
     rows = [ROOT / "packer" / recipe.line for recipe in load.load_recipes()]
-    assert [str(f) for row in rows for f in policy.check(row)] == []
+    assert [str(f) for row in rows for f in policy.check_policy(row)] == []
 
 
 def test_every_rule_is_broken_by_a_test_here() -> None:

@@ -29,7 +29,7 @@ def of_today(**more: Any) -> Record:
 def refusal(record: Record) -> KilnError:
     with pytest.raises(KilnError) as caught:
         rebuild.inputs(record)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
     return caught.value
 
 
@@ -81,7 +81,7 @@ def test_a_plan_of_a_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.Mo
     monkeypatch.setattr("lab.control.status", lambda: None)
     recipe, rebuilt = rebuild.inputs(of_today())
     other = replace(rebuilt, source=replace(rebuilt.source, ami_id="ami-0fedcba9876543210"))
-    made = plan.plan(recipe, LabTarget("a test"), Options(), other)
+    made = plan.plan_build(recipe, LabTarget("a test"), Options(), other)
     assert made.source.ami_id == "ami-0fedcba9876543210"
     assert made.input_digest == plan.input_digest(
         render.digest(ROW), "ami-0fedcba9876543210", ROW.package_snapshot

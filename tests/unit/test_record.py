@@ -13,7 +13,9 @@ from kiln.base import paths
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud import runs
+from kiln.matrix import load
 from kiln.pipeline import record
+from kiln.pipeline.record_schema import record_json_schema
 from lab.target import LabTarget
 from tests.unit.records import a_record
 
@@ -31,11 +33,11 @@ def built(row: str = ROW, run_id: str | None = None, **more: Any) -> Path:
     """A run of that row with a record; its file."""
     if run_id is None:
         with runs.started(row, LAB) as run:
-            record.write(run, a_record(run_id=run.id, **more))
+            record.write_record(run, a_record(run_id=run.id, **more))
         return run.record
     named = runs.Run(run_id, row, paths.build_dir() / row / run_id)
     named.folder.mkdir(parents=True)
-    record.write(named, a_record(run_id=run_id, **more))
+    record.write_record(named, a_record(run_id=run_id, **more))
     return named.record
 
 
@@ -48,14 +50,14 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one_whole() -> None:
     path = built(status="verified")
     run = runs.Run(path.parent.name, ROW, path.parent)
     with pytest.raises(TypeError):
-        record.write(run, a_record(versions={"schema": object()}))
+        record.write_record(run, a_record(versions={"schema": object()}))
     assert json.loads(path.read_text())["status"] == "verified"
 
 
 def test_a_reader_sees_the_old_record_or_the_new_one_and_never_half_of_one() -> None:
     path = built(status="verified")
     with path.open() as reader:
-        record.write(runs.Run(path.parent.name, ROW, path.parent), a_record(status="failed"))
+        record.write_record(runs.Run(path.parent.name, ROW, path.parent), a_record(status="failed"))
         assert json.load(reader)["status"] == "verified"
     assert json.loads(path.read_text())["status"] == "failed"
 
@@ -89,21 +91,21 @@ def test_a_build_is_found_by_its_file_ami_run_and_name() -> None:
         versions={"schema": 1},
     )
     for name in (str(path), "ami-1", "ami-2", "20261121T000001Z-aaaa", ROW):
-        assert record.find(name).run_id == "20261121T000001Z-aaaa", name
+        assert record.find_record(name).run_id == "20261121T000001Z-aaaa", name
 
 
 def test_the_name_alone_means_the_newest_build_that_has_an_image() -> None:
     built(run_id="20261121T000001Z-aaaa", versions={"schema": 1})
     built(run_id="20261121T000002Z-bbbb", versions=None)
-    assert record.find(ROW).run_id == "20261121T000001Z-aaaa"
+    assert record.find_record(ROW).run_id == "20261121T000001Z-aaaa"
 
 
 def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
     built(versions={})
     with pytest.raises(KilnError, match="no record of such a build") as caught:
-        record.find(ROW.replace("510", "511"))
+        record.find_record(ROW.replace("510", "511"))
     assert f"did you mean '{ROW}'?" in str(caught.value)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str | None, say
     if text:
         path.write_text(text)
     with pytest.raises(KilnError, match=says) as caught:
-        record.find(str(path))
+        record.find_record(str(path))
     assert str(path) in str(caught.value)
 
 
@@ -128,14 +130,14 @@ def test_a_record_of_another_shape_is_named_by_its_first_wrong_key(tmp_path: Pat
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({**a_record().as_json(), "status": 5}))
     with pytest.raises(KilnError, match="not a record of a run: `status`") as caught:
-        record.find(str(path))
-    assert caught.value.exit_code == 2
+        record.find_record(str(path))
+    assert caught.value.exit_status == 2
 
 
 def test_what_is_written_is_read_back_the_same() -> None:
     path = built(status="verified", left=("instance i-1",))
-    assert record.read(path).left == ("instance i-1",)
-    assert record.read(path).checks == a_record().checks
+    assert record.read_record(path).left == ("instance i-1",)
+    assert record.read_record(path).checks == a_record().checks
 
 
 def test_a_record_of_schema_1_still_reads(tmp_path: Path) -> None:
@@ -159,15 +161,67 @@ def test_a_record_of_schema_1_still_reads(tmp_path: Path) -> None:
             }
         )
     )
-    old = record.read(path)
+    old = record.read_record(path)
     assert (old.recipe_digest, old.source_ami) == ("d" * 64, None)
     assert old.image_note == "an AMI of the lab on this machine"
     assert old.checks and old.checks.passed == 1
 
 
-def test_the_published_schema_describes_what_is_written() -> None:
-    schema = json.loads(record.json_schema())
-    assert (ROOT / "docs" / "record.schema.json").read_text() == record.json_schema()
-    jsonschema.validate(json.loads(built().read_text()), schema)
+PUBLISHED = json.loads(record_json_schema())
+
+
+@pytest.fixture(scope="module")
+def info(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the provisioner writes, for the machine that runs the tests, after two components."""
+    etc = tmp_path_factory.mktemp("kiln")
+    (etc / "components").mkdir()
+    for name, more in (("nvidia-driver", {"runfile": "NVIDIA.run"}), ("tuning", {"files": ["/a"]})):
+        made = {"component": name, "version": "510.47.03", **more}
+        (etc / "components" / f"{name}.json").write_text(json.dumps(made))
+    fetched = [{"url": "https://x/y", "sha256": "d" * 64, "sha256_was": "locked", "component": "a"}]
+    (etc / "downloads.json").write_text(json.dumps(fetched))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "provisioners" / "lib"))
+        import version_info
+
+        patch.setattr(version_info, "kernels", list)  # a container has no /lib/modules
+        written: dict[str, Any] = version_info.collect("6.1.0", str(etc))
+    assert written["packages"]
+    return written
+
+
+def test_the_published_schema_describes_what_is_written(info: dict[str, Any]) -> None:
+    assert (ROOT / "docs" / "record.schema.json").read_text() == record_json_schema()
+    for recipe in load.load_recipes():
+        data = a_record(recipe=recipe.as_json(), versions=info).as_json()
+        jsonschema.validate(json.loads(json.dumps(data)), PUBLISHED)
+    assert set(info) == set(PUBLISHED["$defs"]["VersionInfo"]["required"])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("status",), "good"),
+        (("recipe", "driver"), 510),
+        (("recipe", "components"), "cuda"),
+        (("recipe", "volume", "size"), "large"),
+        (("recipe", "telemetry", "profil"), "compute"),
+        (("recipe", "row"), "amis.yaml:90"),
+        (("versions",), {}),
+        (("versions", "packages", 0), {"name": "bash"}),
+        (("versions", "downloads", 0, "sha256_was"), "guessed"),
+        (("versions", "kernel"), "6.1.0"),
+        (("versions", "components", "tuning"), "1"),
+    ],
+)
+def test_a_damaged_record_does_not_fit_the_published_schema(
+    info: dict[str, Any], path: tuple[str | int, ...], value: Any
+) -> None:
+    data = json.loads(json.dumps(a_record(versions=info).as_json()))
+    jsonschema.validate(data, PUBLISHED)
+    part = data
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**json.loads(built().read_text()), "status": "good"}, schema)
+        jsonschema.validate(data, PUBLISHED)

@@ -54,13 +54,13 @@ def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
     )
     monkeypatch.setattr(components, "get", lambda name: made)
     # The real script declares other variables.
-    monkeypatch.setattr(environment, "problems", lambda component, given: [])
+    monkeypatch.setattr(environment, "environment_problems", lambda component, given: [])
     return made
 
 
 def own(recipe: Recipe) -> dict[str, Any]:
     """The components in the recipe's own HCL."""
-    (block,) = hcl2.loads(render.render(recipe)[render.RECIPE], serialization_options=PLAIN)[
+    (block,) = hcl2.loads(render.render_files(recipe)[render.RECIPE], serialization_options=PLAIN)[
         "locals"
     ]
     return dict(block["components"])
@@ -78,11 +78,11 @@ def test_what_is_committed_is_what_the_matrix_says(recipes: list[Recipe]) -> Non
 
 
 def test_rendering_twice_gives_the_same(recipes: list[Recipe]) -> None:
-    assert render.render(recipes[0]) == render.render(recipes[0])
+    assert render.render_files(recipes[0]) == render.render_files(recipes[0])
 
 
 def test_a_components_files_are_rendered_for_the_image(recipes: list[Recipe]) -> None:
-    by_distro = {recipe.distro.id: render.render(recipe) for recipe in recipes if recipe.efa}
+    by_distro = {recipe.distro.id: render.render_files(recipe) for recipe in recipes if recipe.efa}
     settings = "files/etc/sysctl.d/60-kiln.conf"
     assert "vm.max_map_count = 524288\n" in by_distro["al2"][settings]
     # Only where libfabric cannot do without, and the distribution has not opened it already.
@@ -92,7 +92,7 @@ def test_a_components_files_are_rendered_for_the_image(recipes: list[Recipe]) ->
 
 def test_a_component_that_is_left_out_brings_no_files(recipes: list[Recipe]) -> None:
     rest = tuple(name for name in recipes[0].components if name != "tuning")
-    without = render.render(replace(recipes[0], components=rest))
+    without = render.render_files(replace(recipes[0], components=rest))
     assert not [path for path in without if path.endswith("60-kiln.conf")]
 
 
@@ -203,7 +203,7 @@ def test_a_key_is_named_and_all_rows_share_its_fingerprint(
 
 
 def test_values_are_quoted_for_hcl(recipes: list[Recipe], one_component: Component) -> None:
-    text = render.render(replace(recipes[0], components=("nccl",)))[render.RECIPE]
+    text = render.render_files(replace(recipes[0], components=("nccl",)))[render.RECIPE]
     assert r'= "a $${b} \"c\" %%{d} ' in text
 
 
@@ -214,7 +214,7 @@ def test_a_missing_provisioner_is_named_with_its_path(
     monkeypatch.setattr(components, "get", lambda name: ghost)
     with pytest.raises(KilnError, match=r"'ghost'.*provisioners/ghost\.sh does not exist") as info:
         render.render(replace(recipes[0], components=("ghost",)))
-    assert info.value.exit_code == 2
+    assert info.value.exit_status == 2
 
 
 def test_an_unknown_signing_key_is_named() -> None:
@@ -223,7 +223,7 @@ def test_an_unknown_signing_key_is_named() -> None:
 
 
 def test_what_the_machine_learns_is_the_recipe(recipes: list[Recipe]) -> None:
-    told = json.loads(render.render(recipes[0])["files/etc/kiln/recipe.json"])
+    told = json.loads(render.render_files(recipes[0])["files/etc/kiln/recipe.json"])
     assert told["driver"] == recipes[0].driver
     assert told["components"] == list(recipes[0].components)
     assert "row" not in told
@@ -240,7 +240,7 @@ def test_a_first_render_writes_everything_and_a_second_nothing(
 
 def test_rendered_elsewhere_it_is_the_same_image(folder: Path, recipes: list[Recipe]) -> None:
     here = render.digest(recipes[0])
-    render.write(recipes[0])
+    render.write_folders(recipes[:1])
     assert render.digest(recipes[0]) == here
 
 
@@ -273,7 +273,9 @@ def test_compiled_python_is_no_part_of_what_is_baked(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     monkeypatch.setattr(uploads, "ROOT", tmp_path)
-    assert list(uploads.files(replace(recipes[0], components=()))) == ["runtime/opt/tool.py"]
+    assert list(uploads.uploaded_files(replace(recipes[0], components=()))) == [
+        "runtime/opt/tool.py"
+    ]
 
 
 def test_an_edited_a_lost_and_a_left_over_file_are_stale(

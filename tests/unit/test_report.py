@@ -18,7 +18,7 @@ def text_of(page: str) -> str:
 
 
 def test_it_says_what_was_built_and_how_it_was_found_to_be() -> None:
-    text = text_of(report.render(a_record()))
+    text = text_of(report.report_html(a_record()))
     assert "verified ami-0made in eu-central-1, run 20261121T000000Z-aaaa" in text
     assert "Source AMI ami-0parent amzn2" in text
     assert "Checks: 1 passed , 0 failed , 0 skipped" in text
@@ -27,7 +27,7 @@ def test_it_says_what_was_built_and_how_it_was_found_to_be() -> None:
 
 
 def test_it_needs_nothing_from_anywhere_else() -> None:
-    page = report.render(a_record())
+    page = report.report_html(a_record())
     assert page.startswith("<!DOCTYPE html>")
     assert not re.search(r"<script|<link|<img|https?://|@import|url\(", page)
 
@@ -37,7 +37,7 @@ def test_what_failed_comes_before_everything_else_with_its_words() -> None:
         ("test_cuda", "test_it_is_there", "passed", ""),
         ("test_nvidia_driver", "test_it_answers", "failed", "assert '510' == '580'"),
     )
-    page = report.render(a_record(status="failed", checks=failing))
+    page = report.report_html(a_record(status="failed", checks=failing))
     text = text_of(page)
     assert text.index("nvidia-driver: it answers assert &#39;510&#39;") < text.index("What was")
     assert re.findall(r"<details( open)?>\s*<summary><b>([\w-]+)", page) == [
@@ -54,13 +54,13 @@ def test_a_component_that_was_skipped_as_a_whole_says_why_once_at_its_head() -> 
         ("test_boot", "test_c", "passed", ""),
         ("test_boot", "test_d", "skipped", "no"),
     )
-    text = text_of(report.render(a_record(checks=skipped)))
+    text = text_of(report.report_html(a_record(checks=skipped)))
     assert f"dcgm 2 skipped ({why})" in text
     assert "boot 1 passed , 1 skipped passed c" in text
 
 
 def test_a_run_that_broke_off_says_why_and_what_is_left() -> None:
-    page = report.render(
+    page = report.report_html(
         a_record(
             status="failed",
             ami_id=None,
@@ -84,12 +84,12 @@ def test_what_a_machine_said_cannot_become_part_of_the_page(where: str) -> None:
     more: dict[str, Any] = {"error": evil}
     if where == "message":
         more = {"checks": checks(("test_a", "test_b", "failed", evil))}
-    page = report.render(a_record(**more))
+    page = report.report_html(a_record(**more))
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_only_an_ami_of_the_lab_is_called_one() -> None:
     lab = a_record(target="lab", image_note="an AMI of the lab on this machine")
-    assert "This is an AMI of the lab on this machine" in text_of(report.render(lab))
-    assert "lab" not in text_of(report.render(a_record()))
+    assert "This is an AMI of the lab on this machine" in text_of(report.report_html(lab))
+    assert "lab" not in text_of(report.report_html(a_record()))

@@ -42,7 +42,7 @@ def test_a_second_run_of_the_same_ami_is_refused_and_names_the_first() -> None:
         runs.started(ROW, LAB),
     ):
         pass
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_status == 1
 
 
 def test_another_ami_may_be_built_meanwhile_and_the_same_one_afterwards() -> None:

@@ -8,7 +8,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.image.sbom import SCHEMA, sbom
+from kiln.image.sbom import SCHEMA, cyclonedx
 from kiln.matrix.load import load_recipes
 
 RECIPE = load_recipes(ROOT / "amis.yaml")[0]
@@ -58,7 +58,7 @@ INFO = {
 
 
 def bill(info=INFO, **more):
-    return json.loads(sbom(info, RECIPE, **more))
+    return json.loads(cyclonedx(info, RECIPE, **more))
 
 
 def named(name):
@@ -66,7 +66,7 @@ def named(name):
 
 
 def test_it_is_valid_cyclonedx():
-    assert JsonStrictValidator(SCHEMA).validate_str(sbom(INFO, RECIPE)) is None
+    assert JsonStrictValidator(SCHEMA).validate_str(cyclonedx(INFO, RECIPE)) is None
     broken = json.dumps({**bill(), "components": "many"})
     assert JsonStrictValidator(SCHEMA).validate_str(broken) is not None
 
@@ -119,7 +119,7 @@ def test_the_image_depends_on_everything():
 
 def test_the_same_image_gives_the_same_bill():
     made = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    assert sbom(INFO, RECIPE, made=made) == sbom(INFO, RECIPE, made=made)
+    assert cyclonedx(INFO, RECIPE, made=made) == cyclonedx(INFO, RECIPE, made=made)
     other = {**INFO, "packages": INFO["packages"][1:]}
     assert bill()["serialNumber"] != bill(other)["serialNumber"]
 
@@ -136,10 +136,12 @@ def test_debian_packages_have_debian_urls():
 
 def test_a_build_record_and_its_recipe_do_as_well():
     record = {"versions": INFO, "recipe": RECIPE.as_json()}
-    assert sbom(record, record["recipe"]).count("pkg:rpm") == sbom(INFO, RECIPE).count("pkg:rpm")
-    assert json.loads(sbom(record))["metadata"]["component"]["name"] == "amzn-2"
+    assert cyclonedx(record, record["recipe"]).count("pkg:rpm") == cyclonedx(INFO, RECIPE).count(
+        "pkg:rpm"
+    )
+    assert json.loads(cyclonedx(record))["metadata"]["component"]["name"] == "amzn-2"
 
 
 def test_a_record_without_version_info_is_bad_input():
     with pytest.raises(KilnError, match="no version-info"):
-        sbom({"ami_id": "ami-1"}, RECIPE)
+        cyclonedx({"ami_id": "ami-1"}, RECIPE)

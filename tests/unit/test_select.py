@@ -58,7 +58,7 @@ def test_every_row_that_fits_is_taken_when_asked_for(recipes: list[Recipe]) -> N
 def refused(recipes: list[Recipe], **flags: str) -> KilnError:
     with pytest.raises(KilnError) as caught:
         select(recipes, **flags)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
     return caught.value
 
 

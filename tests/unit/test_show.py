@@ -25,7 +25,7 @@ def recipes() -> list[Recipe]:
 
 def printed(recipes: list[Recipe], records: dict[str, Record | None], width: int) -> str:
     out = io.StringIO()
-    Console(file=out, width=width).print(tables.table(recipes, records), soft_wrap=True)
+    Console(file=out, width=width).print(tables.recipes_table(recipes, records), soft_wrap=True)
     return out.getvalue()
 
 

@@ -62,7 +62,7 @@ def test_a_parameter_that_is_not_there_is_named_with_where_to_change_it() -> Non
         parents.resolve(replace(BY_PARAMETER, source_ami=source), AWS)
     assert "/aws/service/none" in caught.value.message
     assert "amis.yaml" in caught.value.hint
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_status == 1
 
 
 def test_by_name_it_is_the_one_that_fits_owner_and_architecture(ec2: Any) -> None:
@@ -93,4 +93,4 @@ def test_when_none_fits_the_look_up_that_failed_is_told() -> None:
     with pytest.raises(KilnError, match="no image matches") as caught:
         parents.resolve(by_name("nobodys-*"), AWS)
     assert "nobodys-*" in caught.value.message
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_status == 1

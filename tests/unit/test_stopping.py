@@ -86,7 +86,7 @@ def test_a_process_that_ends_by_itself_is_left_alone() -> None:
 def test_what_a_crashed_run_left_running_is_ended_and_nothing_of_another_run() -> None:
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     both = [
-        subprocess.Popen(sleep, env={**os.environ, **stopping.environment(run)})
+        subprocess.Popen(sleep, env={**os.environ, **stopping.run_environment(run)})
         for run in ("run-of-test-1", "run-of-test-12")
     ]
     try:

@@ -6,13 +6,13 @@ import re
 
 from kiln.base import tags
 from kiln.base.paths import ROOT
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 
 NAMES = (*tags.OF_A_BAKE, tags.VERIFIED, tags.MIG_CONFIG)
 
 
 def test_the_image_reads_the_tag_that_sets_the_mig_layout() -> None:
-    assert load("gpu_mig.imds").TAG == tags.MIG_CONFIG
+    assert runtime_module("gpu_mig.imds").TAG == tags.MIG_CONFIG
 
 
 def test_the_page_on_records_lists_the_tags_of_an_ami() -> None:

@@ -60,7 +60,7 @@ def test_an_endpoint_that_is_the_labs_means_the_lab(monkeypatch: pytest.MonkeyPa
 def test_aws_without_credentials_is_refused() -> None:
     with pytest.raises(KilnError, match="no AWS credentials") as caught:
         choose("aws")
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 def test_a_target_that_does_not_exist_is_refused_with_the_nearest() -> None:

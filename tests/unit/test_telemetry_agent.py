@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kiln.base import runtime_import
-from kiln.telemetry import Telemetry, agent_files, dcgm_counters, merged, validate
+from kiln.telemetry import Telemetry, agent_files, dcgm_counters, merged, validate_agent_config
 from kiln.telemetry.agent import EVENTS
-from kiln.telemetry.facts import facts
+from kiln.telemetry.facts import telemetry_facts
 
 ROOT = Path(__file__).parents[2]
 DRIVER = "580.178.04"
@@ -47,10 +47,10 @@ def test_events_go_where_the_original_sent_them():
 
 def test_the_agent_finds_the_time_of_each_event_where_it_stands():
     """As its translator makes an expression of timestamp_format; the first match is the time."""
-    event = runtime_import.load("gpu_xid.event")
+    event = runtime_import.runtime_module("gpu_xid.event")
     (entry,) = files(Telemetry())[EVENTS]["logs"]["logs_collected"]["files"]["collect_list"]
     expression = re.escape(entry["timestamp_format"].replace("%", "\0")).replace("\0", "%")
-    codes = facts()["logs"]["timestamp_codes"]
+    codes = telemetry_facts()["logs"]["timestamp_codes"]
     for code in re.findall("%-?.", entry["timestamp_format"]):
         expression = expression.replace(code, codes[code])
     for seconds in (1790000000.0, 1790000000.25, 1796083199.75, 951782400.5):
@@ -122,7 +122,7 @@ def test_the_agent_takes_every_combination(profile, efa, dcgm, agent_version):
     settings = Telemetry(profile=profile, efa=efa, dcgm=dcgm, namespace="Team/GPU")
     config, clashes = merged(files(settings, agent_version=agent_version))
     assert clashes == []
-    assert validate(config) == []
+    assert validate_agent_config(config) == []
 
 
 def test_the_exporters_fields_on_the_image_are_those_of_the_knowledge():
@@ -134,8 +134,8 @@ def test_the_programs_on_the_image_use_the_paths_of_the_knowledge():
     exporter = (
         ROOT / "runtime/etc/systemd/system/nvidia-dcgm-exporter.service.d/10-kiln.conf"
     ).read_text()
-    dcgm = facts()["dcgm"]
-    assert facts()["agent"]["etc"] in sources
+    dcgm = telemetry_facts()["dcgm"]
+    assert telemetry_facts()["agent"]["etc"] in sources
     assert Path(EVENTS).name in sources
     assert dcgm["listen"] in sources
     assert f"{dcgm['program']} -f {dcgm['counters_file']} -a {dcgm['listen']}" in exporter

@@ -31,7 +31,7 @@ needs_root = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def installer(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("bundle") / "kiln-telemetry.sh"
-    bundle.write(out, Telemetry(efa=True))
+    bundle.write_bundle(out, Telemetry(efa=True))
     return out
 
 
@@ -94,7 +94,7 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def test_the_same_input_gives_the_same_bytes(installer):
-    assert bundle.script(Telemetry(efa=True)) == installer.read_text()
+    assert bundle.bundle_script(Telemetry(efa=True)) == installer.read_text()
 
 
 def test_the_whole_event_monitor_is_in_it_and_nothing_of_mig():
@@ -123,7 +123,9 @@ def test_every_unit_of_the_bundle_finds_its_program_in_it():
 
 def test_a_package_for_a_system_that_the_bundle_refuses_is_an_error():
     with pytest.raises(KilnError, match="refuses suse 15"):
-        bundle.script(Telemetry(), [AgentPackage("suse 15", "x86_64", "https://x", "0" * 64)])
+        bundle.bundle_script(
+            Telemetry(), [AgentPackage("suse 15", "x86_64", "https://x", "0" * 64)]
+        )
 
 
 @needs_root
@@ -210,7 +212,7 @@ def test_a_damaged_program_is_mended(installer, image):
 @needs_root
 def test_a_newer_bundle_replaces_the_older_one_and_leaves_nothing_of_it(image, installer, tmp_path):
     older = tmp_path / "older.sh"
-    bundle.write(older, Telemetry(dcgm=True))
+    bundle.write_bundle(older, Telemetry(dcgm=True))
     before = tree(image)
     run(older, image)
     assert (image / AGENT / "etc/kiln.d/dcgm.json").exists()

@@ -4,13 +4,13 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.telemetry import Telemetry
-from kiln.telemetry.facts import facts
-from kiln.telemetry.pricing import cost, cost_text, dollars, series
+from kiln.telemetry.facts import telemetry_facts
+from kiln.telemetry.pricing import cost_text, dollars, metric_series, monthly_cost
 
 
 def test_eight_gpus_with_the_compute_profile_are_ninety_series():
     # 10 measurements x 8 GPUs, and one aggregate of each over the instance.
-    assert series(Telemetry(), gpus=8) == {
+    assert metric_series(Telemetry(), gpus=8) == {
         "gpu": 80,
         "efa": 0,
         "aggregates": 10,
@@ -20,7 +20,7 @@ def test_eight_gpus_with_the_compute_profile_are_ninety_series():
 
 
 def test_a_p4d_costs_its_ninety_series_and_a_call_a_minute():
-    usd = cost("p4d.24xlarge", Telemetry())["usd_per_month"]
+    usd = monthly_cost("p4d.24xlarge", Telemetry())["usd_per_month"]
     assert usd == {
         "metrics": 27.00,
         "api_requests": 0.44,  # 730 h x 60 calls x $0.01 per 1,000
@@ -30,58 +30,58 @@ def test_a_p4d_costs_its_ninety_series_and_a_call_a_minute():
 
 
 def test_no_aggregates_no_aggregate_series():
-    assert series(Telemetry(aggregate_by=()), gpus=8)["total"] == 80
+    assert metric_series(Telemetry(aggregate_by=()), gpus=8)["total"] == 80
 
 
 def test_an_aggregate_by_gpu_is_one_per_gpu():
     settings = Telemetry(aggregate_by=(("InstanceId", "index"),))
-    assert series(settings, gpus=8)["aggregates"] == 80
+    assert metric_series(settings, gpus=8)["aggregates"] == 80
 
 
 def test_efa_counts_each_interface_and_only_where_there_is_one():
-    counters = len(facts()["efa"]["counters"])
-    assert series(Telemetry(efa=True), gpus=8, efa_interfaces=4)["efa"] == 4 * counters
-    assert series(Telemetry(efa=True), gpus=1)["efa"] == 0
-    assert series(Telemetry(), gpus=8, efa_interfaces=4)["efa"] == 0
+    counters = len(telemetry_facts()["efa"]["counters"])
+    assert metric_series(Telemetry(efa=True), gpus=8, efa_interfaces=4)["efa"] == 4 * counters
+    assert metric_series(Telemetry(efa=True), gpus=1)["efa"] == 0
+    assert metric_series(Telemetry(), gpus=8, efa_interfaces=4)["efa"] == 0
 
 
 def test_dcgm_counts_slices_where_there_are_some():
-    fields = len(facts()["dcgm"]["fields"])
-    assert series(Telemetry(dcgm=True), gpus=8)["dcgm"] == 8 * fields
-    assert series(Telemetry(dcgm=True), gpus=8, mig_slices=56)["dcgm"] == 56 * fields
+    fields = len(telemetry_facts()["dcgm"]["fields"])
+    assert metric_series(Telemetry(dcgm=True), gpus=8)["dcgm"] == 8 * fields
+    assert metric_series(Telemetry(dcgm=True), gpus=8, mig_slices=56)["dcgm"] == 56 * fields
 
 
 def test_mig_takes_the_two_measurements_that_vanish_off_the_bill():
-    assert series(Telemetry(), gpus=8, mig_slices=56)["gpu"] == 64
+    assert metric_series(Telemetry(), gpus=8, mig_slices=56)["gpu"] == 64
 
 
 def test_a_fleet_reaches_the_cheaper_tier_only_for_what_is_above_it():
     # 200 x 90 = 18,000 series: 10,000 at $0.30, 8,000 at $0.10.
-    fleet = dollars(Telemetry(), series(Telemetry(), gpus=8), instances=200)
+    fleet = dollars(Telemetry(), metric_series(Telemetry(), gpus=8), instances=200)
     assert fleet["metrics"] == 3800.00
 
 
 def test_profile_none_costs_nothing():
-    assert dollars(Telemetry(), series(Telemetry(profile="none"), gpus=8))["total"] == 0.0
+    assert dollars(Telemetry(), metric_series(Telemetry(profile="none"), gpus=8))["total"] == 0.0
 
 
 def test_half_the_interval_does_not_change_the_price_of_a_series():
-    fast = cost("p4d.24xlarge", Telemetry(interval=10))
+    fast = monthly_cost("p4d.24xlarge", Telemetry(interval=10))
     assert fast["usd_per_month"]["metrics"] == 27.00
     assert "high resolution" in cost_text(fast)
 
 
 def test_a_slower_interval_makes_fewer_calls():
-    slow = cost("p4d.24xlarge", Telemetry(interval=300))
+    slow = monthly_cost("p4d.24xlarge", Telemetry(interval=300))
     assert slow["usd_per_month"]["api_requests"] == 0.09
 
 
 def test_a_fractional_gpu_is_one_gpu_to_the_agent():
-    assert cost("g6f.large", Telemetry())["series_per_instance"]["gpu"] == 10
+    assert monthly_cost("g6f.large", Telemetry())["series_per_instance"]["gpu"] == 10
 
 
 def test_what_is_printed_names_series_dollars_and_the_date_of_the_prices():
-    text = cost_text(cost("p4d.24xlarge", Telemetry()))
+    text = cost_text(monthly_cost("p4d.24xlarge", Telemetry()))
     assert "90 per instance" in text
     assert "$27.00 a month" in text
     assert "us-east-1, list, as of 2026-08-11" in text
@@ -90,10 +90,10 @@ def test_what_is_printed_names_series_dollars_and_the_date_of_the_prices():
 @pytest.mark.parametrize("instances", [0, -1])
 def test_a_fleet_of_less_than_one_instance_is_refused(instances):
     with pytest.raises(KilnError, match=f"{instances} instances have no cost") as e:
-        cost("p5.48xlarge", Telemetry(), instances=instances)
-    assert e.value.exit_code == 2
+        monthly_cost("p5.48xlarge", Telemetry(), instances=instances)
+    assert e.value.exit_status == 2
 
 
 def test_an_unknown_instance_type_is_refused():
     with pytest.raises(KilnError, match=r"p4d\.24xlarg is not"):
-        cost("p4d.24xlarg", Telemetry())
+        monthly_cost("p4d.24xlarg", Telemetry())

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from kiln.telemetry import Telemetry
-from kiln.telemetry.facts import facts, gpu_metric_names, profile_metrics
+from kiln.telemetry.facts import gpu_metric_names, profile_metrics, telemetry_facts
 
 PAGE = (Path(__file__).parents[2] / "docs/telemetry-cloudwatch.md").read_text()
 
@@ -25,7 +25,7 @@ def test_the_table_of_measurements_is_the_profiles():
 
 def test_the_units_of_the_table_are_those_that_are_set():
     for name, row in rows("Measurements").items():
-        unit = facts()["gpu_metrics"]["names"][name]
+        unit = telemetry_facts()["gpu_metrics"]["names"][name]
         assert row[3] == unit if unit else "none" in row[3] or not row[3]
 
 
@@ -37,5 +37,5 @@ def test_every_setting_is_explained_with_its_default():
 
 
 def test_agent_versions_of_the_page_are_those_of_the_rules():
-    since = {number.rsplit(".", 1)[0] for number in facts()["agent"]["since"].values()}
+    since = {number.rsplit(".", 1)[0] for number in telemetry_facts()["agent"]["since"].values()}
     assert set(re.findall(r"1\.3\d{5}", PAGE)) <= since

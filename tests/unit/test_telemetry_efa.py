@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.telemetry.facts import facts
+from kiln.telemetry.facts import telemetry_facts
 
 PROGRAM = Path(__file__).parents[2] / "runtime/opt/kiln/lib/kiln-efa-statsd"
 # 3.7 is the oldest that an image has (Amazon Linux 2).
@@ -103,5 +103,5 @@ def test_its_counters_are_those_of_the_knowledge():
     sys.dont_write_bytecode, kept = True, sys.dont_write_bytecode
     loader.exec_module(module)
     sys.dont_write_bytecode = kept
-    known = {counter["sysfs"]: counter["agent"] for counter in facts()["efa"]["counters"]}
+    known = {counter["sysfs"]: counter["agent"] for counter in telemetry_facts()["efa"]["counters"]}
     assert known == module.COUNTERS

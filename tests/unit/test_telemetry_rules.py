@@ -2,7 +2,7 @@
 
 import pytest
 
-from kiln.telemetry import Telemetry, merged, problems, validate, versions
+from kiln.telemetry import Telemetry, agent_config_problems, merged, validate_agent_config, versions
 
 
 def gpu(*measurement, **metrics) -> dict:
@@ -20,7 +20,7 @@ def logs(*entries: dict) -> dict:
 
 
 def rules(config: dict) -> list[str]:
-    return [problem.rule for problem in validate(config)]
+    return [problem.rule for problem in validate_agent_config(config)]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def rules(config: dict) -> list[str]:
     ],
 )
 def test_what_the_agent_takes_passes(config):
-    assert validate(config) == []
+    assert validate_agent_config(config) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_the_agent_takes_passes(config):
     ],
 )
 def test_what_it_would_refuse_is_named_with_the_way_out(config, rule, hint):
-    result = validate(config)
+    result = validate_agent_config(config)
     assert [problem.rule for problem in result] == [rule]
     assert hint in result[0].hint
 
@@ -149,23 +149,25 @@ def test_mig_costs_two_measurements_and_the_way_out_is_dcgm():
 
 
 def test_dcgm_metrics_need_the_exporter_on_the_image():
-    (result,) = problems(Telemetry(dcgm=True), "580.126.09", None, exporter=False)
+    (result,) = agent_config_problems(Telemetry(dcgm=True), "580.126.09", None, exporter=False)
     assert (result.level, result.rule) == ("error", "cloudwatch-dcgm")
     assert "dcgm_exporter: <version>" in result.hint
-    assert problems(Telemetry(dcgm=True), "580.126.09", None, exporter=True) == []
-    assert problems(Telemetry(), "580.126.09", None, exporter=False) == []
+    assert agent_config_problems(Telemetry(dcgm=True), "580.126.09", None, exporter=True) == []
+    assert agent_config_problems(Telemetry(), "580.126.09", None, exporter=False) == []
 
 
 def test_an_exporter_that_nobody_listens_to_is_said():
-    (result,) = problems(Telemetry(), "580.126.09", None, exporter=True)
+    (result,) = agent_config_problems(Telemetry(), "580.126.09", None, exporter=True)
     assert (result.level, result.rule) == ("warning", "cloudwatch-dcgm")
 
 
 def test_an_image_is_asked_for_everything_at_once():
-    result = problems(Telemetry(log_class="INFREQUENT_ACCESS"), "580.1", "1.300055.0", mig=True)
+    result = agent_config_problems(
+        Telemetry(log_class="INFREQUENT_ACCESS"), "580.1", "1.300055.0", mig=True
+    )
     assert [problem.rule for problem in result] == [
         "cloudwatch-power-draw",
         "cloudwatch-log-class",
         "cloudwatch-mig",
     ]
-    assert problems(Telemetry(efa=True, dcgm=True), "580.126.09", None) == []
+    assert agent_config_problems(Telemetry(efa=True, dcgm=True), "580.126.09", None) == []

@@ -9,7 +9,7 @@ import pytest
 
 from kiln import facts
 from kiln.compat import trust
-from kiln.compat.engine import check
+from kiln.compat.engine import check_recipe
 from kiln.facts import tables
 from kiln.matrix.load import load_recipes
 
@@ -39,7 +39,7 @@ def keys(monkeypatch):
 def test_a_row_that_trusts_an_unconfirmed_key_is_warned_and_told_which(keys):
     keys("efa", confirmed=False)
     row = a_row("al2023")
-    finding = next(item for item in check(row) if item.rule == "KEY-UNCONFIRMED")
+    finding = next(item for item in check_recipe(row) if item.rule == "KEY-UNCONFIRMED")
     assert finding.level == "warning"
     assert facts.signing_keys()["efa"].fingerprint in finding.message
     assert "efa" in finding.hint
@@ -94,7 +94,7 @@ def locked(monkeypatch):
 
 def test_a_row_that_downloads_a_file_with_an_unconfirmed_hash_is_warned(locked):
     row, url = locked(source="https://example.com/sums", confirmed=False)
-    finding = next(item for item in check(row) if url in item.why)
+    finding = next(item for item in check_recipe(row) if url in item.why)
     assert (finding.rule, finding.level) == ("HASH-UNCONFIRMED", "warning")
     assert finding.source == "https://example.com/sums"
 
@@ -105,7 +105,7 @@ def test_a_hash_that_a_bake_has_seen_is_confirmed(locked):
 
 
 def unconfirmed_facts(recipe):
-    return [item for item in check(recipe) if item.rule == "FACT-UNCONFIRMED"]
+    return [item for item in check_recipe(recipe) if item.rule == "FACT-UNCONFIRMED"]
 
 
 @pytest.fixture
@@ -119,8 +119,10 @@ def marked(monkeypatch):
             rows = rows[key]
         for row in rows if isinstance(rows, list) else [rows]:
             row.update(fields)
-        read = tables.read
-        monkeypatch.setattr(tables, "read", lambda path: data if path.stem == table else read(path))
+        read_table = tables.read_table
+        monkeypatch.setattr(
+            tables, "read_table", lambda path: data if path.stem == table else read_table(path)
+        )
         tables.table.cache_clear()
 
     yield change

@@ -16,13 +16,13 @@ from kiln.cli import packer as tasks
 from kiln.matrix import load
 from kiln.packer import program, render
 from kiln.packer.program import Packer
-from kiln.packer.validate import validate
+from kiln.packer.validate import validate_recipes
 
 
 @pytest.fixture
 def real() -> Packer:
     try:
-        return program.find()
+        return program.find_packer()
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
 
@@ -47,7 +47,7 @@ def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
 
 
 def test_the_matrix_is_valid(real: Packer, recipes: list[Recipe]) -> None:
-    results = validate(recipes, real)
+    results = validate_recipes(recipes, real)
     assert [result.name for result in results] == [recipe.name for recipe in recipes]
     assert [str(f) for result in results for f in result.findings] == []
     assert all(result.valid and result.seconds > 0 for result in results)
@@ -75,7 +75,7 @@ def test_what_packer_or_the_policy_finds_is_told_per_row(
     new: str,
 ) -> None:
     edited(monkeypatch, old, new)
-    for result in validate(recipes, real):
+    for result in validate_recipes(recipes, real):
         assert not result.valid
         assert {finding.rule for finding in result.findings} == {rule}
         assert {finding.rows for finding in result.findings} == {(result.name,)}
@@ -110,4 +110,4 @@ def test_it_is_valid_from_any_directory(
 
 
 def test_no_row_is_no_error(real: Packer) -> None:
-    assert validate([], real) == []
+    assert validate_recipes([], real) == []

@@ -101,7 +101,7 @@ def test_checks_that_do_not_get_to_their_end_are_no_verdict(
 ) -> None:
     with pytest.raises(KilnError, match="the checks did not run to their end") as caught:
         run(machine, tmp_path, checks)
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_status == 1
     assert says in caught.value.message
     assert "checks.log" in caught.value.hint
 
@@ -190,10 +190,10 @@ def test_an_ami_of_a_distribution_that_the_matrix_does_not_have_is_refused() -> 
     gone = tags(**{"kiln:recipe": "slackware", "kiln:distro": "slackware"})
     with pytest.raises(KilnError, match="the matrix has no row of that distribution") as caught:
         baked("ami-1", gone, [ROW])
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2
 
 
 def test_an_ami_that_ami_kiln_did_not_build_is_refused() -> None:
     with pytest.raises(KilnError, match="has no tag kiln:recipe") as caught:
         baked("ami-1", {}, [ROW])
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_status == 2

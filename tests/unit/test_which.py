@@ -7,7 +7,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.compat.which import which, which_text
+from kiln.compat.which import rows_for, which_text
 from kiln.matrix.load import load_recipes
 
 TODAY = date(2026, 11, 21)
@@ -23,13 +23,13 @@ def rows(answer, key):
 
 
 def test_a_supported_driver_comes_before_one_past_its_end():
-    answer = which("p4d.24xlarge", [CLASSIC, LTS], today=TODAY)
+    answer = rows_for("p4d.24xlarge", [CLASSIC, LTS], today=TODAY)
     assert rows(answer, "serves") == [LTS.name, CLASSIC.name]
     assert answer["gpus"] == "8 × NVIDIA A100-SXM4-40GB"
 
 
 def test_a_row_whose_driver_is_too_old_is_listed_with_the_reason():
-    answer = which("p5.48xlarge", [CLASSIC, LTS], today=TODAY)
+    answer = rows_for("p5.48xlarge", [CLASSIC, LTS], today=TODAY)
     assert rows(answer, "serves") == [LTS.name]
     (entry,) = answer["does_not"]
     assert entry["row"] == CLASSIC.name
@@ -37,25 +37,25 @@ def test_a_row_whose_driver_is_too_old_is_listed_with_the_reason():
 
 
 def test_a_row_for_another_processor_does_not_serve():
-    answer = which("g5g.xlarge", [LTS], today=TODAY)
+    answer = rows_for("g5g.xlarge", [LTS], today=TODAY)
     assert any("arm64" in reason for reason in answer["does_not"][0]["reasons"])
 
 
 def test_the_rows_own_targets_do_not_matter():
     elsewhere = replace(LTS, target_instance_types=("p3dn.24xlarge",))
-    assert rows(which("p5.48xlarge", [elsewhere], today=TODAY), "serves") == [LTS.name]
+    assert rows(rows_for("p5.48xlarge", [elsewhere], today=TODAY), "serves") == [LTS.name]
 
 
 def test_efa_counts_where_the_type_has_it():
     without = replace(LTS, name="without-efa", efa=None)
-    answer = which("p5.48xlarge", [without, LTS], today=TODAY)
+    answer = rows_for("p5.48xlarge", [without, LTS], today=TODAY)
     assert rows(answer, "serves") == [LTS.name, "without-efa"]
     assert any("no EFA software" in reason for reason in answer["serves"][1]["reasons"])
 
 
 def test_what_a_type_has_no_use_for_is_no_warning():
     # One image serves p5 and g6; on g6.xlarge fabric manager and EFA lie idle.
-    (entry,) = which("g6.xlarge", [LTS], today=TODAY)["serves"]
+    (entry,) = rows_for("g6.xlarge", [LTS], today=TODAY)["serves"]
     assert entry["warnings"] == []
 
 
@@ -63,19 +63,19 @@ def test_what_gets_no_fixes_any_more_comes_last():
     # 470 on AL2 drives a g4dn without a word; the open modules of 580 get one about GSP.
     kepler = next(one for one in RECIPES if one.stack == "kepler")
     debian = next(one for one in RECIPES if one.stack == "debian")
-    answer = which("g4dn.xlarge", [kepler, debian, CLASSIC, LTS], today=TODAY)
+    answer = rows_for("g4dn.xlarge", [kepler, debian, CLASSIC, LTS], today=TODAY)
     assert rows(answer, "serves")[0] == LTS.name
     both = next(one for one in RECIPES if one.kernel_module == "both")
-    answer = which("g4dn.xlarge", [kepler, LTS, both], today=TODAY)
+    answer = rows_for("g4dn.xlarge", [kepler, LTS, both], today=TODAY)
     assert rows(answer, "serves") == [both.name, LTS.name, kepler.name]
 
 
 def test_the_text_says_so_when_nothing_serves():
-    text = which_text(which("p6-b300.48xlarge", [CLASSIC], today=TODAY))
+    text = which_text(rows_for("p6-b300.48xlarge", [CLASSIC], today=TODAY))
     assert "no row of the matrix serves it" in text
     assert f"-  {CLASSIC.name}" in text
 
 
 def test_an_unknown_type_is_bad_input():
     with pytest.raises(KilnError, match=r"p9\.48xlarge is not a GPU instance type"):
-        which("p9.48xlarge", RECIPES)
+        rows_for("p9.48xlarge", RECIPES)

@@ -49,7 +49,7 @@ def test_xids_are_known_without_a_gap(catalogue: dict[str, Any]) -> None:
     ],
 )
 def test_aws_actions_are_those_of_its_table(code: int, words: str) -> None:
-    entry = explain.explain(code)
+    entry = explain.explain_code(code)
     assert words in entry["action"]
     assert entry["action_nvidia"] != entry["action"]
 
@@ -67,8 +67,8 @@ def test_a_fact_without_a_source_is_refused() -> None:
 
 def test_an_unknown_code_is_refused_with_the_nearest() -> None:
     with pytest.raises(KilnError) as caught:
-        explain.explain("xid 178")
-    assert caught.value.exit_code == 2
+        explain.explain_code("xid 178")
+    assert caught.value.exit_status == 2
     assert "Xid 177" in caught.value.hint
 
 

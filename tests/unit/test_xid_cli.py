@@ -262,14 +262,14 @@ def test_a_mistake_is_one_message_and_exit_2(arguments: list[str], words: str) -
 
 
 def test_the_shipped_configuration_is_the_default_one() -> None:
-    config = runtime_import.load("gpu_xid.config")
+    config = runtime_import.runtime_module("gpu_xid.config")
     shipped = json.loads((RUNTIME / "etc/kiln/gpu-xid.json").read_text())
     assert config.check(shipped, "shipped") == config.check({}, "default")
     assert shipped["hooks"] == config.HOOK_DEFAULTS
 
 
 def test_the_documentation_names_every_key_of_a_line() -> None:
-    event = runtime_import.load("gpu_xid.event")
+    event = runtime_import.runtime_module("gpu_xid.event")
     page = (ROOT / "docs" / "telemetry-xid.md").read_text()
     for key in (*event._COMMON, *event._OPTIONAL):
         if key != "cursor":

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from kiln.base import runtime_import
 
-kmsg = runtime_import.load("gpu_xid.kmsg")
-parse = runtime_import.load("gpu_xid.parse")
-pipeline = runtime_import.load("gpu_xid.pipeline")
-config = runtime_import.load("gpu_xid.config")
-stream = runtime_import.load("gpu_xid.stream")
+kmsg = runtime_import.runtime_module("gpu_xid.kmsg")
+parse = runtime_import.runtime_module("gpu_xid.parse")
+pipeline = runtime_import.runtime_module("gpu_xid.pipeline")
+config = runtime_import.runtime_module("gpu_xid.config")
+stream = runtime_import.runtime_module("gpu_xid.stream")
 
 CORPUS = Path(__file__).parents[1] / "data" / "xid" / "lines.jsonl"
 LINES = [json.loads(line)["line"] for line in CORPUS.read_text().splitlines()]

@@ -18,7 +18,7 @@ import pytest
 from kiln.base import runtime_import
 from kiln.base.runtime_import import LIBRARY
 
-health = runtime_import.load("gpu_xid.health")
+health = runtime_import.runtime_module("gpu_xid.health")
 
 GOOD_ROW = "NVIDIA A100-SXM4-40GB, 00000000:10:1C.0, 0, 0, 0, 0"
 QUERY = """

@@ -15,10 +15,10 @@ import pytest
 from kiln.base import runtime_import
 from kiln.base.paths import RUNTIME
 
-config = runtime_import.load("gpu_xid.config")
-hooks = runtime_import.load("gpu_xid.hooks")
-hooks_run = runtime_import.load("gpu_xid.hooks_run")
-pipeline = runtime_import.load("gpu_xid.pipeline")
+config = runtime_import.runtime_module("gpu_xid.config")
+hooks = runtime_import.runtime_module("gpu_xid.hooks")
+hooks_run = runtime_import.runtime_module("gpu_xid.hooks_run")
+pipeline = runtime_import.runtime_module("gpu_xid.pipeline")
 
 EXAMPLES = sorted((RUNTIME / "etc/kiln/xid.d").glob("*.example"))
 

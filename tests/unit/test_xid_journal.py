@@ -12,10 +12,10 @@ import pytest
 
 from kiln.base import runtime_import
 
-checkpoint = runtime_import.load("gpu_xid.checkpoint")
-config = runtime_import.load("gpu_xid.config")
-journal = runtime_import.load("gpu_xid.journal")
-monitor = runtime_import.load("gpu_xid.monitor")
+checkpoint = runtime_import.runtime_module("gpu_xid.checkpoint")
+config = runtime_import.runtime_module("gpu_xid.config")
+journal = runtime_import.runtime_module("gpu_xid.journal")
+monitor = runtime_import.runtime_module("gpu_xid.monitor")
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
 

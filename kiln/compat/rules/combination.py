@@ -214,7 +214,7 @@ def _parent_kernel(combination: Combination) -> str | None:
     return reached[-1]["kernel"] if reached else None
 
 
-def of_recipe(recipe: Recipe, today: date, **more: Any) -> Combination:
+def recipe_combination(recipe: Recipe, today: date, **more: Any) -> Combination:
     """A recipe as a combination; `more` adds or replaces fields.
 
     Raises KilnError (exit status 2) if one of its instance types has no GPU.

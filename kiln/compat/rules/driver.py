@@ -8,20 +8,20 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import nearest
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Verdict, rule
+from kiln.compat.rules.registry import Objection, rule
 from kiln.facts import table
 
 
 @rule("DRV-UNKNOWN")
-def unknown(c: Combination) -> Iterator[Verdict]:
+def unknown_driver(c: Combination) -> Iterator[Objection]:
     """A version that NVIDIA never released, such as 510.47.3."""
     if c.driver is None:
         return
     if c.driver in _releases():
         return
-    guess = meant(c.driver)
+    guess = nearest_driver(c.driver)
     add = "if NVIDIA did release it, add it under its branch in kiln/facts/knowledge/drivers.yaml"
-    yield Verdict(
+    yield Objection(
         f"{c.driver} is not an NVIDIA release" + (f"; did you mean {guess}?" if guess else ""),
         hint=f"{add} (as of {table('drivers')['as_of']})"
         + ("" if c.branch else f"; the branches: {', '.join(facts.branches())}"),
@@ -32,7 +32,7 @@ def _releases() -> list[str]:
     return [v for branch in facts.branches().values() for v in (*branch.versions, *branch.betas)]
 
 
-def meant(driver: str) -> str | None:
+def nearest_driver(driver: str) -> str | None:
     """The release that a person most likely means, or None.
 
     The same version written differently; otherwise the nearest in its branch; otherwise in any.
@@ -50,7 +50,7 @@ def meant(driver: str) -> str | None:
 
 
 @rule("DRV-EOL")
-def ended(c: Combination) -> Iterator[Verdict]:
+def branch_ended(c: Combination) -> Iterator[Objection]:
     """A branch without further fixes."""
     branch = c.branch
     if branch is None or not branch.ended(c.today):
@@ -59,7 +59,7 @@ def ended(c: Combination) -> Iterator[Verdict]:
         f"{other.name} ({other.kind}, to {other.end_of_life})"
         for other in facts.supported_branches(c.today)
     )
-    yield Verdict(
+    yield Objection(
         f"support of driver branch {branch.name} ended on {branch.end_of_life}",
         hint=f"choose a supported branch: {supported}",
         why="it gets no security fixes",
@@ -68,35 +68,35 @@ def ended(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("DRV-BETA")
-def beta(c: Combination) -> Iterator[Verdict]:
+def beta(c: Combination) -> Iterator[Objection]:
     """A developer beta: not for production, and without fabric manager."""
     if c.branch and c.driver in c.branch.betas:
-        yield Verdict(
+        yield Objection(
             f"{c.driver} is a beta; no data-centre redist (fabric manager) exists for it",
             hint=f"choose {c.branch.newest}, the newest release of branch {c.branch.name}",
         )
 
 
 @rule("DRV-MODULE")
-def open_too_early(c: Combination) -> Iterator[Verdict]:
+def open_too_early(c: Combination) -> Iterator[Objection]:
     """Open kernel modules of a branch that has none."""
     if c.branch and "open" in c.modules and "open" not in c.branch.modules:
         first = next(
             branch.name for branch in facts.branches().values() if "open" in branch.modules
         )
-        yield Verdict(
+        yield Objection(
             f"driver branch {c.branch.name} has no open kernel modules; {first} is the first",
         )
 
 
 @rule("DRV-CUDA-MAJOR")
-def cuda_major(c: Combination) -> Iterator[Verdict]:
+def cuda_major(c: Combination) -> Iterator[Objection]:
     """A driver below the minimum of the CUDA major: programs built with it do not run."""
     floor = table("cuda")["floors"].get(c.cuda_major)
     if not c.driver or not floor or c.cuda_compat or versions.at_least(c.driver, floor):
         return
     native = f" (native {c.branch.native_cuda})" if c.branch else ""
-    yield Verdict(
+    yield Objection(
         f"CUDA {c.cuda} needs NVIDIA driver >= {floor}; {c.driver} only runs CUDA "
         f"{_highest_major(c.driver)}.x and older{native}",
     )
@@ -109,7 +109,7 @@ def _highest_major(driver: str) -> str:
 
 
 @rule("DRV-CUDA-MINOR")
-def cuda_minor(c: Combination) -> Iterator[Verdict]:
+def cuda_minor(c: Combination) -> Iterator[Objection]:
     """A toolkit of the driver's CUDA major, but newer than the driver's own CUDA."""
     if not c.cuda or not c.branch or versions.major(c.branch.native_cuda) != c.cuda_major:
         return
@@ -117,7 +117,7 @@ def cuda_minor(c: Combination) -> Iterator[Verdict]:
     if versions.at_least(c.branch.native_cuda, wanted):
         return
     native = [branch.name for branch in facts.branches().values() if branch.native_cuda == wanted]
-    yield Verdict(
+    yield Objection(
         f"CUDA {wanted} on driver {c.driver} (own CUDA {c.branch.native_cuda}) runs in minor "
         "version compatibility: no new driver features, and code built only as PTX fails with "
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
@@ -127,7 +127,7 @@ def cuda_minor(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("DRV-CUDA-COMPAT")
-def forward_compatibility(c: Combination) -> Iterator[Verdict]:
+def forward_compatibility(c: Combination) -> Iterator[Objection]:
     """cuda-compat on an older driver works on some GPUs and branches, and needs a library path."""
     if not c.cuda_compat:
         return
@@ -139,18 +139,18 @@ def forward_compatibility(c: Combination) -> Iterator[Verdict]:
     )
     if c.branch and c.branch.kind not in known["branches"]:
         message += f". Branch {c.branch.name} is {c.branch.kind}"
-    yield Verdict(message)
+    yield Objection(message)
 
 
 @rule("CUDA-UNKNOWN")
-def unknown_cuda(c: Combination) -> Iterator[Verdict]:
+def unknown_cuda(c: Combination) -> Iterator[Objection]:
     """An unknown toolkit. Outside the range of the known list it may exist, so it only warns."""
     if c.cuda is None or facts.cuda_release(c.cuda):
         return
     releases = list(table("cuda")["releases"])
     inside = versions.at_least(c.cuda, releases[0]) and versions.at_least(releases[-1], c.cuda)
     guess = nearest(c.cuda, releases)
-    yield Verdict(
+    yield Objection(
         f"{c.cuda} is not a known CUDA release" + (f"; did you mean {guess}?" if guess else ""),
         hint=f"if NVIDIA released it after {table('cuda')['as_of']}, add it to "
         "kiln/facts/knowledge/cuda.yaml",

@@ -8,26 +8,26 @@ from collections.abc import Iterator
 from kiln import facts
 from kiln.base import versions
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Verdict, instance_rule, rule, rules
+from kiln.compat.rules.registry import Objection, instance_rule, rule, rules
 from kiln.facts import InstanceType, table
 
 
 @rule("FM-MATCH")
-def companions_match(c: Combination) -> Iterator[Verdict]:
+def companions_match(c: Combination) -> Iterator[Objection]:
     """Fabric manager works only with a driver of exactly the same version."""
     for name, version in c.companions:
         if c.driver and version != c.driver:
-            yield Verdict(
+            yield Objection(
                 f"{name} {version} refuses driver {c.driver}: the versions must be identical",
                 hint=f"pin {name} {c.driver}",
             )
 
 
 @instance_rule("FM-NEEDED")
-def needed(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+def fabric_manager_needed(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """CUDA does not start on NVSwitch machines without fabric manager."""
     if instance_type.nvswitch and c.fabric_manager is False:
-        yield Verdict(
+        yield Objection(
             f"{instance_type.type} has NVSwitch: without fabric manager CUDA fails with "
             "'system not yet initialized' (802)",
             hint="remove nvidia-fabricmanager from `without`",
@@ -35,7 +35,7 @@ def needed(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
 
 
 @rule("FM-USELESS", by_instance_type=True)
-def useless(c: Combination) -> Iterator[Verdict]:
+def useless(c: Combination) -> Iterator[Objection]:
     """Fabric manager has nothing to manage on any of the instance types."""
     if (
         c.fabric_manager
@@ -43,7 +43,7 @@ def useless(c: Combination) -> Iterator[Verdict]:
         and not any(instance_type.nvswitch for instance_type in c.instance_types)
     ):
         names = ", ".join(instance_type.type for instance_type in c.instance_types)
-        yield Verdict(
+        yield Objection(
             f"none of {names} has NVSwitch: fabric manager has nothing to do there "
             "(NV_WARN_NOTHING_TO_DO) and must not be enabled unconditionally",
             hint="leave it out with `without: [nvidia-fabricmanager]`, or start it only where "
@@ -52,11 +52,11 @@ def useless(c: Combination) -> Iterator[Verdict]:
 
 
 @instance_rule("FM-NVLSM")
-def nvlsm(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+def nvlsm(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """Fourth-generation NVSwitch needs a subnet manager."""
     if instance_type.nvlsm and c.nvlsm is False:
         limits = rules()["FM-NVLSM"].limits
-        yield Verdict(
+        yield Objection(
             f"{instance_type.type} has fourth-generation NVSwitch, which needs "
             f"{', '.join(limits['packages'])} and the module {limits['module']} at boot",
             hint=f"set nvlsm: {facts.nvlsm_versions()[-1]} and keep nvidia-fabricmanager, which "
@@ -65,12 +65,12 @@ def nvlsm(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
 
 
 @rule("FM-NVLSM")
-def known_nvlsm(c: Combination) -> Iterator[Verdict]:
+def known_nvlsm(c: Combination) -> Iterator[Objection]:
     """An unknown version of NVLSM."""
     for package in c.packages:
         name, _, version = package.partition("=")
         if name == "nvlsm" and version not in facts.nvlsm_versions():
-            yield Verdict(
+            yield Objection(
                 f"nvlsm {version} is not a known release",
                 hint=f"the newest known is {facts.nvlsm_versions()[-1]}; add others to "
                 "kiln/facts/knowledge/drivers.yaml",
@@ -79,10 +79,10 @@ def known_nvlsm(c: Combination) -> Iterator[Verdict]:
 
 
 @instance_rule("FM-IMEX")
-def imex(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+def imex(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """NVLink between hosts needs IMEX."""
     if instance_type.imex and c.imex is False:
-        yield Verdict(
+        yield Objection(
             f"{instance_type.type} is part of an UltraServer: NVLink across its hosts needs "
             "nvidia-imex at the driver's version",
             hint="set imex: true",
@@ -90,7 +90,7 @@ def imex(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
 
 
 @rule("FM-NAME")
-def package_names(c: Combination) -> Iterator[Verdict]:
+def package_names(c: Combination) -> Iterator[Objection]:
     """The companions' packages were renamed between branches."""
     if c.driver is None:
         return
@@ -105,10 +105,10 @@ def package_names(c: Combination) -> Iterator[Verdict]:
             continue
         version = match[2] if match[2] and "." in match[2] else c.driver
         companion = "nvidia-imex" if "imex" in package else "nvidia-fabricmanager"
-        known = facts.packages(companion, version, archive=kind)
+        known = facts.archive_packages(companion, version, archive=kind)
         if known and match[1] not in known.names:
             (wanted,) = known.names
-            yield Verdict(
+            yield Objection(
                 f"{package}: for driver branch {versions.major(version)} on {c.distro} the package "
                 f"is called {wanted}",
                 hint=f"install {wanted}",
@@ -116,11 +116,11 @@ def package_names(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("FM-ARCH")
-def never_built(c: Combination) -> Iterator[Verdict]:
+def never_built(c: Combination) -> Iterator[Objection]:
     """Old fabric managers exist for x86_64 only."""
     first = table("drivers")["fabricmanager"]["first_arm64"]
     if c.arch == "arm64" and c.fabric_manager and c.driver and versions.below(c.driver, first):
-        yield Verdict(
+        yield Objection(
             f"no arm64 (sbsa) fabric manager archive exists for {c.driver}; {first} is the first",
             hint="arm64 instance types with one GPU do not need it: "
             "`without: [nvidia-fabricmanager]`",
@@ -128,13 +128,13 @@ def never_built(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("FM-OLDARCHIVE")
-def archive_name(c: Combination) -> Iterator[Verdict]:
+def archive_name(c: Combination) -> Iterator[Objection]:
     """NVIDIA changed the archive's format once."""
     first = table("drivers")["fabricmanager"]["first_tar_xz"]
     for url in c.downloads:
         match = re.search(r"fabricmanager-linux-(\w+?)-(\d+(?:\.\d+)+)-archive\.tar\.xz", url)
         if match and versions.below(match[2], first):
-            yield Verdict(
+            yield Objection(
                 f"{match[2]} is published as fabricmanager-linux-{match[1]}-{match[2]}.tar.gz, "
                 "without a checksum in NVIDIA's JSON",
                 hint=f"choose driver {first} or newer",

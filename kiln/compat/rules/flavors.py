@@ -8,7 +8,7 @@ from typing import Any
 from kiln import facts
 from kiln.base import versions
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Verdict, rule
+from kiln.compat.rules.registry import Objection, rule
 from kiln.facts import table
 
 
@@ -18,13 +18,13 @@ def _flavor(name: str) -> dict[str, Any]:
 
 
 @rule("EKS-OS")
-def eks_parent(c: Combination) -> Iterator[Verdict]:
+def eks_parent(c: Combination) -> Iterator[Objection]:
     """Support of a Kubernetes version ends, and EKS no longer publishes AL2 AMIs."""
     if c.flavor != "eks":
         return
     known = _flavor("eks")
     if c.distro not in known["os"]:
-        yield Verdict(
+        yield Objection(
             f"EKS has no optimized AMI of {c.distro}",
             hint=f"it has AMIs of: {', '.join(known['os'])}",
         )
@@ -32,25 +32,25 @@ def eks_parent(c: Combination) -> Iterator[Verdict]:
     window = known["os"][c.distro]
     if c.kubernetes is None:
         if c.complete:
-            yield Verdict(
+            yield Objection(
                 "flavour eks without a Kubernetes version",
                 hint=f"set kubernetes: one of {', '.join(_living(c))}",
             )
         elif "last" in window:
-            yield Verdict(
+            yield Objection(
                 f"EKS AMIs of {c.about['name']} ended on {window['ended']} with Kubernetes "
                 f"{window['last']}",
                 advice=True,
             )
         return
     if "last" in window and not versions.at_least(window["last"], c.kubernetes):
-        yield Verdict(
+        yield Objection(
             f"EKS publishes no {c.about['name']} AMIs for Kubernetes {c.kubernetes}: they ended on "
             f"{window['ended']} with {window['last']}",
         )
     life = known["kubernetes"].get(c.kubernetes)
     if life is None:
-        yield Verdict(
+        yield Objection(
             f"Kubernetes {c.kubernetes} is not known to EKS",
             hint=f"supported today: {', '.join(_living(c))}",
             unsure=versions.at_least(c.kubernetes, versions.newest(known["kubernetes"]) or ""),
@@ -58,12 +58,12 @@ def eks_parent(c: Combination) -> Iterator[Verdict]:
         return
     standard, extended = facts.last_day(life["standard"]), facts.last_day(life["extended"])
     if extended and c.today > extended:
-        yield Verdict(
+        yield Objection(
             f"EKS ended extended support of Kubernetes {c.kubernetes} on {extended}",
             hint=f"supported today: {', '.join(_living(c))}",
         )
     elif standard and c.today > standard:
-        yield Verdict(
+        yield Objection(
             f"Kubernetes {c.kubernetes} has been in paid extended support since {standard}",
             hint=f"it ends on {extended}",
             advice=True,
@@ -79,60 +79,60 @@ def _living(c: Combination) -> list[str]:
 
 
 @rule("ECS-ARM")
-def ecs_parent(c: Combination) -> Iterator[Verdict]:
+def ecs_parent(c: Combination) -> Iterator[Objection]:
     """ECS-optimized GPU AMIs exist for few distributions and processors."""
     if c.flavor != "ecs":
         return
     known = _flavor("ecs")
     if c.arch not in known["arches"]:
-        yield Verdict(f"there is no ECS-optimized GPU AMI for {c.arch}")
+        yield Objection(f"there is no ECS-optimized GPU AMI for {c.arch}")
     if c.distro not in known["os"]:
-        yield Verdict(
+        yield Objection(
             f"there is no ECS-optimized GPU AMI of {c.distro}",
             hint=f"there are GPU AMIs of: {', '.join(known['os'])}",
         )
 
 
 @rule("PC-OS")
-def parallelcluster_parent(c: Combination) -> Iterator[Verdict]:
+def parallelcluster_parent(c: Combination) -> Iterator[Objection]:
     """Each ParallelCluster release supports a list of distributions."""
     if c.flavor != "parallelcluster":
         return
     known = _flavor("parallelcluster")["os"]
     if c.distro not in known:
-        yield Verdict(
+        yield Objection(
             f"ParallelCluster does not support {c.distro}",
             hint=f"it supports: {', '.join(known)}",
         )
         return
     newest = next(iter(_flavor("parallelcluster")["brings"]))
     if c.parallelcluster is None and c.complete:
-        yield Verdict(
+        yield Objection(
             "flavour parallelcluster without a version", hint=f"set parallelcluster: {newest}"
         )
         return
     release = c.parallelcluster or newest
     if versions.below(newest, release):
-        yield Verdict(
+        yield Objection(
             f"ParallelCluster {release} is newer than {newest}, the newest known release",
             hint=f"if AWS released it, add {release} to kiln/facts/knowledge/distros.yaml",
             unsure=True,
         )
     window = known[c.distro]
     if "removed" in window and versions.at_least(release, window["removed"]):
-        yield Verdict(
+        yield Objection(
             f"ParallelCluster removed {c.about['name']} in {window['removed']}; "
             f"{release} has no AMI of it",
         )
     if "first" in window and versions.below(release, window["first"]):
-        yield Verdict(
+        yield Objection(
             f"ParallelCluster supports {c.about['name']} from {window['first']} on; {release} is "
             "older",
         )
 
 
 @rule("PC-EFA-DUP")
-def parallelcluster_brings(c: Combination) -> Iterator[Verdict]:
+def parallelcluster_brings(c: Combination) -> Iterator[Objection]:
     """ParallelCluster's parent AMIs already have a driver and EFA."""
     if c.flavor != "parallelcluster" or not c.parallelcluster:
         return
@@ -143,7 +143,7 @@ def parallelcluster_brings(c: Combination) -> Iterator[Verdict]:
         if (installed := brings.get(name)) and wanted and wanted != installed
     ]
     if others:
-        yield Verdict(
+        yield Objection(
             f"ParallelCluster {c.parallelcluster}'s AMIs carry {' and '.join(others)}",
             hint="use the parent's versions, or remove them before installing others",
         )

@@ -7,12 +7,12 @@ from typing import Any
 
 from kiln.base import versions
 from kiln.compat.rules.combination import Combination, Kernel
-from kiln.compat.rules.registry import Verdict, rule
+from kiln.compat.rules.registry import Objection, rule
 from kiln.facts import table
 
 
 @rule("KERN-BUILD")
-def compiles(c: Combination) -> Iterator[Verdict]:
+def compiles(c: Combination) -> Iterator[Objection]:
     """Does the driver compile on the kernel that boots, or on the nearest measured kernel?"""
     kernel = c.boot_kernel
     if not c.driver or kernel is None:
@@ -21,16 +21,16 @@ def compiles(c: Combination) -> Iterator[Verdict]:
         # The distribution patches the sources, so only a measurement of the patched ones counts.
         result = _measured(c.driver, kernel.measured or "", patched=True)
         if result and not result["builds"]:
-            yield Verdict(f"driver {c.driver} does not compile on {kernel}: {result['error']}")
+            yield Objection(f"driver {c.driver} does not compile on {kernel}: {result['error']}")
         return
     measured_kernel = kernel.measured or kernel.proxy
     reason = _failure(c.driver, measured_kernel) if measured_kernel else None
     hint = _alternative(c.driver, measured_kernel) if measured_kernel else ""
     if reason and kernel.measured:
         message = f"driver {c.driver} does not compile on {kernel} ({c.distro}): {reason}"
-        yield Verdict(message, hint)
+        yield Objection(message, hint)
     elif reason:
-        yield Verdict(
+        yield Objection(
             f"driver {c.driver} does not compile on {measured_kernel}: {reason}. "
             f"{c.about['name']}'s own kernel {kernel} was not measured and may have the same "
             "change",
@@ -38,7 +38,7 @@ def compiles(c: Combination) -> Iterator[Verdict]:
             advice=True,
         )
     elif kernel.measured and (doubt := _newer_than_failure(c.driver, kernel.measured)):
-        yield Verdict(
+        yield Objection(
             f"driver {c.driver} was not measured on {kernel} ({c.distro}): {doubt}",
             hint,
             unsure=True,
@@ -47,14 +47,14 @@ def compiles(c: Combination) -> Iterator[Verdict]:
         yield from _older_failure(c, kernel)
 
 
-def _older_failure(c: Combination, kernel: Kernel) -> Iterator[Verdict]:
+def _older_failure(c: Combination, kernel: Kernel) -> Iterator[Objection]:
     """The driver was not measured here but fails on an older kernel, and kernels keep changes."""
     measured = {result["kernel"] for result in table("kernel_builds")["measured"]}
     for older in sorted(measured, key=versions.key, reverse=True):
         if versions.key(older)[:2] < versions.key(kernel.series)[:2] and c.driver:
             reason = _failure(c.driver, older)
             if reason:
-                yield Verdict(
+                yield Objection(
                     f"driver {c.driver} does not compile on the older kernel {older}: {reason}. "
                     f"It was not measured on {kernel} ({c.distro})",
                     unsure=True,
@@ -121,13 +121,13 @@ def _builds(kernel: str, branch: str | None = None) -> list[str]:
 
 
 @rule("KERN-GCC")
-def compiler(c: Combination) -> Iterator[Verdict]:
+def compiler(c: Combination) -> Iterator[Objection]:
     """A kernel module must be built with the compiler that built its kernel."""
     kernel = c.boot_kernel
     if c.compiler is None or kernel is None or kernel.compiler is None:
         return
     if versions.major(c.compiler) != kernel.compiler:
-        yield Verdict(
+        yield Objection(
             f"kernel {kernel} on {c.distro} was built with gcc {kernel.compiler}; the "
             f"modules would be built with gcc {c.compiler}",
             hint=_install_gcc(c, kernel),
@@ -142,7 +142,7 @@ def _install_gcc(c: Combination, kernel: Kernel) -> str:
 
 
 @rule("KERN-MIN")
-def too_old(c: Combination) -> Iterator[Verdict]:
+def too_old(c: Combination) -> Iterator[Objection]:
     """Drivers stop supporting old kernels."""
     kernel = c.boot_kernel
     if kernel is None:
@@ -159,16 +159,16 @@ def too_old(c: Combination) -> Iterator[Verdict]:
     ]
     for subject, minimum in wanted:
         if versions.below(kernel.series, minimum):
-            yield Verdict(
+            yield Objection(
                 f"{subject} needs kernel >= {minimum}; {c.distro} would boot {kernel}",
             )
 
 
 @rule("KERN-HEADERS")
-def built_for_the_running_kernel(c: Combination) -> Iterator[Verdict]:
+def built_for_the_running_kernel(c: Combination) -> Iterator[Objection]:
     """DKMS must build for the kernel that boots."""
     if c.reboots_into_kernel is False:
-        yield Verdict(
+        yield Objection(
             "the kernel is updated without a reboot before the driver is built: its headers do "
             "not match the running kernel",
             hint="bake `kernel` before `nvidia-driver` (kiln/components/__init__.py), with "

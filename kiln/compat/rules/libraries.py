@@ -9,20 +9,20 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import nearest
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Verdict, rule, rules
+from kiln.compat.rules.registry import Objection, rule, rules
 from kiln.facts import table
 
 
 @rule("LIB-CUDA")
-def libraries_without_cuda(c: Combination) -> Iterator[Verdict]:
+def libraries_without_cuda(c: Combination) -> Iterator[Objection]:
     """NCCL and cuDNN are built for a CUDA version, so without CUDA no package can be chosen."""
     for name, version in (("NCCL", c.nccl), ("cuDNN", c.cudnn)):
         if c.complete and version and not c.cuda:
-            yield Verdict(f"{name} {version} on an image without CUDA", hint="set cuda")
+            yield Objection(f"{name} {version} on an image without CUDA", hint="set cuda")
 
 
 @rule("LIB-UNKNOWN")
-def unknown(c: Combination) -> Iterator[Verdict]:
+def unknown_library(c: Combination) -> Iterator[Objection]:
     """Our lists do not go back to the first release, so an unknown one only warns."""
     for name, version in (
         ("gdrcopy", c.gdrcopy),
@@ -32,7 +32,7 @@ def unknown(c: Combination) -> Iterator[Verdict]:
         known = table("services")[name]["versions"]
         if version and version not in known:
             guess = nearest(version, known, likeness=0.7)
-            yield Verdict(
+            yield Objection(
                 f"{name} {version} is not a known release"
                 + (f"; did you mean {guess}?" if guess else ""),
                 hint=f"the newest known is {versions.newest(known)}; add others to "
@@ -41,7 +41,7 @@ def unknown(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("NCCL-CUDA")
-def nccl_packaged(c: Combination) -> Iterator[Verdict]:
+def nccl_packaged(c: Combination) -> Iterator[Objection]:
     """The version of NCCL's packages names the CUDA they were built for."""
     wanted: list[tuple[str, str | None, bool]] = []
     if c.nccl and c.nccl_gencode is None:
@@ -54,14 +54,14 @@ def nccl_packaged(c: Combination) -> Iterator[Verdict]:
         entry = table("nccl")["versions"].get(nccl)
         if entry is None:
             newest = versions.newest(table("nccl")["versions"])
-            yield Verdict(f"{nccl} is not a known NCCL release", hint=f"the newest is {newest}")
+            yield Objection(f"{nccl} is not a known NCCL release", hint=f"the newest is {newest}")
             continue
         if entry["cuda"] is None or cuda is None:
             continue
         built = entry["cuda"]
         fits = any(_fits(cuda, packaged_for, exact) for packaged_for in built)
         if not fits:
-            yield Verdict(
+            yield Objection(
                 f"NCCL {nccl} was packaged for CUDA {', '.join(built)}, not for {cuda}",
                 hint=_nccl_for(cuda),
             )
@@ -85,7 +85,7 @@ def _nccl_for(cuda: str) -> str:
 
 
 @rule("NCCL-ARCH", by_instance_type=True)
-def nccl_compiled_for(c: Combination) -> Iterator[Verdict]:
+def nccl_compiled_for(c: Combination) -> Iterator[Objection]:
     """A source build holds code only for the GPUs in its -gencode flags."""
     if c.nccl_gencode is None:
         return
@@ -95,20 +95,20 @@ def nccl_compiled_for(c: Combination) -> Iterator[Verdict]:
         if sm not in c.nccl_gencode:
             missing[sm] = instance_type.type
     for sm, name in missing.items():
-        yield Verdict(
+        yield Objection(
             f"NCCL is built without sm_{sm}, which {name} needs",
             hint=f"add -gencode=arch=compute_{sm},code=sm_{sm}",
         )
 
 
 @rule("NCCL-GCC-AL2")
-def nccl_on_al2(c: Combination) -> Iterator[Verdict]:
+def nccl_on_al2(c: Combination) -> Iterator[Objection]:
     """Recent NCCL needs a newer C++ than AL2's compiler supports."""
     limits = rules()["NCCL-GCC-AL2"].limits
     if c.nccl_gencode is None or c.distro != limits["distro"] or not c.nccl:
         return
     if versions.at_least(c.nccl, limits["nccl_from"]):
-        yield Verdict(
+        yield Objection(
             f"NCCL {c.nccl} needs C++14 or C++17; {c.about['name']}'s gcc {c.about['compiler']} "
             "may fail on it",
             hint="install NVIDIA's packages, or build with gcc10",
@@ -116,7 +116,7 @@ def nccl_on_al2(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("CUDNN-CUDA")
-def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
+def cudnn_built_for(c: Combination) -> Iterator[Objection]:
     """cuDNN is built per CUDA major, and not for every distribution."""
     asked = c.cudnn
     for package in c.packages:
@@ -127,7 +127,7 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
         return
     for entry in table("cuda")["cudnn_missing"]:
         if entry["repo"] == c.repository and versions.at_least(asked, entry["from"]):
-            yield Verdict(
+            yield Objection(
                 f"NVIDIA's {entry['repo']} repository ({c.distro}) has no cuDNN >= "
                 f"{entry['from']}; {asked} is missing",
                 unsure=not facts.confirmed(entry),
@@ -142,7 +142,7 @@ def cudnn_built_for(c: Combination) -> Iterator[Verdict]:
     ]
     built = reached[-1] if reached else known[0]
     if c.cuda_major and c.cuda_major not in built["majors"]:
-        yield Verdict(
+        yield Objection(
             f"cuDNN {asked} has builds for CUDA {' and '.join(built['majors'])}, none for "
             f"{c.cuda_major}",
             hint=_cudnn_for(c.cuda_major),
@@ -156,7 +156,7 @@ def _cudnn_for(major: str) -> str:
 
 
 @rule("GDR-DRV", by_instance_type=True)
-def gdrcopy_knows(c: Combination) -> Iterator[Verdict]:
+def gdrcopy_knows(c: Combination) -> Iterator[Objection]:
     """GDRCopy's module must support driver, CUDA, GPU and kernel."""
     if not c.gdrcopy:
         return
@@ -164,7 +164,7 @@ def gdrcopy_knows(c: Combination) -> Iterator[Verdict]:
         if versions.below(c.gdrcopy, need["gdrcopy"]):
             subject = _subject_of(c, need)
             if subject:
-                yield Verdict(f"GDRCopy {c.gdrcopy} is too old for {subject}: {need['why']}")
+                yield Objection(f"GDRCopy {c.gdrcopy} is too old for {subject}: {need['why']}")
 
 
 def _subject_of(c: Combination, need: dict[str, str]) -> str | None:
@@ -191,7 +191,7 @@ def _subject_of(c: Combination, need: dict[str, str]) -> str | None:
 
 
 @rule("DCGM-MAJOR", by_instance_type=True)
-def dcgm_fits(c: Combination) -> Iterator[Verdict]:
+def dcgm_fits(c: Combination) -> Iterator[Objection]:
     """DCGM 4 has packages per CUDA major of the driver; DCGM 3 lacks new drivers and GPUs."""
     known = table("services")["dcgm"]
     native = facts.driver_cuda(c.driver) if c.driver and c.branch else None
@@ -199,7 +199,7 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
         match = re.match(r"datacenter-gpu-manager-4-(?:proprietary-)?cuda(\d+)", package)
         if match and native and match[1] != native:
             right = _dcgm_packages("4", native)[-1]
-            yield Verdict(
+            yield Objection(
                 f"{package} is for drivers of CUDA {match[1]}; driver {c.driver} belongs to CUDA "
                 f"{native}",
                 hint=f"install {right}",
@@ -212,10 +212,10 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
     limit = known["last_of_3"]
     unsure = not facts.confirmed(limit)
     if c.branch_name and versions.at_least(c.branch_name, limit["below_branch"]):
-        yield Verdict(f"DCGM 3 does not know driver {c.driver}", "choose DCGM 4", unsure=unsure)
+        yield Objection(f"DCGM 3 does not know driver {c.driver}", "choose DCGM 4", unsure=unsure)
     for instance_type in c.instance_types:
         if instance_type.gpu_arch in limit["not_arch"]:
-            yield Verdict(
+            yield Objection(
                 f"DCGM 3 does not know the {instance_type.ec2_name} of {instance_type.type}",
                 "choose DCGM 4",
                 unsure=unsure,
@@ -223,7 +223,7 @@ def dcgm_fits(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("DCGM-EXPORTER")
-def exporter_fits(c: Combination) -> Iterator[Verdict]:
+def exporter_fits(c: Combination) -> Iterator[Objection]:
     """An exporter is released for one DCGM; its package accepts any, so only this rule notices."""
     if not c.dcgm_exporter:
         return
@@ -231,21 +231,21 @@ def exporter_fits(c: Combination) -> Iterator[Verdict]:
     pair = known["pairs"].get(c.dcgm_exporter, [])
     if not c.dcgm:
         if c.complete:
-            yield Verdict(
+            yield Objection(
                 f"dcgm-exporter {c.dcgm_exporter} without DCGM: its package would install an "
                 "unpinned one",
                 f"add dcgm: {pair[0]}" if pair else "add dcgm: and the version it was tested with",
             )
     elif pair and c.dcgm not in pair:
         partner = [exporter for exporter, tested in known["pairs"].items() if c.dcgm in tested]
-        yield Verdict(
+        yield Objection(
             f"dcgm-exporter {c.dcgm_exporter} was tested with DCGM {' and '.join(pair)}, "
             f"not with {c.dcgm}",
             f"for DCGM {c.dcgm} set dcgm_exporter: {partner[0]}" if partner else "",
             advice=True,
         )
     if versions.at_least(c.dcgm_exporter, known["renamed_from"]):
-        yield Verdict(
+        yield Objection(
             f"dcgm-exporter {c.dcgm_exporter} uses DCGM 4.7's field names and units; "
             "dcgm-counters.csv has the old ones, which nobody has tried there yet",
             f"check its /metrics, or stay below {known['renamed_from']}",
@@ -255,18 +255,18 @@ def exporter_fits(c: Combination) -> Iterator[Verdict]:
 
 def _dcgm_packages(version: str, driver_cuda: str) -> tuple[str, ...]:
     """The names of DCGM's packages at a version, for drivers of a CUDA major."""
-    known = facts.packages("dcgm", version, driver_cuda=driver_cuda)
+    known = facts.archive_packages("dcgm", version, driver_cuda=driver_cuda)
     return known.names if known else ()
 
 
 @rule("NCT-REPO")
-def retired_toolkit(c: Combination) -> Iterator[Verdict]:
+def retired_toolkit(c: Combination) -> Iterator[Objection]:
     """NVIDIA retired nvidia-docker and its packages."""
     retired = table("services")["container_toolkit"]["retired"]
     for name in (*c.packages, *c.downloads):
         if any(old in name for old in retired):
             places = table("downloads")["repositories"]["CONTAINER_TOOLKIT_REPO_URL"]
-            yield Verdict(
+            yield Objection(
                 f"{name} is a retired name",
                 hint="use nvidia-container-toolkit from "
                 + " or ".join(place["url"] for place in places),

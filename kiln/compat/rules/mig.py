@@ -8,42 +8,42 @@ from typing import Any
 
 from kiln import facts
 from kiln.base import versions
-from kiln.base.runtime_import import load
+from kiln.base.runtime_import import runtime_module
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Verdict, instance_rule, rule, rules
+from kiln.compat.rules.registry import Objection, instance_rule, rule, rules
 from kiln.facts import InstanceType, table
 from kiln.mig.check import check_label, warnings
 from kiln.mig.profiles import gpu_types
 
-_placement = load("gpu_mig.placement")
+_placement = runtime_module("gpu_mig.placement")
 
 
 @instance_rule("MIG-GPU")
-def profiles_exist(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+def profiles_exist(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """Each GPU model and memory size has its own profile names."""
     if c.mig_label:
         for problem in check_label(c.mig_label, [instance_type.type]):
-            yield Verdict(problem)
+            yield Objection(problem)
     if not c.mig:
         return
     gpu = gpu_types().get(instance_type.gpu)
     if gpu is None:
         families = dict.fromkeys(known.family for known in facts.instances().values() if known.mig)
-        yield Verdict(
+        yield Objection(
             f"{instance_type.type} has {instance_type.ec2_name}, which has no MIG",
             hint=f"families with MIG: {', '.join(families)}",
         )
         return
     for wanted in dict.fromkeys(c.mig):
         if wanted not in gpu.profiles:
-            yield Verdict(
+            yield Objection(
                 f"{instance_type.type} ({gpu.product}) has no MIG profile {wanted}",
                 hint=f"it has: {', '.join(gpu.profiles)}",
             )
 
 
 @rule("MIG-LABEL", by_instance_type=True)
-def label_exists(c: Combination) -> Iterator[Verdict]:
+def label_exists(c: Combination) -> Iterator[Objection]:
     """If no instance types are given, a label must fit at least one type."""
     if not c.mig_label or c.instance_types:
         return
@@ -54,14 +54,14 @@ def label_exists(c: Combination) -> Iterator[Verdict]:
             if not misfits:
                 return
             problems += misfits
-    yield Verdict(
+    yield Objection(
         problems[0],
         hint="the labels are in runtime/etc/kiln/mig-config.yaml; all-disabled leaves MIG off",
     )
 
 
 @instance_rule("MIG-LAYOUT")
-def profiles_fit(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+def profiles_fit(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """The profiles must fit on one GPU: adjacent memory slices, and enough compute slices."""
     gpu = gpu_types().get(instance_type.gpu)
     if gpu is None or not c.mig or any(name not in gpu.profiles for name in c.mig):
@@ -69,7 +69,7 @@ def profiles_fit(c: Combination, instance_type: InstanceType) -> Iterator[Verdic
     reason = _placement.why_not(gpu, list(c.mig))
     if reason:
         nearest = ", ".join(_placement.nearest(gpu, list(c.mig)))
-        yield Verdict(
+        yield Objection(
             f"{' + '.join(c.mig)} does not fit on {gpu.product} ({instance_type.type}): {reason}",
             hint=f"nearest that fits: {nearest}" if nearest else "",
             unsure=bool(warnings(gpu, c.mig)),
@@ -77,7 +77,7 @@ def profiles_fit(c: Combination, instance_type: InstanceType) -> Iterator[Verdic
 
 
 @instance_rule("MIG-DRV")
-def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Verdict]:
+def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """MIG on a GPU, and some of its profiles, need a minimum driver."""
     known: list[dict[str, Any]] = table("mig")["gpus"]
     gpu = next((entry for entry in known if entry["gpu"] == instance_type.gpu), None)
@@ -85,24 +85,24 @@ def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Verd
         return
     for entry in table("mig")["driver_minimums"]:
         if instance_type.gpu in entry["gpus"] and versions.below(c.driver, entry["driver"]):
-            yield Verdict(
+            yield Objection(
                 f"MIG on {instance_type.ec2_name} ({instance_type.type}) needs driver >= "
                 f"{entry['driver']}; {c.driver} is older",
             )
     since: dict[str, str] = gpu.get("since_driver", {})
     for name in dict.fromkeys(c.mig):
         if name in since and versions.below(c.driver, since[name]):
-            yield Verdict(
+            yield Objection(
                 f"MIG profile {name} needs driver >= {since[name]}; {c.driver} is older",
             )
 
 
 @rule("MIG-EFA")
-def mig_and_efa(c: Combination) -> Iterator[Verdict]:
+def mig_and_efa(c: Combination) -> Iterator[Objection]:
     """MIG disables peer-to-peer access between GPUs, so NCCL gains nothing from EFA."""
     off = rules()["MIG-EFA"].limits["labels_without"]
     if (c.mig or (c.mig_label and c.mig_label not in off)) and c.efa:
-        yield Verdict(
+        yield Objection(
             "MIG disables GPU peer-to-peer: NCCL over EFA gains nothing between MIG instances",
             hint="leave out MIG or EFA",
         )

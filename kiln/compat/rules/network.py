@@ -8,18 +8,18 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import nearest
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Verdict, rule, rules
+from kiln.compat.rules.registry import Objection, rule, rules
 from kiln.facts import table
 
 
 @rule("EFA-OS")
-def accepts_distro(c: Combination) -> Iterator[Verdict]:
+def accepts_distro(c: Combination) -> Iterator[Objection]:
     """Each distribution is supported by a range of installers."""
     if not c.efa:
         return
     window = table("efa")["os"].get(c.distro)
     if window is None:
-        yield Verdict(
+        yield Objection(
             f"the EFA installer is not known to accept {c.distro}",
             hint=f"it accepts: {', '.join(table('efa')['os'])}",
             unsure=True,
@@ -27,49 +27,49 @@ def accepts_distro(c: Combination) -> Iterator[Verdict]:
         return
     unsure = not facts.confirmed(window)
     if "first" in window and versions.below(c.efa, window["first"]):
-        yield Verdict(
+        yield Objection(
             f"EFA installer {c.efa} does not support {c.about['name']} yet; the first that does is "
             f"{window['first']}",
             unsure=unsure,
         )
     if "last" in window and not versions.at_least(window["last"], c.efa):
-        yield Verdict(
+        yield Objection(
             f"EFA installer {c.efa} dropped {c.about['name']}; the last for it is {window['last']}",
             unsure=unsure,
         )
 
 
 @rule("EFA-LATEST")
-def no_version(c: Combination) -> Iterator[Verdict]:
+def no_version(c: Combination) -> Iterator[Objection]:
     """The newest installer changes without a change of the row, and may refuse the distribution."""
     if "efa" not in c.latest:
         return
     newest = versions.newest(table("efa")["releases"])
     last = table("efa")["os"].get(c.distro, {}).get("last")
     if last:
-        yield Verdict(
+        yield Objection(
             f"'latest' EFA is {newest} today and refuses {c.about['name']}",
             hint=f"pin {last}, the last for it",
             level="error",
         )
     else:
-        yield Verdict(f"'latest' EFA is {newest} today", hint=f"pin {newest}")
+        yield Objection(f"'latest' EFA is {newest} today", hint=f"pin {newest}")
 
 
 @rule("EFA-UNKNOWN")
-def unknown(c: Combination) -> Iterator[Verdict]:
+def unknown_efa(c: Combination) -> Iterator[Objection]:
     """Our list has gaps before 1.23, so an unknown installer only warns."""
     releases = table("efa")["releases"]
     if c.efa and c.efa not in releases:
         guess = nearest(c.efa, releases, likeness=0.7)
-        yield Verdict(
+        yield Objection(
             f"{c.efa} is not a known EFA installer" + (f"; did you mean {guess}?" if guess else ""),
             hint="if AWS released it, add it to kiln/facts/knowledge/efa.yaml",
         )
 
 
 @rule("EFA-GDR580", by_instance_type=True)
-def gpu_direct(c: Combination) -> Iterator[Verdict]:
+def gpu_direct(c: Combination) -> Iterator[Objection]:
     """EFA's driver must support the NVIDIA driver's peer memory interface."""
     if (
         not c.efa
@@ -81,14 +81,14 @@ def gpu_direct(c: Combination) -> Iterator[Verdict]:
         if versions.at_least(c.branch_name, entry["driver_branch"]) and versions.below(
             c.efa, entry["installer"]
         ):
-            yield Verdict(
+            yield Objection(
                 f"GPUDirect RDMA with driver {c.driver} needs EFA installer >= "
                 f"{entry['installer']}; {c.efa} is too old",
             )
 
 
 @rule("EFA-INSTANCE", by_instance_type=True)
-def no_efa_there(c: Combination) -> Iterator[Verdict]:
+def no_efa_there(c: Combination) -> Iterator[Objection]:
     """EFA software on an image whose instance types have no EFA."""
     if (
         not c.efa
@@ -97,7 +97,7 @@ def no_efa_there(c: Combination) -> Iterator[Verdict]:
     ):
         return
     names = ", ".join(instance_type.type for instance_type in c.instance_types)
-    yield Verdict(
+    yield Objection(
         f"none of {names} has EFA" + _first_with_efa(c),
         hint="leave EFA out with `efa: null`, or name larger instance types",
     )
@@ -112,21 +112,21 @@ def _first_with_efa(c: Combination) -> str:
 
 
 @rule("EFA-GDRFLAG")
-def useless_flag(c: Combination) -> Iterator[Verdict]:
+def useless_flag(c: Combination) -> Iterator[Objection]:
     """A flag that has no effect since GPUDirect is the default."""
     since = table("efa")["gdr_flag_noop_from"]
     used = [flag for flag in c.efa_flags if flag in rules()["EFA-GDRFLAG"].limits["flags"]]
     if used and c.efa and versions.at_least(c.efa, since):
         message = f"{used[0]} has been a no-op of the EFA installer since {since}"
-        yield Verdict(message, hint="leave it out")
+        yield Objection(message, hint="leave it out")
 
 
 @rule("EFA-OFI-DOUBLE")
-def plugin_twice(c: Combination) -> Iterator[Verdict]:
+def plugin_twice(c: Combination) -> Iterator[Objection]:
     """Two plugins on one image: paths decide which one NCCL loads."""
     first = facts.first_with_plugin(c.arch, c.distro)
     if c.efa and c.ofi_nccl and facts.bundles_plugin(c.efa, c.arch, c.distro):
-        yield Verdict(
+        yield Objection(
             f"EFA installer {c.efa} bundles aws-ofi-nccl (since {first}); {c.ofi_nccl} from "
             "source is a second one",
             hint="leave ofi_nccl out, or pass --skip-plugin to the installer",
@@ -134,7 +134,7 @@ def plugin_twice(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("OFI-NCCL")
-def plugin_needs_nccl(c: Combination) -> Iterator[Verdict]:
+def plugin_needs_nccl(c: Combination) -> Iterator[Objection]:
     """A plugin release needs a minimum NCCL, for its plugin interface."""
     if not c.plugin or not c.nccl:
         return
@@ -145,7 +145,7 @@ def plugin_needs_nccl(c: Combination) -> Iterator[Verdict]:
     ]
     if wanted and versions.below(c.nccl, wanted[-1]):
         origin = "" if c.ofi_nccl else f" from EFA installer {c.efa}"
-        yield Verdict(
+        yield Objection(
             f"aws-ofi-nccl {c.plugin}{origin} needs NCCL >= {wanted[-1]}; NCCL {c.nccl} is older"
         )
 
@@ -161,12 +161,12 @@ def _first_with(plugin: str) -> str:
 
 
 @rule("OFI-CUDA13")
-def plugin_and_cuda13(c: Combination) -> Iterator[Verdict]:
+def plugin_and_cuda13(c: Combination) -> Iterator[Objection]:
     """Old plugins do not work with CUDA 13."""
     first = table("nccl")["plugin_cuda13"]
     newest_major = versions.newest(table("cuda")["floors"])
     if c.plugin and c.cuda_major == newest_major and versions.below(c.plugin, first):
-        yield Verdict(
+        yield Objection(
             f"aws-ofi-nccl {c.plugin} is older than {first}, the first that works with CUDA "
             f"{c.cuda_major}",
             hint=f"choose EFA installer {_first_with(first)} or newer",

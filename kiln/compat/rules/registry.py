@@ -37,7 +37,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Objection:
     """One clash: what clashes, what to do about it, and why it matters.
 
     `unsure`: it rests on an unconfirmed fact and only warns. `advice`: the combination works, but a
@@ -59,8 +59,8 @@ class Verdict:
         return f"{self.message}: {self.why}" if self.why else self.message
 
 
-Check = Callable[[Combination], Iterable[Verdict]]
-InstanceCheck = Callable[[Combination, InstanceType], Iterable[Verdict]]
+Check = Callable[[Combination], Iterable[Objection]]
+InstanceCheck = Callable[[Combination, InstanceType], Iterable[Objection]]
 
 CHECKS: dict[str, Check] = {}
 INSTANCE_CHECKS: dict[str, InstanceCheck] = {}

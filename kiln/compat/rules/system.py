@@ -8,12 +8,12 @@ from typing import Any
 from kiln import facts
 from kiln.base import versions
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Verdict, rule
+from kiln.compat.rules.registry import Objection, rule
 from kiln.facts import table
 
 
 @rule("OS-EOL")
-def ended(c: Combination) -> Iterator[Verdict]:
+def distro_ended(c: Combination) -> Iterator[Objection]:
     """Past the end of life: an error, unless extended support applies or the facts say warning."""
     about = c.about
     end = facts.last_day(about["end_of_life"])
@@ -29,7 +29,7 @@ def ended(c: Combination) -> Iterator[Verdict]:
     elif covered:
         hint = f"{extended['name']} lasts until {extended['until']}"
     allowed = declared or about.get("past_end_of_life") == "warning"
-    yield Verdict(
+    yield Objection(
         f"{about['name']} reached its end of life on {end}",
         hint=hint,
         why=about.get("end_means", ""),
@@ -39,7 +39,7 @@ def ended(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("OS-CUDA-REPO")
-def cuda_in_repo(c: Combination) -> Iterator[Verdict]:
+def cuda_in_repo(c: Combination) -> Iterator[Objection]:
     """The toolkit must be in the distribution's repository, unless a runfile installs it."""
     release = facts.cuda_release(c.cuda) if c.cuda else None
     if release is None or c.cuda_source != "repo" or c.arch not in c.repo["arches"]:
@@ -52,13 +52,13 @@ def cuda_in_repo(c: Combination) -> Iterator[Verdict]:
     package = f"cuda-toolkit-{series.replace('.', '-')}"
     where = f"NVIDIA's {name} repository ({c.distro}, {c.arch})"
     if first and versions.below(series, versions.series(first)):
-        yield Verdict(
+        yield Objection(
             f"{package} is not in {where}: the first there is {first}",
             hint=_runfile(c),
             unsure=f"first.{c.arch}" in unsure,
         )
     if last and versions.below(versions.series(last), series):
-        yield Verdict(
+        yield Objection(
             f"{package} is not in {where}: the last there is {last}",
             hint=_runfile(c),
             unsure="last" in unsure,
@@ -70,7 +70,7 @@ def _runfile(c: Combination) -> str:
 
 
 @rule("OS-DRV-REPO")
-def driver_in_repo(c: Combination) -> Iterator[Verdict]:
+def driver_in_repo(c: Combination) -> Iterator[Objection]:
     """The repository that the row installs from must have packages of the driver's branch."""
     if not c.driver:
         return
@@ -79,7 +79,7 @@ def driver_in_repo(c: Combination) -> Iterator[Verdict]:
     unsure = any(mark.startswith("drivers") for mark in c.repo.get("unsure", []))
     if c.driver_source in {None, "repo"} and not c.repo_has_driver:
         packaged = f", {c.about['name']} itself packages it" if c.distro_has_driver else ""
-        yield Verdict(
+        yield Objection(
             f"driver branch {c.branch_name} is not in NVIDIA's {name} repository ({_range(held)})"
             f"{packaged}",
             hint=f"set driver_source: {'distro' if packaged else 'runfile'}, or choose an "
@@ -90,7 +90,7 @@ def driver_in_repo(c: Combination) -> Iterator[Verdict]:
     if c.driver_source == "distro" and not c.distro_has_driver:
         known: dict[str, str] = c.about.get("packaged_drivers", {})
         packaged_now = known.get(c.branch_name or "")
-        yield Verdict(
+        yield Objection(
             f"{c.about['name']} packages no driver {c.driver}"
             + (f"; its branch {c.branch_name} is at {packaged_now}" if packaged_now else ""),
             hint=f"it packages: {', '.join(known.values()) or 'none'} (as of "
@@ -108,7 +108,7 @@ def _range(held: dict[str, Any]) -> str:
 
 
 @rule("OS-ARCH-REPO")
-def arch_in_repo(c: Combination) -> Iterator[Verdict]:
+def arch_in_repo(c: Combination) -> Iterator[Objection]:
     """The repository must have packages for the processor; some lack arm64."""
     if c.arch in c.repo["arches"]:
         return
@@ -121,7 +121,7 @@ def arch_in_repo(c: Combination) -> Iterator[Verdict]:
         if used
     ]
     if from_repo:
-        yield Verdict(
+        yield Objection(
             f"NVIDIA's {c.repository} repository has no {c.arch} tree: {c.distro} "
             f"{c.arch} cannot get {' and '.join(from_repo)} from it",
             hint="use runfiles, or another distribution",
@@ -130,14 +130,14 @@ def arch_in_repo(c: Combination) -> Iterator[Verdict]:
 
 
 @rule("OS-SSM-KERNEL")
-def other_kernel(c: Combination) -> Iterator[Verdict]:
+def other_kernel(c: Combination) -> Iterator[Objection]:
     """The parent AMI boots another kernel than the row, or its author, assumes."""
     known = c.about.get("kernels")
     kernel = c.boot_kernel
     if known is None:
         return
     if c.kernel and (kernel is None or kernel.name not in known["entries"]):
-        yield Verdict(
+        yield Objection(
             f"kernel {c.kernel} is not a known kernel of {c.distro}: the driver may not compile "
             "on it",
             hint=f"known: {', '.join(known['entries'])}",
@@ -151,12 +151,12 @@ def other_kernel(c: Combination) -> Iterator[Verdict]:
             for name, entry in known["entries"].items()
             if versions.key(entry["series"]) == versions.key(c.assumed_kernel)[:2]
         ]
-        yield Verdict(
+        yield Objection(
             f"the parent AMI of {c.distro} boots kernel {kernel}, not {c.assumed_kernel}",
             hint=f"pin {pins[0]}" if pins else f"it has: {', '.join(known['entries'])}",
         )
     elif c.ssm_parameter and not c.kernel and versions.below(kernel.series, default["series"]):
-        yield Verdict(
+        yield Objection(
             f"{c.ssm_parameter} resolves to kernel {kernel}; the default of {c.distro} is "
             f"{default['series']}",
             hint=f"use the {default.get('parameter', known['default'])} parameter",
