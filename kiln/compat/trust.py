@@ -122,7 +122,7 @@ def _unconfirmed_hash(url: str) -> str | None:
 
     The lock file goes first: a bake may have confirmed a hash that checksums.yaml does not.
     """
-    entry = locked().get(url)
+    entry = locked_entries().get(url)
     if entry:
         return str(entry["source"]) if not facts.confirmed(entry) else None
     published = facts.known_sha256(url)
@@ -130,7 +130,7 @@ def _unconfirmed_hash(url: str) -> str | None:
 
 
 @cache
-def locked() -> dict[str, dict[str, Any]]:
+def locked_entries() -> dict[str, dict[str, Any]]:
     """The entries of amis.lock.yaml that have a hash, by URL."""
     data = located.load_yaml(LOCK).data if LOCK.is_file() else {}
     return {entry["url"]: entry for entry in data.get("artifacts", ()) if entry.get("sha256")}

@@ -213,7 +213,7 @@ def test_a_missing_provisioner_is_named_with_its_path(
     ghost = replace(components.get("nccl"), name="ghost")
     monkeypatch.setattr(components, "get", lambda name: ghost)
     with pytest.raises(KilnError, match=r"'ghost'.*provisioners/ghost\.sh does not exist") as info:
-        render.render(replace(recipes[0], components=("ghost",)))
+        render.render_files(replace(recipes[0], components=("ghost",)))
     assert info.value.exit_status == 2
 
 
