@@ -98,7 +98,7 @@ def mmdebstrap_options(include: Sequence[str], excluded: Sequence[str]) -> list[
         f"--extract-hook={_divert('add')}",
         f"--customize-hook={_divert('remove')}",
         f'--customize-hook=chroot "$1" {compile_modules()}',
-        # Images of EC2 have no such setting: packages that a bake installs land whole.
+        # EC2's images have no such setting: a bake installs packages completely.
         f'--customize-hook=rm "$1{_EXCLUDES}"',
         f'--customize-hook=cd "$1" && find {folders} -mindepth 1 -delete',
         f"--include={','.join(include)}",

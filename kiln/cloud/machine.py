@@ -109,7 +109,7 @@ def booted(
             **network,
         )["Instances"][0]
     address = _wait_until_running(client, launched["InstanceId"], target, stop)
-    # A socket's path must be short, which TMPDIR may not be, and only ours to write to.
+    # A socket's path must be short, which TMPDIR's may not be, in a folder that only we can write.
     socket_folder = Path(tempfile.mkdtemp(prefix="kiln-ssh-", dir="/tmp"))
     ssh_config = _ssh_config(folder, access.key_file, socket_folder)
     machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)

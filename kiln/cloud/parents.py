@@ -48,7 +48,7 @@ def again(known: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:
     Raises KilnError (exit status 1) if it no longer exists.
     """
     if target.parent_without_request(recipe):
-        return known  # nobody can be asked before the lab is up; a build asks when it is
+        return known  # the lab answers only while it is up; the build asks again then
     with aws.explained("the parent AMI could not be looked up"):
         images = _with_id(known.ami_id, target)
     if not images:

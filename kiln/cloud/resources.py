@@ -182,7 +182,7 @@ def _alive(client: EC2Client, run_id: str) -> Iterable[Any]:
 
 @contextmanager
 def _noted(failures: list[str]) -> Iterator[None]:
-    """Collect AWS's errors instead of raising them; a resource that is gone already is no error."""
+    """Collect AWS's errors instead of raising them; one that no longer exists is no failure."""
     from botocore.exceptions import ClientError
 
     try:

@@ -60,7 +60,7 @@ def _fact_finding(component: str, row: facts.UsedRow) -> Finding:
         "warning",
         "FACT-UNCONFIRMED",
         f"{component} {_WHAT[row.file]}: {row.key} in kiln/facts/knowledge/{row.file}",
-        why="nobody compared them with the vendor's own index, so the bake may not find them",
+        why="they were not compared with the vendor's own index, so the bake may not find them",
         hint="compare the entry with the vendor's own index and give it a source, or leave "
         f"{component} out",
         source=_shown(row.source, row.file),
@@ -109,7 +109,7 @@ def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
                     "HASH-UNCONFIRMED",
                     f"{name} downloads {download.url.split('/')[-1]}, whose locked hash is not "
                     "confirmed",
-                    why=f"nobody compared the hash of {download.url} with the vendor's file",
+                    why=f"the hash of {download.url} was not compared with the vendor's file",
                     hint="compare amis.lock.yaml with the source; a bake on AWS that downloads the "
                     "file confirms it too",
                     source=source,

@@ -16,7 +16,7 @@ from kiln.pipeline import record
 def load_version_info(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The version-info and, if known, the recipe of an image.
 
-    `name` is a build, as for `record.find`, or the path of a copy of /etc/kiln/version-info.json.
+    `name` is a build, as for `find_record`, or the path of a copy of /etc/kiln/version-info.json.
     Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
     """
     path = Path(name)

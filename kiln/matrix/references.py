@@ -121,7 +121,7 @@ def _bad_snapshot(variant: Variant) -> list[Finding]:
         return [
             mistake(
                 place,
-                f"{shown}: nobody keeps old states of the repositories of {distro}, so its "
+                f"{shown}: no archive keeps old states of the repositories of {distro}, so its "
                 "packages cannot be pinned. Remove the key, or give the row "
                 "`package_snapshot: null`. Distributions that have snapshots: "
                 f"{', '.join(having)}.",

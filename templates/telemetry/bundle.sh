@@ -489,7 +489,7 @@ bundle_uninstall() {
     elif [[ -e $state/agent-enabled ]]; then
         leave_units amazon-cloudwatch-agent.service
     elif [[ -z $root && -e $agent_home/bin/CWAGENT_VERSION ]]; then
-        # With no file left to read it stops by itself, and that is no failure.
+        # Without a file to read it exits, which is not a failure.
         systemctl -q try-restart amazon-cloudwatch-agent.service || true
     fi
     rm -rf "$state"

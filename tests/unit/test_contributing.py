@@ -320,10 +320,10 @@ RULE = (
 RULE_CODE = '''
 
 @rule("ACME-ARM")
-def acme_has_it(c: Combination) -> Iterator[Verdict]:
+def acme_has_it(c: Combination) -> Iterator[Objection]:
     """Acme's machines are x86_64."""
     if c.arch == "arm64":
-        yield Verdict("Acme has no arm64 machines", hint="take x86_64")
+        yield Objection("Acme has no arm64 machines", hint="take x86_64")
 '''
 RULE_CASE = """    "ACME-ARM": (
         {"distro": "al2023", "driver": "580.178.04", "arch": "arm64"},

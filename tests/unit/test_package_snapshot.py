@@ -112,13 +112,13 @@ MISTAKES = {
     "a distribution without snapshots": (
         "al2",
         row(TIME),
-        "amis.yaml:8:47: amis.0.package_snapshot: nobody keeps old states of the repositories of "
-        "al2, so its packages cannot be pinned.",
+        "amis.yaml:8:47: amis.0.package_snapshot: no archive keeps old states of the repositories "
+        "of al2, so its packages cannot be pinned.",
     ),
     "a default that a distribution cannot have": (
         "al2",
         defaults(RELEASE),
-        "amis.yaml:2:21: defaults.package_snapshot: nobody keeps",
+        "amis.yaml:2:21: defaults.package_snapshot: no archive keeps",
     ),
 }
 

@@ -1,7 +1,7 @@
 """The compatibility rules, by theme. Each is a function under its id in knowledge/rules.yaml.
 
-A rule gets a `Combination` and yields a `Verdict` per clash; a rule about instance types runs once
-per type. The values it compares come from `kiln.facts`: no rule holds a version of its own.
+A rule gets a `Combination` and yields an `Objection` per clash; a rule about instance types runs
+once per type. The values it compares come from `kiln.facts`: no rule holds a version of its own.
 Importing the package registers all rules.
 """
 

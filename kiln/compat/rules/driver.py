@@ -43,7 +43,7 @@ def nearest_driver(driver: str) -> str | None:
             return version
     branch = facts.branch(driver)
     if branch and branch.versions:
-        # A version that differs in two digits is no typo: the newest release is the better guess.
+        # Two different digits are not a typo: the newest release is the better guess.
         return nearest(driver, branch.versions, likeness=0.85) or branch.newest
     # In an unknown branch only a typo is worth a guess.
     return nearest(driver, known, likeness=0.8)

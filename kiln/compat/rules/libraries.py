@@ -247,7 +247,7 @@ def exporter_fits(c: Combination) -> Iterator[Objection]:
     if versions.at_least(c.dcgm_exporter, known["renamed_from"]):
         yield Objection(
             f"dcgm-exporter {c.dcgm_exporter} uses DCGM 4.7's field names and units; "
-            "dcgm-counters.csv has the old ones, which nobody has tried there yet",
+            "dcgm-counters.csv has the old ones, which is untested",
             f"check its /metrics, or stay below {known['renamed_from']}",
             advice=True,
         )
