@@ -256,7 +256,7 @@ from kiln.packer import program as packer
 stop = stopping.Stop()
 with stopping.on_signals(stop):
     result = packer.run_build(
-        packer.find(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
+        packer.find_packer(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
         manifest=Path({str(folder)!r}, "manifest.json"),
         variables={{"script": {until(folder / "flag")!r}}},
         on_event=lambda event: print(event.text, flush=True),
