@@ -44,6 +44,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         "kiln/pipeline/record_schema.py",
     ),
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
+    iam.POLICY_FILE_1_6: (
+        lambda: iam.policy_text("packer_1_6"),
+        "kiln/facts/knowledge/iam.yaml",
+    ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),

@@ -32,6 +32,7 @@ KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
 # a counterexample.
 SLOW = (
     "test_ami_checks.py",
+    "test_bad_inputs.py",
     "test_cli.py",
     "test_contributing.py",
     "test_first_call.py",

@@ -1,13 +1,17 @@
-"""What stands in front of moto: EC2 calls that it lacks, injected failures, the lab's own calls."""
+"""What stands in front of moto: who may call, EC2 calls that moto lacks, injected failures, the
+lab's own calls."""
 
 from __future__ import annotations
 
+import base64
+import functools
 import io
 import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -15,16 +19,94 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab import imaging
+from lab import auth, disks, imaging, instances, refusals
 from lab.faults import KNOWN, Fault, Faults
+from lab.keys import Lookup
 
 log = logging.getLogger("lab.api")
 
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+HEALTH = "/_lab/health"
+_OWNERS = ("/_lab/", "/moto-api")
+_NOT_YOURS = refusals.plain("403 Forbidden", "this call takes the lab's own key")
 _CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Admin = Callable[[str, dict[str, Any]], Any]
+
+
+def guard(inner: Application, find: Lookup, *, owner: str, addresses: Sequence[str]) -> Application:
+    """Let signed requests through to `inner`, and refuse all others as the service would.
+
+    `find` knows the keys, `addresses` are the lab's besides loopback. Only the key with the id
+    `owner` may make the lab's own calls and moto's; `/_lab/health` answers everybody, and says
+    nothing.
+    """
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        page = auth.from_a_page(environ, addresses)
+        if page:
+            return _refuse(refusals.plain("403 Forbidden", page), environ, start_response, page)
+        if environ.get("PATH_INFO") == HEALTH:
+            return _send(refusals.plain("200 OK", "up"), start_response)
+        read = _reader(environ)
+        try:
+            key = auth.caller(environ, read, find)
+            if key.id != owner and environ.get("PATH_INFO", "").startswith(_OWNERS):
+                return _refuse(_NOT_YOURS, environ, start_response, f"asked for by {key.principal}")
+        except auth.RefusedError as refused:
+            answer = refusals.answer(refused, environ, b"" if _large(environ) else read())
+            return _refuse(answer, environ, start_response, refused.message)
+        body = read()
+        environ["wsgi.input"] = io.BytesIO(body)
+        environ["CONTENT_LENGTH"] = str(len(body))
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        return inner(environ, _without_cors(start_response))
+
+    return application
+
+
+def _reader(environ: dict[str, Any]) -> Callable[[], bytes]:
+    """Reads the body once."""
+
+    @functools.cache
+    def read() -> bytes:
+        if environ.get("wsgi.input_terminated"):  # sent in chunks, without a length
+            return bytes(environ["wsgi.input"].read())
+        return bytes(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+
+    return read
+
+
+def _large(environ: dict[str, Any]) -> bool:
+    """Whether a body is too large to be read only for its first words."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    return environ.get("wsgi.input_terminated") or not length.isdigit() or int(length) > 1 << 16
+
+
+def _without_cors(start_response: Callable[..., Any]) -> Callable[..., Any]:
+    """No header of an answer may invite web pages; moto adds them in several places."""
+
+    def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+        kept = [pair for pair in headers if not pair[0].lower().startswith("access-control-")]
+        return start_response(status, kept, *more)
+
+    return start
+
+
+def _refuse(
+    answer: refusals.Answer,
+    environ: dict[str, Any],
+    start_response: Callable[..., Any],
+    reason: str,
+) -> list[bytes]:
+    log.info("refused %s %r: %s", environ["REQUEST_METHOD"], environ.get("PATH_INFO"), reason)
+    return _send(answer, start_response)
+
+
+def _send(answer: refusals.Answer, start_response: Callable[..., Any]) -> list[bytes]:
+    start_response(answer.status, list(answer.headers))
+    return [answer.body]
 
 
 def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
@@ -137,7 +219,31 @@ def _set_on_image(
     return answer
 
 
+def _console_output(
+    backend: Any, parameters: dict[str, str], start_response: Callable[..., Any]
+) -> list[bytes]:
+    """GetConsoleOutput: the last 64 KiB of what the guest wrote to its console."""
+    instance_id = parameters.get("InstanceId", "")
+    if not any(instance.id == instance_id for instance in backend.all_instances()):
+        return _error(
+            400,
+            "InvalidInstanceID.NotFound",
+            f"The instance ID '{instance_id}' does not exist",
+            start_response,
+        )
+    log = disks.folder(instances.LabInstance.machines.lab, instance_id) / "console.log"
+    text = log.read_bytes()[-(64 << 10) :] if log.exists() else b""
+    written = datetime.fromtimestamp(log.stat().st_mtime if text else 0, timezone.utc)
+    return _done(
+        "GetConsoleOutput",
+        f"<instanceId>{instance_id}</instanceId><timestamp>{written:%Y-%m-%dT%H:%M:%S.000Z}"
+        f"</timestamp><output>{base64.b64encode(text).decode()}</output>",
+        start_response,
+    )
+
+
 _EXTRA: dict[str, Callable[..., list[bytes]]] = {
+    "GetConsoleOutput": _console_output,
     "EnableImageDeprecation": _set_on_image(
         "EnableImageDeprecation",
         "deprecation_time",
@@ -168,8 +274,8 @@ def _admin(admin: Admin, path: str, body: bytes, start_response: Callable[..., A
     try:
         answer = admin(path, json.loads(body or b"{}"))
         status = "200 OK"
-    except (KeyError, ValueError, TypeError) as error:
-        answer, status = {"error": str(error)}, "400 Bad Request"
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        answer, status = {"error": str(error.args[0] if error.args else error)}, "400 Bad Request"
     data = json.dumps(answer).encode()
     start_response(
         status, [("Content-Type", "application/json"), ("Content-Length", str(len(data)))]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from lab import aptsources, distros, emulation, prune, settings, tree
+from lab import aptsources, distros, emulation, folders, prune, settings, tree
 from lab.mirror import ca, debian, keys
 from lab.shell import CommandError, run
 from lab.tree import Progress
@@ -47,7 +47,7 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
         raise operation_failed("making a root filesystem requires root", hint="run with sudo")
     emulation.ensure(arch)
     home = bases_dir()
-    home.mkdir(parents=True, exist_ok=True)
+    folders.private(settings.current().root, home)
     with _locked(home / ".lock"):
         common = tree.ensure(home, arch, spec["family"], say)
         digest = _digest(distro_id, arch, common.name)
@@ -157,6 +157,8 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
     replace(root / "etc/system-release", spec["system_release"] + "\n")
     replace(root / _RPM_KEYS / spec["rpm_key"], keys.ensure().public("amazon-linux").decode())
     (root / "usr/bin/yum").symlink_to("dnf")
+    # Where cloud-init looks for its helpers on this family: the one that prints the host keys.
+    (root / "usr/libexec/cloud-init").symlink_to("../lib/cloud-init")
     for tool in sorted((root / "usr/bin").glob("apt*")) + sorted((root / "usr/bin").glob("dpkg*")):
         tool.unlink()
     (root / "usr/lib/kiln-lab").mkdir(parents=True, exist_ok=True)

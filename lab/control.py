@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,40 @@ import psutil
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
-from lab import sweep
+from kiln.cloud.target import DEFAULT_REGION
+from lab import folders, host, keys, sweep
 from lab.settings import Lab, current
 
 _START_TIMEOUT = 30.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 5.0) -> Any:
-    """Make one of the lab's own calls. Raises OSError when the lab does not answer."""
-    request = urllib.request.Request(
-        f"{lab.endpoint}/_lab/{path}",
-        data=json.dumps(body or {}).encode(),
-        method="POST",
-    )
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        return json.load(answer)
+    """Make one of the lab's own calls, signed with its key.
+
+    Raises OSError when the lab does not answer, ValueError with the lab's message when it refuses
+    what was asked for.
+    """
+    # Slow to import, and not needed while the lab is down.
+    from botocore.auth import SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    key = keys.read(lab)
+    if key is None:
+        raise OSError(f"{lab.bridge} has never been up")
+    url, data = f"{lab.endpoint}/_lab/{path}", json.dumps(body or {}).encode()
+    signed = AWSRequest("POST", url, {"Content-Type": "application/json"}, data)
+    SigV4Auth(Credentials(key.id, key.secret), "kiln-lab", DEFAULT_REGION).add_auth(signed)
+    request = urllib.request.Request(url, data, dict(signed.headers.items()), method="POST")
+    try:
+        # Loopback needs no proxy.
+        with _DIRECT.open(request, timeout=timeout) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.BAD_REQUEST:
+            raise
+        raise ValueError(json.load(error)["error"]) from None
 
 
 def status(lab: Lab | None = None) -> dict[str, Any] | None:
@@ -79,7 +99,7 @@ def _up(lab: Lab) -> dict[str, Any]:
         return running
     if running:
         _down(lab)
-    lab.state.mkdir(parents=True, exist_ok=True)
+    folders.private(lab.root, lab.state)
     start = lab.log.stat().st_size if lab.log.exists() else 0
     with lab.log.open("ab") as output:
         process = subprocess.Popen(
@@ -154,7 +174,9 @@ def _down(lab: Lab) -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     lab.pid_file.unlink(missing_ok=True)
-    return sweep.sweep(lab)
+    swept = sweep.sweep(lab)
+    host.restore(lab)
+    return swept
 
 
 def clean(lab: Lab | None = None, *, bases: bool = False) -> list[str]:
@@ -209,11 +231,15 @@ def order_fault(lab: Lab, **fault: Any) -> None:
 
 
 def environment(lab: Lab) -> dict[str, str]:
-    """The environment of an AWS client of the lab: its endpoint, and keys valid nowhere else."""
+    """The environment of an AWS client of the lab: its endpoint, and keys valid nowhere else.
+
+    Raises operation_failed for a user who may not read the lab's keys.
+    """
+    key = keys.ensure(lab)
     return {
         "AWS_ENDPOINT_URL": lab.endpoint,
-        "AWS_ACCESS_KEY_ID": "kiln-lab",
-        "AWS_SECRET_ACCESS_KEY": "kiln-lab",
+        "AWS_ACCESS_KEY_ID": key.id,
+        "AWS_SECRET_ACCESS_KEY": key.secret,
         "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "us-east-1"),
     }
 
@@ -233,7 +259,7 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
             f"no guest {instance_id} is running in {lab.bridge}",
             hint=f"running: {', '.join(running)}" if running else "none is running: see lab.status",
         )
-    enter = inside(leader, "--mount", "--uts", "--ipc", "--net", "--pid")
+    enter = inside(leader, "--user", "--mount", "--uts", "--ipc", "--net", "--pid")
     return subprocess.call([*enter, *(command or ["/bin/bash", "-l"])])
 
 
@@ -251,7 +277,7 @@ def inside(leader: int, *namespaces: str) -> list[str]:
 @contextlib.contextmanager
 def _alone(lab: Lab) -> Iterator[None]:
     """Let one process at a time start or stop this lab; a second build finds the lab running."""
-    lab.root.mkdir(parents=True, exist_ok=True)
+    folders.private(lab.root)
     with (lab.root / f".{lab.bridge}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -286,6 +312,34 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
             f"with KILN_LAB_PORT"
         )
     return operation_failed(f"the lab did not start: {reason}", hint=hint)
+
+
+def died_of(lab: Lab) -> str:
+    """Why the lab's process ended without taking the lab down; "" when it runs or went down."""
+    pid = _pid(lab)
+    return "" if pid is None or _runs(pid) else how_it_ended(lab)
+
+
+def how_it_ended(lab: Lab) -> str:
+    """Why a lab that was up is gone, in words, from the end of its log."""
+    try:
+        lines = lab.log.read_text(errors="replace")[-(1 << 16) :].splitlines()
+    except OSError:
+        return f"it has no log {lab.log}"
+    started = max((n for n, line in enumerate(lines) if " up at http" in line), default=0)
+    since = lines[started:]
+    for line in reversed(since):
+        if "FATAL " in line:
+            return line.split("FATAL ", 1)[1]
+        if " lab INFO going down" in line:
+            return "it was taken down"
+    fatal = next((n for n, line in enumerate(since) if line.startswith("Fatal Python error")), None)
+    if fatal is not None:
+        return since[fatal]
+    return (
+        "its process was killed: its log ends without a word (kill -9, or no memory was left: "
+        "see dmesg)"
+    )
 
 
 def _is_taken(port: int) -> bool:

@@ -1,12 +1,12 @@
 """Disks are overlays: a distribution's root filesystem, frozen AMI layers, the instance's changes.
 
 An AMI is a list of folders, lowest first. CreateImage freezes an instance's upper folder by
-renaming it, which takes the same time for an empty disk and a full one.
+renaming it, which takes the same time for an empty disk and a full one. `lab.namespace` mounts
+them.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -22,31 +22,20 @@ def folder(lab: Lab, instance_id: str) -> Path:
     return lab.instances / instance_id
 
 
-def mount(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
-    """Mount an instance's disk over `layers` (lowest first); returns the mount point."""
+def prepare(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
+    """Make the folders of an instance's disk over `layers` (lowest first); returns its folder.
+
+    `lab.namespace` mounts it, where only the guest sees it.
+    """
     home = folder(lab, instance_id)
-    merged = home / "root"
-    if os.path.ismount(merged):
-        return merged
-    for name in ("upper", "work", "root"):
+    for name in ("upper", "work", "root", "mounts"):
         (home / name).mkdir(parents=True, exist_ok=True)
     (home / BASE).write_text(str(layers[0]))
-    lower = ":".join(str(layer) for layer in reversed(layers))
-    options = f"lowerdir={lower},upperdir={home / 'upper'},workdir={home / 'work'}"
-    run("mount", "-t", "overlay", f"{lab.bridge}-{instance_id}", "-o", options, str(merged))
-    return merged
-
-
-def unmount(lab: Lab, instance_id: str) -> None:
-    """Unmount an instance's disk; its content stays."""
-    merged = folder(lab, instance_id) / "root"
-    if os.path.ismount(merged):
-        # A killed guest may hold the mount for a moment longer.
-        run("umount", "--lazy", str(merged))
+    return home
 
 
 def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
-    """Turn an instance's changes into a layer of an AMI; returns it. The disk must be unmounted."""
+    """Turn an instance's changes into a layer of an AMI; returns it. The guest must be off."""
     layer = _new_layer(lab, image_id)
     (folder(lab, instance_id) / "upper").rename(layer)
     shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
@@ -74,9 +63,8 @@ def _new_layer(lab: Lab, image_id: str) -> Path:
 
 def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
     """Delete an instance's disk. `keep_log` keeps its console log for `lab.logs`."""
-    unmount(lab, instance_id)
     home = folder(lab, instance_id)
-    for name in ("upper", "work", "root", "lab"):
+    for name in ("upper", "work", "root", "mounts", "lab"):
         shutil.rmtree(home / name, ignore_errors=True)
     (home / BASE).unlink(missing_ok=True)
     if not keep_log:

@@ -6,9 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kiln import facts
+from kiln.base import plain_yaml
 from kiln.base.errors import KilnError, did_you_mean
 
 FILES = Path(__file__).resolve().parent / "basefiles"
@@ -16,7 +15,7 @@ FILES = Path(__file__).resolve().parent / "basefiles"
 
 @cache
 def _file() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((FILES / "distros.yaml").read_text())
+    content: dict[str, Any] = plain_yaml.read_plain(FILES / "distros.yaml")
     return content
 
 

@@ -6,9 +6,12 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
+import stat
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -16,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import cgroups, disks, network
+from lab import cgroups, disks, namespace, network
 from lab.settings import Lab
 
 log = logging.getLogger("lab.guest")
@@ -27,12 +30,17 @@ REBOOT = 133
 MARK = "KILN_LAB"
 _LEADER_TIMEOUT = 30.0
 _SIGRTMIN = 34
+_CAP_SYS_RESOURCE = 24  # <linux/capability.h>
 _POWEROFF = _SIGRTMIN + 4
 _RESTART = _SIGRTMIN + 5
 
 
 class DidNotStartError(Exception):
     """The host could not start a guest; the image is not at fault."""
+
+
+class _NoInitError(Exception):
+    """The image cannot boot."""
 
 
 @dataclass
@@ -57,12 +65,11 @@ class Guest:
         return "ip-" + self.address.replace(".", "-")
 
     def start(self) -> None:
-        """Mount the disk, set up the network, boot, and restart the guest after each reboot.
+        """Set up disk and network, boot, and restart the guest after each reboot.
 
-        Raises DidNotStartError and CommandError (mount, ip), after removing all of the guest.
+        Raises DidNotStartError and CommandError (ip), after removing all of the guest.
         """
-        disks.mount(self.lab, self.instance_id, self.layers)
-        home = disks.folder(self.lab, self.instance_id)
+        home = disks.prepare(self.lab, self.instance_id, self.layers)
         lab_files = home / "lab"
         lab_files.mkdir(exist_ok=True)
         (lab_files / "instance.json").write_text(json.dumps(self.facts) + "\n")
@@ -74,13 +81,13 @@ class Guest:
             f"{self.address} {self.hostname}.ec2.internal {self.hostname}\n{self.hosts}"
         )
         (home / "resolv.conf").write_text(f"nameserver {self.lab.gateway}\noptions timeout:20\n")
-        if not _has_init(home / "root"):
-            # On EC2 the kernel of such an image panics: the instance runs, and does not answer.
-            (home / "console.log").write_text("lab: kernel panic: the image has no init\n")
-            self._clear()
-            return
+        _kernel_log(home / "kmsg")
         try:
             self._boot()
+        except _NoInitError:
+            # On EC2 the kernel of such an image panics: the instance runs, and does not answer.
+            self._clear()
+            return
         except Exception:
             self._clear()
             raise
@@ -136,10 +143,16 @@ class Guest:
 
     def _boot(self) -> None:
         home = disks.folder(self.lab, self.instance_id)
+        mapped = home / "mounts" / "home"  # in the guest's own mount namespace
+        first = self.lab.first_id(self.address)
         command = [
+            *(sys.executable, "-I", namespace.__file__, str(first), str(home)),
+            *(*map(str, self.layers), "--"),
             "systemd-nspawn",
+            "--quiet",
             f"--directory={home / 'root'}",
             "--boot",
+            f"--private-users={first}:{namespace.IDS}",
             f"--machine={self.instance_id}",
             f"--hostname={self.hostname}",
             "--register=no",
@@ -151,15 +164,16 @@ class Guest:
             f"--network-veth-extra={network.port(self.lab, self.address)}:eth0",
             f"--setenv={MARK}={self.lab.bridge}",
             "--capability=CAP_SYSLOG",
-            "--bind=/dev/kmsg",
-            f"--bind-ro={home / 'lab'}:/etc/kiln-lab",
-            f"--bind-ro={home / 'hypervisor'}:/sys/hypervisor",
-            f"--bind-ro={home / 'hosts'}:/etc/hosts",
-            f"--bind-ro={home / 'resolv.conf'}:/etc/resolv.conf",
+            f"--bind={mapped / 'kmsg'}:/dev/kmsg",
+            f"--bind-ro={mapped / 'lab'}:/etc/kiln-lab",
+            f"--bind-ro={mapped / 'hypervisor'}:/sys/hypervisor",
+            f"--bind-ro={mapped / 'hosts'}:/etc/hosts",
+            f"--bind-ro={mapped / 'resolv.conf'}:/etc/resolv.conf",
         ]
         # Without systemd on the host there is nothing to ask for a scope.
         if not Path("/run/systemd/system").exists():
             command = [*cgroups.run_in(self._group), *command, "--keep-unit"]
+        command += _limits()
         if self.never_boots:
             command += ["systemd.unit=emergency.target"]
         with (home / "console.log").open("ab") as console:
@@ -178,6 +192,8 @@ class Guest:
                 network.attach(self.lab, self.address, leader)
                 return
             time.sleep(0.002)
+        if self._process.poll() == namespace.NO_INIT:
+            raise _NoInitError
         raise DidNotStartError(_last_line(home / "console.log"))
 
     def _watch(self) -> None:
@@ -194,7 +210,6 @@ class Guest:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        disks.unmount(self.lab, self.instance_id)
         cgroups.remove(self._group)
         self._off.set()
 
@@ -210,9 +225,24 @@ def leader_of(nspawn: int) -> int | None:
     return None
 
 
-def _has_init(root: Path) -> bool:
-    # lexists: /sbin/init is usually an absolute link, which would be followed on the host.
-    return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
+def _kernel_log(node: Path) -> None:
+    """Make the guest's /dev/kmsg: this machine's log, with an owner that its user namespace has."""
+    if not node.exists():
+        os.mknod(node, 0o644 | stat.S_IFCHR, os.makedev(1, 11))
+        node.chmod(0o644)
+
+
+def _limits() -> list[str]:
+    """The options that let the guest's root raise its limits, as on EC2.
+
+    In a user namespace it cannot exceed those of its PID 1. Where this machine's root may not
+    raise limits either (a container), the guest has what the lab has.
+    """
+    effective = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if not effective or not int(effective.group(1), 16) >> _CAP_SYS_RESOURCE & 1:
+        return []
+    files = Path("/proc/sys/fs/nr_open").read_text().strip()
+    return [f"--rlimit=RLIMIT_NOFILE=1024:{files}", "--rlimit=RLIMIT_MEMLOCK=8388608:infinity"]
 
 
 def _last_line(console: Path) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
+from lab import namespace
+from lab.settings import Lab
 
 # A guest's systemd uses about 20 inotify instances. All guests share the kernel's default limit of
 # 128 per user, so from the sixth guest on boots would hang without a message.
@@ -18,12 +21,69 @@ _LIMITS = {
 }
 
 
-def prepare() -> None:
-    """Raise the kernel limits that several guests need; never lower one."""
+# With 1 (the default of many distributions) nobody but root in the first user namespace reads the
+# kernel log, so no guest's Xid monitor would.
+# https://www.kernel.org/doc/html/latest/admin-guide/sysctl/kernel.html#dmesg-restrict
+_DMESG = Path("/proc/sys/kernel/dmesg_restrict")
+_DMESG_BEFORE = ".dmesg_restrict"
+
+
+def prepare(lab: Lab) -> None:
+    """Raise the kernel limits that several guests need, and let guests read the kernel log.
+
+    A limit is never lowered. `restore` undoes the second, not the first.
+    """
     for name, minimum in _LIMITS.items():
         path = Path("/proc/sys") / name
         if int(path.read_text()) < minimum:
             path.write_text(str(minimum))
+    if _DMESG.exists() and _DMESG.read_text().strip() != "0":
+        (lab.root / _DMESG_BEFORE).write_text(_DMESG.read_text())
+        _DMESG.write_text("0")
+
+
+def restore(lab: Lab) -> None:
+    """Close the kernel log again, if the lab opened it and no other lab of this machine runs."""
+    before = lab.root / _DMESG_BEFORE
+    others = [pid for pid in lab.root.glob("lab*/lab.pid") if pid != lab.pid_file and _runs(pid)]
+    if before.exists() and not others:
+        _DMESG.write_text(before.read_text())
+        before.unlink(missing_ok=True)
+
+
+def _runs(pid_file: Path) -> bool:
+    try:
+        return Path("/proc", pid_file.read_text().strip() or "none").exists()
+    except OSError:
+        return False
+
+
+def can_map_owners(lab: Lab) -> None:
+    """Check, with an empty disk, that guests can have a user namespace.
+
+    Raises operation_failed, with what this machine lacks.
+    """
+    with tempfile.TemporaryDirectory(prefix=".probe-", dir=lab.instances) as probe:
+        for name in ("layer/usr/lib/systemd", "layer/etc", "upper", "work", "root", "mounts"):
+            Path(probe, name).mkdir(parents=True)
+        Path(probe, "layer/usr/lib/systemd/systemd").touch()
+        first = str(lab.first_id(lab.gateway))
+        done = subprocess.run(
+            [
+                *(sys.executable, "-I", namespace.__file__, first, probe, f"{probe}/layer", "--"),
+                *("sh", "-c", 'echo > "$1/made" && stat -c %u "$1/usr"', "sh", f"{probe}/root"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0 or done.stdout.strip() != first:
+        reason = done.stderr.strip().removeprefix("lab: ") or "the owners of files are not mapped"
+        raise operation_failed(
+            f"this machine cannot give guests a user namespace: {reason}",
+            hint="the lab needs Linux 5.19 or newer, and its folder on ext4, xfs or btrfs: set "
+            "KILN_LAB_STATE to another disk, or build in AWS (--target aws)",
+        )
 
 
 def can_run() -> None:

@@ -109,7 +109,6 @@ def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: boo
             if running and no_reboot:
                 disks.copy(lab, instance.id, image.id)
             else:
-                disks.unmount(lab, instance.id)
                 disks.freeze(lab, instance.id, image.id)
                 instance.layers = image.layers
             LabInstance.machines.made[image.id] = image

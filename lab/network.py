@@ -1,7 +1,8 @@
 """The lab's network: one bridge, and a network namespace for each guest, which nspawn makes.
 
-Guests reach the host (IMDS, vendor mirror) and, through NAT, whatever the host reaches. They cannot
-reach each other, like instances without a security group rule: their bridge ports are isolated.
+Guests reach of the host what the lab serves (IMDS, DNS, the vendors' mirror), and through NAT what
+the host reaches. They reach no other service of this machine, no guest (like instances without a
+security group rule: their bridge ports are isolated) and no other lab.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lab.settings import Lab
+from lab.settings import FIRST_NETWORK, Lab
 from lab.shell import batch, run
+
+# The networks of all labs of this machine.
+_LABS = f"10.{FIRST_NETWORK}.0.0-10.255.255.255"
 
 
 def up(lab: Lab) -> None:
@@ -40,6 +44,20 @@ def up(lab: Lab) -> None:
             "  chain postrouting {",
             "    type nat hook postrouting priority srcnat;",
             f"    ip saddr {lab.network} ip daddr != {lab.network} masquerade",
+            "  }",
+            "  chain input {",
+            "    type filter hook input priority filter;",
+            f"    iifname != {lab.bridge} accept",
+            "    ct state established,related accept",
+            f"    ip daddr {lab.gateway} tcp dport {{ 53, 80, 443, {lab.imds_port} }} accept",
+            f"    ip daddr {lab.gateway} udp dport 53 accept",
+            f"    ip daddr {lab.gateway} icmp type echo-request accept",
+            "    drop",
+            "  }",
+            "  chain forward {",
+            "    type filter hook forward priority filter;",
+            f"    iifname {lab.bridge} ct state established,related accept",
+            f"    iifname {lab.bridge} ip daddr {_LABS} drop",
             "  }",
             "}",
         ],

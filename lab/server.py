@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import control, host, images, network, sweep
-from lab.faults import Fault, Faults
+from lab import control, faults, folders, host, images, keys, network, sweep
+from lab.faults import Faults
 from lab.settings import Lab, current
 
 log = logging.getLogger("lab")
@@ -33,14 +34,15 @@ def main() -> int:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # Remove what a killed lab left behind.
     sweep.sweep(lab)
-    lab.instances.mkdir(parents=True, exist_ok=True)
-    lab.images.mkdir(parents=True, exist_ok=True)
+    folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
     try:
+        host.can_map_owners(lab)
         serve(lab)
-    except OSError as error:
+    except (OSError, KilnError) as error:
         # control.up looks for this word in the log.
-        log.error("FATAL %s", error)
+        log.error("FATAL %s", getattr(error, "message", error))
         sweep.sweep(lab)
+        host.restore(lab)
         return 1
     return 0
 
@@ -53,14 +55,19 @@ def serve(lab: Lab) -> None:
     os.environ["MOTO_AMIS_PATH"] = str(images.write_public(lab, public))
     os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
     # moto reads its settings when it is imported.
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
     from werkzeug.serving import make_server
 
-    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror
+    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror, principals
 
-    faults = Faults()
+    ordered = Faults()
     base_lock = threading.Lock()
 
     def base(distro: str, arch: str) -> Path:
@@ -70,14 +77,23 @@ def serve(lab: Lab) -> None:
     hosts = "127.0.0.1 localhost\n" + "".join(
         f"{lab.gateway} {name}\n" for name in mirror.vendor_hosts()
     )
-    machines = instances.Machines(lab, public, base, lambda: hosts, faults)
+    machines = instances.Machines(lab, public, base, lambda: hosts, ordered)
     ec2.install(machines)
 
     stopping = threading.Event()
-    admin = _Admin(machines, faults, stopping.set)
-    application = api.wrap(DomainDispatcherApplication(create_backend_app), faults, admin)
-    server = make_server("127.0.0.1", lab.port, application, threaded=True)
-    host.prepare()
+    admin = _Admin(machines, ordered, stopping.set)
+    application = api.wrap(DomainDispatcherApplication(create_backend_app), ordered, admin)
+    own = keys.ensure(lab)
+    guarded = api.guard(
+        application,
+        keys.first_of(keys.only(own), principals.find),
+        owner=own.id,
+        addresses=[lab.gateway],
+    )
+    server = make_server(
+        "127.0.0.1", lab.port, guarded, threaded=True, request_handler=MotoRequestHandler
+    )
+    host.prepare(lab)
     network.up(lab)
     resolver = dns.Resolver(lab.gateway)
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
@@ -102,6 +118,7 @@ def serve(lab: Lab) -> None:
     resolver.close()
     sweep.sweep(lab)
     lab.pid_file.unlink(missing_ok=True)
+    host.restore(lab)
     log.info("down")
 
 
@@ -115,9 +132,9 @@ def _stop_helpers() -> None:
 class _Admin:
     """The lab's own calls: status, injected failures, stop."""
 
-    def __init__(self, machines: Any, faults: Faults, stop: Callable[[], None]) -> None:
+    def __init__(self, machines: Any, ordered: Faults, stop: Callable[[], None]) -> None:
         self._machines = machines
-        self._faults = faults
+        self._faults = ordered
         self._stop = stop
         self._since = time.time()
         self._started_from = control.started_from()
@@ -126,7 +143,7 @@ class _Admin:
         if path == "status":
             return self._status()
         if path == "faults":
-            self._faults.order(Fault(**body))
+            self._faults.order(faults.parse(body))
             return self._faults.as_json()
         if path == "faults/clear":
             self._faults.clear()

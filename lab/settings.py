@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.base.errors import KilnError
+from kiln.base.vocabulary import shown
 
 FIRST_PORT = 4599
 FIRST_NETWORK = 201
+_FIRST_ID = 0x80000
+_GUESTS_WITH_OWN_IDS = 256
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,16 @@ class Lab:
     @property
     def network(self) -> str:
         return f"{self.prefix}.0.0/16"
+
+    def first_id(self, address: str) -> int:
+        """The user and group id on this machine that is 0 in the guest with that address.
+
+        Each guest has 65,536 ids of its own, up to 256 guests of a lab. The range is the one that
+        systemd reserves for containers: https://systemd.io/UIDS-GIDS/
+        """
+        third, fourth = map(int, address.split(".")[2:])
+        number = (third * 250 + fourth) % _GUESTS_WITH_OWN_IDS
+        return _FIRST_ID + (self.index * _GUESTS_WITH_OWN_IDS + number) * (1 << 16)
 
     @property
     def port(self) -> int:
@@ -96,10 +109,12 @@ def current() -> Lab:
     index = os.environ.get("KILN_LAB_INDEX", "0")
     if not re.fullmatch(r"[0-9]{1,3}", index) or int(index) > 255 - FIRST_NETWORK:
         raise KilnError(
-            f"KILN_LAB_INDEX={index} is not a valid lab index",
+            f"KILN_LAB_INDEX={shown(index)} is not a valid lab index",
             hint=f"use a number from 0 to {255 - FIRST_NETWORK}; the default is 0",
         )
     port = os.environ.get("KILN_LAB_PORT", str(FIRST_PORT))
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
-        raise KilnError(f"KILN_LAB_PORT={port} is not a port", hint="use a number from 1 to 65535")
+        raise KilnError(
+            f"KILN_LAB_PORT={shown(port)} is not a port", hint="use a number from 1 to 65535"
+        )
     return Lab(index=int(index), root=root)

@@ -18,7 +18,7 @@ from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import DEFAULT_REGION, PackerInputs, ParentAmi
-from lab import bases, control, emulation, host, images, mirror
+from lab import bases, control, emulation, host, images, keys, mirror
 from lab.packages import system
 from lab.settings import current
 
@@ -58,10 +58,11 @@ class LabTarget:
 
     def client_settings(self) -> Mapping[str, str]:
         """See `Target`."""
+        key = keys.ensure(current())
         return {
             "endpoint_url": self.endpoint,
-            "aws_access_key_id": "kiln-lab",
-            "aws_secret_access_key": "kiln-lab",
+            "aws_access_key_id": key.id,
+            "aws_secret_access_key": key.secret,
         }
 
     def in_region(self, region: str) -> LabTarget:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from kiln.base import plain_yaml
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 
@@ -29,7 +28,7 @@ class Need:
 
 def missing(*groups: str) -> list[Need]:
     """The commands of these groups in `knowledge/host-packages.yaml` that this machine lacks."""
-    data = yaml.safe_load((KNOWLEDGE / "host-packages.yaml").read_text())
+    data = plain_yaml.read_plain(KNOWLEDGE / "host-packages.yaml")
     needs = [Need(**entry) for group in groups for entry in data[group]]
     return [need for need in needs if not shutil.which(need.command)]
 
@@ -56,7 +55,9 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
         )
     sudo = [] if os.geteuid() == 0 else ["sudo"]
     if sudo and not shutil.which("sudo"):
-        raise operation_failed(f"missing on this machine:\n{reasons}", hint=f"run as root: {line}")
+        raise operation_failed(
+            f"missing on this machine:\n{reasons}", hint=f"run as root (there is no sudo): {line}"
+        )
     say(f"installing with apt-get:\n{reasons}")
     install_them = ["install", "-y", "--no-install-recommends", *packages]
     # apt-get update is the slow half, and only outdated or missing package lists need it.

@@ -19,6 +19,11 @@ def matrix_file() -> Path:
     return Path(os.environ.get("KILN_MATRIX", ROOT / "amis.yaml")).absolute()
 
 
+def lock_file() -> Path:
+    """`amis.lock.yaml`, or the file that `KILN_LOCK` names: the lock of another matrix."""
+    return Path(os.environ.get("KILN_LOCK", ROOT / "amis.lock.yaml")).absolute()
+
+
 def packer_dir() -> Path:
     """Where rendered HCL goes; `KILN_PACKER_DIR` moves it."""
     return Path(os.environ.get("KILN_PACKER_DIR", ROOT / "packer")).absolute()

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from kiln.base.printable import printable
+
 _INDENT = "      "
 
 
@@ -54,7 +56,7 @@ class Progress:
 
     def _print(self, text: str) -> None:
         # A single write: print writes the newline separately, and rows built in parallel would mix.
-        self._out.write(f"{text}\n")
+        self._out.write(f"{printable(text)}\n")
         self._out.flush()
 
 

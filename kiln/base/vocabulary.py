@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from kiln.base.errors import KilnError
+
 Arch = Literal["x86_64", "arm64"]
 Flavor = Literal["base", "eks", "ecs", "parallelcluster"]
 # In the order in which `check` proposes them.
@@ -33,12 +35,45 @@ class Form:
     pattern: str
     what: str
 
-    def fits(self, text: str) -> bool:
-        """Does the whole text match?"""
-        return re.fullmatch(self.pattern, text) is not None
+    def fits(self, text: object) -> bool:
+        """Does the whole text match, and is it no longer than such a text can be?"""
+        return (
+            isinstance(text, str)
+            and len(text) <= LONGEST
+            and re.fullmatch(self.pattern, text) is not None
+        )
+
+    def required(self, text: object, called: str) -> str:
+        """The text, which must match; `called` names it in the message.
+
+        Raises KilnError (exit status 2).
+        """
+        if not self.fits(text):
+            raise KilnError(f"{called} {shown(text)} is not {self.what}")
+        return str(text)
 
 
-VERSION = Form(r"^\d+(\.\d+)+([-+~.][A-Za-z0-9.]+)*$", "a version such as 1.20.0")
+# No version, id or name is longer. Python refuses to read a number of more than 4,300 digits.
+LONGEST = 128
+
+
+def shown(value: object) -> str:
+    """A value for a message: text as it is if it can be printed, else quoted; a long one is cut."""
+    plain = isinstance(value, str) and value.isprintable() and value
+    return _cut(str(value)) if plain else quoted(value)
+
+
+def quoted(value: object) -> str:
+    """A value in quotes for a message; a long one is cut."""
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+# Digits are [0-9]: `\d` also matches the digits of other scripts, which no program here reads.
+VERSION = Form(r"^[0-9]+(\.[0-9]+)+([-+~.][A-Za-z0-9.]+)*$", "a version such as 1.20.0")
 DRIVER = Form(r"^[0-9]{3}(\.[0-9]+)+$", "a version such as 510.47.03")
 # Packages and URLs need the full number: CUDA 13.0 is a series, not a release.
 RELEASE = Form(r"^[0-9]+\.[0-9]+\.[0-9]+$", "a whole release such as 13.0.2: three numbers")
@@ -61,6 +96,41 @@ LINE = Form(
 )
 INSTANCE_TYPE = Form(r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$", "an instance type such as g4dn.xlarge")
 
+# Ids in EC2 and ours. They are read from records, tags, flags and the environment, and reach EC2's
+# filters, which take wildcards: an id `*` matches everything.
+RUN_ID = Form(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}$", "a run id such as 20260801T120000Z-1a2b")
+AMI_ID = Form(r"^ami-[0-9a-f]{8,17}$", "an AMI's id such as ami-0123456789abcdef0")
+INSTANCE_ID = Form(r"^i-[0-9a-f]{8,17}$", "an instance's id such as i-0123456789abcdef0")
+SNAPSHOT_ID = Form(r"^snap-[0-9a-f]{8,17}$", "a snapshot's id such as snap-0123456789abcdef0")
+SUBNET_ID = Form(r"^subnet-[0-9a-f]{8,17}$", "a subnet's id such as subnet-0123456789ab")
+REGION = Form(r"^[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}$", "a region such as eu-central-1")
+ACCOUNT_OR_ENDPOINT = Form(
+    r"^([0-9]{12}|https?://[A-Za-z0-9.:-]+)$", "an account id or a lab's endpoint"
+)
+# git abbreviates to no less than four digits.
+COMMIT = Form(r"^([0-9a-f]{4,40}(-dirty)?|unknown)$", "a git commit")
+# Part of paths, and of names in EC2.
+RECIPE_NAME = Form(
+    r"^[a-z][a-z0-9_]*(-[A-Za-z0-9_.]+)*$", "a recipe's name such as al2-510.47.03-base-x86_64"
+)
+ARCH = Form(r"^(x86_64|arm64)$", "x86_64 or arm64")
+TARGET = Form(r"^(aws|lab)$", "aws or lab")
+SHA256 = Form(r"^[0-9a-f]{64}$", "a sha256 (64 hexadecimal digits)")
+# The owner of a parent AMI, as EC2's DescribeImages takes it.
+OWNER = Form(
+    r"^([0-9]{12}|amazon|aws-marketplace|self)$", "an account id, amazon or aws-marketplace"
+)
+# https://docs.aws.amazon.com/systems-manager/latest/userguide/sysman-paramstore-su-create.html
+# and {placeholders}.
+PARAMETER = Form(r"^/[A-Za-z0-9_./{}!:-]+$", "a public SSM parameter such as /aws/service/…")
+# AMI names: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html, with
+# wildcards and {placeholders}.
+AMI_NAME = Form(r"^[A-Za-z0-9 ()\[\]./'@_*?{}!:-]+$", "an AMI's name, which may have wildcards")
+# Names of distributions reach comments, reports and terminals.
+NAME = Form(r"^[A-Za-z0-9][A-Za-z0-9 ().,_+-]*$", "a name of letters, digits, spaces and .,_+-()")
+CUDA_REPO = Form(r"^[a-z][a-z0-9]*$", "a name of small letters and digits such as ubuntu2204")
+LABEL = Form(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "a label such as all-balanced")
+
 # The schema's formats: regular expression → description, for messages about text that differs.
 DESCRIBED = {
     form.pattern: form.what
@@ -76,5 +146,11 @@ DESCRIBED = {
         ID,
         LINE,
         INSTANCE_TYPE,
+        OWNER,
+        PARAMETER,
+        AMI_NAME,
+        NAME,
+        CUDA_REPO,
+        LABEL,
     )
 }

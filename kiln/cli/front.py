@@ -25,6 +25,7 @@ from invoke import Context, Exit, Program, Task
 from invoke.exceptions import ParseError, UnknownFileType
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
+from kiln.base.printable import printable
 
 
 def main() -> None:
@@ -35,6 +36,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     with contextlib.suppress(OSError):
         os.chdir(os.environ.pop("KILN_CWD", "."))
+    # A later run believes what this one writes: nobody else may write it, whatever the umask was.
+    os.umask(os.umask(0o022) | 0o022)
     _end_on_sigterm()
     raise SystemExit(run(sys.argv))
 
@@ -59,6 +62,7 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
 
     Raises KilnError for arguments that Invoke refuses, Exit when Invoke or a task ends early.
     """
+    _refuse_other_digits(argv)
     program.create_config()
     with _refused_by_invoke(program, argv):
         program.parse_core(list(argv))
@@ -70,6 +74,14 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
         program.parse_cleanup()
         program.update_config()
     program.execute()
+
+
+def _refuse_other_digits(argv: Sequence[str]) -> None:
+    """Raises KilnError for a number in digits of another script, which int() would take."""
+    for word in argv:
+        value = word.rpartition("=")[2]
+        if value.isdecimal() and not value.isascii():
+            raise KilnError(f"{value} is not a number here", hint="write it with the digits 0 to 9")
 
 
 @contextlib.contextmanager
@@ -210,7 +222,14 @@ def guarded(body: Callable[[], int | None], *, as_json: bool = False) -> int:
                 hint="free some space and try again",
             )
         elif error.filename is not None:
-            refused = operation_failed(f"{error.filename}: {error.strerror}")
+            denied = error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0
+            refused = operation_failed(
+                f"{error.filename}: {error.strerror}",
+                hint="it may belong to root, as what the lab makes does: run it with sudo, or "
+                "remove it with sudo"
+                if denied
+                else "",
+            )
         else:
             raise
         if error.filename is None:
@@ -227,18 +246,23 @@ def _discard_output() -> None:
 
 def show(data: Any, *, as_json: bool, text: Callable[[Any], str]) -> None:
     """Print data for a program or for a person."""
-    print(json.dumps(data, indent=2, default=str) if as_json else text(data))
+    say(json.dumps(data, indent=2, default=str) if as_json else text(data))
+
+
+def say(text: str) -> None:
+    """Print a task's output."""
+    print(printable(text))
 
 
 def note(text: str) -> None:
     """Tell a person something that is not the task's output: on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def report(error: KilnError) -> None:
     """Tell a person what failed: on stderr, in colour on a terminal."""
     mark = "\033[31merror:\033[0m" if sys.stderr.isatty() else "error:"
-    print(f"{mark} {error}", file=sys.stderr, flush=True)
+    print(f"{mark} {printable(error)}", file=sys.stderr, flush=True)
 
 
 def _refuse(error: KilnError, *, as_json: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke import Context
 
 from kiln.cli.flags import JSON
-from kiln.cli.front import show, task
+from kiln.cli.front import say, show, task
 
 
 @task(
@@ -24,4 +24,4 @@ def sbom(c: Context, ami: str) -> None:
     """The CycloneDX SBOM of a built AMI, as JSON on standard output."""
     from kiln.image import sbom as bom
 
-    print(bom.of_name(ami))
+    say(bom.of_name(ami))

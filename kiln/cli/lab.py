@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from invoke import Context
 
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, operation_failed
 from kiln.cli.flags import JSON, NO_INSTALL
-from kiln.cli.front import note, show, task
+from kiln.cli.front import note, say, show, task
 
 
 @task(help={**NO_INSTALL, **JSON})
@@ -64,7 +63,51 @@ def logs(c: Context, instance: str | None = None) -> None:
     path = lab.instances / instance / "console.log" if instance else lab.log
     if not path.exists():
         raise KilnError(f"there is no log {path}", hint="./invoke lab.status lists the instances")
-    sys.stdout.write(path.read_text(errors="replace"))
+    say(path.read_text(errors="replace").removesuffix("\n"))
+
+
+@task(
+    help={
+        "action": "the EC2 action that fails, or boot: --action RunInstances",
+        "code": "how: --code InsufficientInstanceCapacity",
+        "times": "how many requests fail (default 1)",
+        "match": "only requests with this parameter, can be repeated: "
+        "--match InstanceType=p5.48xlarge",
+        "message": "instead of EC2's text",
+        "clear": "forget all failures that have not happened yet",
+        **JSON,
+    },
+    iterable=["match"],
+)
+def fault(
+    c: Context,
+    match: list[str],
+    action: str | None = None,
+    code: str | None = None,
+    times: int = 1,
+    message: str | None = None,
+    clear: bool = False,
+    json: bool = False,
+) -> None:
+    """Make EC2 calls of the lab fail; prints the failures that have not happened yet."""
+    from lab import control, settings
+
+    if clear == bool(action or code or match or message):
+        raise KilnError("name a failure, or --clear", hint="--action and --code: see docs/lab.md")
+    wanted = {"action": action, "code": code, "times": times, "match": _pairs(match)}
+    asked = {name: value for name, value in wanted.items() if value is not None}
+    if message:
+        asked["message"] = message
+    path, body = ("faults/clear", {}) if clear else ("faults", asked)
+    try:
+        left = control.call(settings.current(), path, body)
+    except ValueError as error:
+        raise KilnError(str(error)) from None
+    except OSError as error:
+        raise operation_failed(
+            f"the lab does not answer: {error}", hint="start it: ./invoke lab.up"
+        ) from None
+    show(left, as_json=json, text=_faults)
 
 
 @task(help={"bases": "also delete the root filesystems and packages that labs share"})
@@ -100,7 +143,7 @@ def import_(
     if mirror:
         needs.ensure("lab_import", install=not no_install, say=note)
     base = importer.import_rootfs(distro, Path(rootfs) if rootfs else None, mirror)
-    print(f"{distro} guests now boot from {base}")
+    say(f"{distro} guests now boot from {base}")
 
 
 def _exports(variables: dict[str, str]) -> str:
@@ -108,9 +151,36 @@ def _exports(variables: dict[str, str]) -> str:
     return "\n".join(f"export {name}={value}" for name, value in variables.items())
 
 
+def _pairs(words: list[str]) -> dict[str, str]:
+    """["InstanceType=p5.48xlarge"] → {"InstanceType": "p5.48xlarge"}. Raises KilnError."""
+    for word in words:
+        if not word.partition("=")[0] or "=" not in word:
+            raise KilnError(
+                f"--match {word} is not a parameter and its value",
+                hint="for example --match InstanceType=p5.48xlarge",
+            )
+    return dict(word.split("=", 1) for word in words)
+
+
+def _faults(left: list[dict[str, Any]]) -> str:
+    """The injected failures for a person."""
+    lines = [
+        f"{item['action']} fails {item['times']} times with {item['code']}"
+        + "".join(f", {name}={value}" for name, value in item["match"].items())
+        for item in left
+    ]
+    return "\n".join(lines) or "no failure is left"
+
+
 def _state(state: dict[str, Any] | None) -> str:
     """`lab.status` for a person."""
+    from lab import control, settings
+
     if state is None:
+        lab = settings.current()
+        cause = control.died_of(lab)
+        if cause:
+            return f"the lab has died: {cause} ({lab.log}); ./invoke lab.up starts it again"
         return "the lab is down; start it with ./invoke lab.up"
     instances = [
         f"  {item['id']}  {item['state']:<13} {item['instance_type']:<14} {item['address']:<12} "

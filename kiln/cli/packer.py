@@ -9,7 +9,7 @@ from invoke import Context
 
 from kiln.base.errors import INVALID_INPUT, KilnError, operation_failed
 from kiln.cli.flags import JSON, NO_INSTALL
-from kiln.cli.front import note, show, task
+from kiln.cli.front import note, say, show, task
 
 if TYPE_CHECKING:
     from kiln.base.findings import Finding
@@ -29,10 +29,10 @@ def render(c: Context, check: bool = False) -> None:
         if stale:
             note("\n".join(stale))
             raise operation_failed("packer/ is stale", hint="run ./invoke render, and commit")
-        print(f"packer/ matches the matrix ({len(recipes)} AMIs)")
+        say(f"packer/ matches the matrix ({len(recipes)} AMIs)")
     else:
         changed = rendering.write_all(recipes)
-        print("\n".join(changed) or f"nothing to change ({len(recipes)} AMIs)")
+        say("\n".join(changed) or f"nothing to change ({len(recipes)} AMIs)")
 
 
 @task(help={**NO_INSTALL, **JSON})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kiln.base.printable import printable
 from kiln.base.recipe import Recipe
 from kiln.pipeline.record import Record
 
@@ -48,7 +49,9 @@ def recipes_table(recipes: Sequence[Recipe], records: Mapping[str, Record | None
         build = row["last_build"]
         parts = (build["status"], build["ami_id"], str(build["finished"] or "")[:10])
         shown = " ".join(part for part in parts if part)
-        result.add_row(*cells, Text(shown, style=_STYLES.get(build["status"], "dim")))
+        result.add_row(
+            *map(Text, cells), Text(printable(shown), style=_STYLES.get(build["status"], "dim"))
+        )
     # A truncated version is a wrong version: the terminal wraps lines, Rich does not cut columns.
     result.width = Console(width=1000).measure(result).maximum
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
@@ -44,6 +45,14 @@ def choose(wanted: str = "auto", region: str | None = None) -> Target:
 
 
 def _configured_region() -> str:
-    """AWS_REGION and AWS_DEFAULT_REGION first, then the profile's region, then us-east-1."""
-    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return named or aws.profile_region() or DEFAULT_REGION
+    """AWS_REGION and AWS_DEFAULT_REGION first, then the profile's region, then us-east-1.
+
+    Raises KilnError (exit status 2) if the value cannot be a region.
+    """
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        if os.environ.get(name):
+            return vocabulary.REGION.required(os.environ[name], name)
+    profile = aws.profile_region()
+    return (
+        vocabulary.REGION.required(profile, "the profile's region") if profile else DEFAULT_REGION
+    )

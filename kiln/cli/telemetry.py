@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
 from kiln.cli.flags import JSON
-from kiln.cli.front import show, task
+from kiln.cli.front import say, show, task
 
 if TYPE_CHECKING:
     from kiln.telemetry import Telemetry
@@ -55,7 +54,7 @@ def bundle(c: Context, out: str = "build/install-telemetry.sh", profile: str = "
     from kiln.telemetry import bundle as installer
 
     digest = installer.write_bundle(Path(out), _settings(profile), _agent_packages())
-    print(f"{out}  sha256 {digest}\nrun it as root on the instance; --uninstall removes everything")
+    say(f"{out}  sha256 {digest}\nrun it as root on the instance; --uninstall removes everything")
 
 
 def _settings(profile: str, interval: int = 60) -> Telemetry:
@@ -76,12 +75,17 @@ def _agent_packages() -> Iterable[AgentPackage]:
     from kiln.packer import lock
     from kiln.telemetry.bundle import AgentPackage
 
-    for entry in lock.load_lock(ROOT / "amis.lock.yaml")["artifacts"]:
+    for entry in lock.load_lock()["artifacts"]:
         url = entry["url"]
         if (
             "/amazon-cloudwatch-agent." in url
             and url.endswith((".rpm", ".deb"))
-            and entry["sha256"]
+            and entry.get("sha256")
         ):
-            distro, machine = url.split("/")[-4:-2]
-            yield AgentPackage(distro, machine, url, entry["sha256"])
+            parts = url.split("/")
+            if len(parts) < 4:
+                raise KilnError(
+                    f"amis.lock.yaml: {url} does not name the distribution of the agent's package",
+                    hint="restore it: git checkout amis.lock.yaml",
+                )
+            yield AgentPackage(parts[-4], parts[-3], url, entry["sha256"])

@@ -11,7 +11,7 @@ from invoke import Context
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.cli.flags import JSON
-from kiln.cli.front import note, show, task
+from kiln.cli.front import note, say, show, task
 
 
 @task(positional=["code"], help={"code": "79, xid79 or sxid12028", **JSON})
@@ -52,7 +52,7 @@ def print_events(file: str, *, as_json: bool) -> None:
     event = None
     with _opened(file) as log:
         for event in _read(catalogue.parse_stream(log), file):
-            print(dumps(event) if as_json else catalogue.printable(_line(event)))
+            say(dumps(event) if as_json else catalogue.printable_line(_line(event)))
     if event is None and not as_json:
         note(f"no Xid and no SXid in {file}")
 

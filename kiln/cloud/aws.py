@@ -24,7 +24,8 @@ _HINTS = {
     "RequestExpired": "your AWS credentials have expired, or this machine's clock is wrong",
     "InvalidClientTokenId": "AWS does not know these credentials: see aws sts get-caller-identity",
     "AuthFailure": "AWS does not accept these credentials: see aws sts get-caller-identity",
-    "UnauthorizedOperation": "the permissions a build needs are in docs/iam-policy.json",
+    "UnauthorizedOperation": "the permissions a build needs are in docs/iam-policy.json; Packer "
+    "1.6.6, other regions and other instance types need more: docs/aws.md",
     "AccessDenied": "the permissions a build needs are in docs/iam-policy.json",
     "AccessDeniedException": "the permissions a build needs are in docs/iam-policy.json",
     "InsufficientInstanceCapacity": "try another availability zone (--subnet-id), another "

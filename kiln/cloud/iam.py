@@ -1,48 +1,47 @@
-"""The IAM policy that a build needs: `knowledge/iam.yaml` → docs/iam-policy.json."""
+"""The IAM policies that a build needs: `knowledge/iam.yaml` → docs/iam-policy*.json."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from kiln.base import tags
+from kiln.base import plain_yaml, tags
 from kiln.base.paths import KNOWLEDGE, ROOT
+from kiln.facts import table
 
 POLICY_FILE = ROOT / "docs" / "iam-policy.json"
+# What Packer 1.6.6 needs besides.
+POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
 SERVICES = ("ec2", "ssm", "sts")
 
 
 @cache
 def iam_facts() -> dict[str, Any]:
     """`knowledge/iam.yaml`."""
-    data: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "iam.yaml").read_text())
+    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "iam.yaml")
     return data
 
 
-def policy() -> dict[str, Any]:
-    """The policy document in IAM's format."""
-    return {
-        "Version": "2012-10-17",
-        "Statement": [_statement(entry) for entry in iam_facts()["statements"]],
-    }
+def policy(part: str = "statements") -> dict[str, Any]:
+    """The policy document in IAM's format; `part` is `statements` or `packer_1_6`."""
+    statements = [_statement(entry) for entry in iam_facts()[part]]
+    return {"Version": "2012-10-17", "Statement": statements}
 
 
-def policy_text() -> str:
-    """The content of docs/iam-policy.json."""
-    return json.dumps(policy(), indent=2) + "\n"
+def policy_text(part: str = "statements") -> str:
+    """The content of docs/iam-policy.json, or of the part's own file."""
+    return json.dumps(policy(part), indent=2) + "\n"
 
 
 def allowed(by: str) -> set[str]:
     """The calls listed for `kiln` or for `packer`, such as ec2:RunInstances."""
     return {
         action
-        for entry in iam_facts()["statements"]
+        for entry in (*iam_facts()["statements"], *iam_facts()["packer_1_6"])
         for action, callers in entry["actions"].items()
         if by in callers
     }
@@ -70,14 +69,35 @@ def _statement(entry: dict[str, Any]) -> dict[str, Any]:
         "Action": sorted(entry["actions"]),
         "Resource": entry.get("resources", "*"),
     }
-    only = entry.get("only")
-    if only == "new_of_a_run":
-        statement["Condition"] = {"Null": {f"aws:RequestTag/{tags.RUN_ID}": "false"}}
-    elif only == "of_a_run":
-        statement["Condition"] = {"Null": {f"aws:ResourceTag/{tags.RUN_ID}": "false"}}
-    elif only == "at_creation":
-        statement["Condition"] = {"StringEquals": {"ec2:CreateAction": entry["creating"]}}
+    only = entry.get("only", [])
+    conditions = [_CONDITIONS[name](entry) for name in ([only] if isinstance(only, str) else only)]
+    for condition in (*conditions, entry.get("condition", {})):
+        for operator, keys in condition.items():
+            statement.setdefault("Condition", {}).setdefault(operator, {}).update(keys)
     return statement
+
+
+def _owners(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"StringEquals": {"ec2:Owner": [*iam_facts()["owners"], "${aws:PrincipalAccount}"]}}
+
+
+def _types(entry: dict[str, Any]) -> dict[str, Any]:
+    """The families of the known GPU instance types, and what else may bake."""
+    families = {f"{row['type'].split('.')[0]}.*" for row in table("instances")["types"]}
+    return {
+        "StringLike": {"ec2:InstanceType": sorted({*families, *iam_facts()["more_instance_types"]})}
+    }
+
+
+# What each word of `only` means: an entry → its condition in IAM's words.
+_CONDITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "new_of_a_run": lambda entry: {"Null": {f"aws:RequestTag/{tags.RUN_ID}": "false"}},
+    "of_a_run": lambda entry: {"Null": {f"aws:ResourceTag/{tags.RUN_ID}": "false"}},
+    "at_creation": lambda entry: {"StringEquals": {"ec2:CreateAction": entry["creating"]}},
+    "regions": lambda entry: {"StringEquals": {"aws:RequestedRegion": iam_facts()["regions"]}},
+    "types": _types,
+    "owners": _owners,
+}
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kiln.base import stopping
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, resources
+from kiln.cloud import aws, host_key, resources
 from kiln.cloud.resources import Access
 from kiln.cloud.target import Target
 
@@ -27,6 +29,7 @@ _BOOT_TIMEOUT = 600.0
 _SSH_TIMEOUT = 20.0
 # ssh's own exit status when the connection fails.
 _SSH_FAILED = 255
+_TMP, _SOCKETS = "/tmp", "kiln-ssh-"  # noqa: S108 - mkdtemp makes it ours
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,17 @@ def booted(
     access: Access,
     target: Target,
     stop: Stop,
+    say: Callable[[str], None] = lambda line: None,
     subnet_id: str | None = None,
     iam_instance_profile: str | None = None,
 ) -> Iterator[Machine]:
     """A fresh instance of an AMI that answers over SSH; the connection is closed at the end.
 
     The run's clean-up removes the instance itself. Raises KilnError (exit status 1) if the launch
-    fails or SSH does not answer within ten minutes, StoppedError as soon as `stop` is set.
+    fails or SSH does not answer within ten minutes, StoppedError as soon as `stop` is set. `say`
+    gets what is waited for, and a warning when the instance's host key is not known.
     """
+    timeout = ssh_timeout()
     client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
     network: dict[str, Any] = {"SecurityGroupIds": [access.security_group]}
     if subnet_id:
@@ -109,17 +115,48 @@ def booted(
             **network,
         )["Instances"][0]
     address = _wait_until_running(client, launched["InstanceId"], target, stop)
+    deadline = time.monotonic() + timeout
+    host_keys = host_key.wait(
+        client,
+        launched["InstanceId"],
+        target,
+        is_up=lambda: _port_open(address),
+        say=say,
+        stop=stop,
+        timeout=timeout,
+    )
     # A socket's path must be short, which TMPDIR's may not be, in a folder that only we can write.
-    socket_folder = Path(tempfile.mkdtemp(prefix="kiln-ssh-", dir="/tmp"))
-    ssh_config = _ssh_config(folder, access.key_file, socket_folder)
-    machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
+    socket_folder = Path(tempfile.mkdtemp(prefix=f"{_SOCKETS}{run_id}-", dir=_TMP))
     try:
-        _wait_for_ssh(machine, stop)
+        ssh_config = _ssh_config(folder, access.key_file, socket_folder, address, host_keys)
+        machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id)
+        _wait_for_ssh(machine, timeout, deadline, stop)
         yield machine
     finally:
         if any(socket_folder.iterdir()):
             machine.ssh("-O", "exit")
         shutil.rmtree(socket_folder, ignore_errors=True)
+
+
+def ssh_timeout() -> float:
+    """How many seconds an instance may take until it answers over SSH: `KILN_SSH_TIMEOUT`, or 600.
+
+    Raises KilnError (exit status 2) when that is not a number of seconds.
+    """
+    text = os.environ.get("KILN_SSH_TIMEOUT", str(_BOOT_TIMEOUT))
+    if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", text, re.ASCII):
+        raise KilnError(
+            f"KILN_SSH_TIMEOUT={text} is not a number of seconds",
+            hint="use a number such as 900, or unset it",
+        )
+    return float(text)
+
+
+def forget_sockets(run_id: str) -> None:
+    """Delete the folder of SSH sockets that a killed run left."""
+    for folder in Path(_TMP).glob(f"{_SOCKETS}{glob.escape(run_id)}-*"):
+        if folder.lstat().st_uid == os.geteuid() and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Stop) -> str:
@@ -147,21 +184,25 @@ def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Sto
     raise operation_failed(f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s")
 
 
-def _wait_for_ssh(machine: Machine, stop: Stop) -> None:
-    timeout = float(os.environ.get("KILN_SSH_TIMEOUT", _BOOT_TIMEOUT))
-    deadline = time.monotonic() + timeout
+def _wait_for_ssh(machine: Machine, timeout: float, deadline: float, stop: Stop) -> None:
+    """Try until `deadline` (of time.monotonic), once at least; `timeout` is what is reported."""
     reason = "port 22 is closed"
-    while time.monotonic() < deadline:
+    while True:
         if _port_open(machine.address):
             code, _, error = machine.ssh("true")
             if code == 0:
                 return
             reason = (error.strip().splitlines() or ["ssh failed"])[-1]
+        if time.monotonic() >= deadline:
+            break
         stop.sleep(0.1)
     raise operation_failed(
         f"{machine.instance_id} at {machine.address} does not answer over SSH after "
         f"{timeout:.0f} s: {reason}",
-        hint="is the security group reachable from here, and did cloud-init take the key?",
+        hint="the machine that answers there does not have the host key that the instance wrote to "
+        "its console"
+        if "Host key verification failed" in reason
+        else "is the security group reachable from here, and did cloud-init take the key?",
     )
 
 
@@ -173,9 +214,17 @@ def _port_open(address: str) -> bool:
     return True
 
 
-def _ssh_config(folder: Path, key: Path, socket_folder: Path) -> Path:
-    """Write an ssh configuration with one multiplexed connection for all checks; its path."""
+def _ssh_config(
+    folder: Path, key: Path, socket_folder: Path, address: str, host_keys: Sequence[str]
+) -> Path:
+    """Write an ssh configuration with one multiplexed connection for all checks; its path.
+
+    Without `host_keys` the first key that answers is trusted, and no other after it.
+    """
     path = folder / "ssh" / "config"
+    known = folder / "ssh" / "known_hosts"
+    known.write_text("".join(f"{address} {host_key}\n" for host_key in host_keys))
+    known_hosts = str(known.resolve()).replace("%", "%%")
     # Quoted, since a path may hold spaces; % would begin one of ssh's tokens.
     identity = str(key.resolve()).replace("%", "%%")
     path.write_text(
@@ -184,15 +233,17 @@ def _ssh_config(folder: Path, key: Path, socket_folder: Path) -> Path:
         "  IdentitiesOnly yes\n"
         "  BatchMode yes\n"
         "  ConnectTimeout 5\n"
-        # The host is new, so its key is unknown; it is our own instance behind our own key pair.
-        "  StrictHostKeyChecking no\n"
-        "  UserKnownHostsFile /dev/null\n"
+        f"  StrictHostKeyChecking {'yes' if host_keys else 'accept-new'}\n"
+        f'  UserKnownHostsFile "{known_hosts}"\n'
+        "  GlobalKnownHostsFile /dev/null\n"
+        # The file names an address, which other instances had before.
+        "  CheckHostIP no\n"
         "  LogLevel ERROR\n"
         # A dead machine must not keep the checks waiting.
         "  ServerAliveInterval 15\n"
         "  ServerAliveCountMax 4\n"
         "  ControlMaster auto\n"
-        f'  ControlPath "{socket_folder}/%C"\n'
+        f'  ControlPath "{socket_folder}/s"\n'
         # A run closes the connection at its end; this closes that of a killed run.
         "  ControlPersist 60\n"
     )

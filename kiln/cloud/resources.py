@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import RUN_ID
 from kiln.cloud import aws
@@ -96,7 +97,9 @@ def remove(run_id: str, target: Target, *, amis: bool) -> Removal:
     """Remove a run's resources; with `amis` also its AMIs and their snapshots.
 
     A failure does not stop the removal of the rest. AWS's errors are collected, not raised.
+    Raises KilnError (exit status 2) if `run_id` is not a run's id.
     """
+    vocabulary.RUN_ID.required(run_id, "the run id")
     client = aws.ec2(target)
     removed: list[str] = []
     failures: list[str] = []
@@ -150,10 +153,7 @@ def ended_by_ec2(target: Target, run_id: str) -> list[str]:
     with aws.explained("the reason why its instances ended could not be read"):
         pages = aws.ec2(target).get_paginator("describe_instances")
         for page in pages.paginate(Filters=_mine(run_id)):
-            instances = [
-                i for reservation in page["Reservations"] for i in reservation["Instances"]
-            ]
-            for instance in instances:
+            for instance in _instances_in(page, run_id):
                 reason = instance.get("StateReason", {})
                 # Client.UserInitiatedShutdown is a client's TerminateInstances: ours or Packer's.
                 if reason.get("Code", "") not in ("", "Client.UserInitiatedShutdown"):
@@ -176,8 +176,21 @@ def _alive(client: EC2Client, run_id: str) -> Iterable[Any]:
         Filters=[*_mine(run_id), {"Name": "instance-state-name", "Values": states}]
     )
     for page in pages:
-        for reservation in page["Reservations"]:
-            yield from reservation["Instances"]
+        yield from _instances_in(page, run_id)
+
+
+def _instances_in(page: Any, run_id: str) -> list[Any]:
+    """The run's instances in a page of DescribeInstances."""
+    found = [i for reservation in page["Reservations"] for i in reservation["Instances"]]
+    return _of_run(found, run_id)
+
+
+def _of_run(described: Iterable[Any], run_id: str) -> list[Any]:
+    """Those whose tag is exactly the run's id.
+
+    EC2's filters take wildcards: an answer may hold more than the value means.
+    """
+    return [resource for resource in described if _is_tagged(resource, run_id)]
 
 
 @contextmanager
@@ -231,6 +244,7 @@ def _image_descriptions(client: EC2Client, run_id: str) -> list[Any]:
         image["ImageId"]: image
         for filters in (_mine(run_id), by_name)
         for image in client.describe_images(Owners=["self"], Filters=filters)["Images"]
+        if _is_tagged(image, run_id) or str(image.get("Name", "")).endswith(f"-{run_id}")
     }
     return list(images.values())
 
@@ -249,40 +263,42 @@ def _snapshots(client: EC2Client, run_id: str) -> list[Resource]:
     instances = [
         instance["InstanceId"]
         for page in client.get_paginator("describe_instances").paginate(Filters=_mine(run_id))
-        for reservation in page["Reservations"]
-        for instance in reservation["Instances"]
+        for instance in _instances_in(page, run_id)
     ]
+    begins = tuple(f"Created by CreateImage({instance_id}) for" for instance_id in instances)
     filters: list[Any] = [_mine(run_id)]
     if of_amis:
         filters.append([{"Name": "snapshot-id", "Values": sorted(of_amis)}])
     if instances:
         # Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
-        descriptions = [f"Created by CreateImage({instance_id}) for *" for instance_id in instances]
-        filters.append([{"Name": "description", "Values": descriptions}])
+        filters.append([{"Name": "description", "Values": [f"{text} *" for text in begins]}])
     snapshots = {
         snapshot["SnapshotId"]: Resource(
             "snapshot", snapshot["SnapshotId"], _is_tagged(snapshot, run_id)
         )
         for query in filters
         for snapshot in client.describe_snapshots(OwnerIds=["self"], Filters=query)["Snapshots"]
+        if _is_tagged(snapshot, run_id)
+        or snapshot["SnapshotId"] in of_amis
+        or snapshot.get("Description", "").startswith(begins or ("\0",))
     }
     return list(snapshots.values())
 
 
 def _key_pairs(client: EC2Client, run_id: str) -> list[Resource]:
     key_pairs = client.describe_key_pairs(Filters=_mine(run_id))["KeyPairs"]
-    return [Resource("key pair", key["KeyName"]) for key in key_pairs]
+    return [Resource("key pair", key["KeyName"]) for key in _of_run(key_pairs, run_id)]
 
 
 def _security_groups(client: EC2Client, run_id: str) -> list[Resource]:
     groups = client.describe_security_groups(Filters=_mine(run_id))["SecurityGroups"]
-    return [Resource("security group", group["GroupId"]) for group in groups]
+    return [Resource("security group", group["GroupId"]) for group in _of_run(groups, run_id)]
 
 
 def _volumes(client: EC2Client, run_id: str) -> list[Resource]:
     free: list[Any] = [*_mine(run_id), {"Name": "status", "Values": ["available"]}]
     volumes = client.describe_volumes(Filters=free)["Volumes"]
-    return [Resource("volume", volume["VolumeId"]) for volume in volumes]
+    return [Resource("volume", volume["VolumeId"]) for volume in _of_run(volumes, run_id)]
 
 
 def _delete(client: EC2Client, resource: Resource) -> None:

@@ -10,13 +10,14 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from kiln.base.errors import operation_failed
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, build_dir
 from kiln.cloud.target import Target
 
@@ -40,8 +41,9 @@ class Run:
 
     def keeps_its_ami(self) -> None:
         """Make a later clean-up leave the run's AMI alone."""
-        state = json.loads(self.state.read_text())
-        self.state.write_text(json.dumps({**state, "amis": False}))
+        with contextlib.suppress(ValueError):  # damaged meanwhile: `dead` refuses it then
+            state = json.loads(self.state.read_text())
+            self.state.write_text(json.dumps({**state, "amis": False}))
 
     def settled(self) -> None:
         """Record that nothing of the run remains to be removed."""
@@ -55,8 +57,11 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
     Until it is `settled`, a later build considers it crashed and removes resources with its id.
     Raises KilnError (exit status 1) if another process builds the same AMI.
     """
+    vocabulary.RECIPE_NAME.required(recipe, "the recipe's name")
     parent = build_dir() / recipe
-    parent.mkdir(parents=True, exist_ok=True)
+    # What a later run removes is written here: nobody else may write it, whatever the umask says.
+    build_dir().mkdir(mode=0o755, parents=True, exist_ok=True)
+    parent.mkdir(mode=0o755, exist_ok=True)
     with (parent / ".lock").open("a+") as lock:
         if not _locked(lock):
             lock.seek(0)
@@ -71,7 +76,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
         lock.truncate()
         lock.write(f"run {run.id}, process {os.getpid()}")
         lock.flush()
-        run.folder.mkdir()
+        run.folder.mkdir(mode=0o755)
         state = {
             "run_id": run.id,
             "target": target.kind,
@@ -81,6 +86,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
             "amis": True,
         }
         try:
+            run.state.touch(mode=0o644)
             run.state.write_text(json.dumps(state))
         except OSError:
             shutil.rmtree(run.folder)
@@ -111,15 +117,69 @@ class DeadRun:
     where: str = "another place"
 
 
-def dead() -> list[DeadRun]:
-    """The runs in this checkout that crashed: run.json exists and no process holds the lock."""
+def dead(refused: Callable[[str], None]) -> list[DeadRun]:
+    """The runs in this checkout that crashed: run.json exists and no process holds the lock.
+
+    What it names is going to be removed, so `refused` gets the reason for each run.json that this
+    program did not write: a wrong value, another folder's id, a file that others can write.
+    """
     runs = []
     for state in sorted(build_dir().glob("*/*/run.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            fields = json.loads(state.read_text())
-            if not _alive(fields["run_id"], state.parent.parent / ".lock"):
-                runs.append(DeadRun(**fields, state=state))
+        run = _dead(state, refused)
+        if run:
+            runs.append(run)
     return runs
+
+
+def _dead(state: Path, refused: Callable[[str], None]) -> DeadRun | None:
+    """The run of a run.json if it has crashed; None if not, or if the file was refused."""
+    try:
+        _require_own(state)
+        fields = _fields(json.loads(state.read_text()), state)
+        alive = _alive(fields["run_id"], state.parent.parent / ".lock")
+        return None if alive else DeadRun(**fields, state=state)
+    except FileNotFoundError:  # its run has ended meanwhile
+        pass
+    except (OSError, ValueError, RecursionError) as error:
+        refused(f"{state}: not the state of a run, so nothing is removed for it: {error}")
+    except KilnError as error:
+        refused(f"{state}: {error.message}; nothing is removed for it")
+    return None
+
+
+def _require_own(state: Path) -> None:
+    """Raises KilnError if another user wrote a run's state, or could have."""
+    mine = {0, os.geteuid(), ROOT.stat().st_uid}
+    for path in (state, state.parent, state.parent.parent):
+        info = path.lstat()
+        if info.st_uid not in mine or info.st_mode & 0o002 or path.is_symlink():
+            raise KilnError(f"another user can write {path}")
+
+
+def _fields(data: Any, state: Path) -> dict[str, Any]:
+    """The fields of a run's state. Raises KilnError if one of them is not what a run writes."""
+    if not isinstance(data, dict):
+        raise KilnError("it is not a mapping")
+    for name, form in _FORMS.items():
+        if name in data and not (name == "place" and data[name] is None):
+            form.required(data[name], f"`{name}`")
+    missing = {"run_id", "target", "place", "region", "amis"} - data.keys()
+    unknown = data.keys() - {*_FORMS, "where", "amis"}
+    if missing or unknown:
+        raise KilnError(f"its fields are wrong: {', '.join(sorted(map(str, missing | unknown)))}")
+    if data["run_id"] != state.parent.name:
+        raise KilnError(f"`run_id` {data['run_id']} is not the name of its folder")
+    if not isinstance(data["amis"], bool) or not isinstance(data.get("where", ""), str):
+        raise KilnError("`amis` is not true or false, or `where` is not text")
+    return data
+
+
+_FORMS = {
+    "run_id": vocabulary.RUN_ID,
+    "target": vocabulary.TARGET,
+    "place": vocabulary.ACCOUNT_OR_ENDPOINT,
+    "region": vocabulary.REGION,
+}
 
 
 def _alive(run_id: str, lock: Path) -> bool:

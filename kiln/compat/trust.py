@@ -9,19 +9,14 @@ parent AMI boots. A fact that only a rule uses is not here: that rule then warns
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from kiln import components, facts
-from kiln.base import located
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
-from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.compat.rules.combination import Kernel
-
-LOCK = ROOT / "amis.lock.yaml"
-
+from kiln.facts import lock_file
 
 _WHAT = {
     "packages.yaml": "installs packages whose names are not confirmed",
@@ -129,11 +124,11 @@ def _unconfirmed_hash(url: str) -> str | None:
     return published.source if published and not published.confirmed else None
 
 
-@cache
 def locked_entries() -> dict[str, dict[str, Any]]:
     """The entries of amis.lock.yaml that have a hash, by URL."""
-    data = located.load_yaml(LOCK).data if LOCK.is_file() else {}
-    return {entry["url"]: entry for entry in data.get("artifacts", ()) if entry.get("sha256")}
+    return {
+        item["url"]: item for item in lock_file.read_lock_file()["artifacts"] if item.get("sha256")
+    }
 
 
 def _used_keys(component: components.Step, recipe: Recipe) -> Iterator[facts.SigningKey]:

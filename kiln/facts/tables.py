@@ -10,19 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kiln.base import plain_yaml
 from kiln.base.paths import KNOWLEDGE
-
-
-class _Loader(yaml.CSafeLoader):
-    """Keeps versions and dates as text: 580.10 must not become 580.1."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    letter: [(tag, regex) for tag, regex in resolvers if not tag.endswith((":float", ":timestamp"))]
-    for letter, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 @cache
@@ -33,7 +22,7 @@ def table(name: str) -> dict[str, Any]:
 
 def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
-    data: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
+    data: dict[str, Any] = plain_yaml.read_plain(path, versions_as_text=True)
     return data
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.pipeline import record
 
@@ -85,9 +86,38 @@ def _wrong(info: dict[str, Any]) -> Iterator[str]:
     for key, needed in _MAPPINGS.items():
         if info.get(key):
             yield from _lacks(key, info[key], needed)
+    yield from _wrong_values(info)
     components = info.get("components")
     for name, part in components.items() if isinstance(components, dict) else ():
         yield from _lacks(f"components.{name}", part, ())
+
+
+def _wrong_values(info: dict[str, Any]) -> Iterator[str]:
+    """Where a value is not text, and where a hash is not one."""
+    for key, names in _TEXTS.items():
+        for index, entry in enumerate(info.get(key) or []):
+            for name in names if isinstance(entry, dict) else ():
+                if isinstance(entry.get(name), dict | list):
+                    yield f"`{key}[{index}].{name}` is not text"
+    for index, entry in enumerate(info.get("downloads") or []):
+        if isinstance(entry, dict):
+            for name, form in (("url", None), ("sha256", vocabulary.SHA256)):
+                value = entry.get(name)
+                if not isinstance(value, str) or (form and not form.fits(value)):
+                    yield f"`downloads[{index}].{name}` {vocabulary.shown(value)} is malformed"
+    if isinstance(info.get("arch"), dict | list):
+        yield "`arch` is not text"
+    held = info.get("held") or []
+    if not isinstance(held, list) or not all(isinstance(name, str) for name in held):
+        yield "`held` is not a list of names"
+
+
+# The values that are text, numbers or null, besides those that a part needs.
+_TEXTS = {
+    **_LISTS,
+    "packages": ("manager", "name", "epoch", "version", "release", "arch"),
+    "modules": (*_LISTS["modules"], "vermagic", "license"),
+}
 
 
 def _lacks(where: str, part: Any, needed: tuple[str, ...]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from kiln.telemetry.settings import Telemetry
 
 
 def _text(form: vocabulary.Form) -> StringConstraints:
-    return StringConstraints(pattern=form.pattern)
+    return StringConstraints(pattern=form.pattern, max_length=vocabulary.LONGEST)
 
 
 Version = Annotated[str, _text(vocabulary.VERSION)]
@@ -46,6 +46,12 @@ Device = Annotated[str, _text(vocabulary.DEVICE)]
 Id = Annotated[str, _text(vocabulary.ID)]
 InstanceType = Annotated[str, _text(vocabulary.INSTANCE_TYPE)]
 Line = Annotated[str, _text(vocabulary.LINE)]
+Owner = Annotated[str, _text(vocabulary.OWNER)]
+Parameter = Annotated[str, _text(vocabulary.PARAMETER)]
+AmiName = Annotated[str, _text(vocabulary.AMI_NAME)]
+Name = Annotated[str, _text(vocabulary.NAME)]
+CudaRepo = Annotated[str, _text(vocabulary.CUDA_REPO)]
+Label = Annotated[str, _text(vocabulary.LABEL)]
 
 
 class Strict(BaseModel):
@@ -58,9 +64,9 @@ class SourceAmiModel(Strict):
     """How the parent AMI is found. `{arch}`, `{deb_arch}`, `{kubernetes}` and `{parallelcluster}`
     are filled in per row."""
 
-    ssm_parameter: str | None = None
-    owner: str | None = None
-    name: str | None = None
+    ssm_parameter: Parameter | None = None
+    owner: Owner | None = None
+    name: AmiName | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> SourceAmiModel:
@@ -73,12 +79,12 @@ class DistroModel(Strict):
     """Overrides for a distribution; fields left out are as in
     kiln/facts/knowledge/distros.yaml."""
 
-    name: str | None = None
+    name: Name | None = None
     family: Family | None = None
     package_manager: PackageManager | None = None
     ssh_user: User | None = None
     root_device: Device | None = None
-    cuda_repo: str | None = Field(
+    cuda_repo: CudaRepo | None = Field(
         None, description="NVIDIA's name of the distribution in its CUDA repository"
     )
     parents: dict[Flavor, SourceAmiModel] = Field(
@@ -164,7 +170,7 @@ class RowSettings(Strict):
         None, description="ParallelCluster version, for flavour parallelcluster"
     )
     telemetry: Telemetry | None = Field(None, description="see docs/telemetry-cloudwatch.md")
-    mig_config: str | None = Field(None, description="default label from mig-config.yaml")
+    mig_config: Label | None = Field(None, description="default label from mig-config.yaml")
     extended_support: bool | None = Field(
         None,
         description="you have the distribution's extended support (Ubuntu Pro), for `check`",
@@ -267,6 +273,7 @@ def _short(wrong: Any) -> str:
 _SHOWN = 80
 _WORDS = {
     "string_type": "{wrong} is not text: put it in quotes if it should be",
+    "string_too_long": "is longer than {max_length} characters: {wrong}",
     "int_parsing_size": "is too large for a number: {wrong}",
     "int_type": "must be a whole number, not {wrong}",
     "int_parsing": "must be a whole number, not {wrong}",

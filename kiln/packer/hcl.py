@@ -1,36 +1,82 @@
-"""Plain data as HCL text, laid out as `packer fmt` lays it out."""
+"""Plain data as HCL text, laid out as `packer fmt` lays it out.
+
+Every value that a template inserts goes through `value`, `inside` or `comment`, which return
+`Safe` text; `require_safe` refuses any other.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
-def string(text: object) -> str:
+# What HCL's strings must escape besides the quote and the backslash, and comments cannot hold:
+# https://github.com/hashicorp/hcl/blob/main/hclsyntax/spec.md#quoted-templates
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class Safe(str):
+    """Text that can stand in HCL where its filter puts it."""
+
+    __slots__ = ()
+
+
+def string(text: object) -> Safe:
     """A quoted HCL string whose value is exactly `text`."""
-    quoted = json.dumps(str(text), ensure_ascii=False)
-    return quoted.replace("${", "$${").replace("%{", "%%{")
+    return Safe(f'"{inside(text)}"')
 
 
-class Expression(str):
+def inside(text: object) -> Safe:
+    """`text` as part of a quoted HCL string, without the quotes."""
+    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"')
+    # `$${` would be `${` for Packer, but python-hcl2, which the policy reads it with, refuses some.
+    escaped = escaped.replace("${", "\\u0024{").replace("%{", "\\u0025{")
+    return Safe(_CONTROL.sub(_escaped, escaped))
+
+
+def comment(text: object) -> Safe:
+    """`text` as part of a comment that ends with its line."""
+    return Safe(_CONTROL.sub(_escaped, str(text)))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return _SHORT.get(match.group(), f"\\u{ord(match.group()):04x}")
+
+
+def require_safe(output: object) -> object:
+    """Jinja's `finalize`: what an expression of a template results in.
+
+    Raises TypeError for text that went through none of the filters.
+    """
+    if isinstance(output, Safe):
+        return output
+    raise TypeError(f"{output!r} reaches HCL without a filter: hcl, inside or comment")
+
+
+class Expression(Safe):
     """HCL that is evaluated, not quoted: `Expression("var.region")`."""
 
     __slots__ = ()
 
 
-def value(item: object, indent: int = 0) -> str:
-    """A string, expression, list or mapping as HCL. `indent` is that of the line on which it
+def value(item: object, indent: int = 0) -> Safe:
+    """A string, number, boolean, expression, list or mapping as HCL. `indent` is that of the line
+    on which it
     begins, in spaces."""
     if isinstance(item, Expression):
-        return str(item)
+        return item
+    if isinstance(item, int):
+        return Safe(str(item).lower())
     if isinstance(item, Mapping):
-        return _mapping(item, indent)
+        return Safe(_mapping(item, indent))
     if isinstance(item, Sequence) and not isinstance(item, str):
         lines = [f"{' ' * (indent + 2)}{value(entry, indent + 2)}," for entry in item]
-        return "\n".join(["[", *lines, f"{' ' * indent}]"]) if lines else "[]"
+        return Safe("\n".join(["[", *lines, f"{' ' * indent}]"]) if lines else "[]")
     return string(item)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,14 +19,13 @@ from typing import Any
 import yaml
 
 from kiln import components, facts
-from kiln.base import located
+from kiln.base import paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Download, Step
-from kiln.facts import table
+from kiln.facts import lock_file, table
+from kiln.facts.lock_file import BYTES, KEY, SIGNATURE
 
-FILE = ROOT / "amis.lock.yaml"
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
 # by `./invoke lock --update`; do not edit.
@@ -37,10 +35,7 @@ _HEAD = """\
 """
 
 
-# What identifies an artefact: its bytes, a key's fingerprint, or a signature's file and key.
-_BYTES, _KEY, _SIGNATURE = {"version", "sha256"}, {"fingerprint"}, {"signs", "signed_by"}
 _SEEN = "seen by "  # begins the source of a hash that a bake recorded
-_AGAIN = "restore it: git checkout amis.lock.yaml"
 
 
 @dataclass(frozen=True)
@@ -67,59 +62,12 @@ class LockDiff:
         return "\n".join(lines) or "amis.lock.yaml is up to date"
 
 
-def load_lock(path: Path = FILE) -> dict[str, Any]:
+def load_lock(path: Path | None = None) -> dict[str, Any]:
     """The lock file's data; an empty lock if there is no file.
 
     Raises KilnError (exit status 2) if it is not a lock file.
     """
-    if not path.is_file():
-        return {"artifacts": [], "packages": []}
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        located.load_yaml(path)  # names the line
-        raise KilnError(f"{path.name}: cannot be read: {error}", hint=_AGAIN) from None
-    if not isinstance(data, dict) or not isinstance(data.get("artifacts"), list):
-        raise KilnError(
-            f"{path.name}: it has no list `artifacts`",
-            hint=_AGAIN,
-        )
-    lock = {**data, "packages": data.get("packages", [])}
-    broken = next(_broken(lock), None)
-    if broken:
-        place, what = broken
-        raise KilnError(f"{located.load_yaml(path).at(place)}: {what}", hint=_AGAIN)
-    return lock
-
-
-def _broken(lock: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The path and description of each violation of the format that `save` writes."""
-    for index, entry in enumerate(lock["artifacts"]):
-        here = ("artifacts", index)
-        if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
-            yield here, "an artefact without its `url`"
-        elif not any(fields <= entry.keys() for fields in (_BYTES, _KEY, _SIGNATURE)):
-            yield (
-                here,
-                "an artefact without `version` and `sha256`, a key's `fingerprint`, or what a "
-                "signature `signs` and `signed_by`",
-            )
-        elif not re.fullmatch(r"[0-9a-f]{64}", str(entry.get("sha256") or "0" * 64)):
-            yield (
-                (*here, "sha256"),
-                f"{entry['sha256']!r} is not a sha256 (64 hexadecimal digits)",
-            )
-    if not isinstance(lock["packages"], list):
-        yield ("packages",), "`packages` is not a list"
-        return
-    for index, entry in enumerate(lock["packages"]):
-        if not isinstance(entry, dict) or not (
-            {"repository", "signed_by"} <= entry.keys() and isinstance(entry.get("packages"), list)
-        ):
-            yield (
-                ("packages", index),
-                "a repository without `repository`, `signed_by` and its `packages`",
-            )
+    return lock_file.read_lock_file(path)
 
 
 def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,8 +116,9 @@ def compare_locks(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
     )
 
 
-def update_lock(recipes: Iterable[Recipe], path: Path = FILE) -> LockDiff:
+def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
     """Bring the lock file in line with the recipes; known hashes stay."""
+    path = path or paths.lock_file()
     current = load_lock(path)
     new = wanted(recipes, current)
     changes = compare_locks(current, new)
@@ -178,8 +127,9 @@ def update_lock(recipes: Iterable[Recipe], path: Path = FILE) -> LockDiff:
     return changes
 
 
-def save_lock(data: Mapping[str, Any], path: Path = FILE) -> None:
+def save_lock(data: Mapping[str, Any], path: Path | None = None) -> None:
     """Write a lock file."""
+    path = path or paths.lock_file()
     text = yaml.safe_dump(dict(data), sort_keys=False, width=200, allow_unicode=True)
     path.write_text(_HEAD + text, encoding="utf-8")
 
@@ -188,8 +138,8 @@ def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None)
     """The URLs among these downloads (of a version-info) whose hash is not confirmed yet."""
     unknown = {
         entry["url"]
-        for entry in load_lock(path or FILE)["artifacts"]
-        if entry.keys() >= _BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
+        for entry in load_lock(path)["artifacts"]
+        if entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
     }
     return sorted(unknown & {str(entry.get("url")) for entry in downloads})
 
@@ -210,9 +160,13 @@ def record_hashes(
         )
     try:
         seen = {entry["url"]: entry["sha256"] for entry in downloads}
+        for url, sha256 in seen.items():
+            if not isinstance(url, str):
+                raise TypeError(url)
+            vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
     except (TypeError, KeyError) as error:
         raise KilnError(f"the downloads are malformed: {error!r}") from None
-    path = path or FILE
+    path = path or paths.lock_file()
     with _alone(path):
         return _merge(seen, when, path)
 
@@ -240,7 +194,7 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
                 hint="find out why the vendor replaced the file before you remove its entry from "
                 "amis.lock.yaml",
             )
-        if got and entry.keys() >= _BYTES and not entry["sha256"]:
+        if got and entry.keys() >= BYTES and not entry["sha256"]:
             entry = {**entry, "sha256": got, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
         elif got and entry.get("confirmed") is False:  # now the vendor's own server confirms it
             known = {key: value for key, value in entry.items() if key != "confirmed"}
@@ -275,8 +229,8 @@ def _artifacts(
         published = facts.known_sha256(download.url)
         if sha256 and published and sha256 != published.sha256:
             raise KilnError(
-                f"{FILE.name}: {download.url} is locked with sha256 {sha256}, but published with "
-                f"{published.sha256} ({published.source})",
+                f"amis.lock.yaml: {download.url} is locked with sha256 {sha256}, but published "
+                f"with {published.sha256} ({published.source})",
                 hint="one of them was edited by hand: restore amis.lock.yaml (git checkout), or "
                 "remove the entry and run ./invoke lock --update",
             )
@@ -379,8 +333,8 @@ def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _known(entry: Mapping[str, Any]) -> str:
-    if entry.keys() >= _KEY:
+    if entry.keys() >= KEY:
         return f"key {entry['fingerprint']}"
-    if entry.keys() >= _SIGNATURE:
+    if entry.keys() >= SIGNATURE:
         return f"signs {entry['signs']}, signed by {entry['signed_by']}"
     return f"{entry['version']}  sha256 {entry['sha256'] or 'not known yet'}"

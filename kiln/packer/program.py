@@ -19,8 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kiln.base import plain_yaml
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 from kiln.base.stopping import Stop
@@ -85,7 +84,7 @@ class BuildResult:
 @cache
 def packer_facts() -> dict[str, Any]:
     """`knowledge/packer.yaml`: versions and the plugin."""
-    data: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "packer.yaml").read_text())
+    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "packer.yaml")
     return data
 
 

@@ -298,10 +298,11 @@ def _templates() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES / "packer"),
         undefined=StrictUndefined,
+        finalize=hcl.require_safe,
         autoescape=False,  # noqa: S701
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["hcl"] = hcl.value
+    environment.filters |= {"hcl": hcl.value, "inside": hcl.inside, "comment": hcl.comment}
     return environment

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from kiln import components
-from kiln.base import located, tags
+from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS, ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment
-from kiln.facts import table
+from kiln.facts import lock_file, table
 from kiln.packer import program, uploads
 from kiln.packer.hcl import Expression
 
@@ -70,15 +68,7 @@ def filled(recipe: Recipe) -> list[Step]:
 
 def locked() -> dict[str, str]:
     """URL → SHA-256 of every download that `amis.lock.yaml` knows the hash of."""
-    path = ROOT / "amis.lock.yaml"
-    return _hashes_in(path, path.stat().st_mtime_ns) if path.is_file() else {}
-
-
-@lru_cache(maxsize=1)
-def _hashes_in(path: Path, changed: int) -> dict[str, str]:
-    """The hashes of a lock file; `changed` is its time, so that a new file is read again."""
-    artifacts = located.load_yaml(path).data.get("artifacts", [])
-    return {item["url"]: item["sha256"] for item in artifacts if item.get("sha256")}
+    return dict(lock_file.locked_hashes())
 
 
 def fingerprints(chosen: Iterable[Component | Step]) -> dict[str, str]:

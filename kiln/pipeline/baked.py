@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import ARCH, DISTRO, RECIPE, RECIPE_DIGEST
@@ -45,22 +46,28 @@ def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Ba
             f"{ami_id} has no tag {RECIPE}",
             hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
         )
+    vocabulary.RECIPE_NAME.required(name, f"{ami_id}: its tag {RECIPE}")
     built = record.of_ami(ami_id)
     if built:
-        recipe = built.recipe
-        return Baked(
-            name,
-            recipe["arch"],
-            recipe["distro"]["ssh_user"],
-            recipe["verify_instance_type"],
-            recipe,
-            f"the record of run {built.run_id}",
-        )
+        return _of_record(name, built)
     same_name = next((recipe for recipe in recipes if recipe.name == name), None)
     if same_name and render.digest(same_name) == tags.get(RECIPE_DIGEST):
         return _of_row(name, same_name, same_name.as_json(), "amis.yaml, by the tagged digest")
     like = same_name or _same_kind(ami_id, tags, recipes)
     return _of_row(name, like, None, ON_THE_IMAGE)
+
+
+def _of_record(name: str, built: record.Record) -> Baked:
+    """What a record says. Its values reach ssh and EC2, so each must be what it is to be."""
+    recipe, source = built.recipe, f"the record of run {built.run_id}"
+    distro = recipe.get("distro")
+    user = distro.get("ssh_user") if isinstance(distro, dict) else None
+    forms = {"arch": vocabulary.ARCH, "verify_instance_type": vocabulary.INSTANCE_TYPE}
+    arch, kind = (
+        form.required(recipe.get(key), f"{source}: `{key}`") for key, form in forms.items()
+    )
+    user = vocabulary.USER.required(user, f"{source}: `distro.ssh_user`")
+    return Baked(name, arch, user, kind, recipe, source)
 
 
 def _of_row(name: str, row: Recipe, recipe: dict[str, Any] | None, source: str) -> Baked:

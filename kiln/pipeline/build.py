@@ -12,6 +12,7 @@ from kiln.base.findings import errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
+from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
@@ -168,6 +169,7 @@ def _check_flags(options: Options) -> None:
     for flag in ("instance_type", "verify_instance_type"):
         flags.instance_type(flag, getattr(options, flag))
     flags.subnet(options.subnet_id)
+    ssh_timeout()
 
 
 def _compatible(recipes: list[Recipe], options: Options) -> None:

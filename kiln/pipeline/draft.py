@@ -18,6 +18,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import StoppedError
 from kiln.cloud import resources, runs
+from kiln.cloud.machine import forget_sockets
 from kiln.cloud.resources import Removal
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
@@ -82,7 +83,7 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
 
     Runs elsewhere (another account, another lab) are only named: a build there removes them.
     """
-    for dead in runs.dead():
+    for dead in runs.dead(progress.say):
         if (dead.target, dead.place) != (target.kind, target.place):
             progress.say(
                 f"run {dead.run_id} has not cleaned up in {dead.where}: a build there will"
@@ -91,6 +92,7 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
         stopping.end_processes(dead.run_id)
         removal = resources.remove(dead.run_id, target.in_region(dead.region), amis=dead.amis)
         shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
+        forget_sockets(dead.run_id)
         if removal.removed:
             what = ", ".join(removal.removed)
             progress.say(f"run {dead.run_id} had not cleaned up; removed {what}")

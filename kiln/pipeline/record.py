@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import build_dir
 from kiln.cloud.runs import Run
@@ -146,12 +147,65 @@ def all_of(recipe: str) -> list[Record]:
 def read_record(path: Path) -> Record:
     """The record in a file. Raises KilnError (exit status 2) if it is not one."""
     data = document(path)
+    if data.get("schema", SCHEMA) not in (1, SCHEMA):
+        shown = vocabulary.shown(data["schema"])
+        raise KilnError(
+            f"{path}: a record of schema {shown}; this checkout reads 1 and {SCHEMA}",
+            hint="use the checkout that wrote it, or a newer one",
+        )
     try:
-        return _ADAPTER.validate_python(_of_schema_1(data) if data.get("schema") == 1 else data)
+        record = _ADAPTER.validate_python(_of_schema_1(data) if data.get("schema") == 1 else data)
+        _require_ids(record, path)
+        return record
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
         raise KilnError(f"{path}: not a record of a run: `{where}`: {first['msg']}") from None
+
+
+def _require_ids(record: Record, path: Path) -> None:
+    """Raises KilnError (exit status 2) for an id that is not one: what reads a record sends its ids
+    to EC2 and to git, and makes paths of its names."""
+    parent = record.source_ami.ami_id if record.source_ami else None
+    ids: list[tuple[str, vocabulary.Form, str | None]] = [
+        ("run_id", vocabulary.RUN_ID, record.run_id),
+        ("target", vocabulary.TARGET, record.target),
+        ("region", vocabulary.REGION, record.region),
+        ("ami_id", vocabulary.AMI_ID, record.ami_id),
+        ("source_ami.ami_id", vocabulary.AMI_ID, parent),
+        ("recipe_digest", vocabulary.SHA256, record.recipe_digest),
+        ("input_digest", vocabulary.SHA256, record.input_digest),
+        ("instance_type", vocabulary.INSTANCE_TYPE, record.instance_type),
+        ("verify_instance_type", vocabulary.INSTANCE_TYPE, record.verify_instance_type),
+        ("git_commit", vocabulary.COMMIT, record.git_commit),
+        *(("amis", vocabulary.REGION, region) for region in record.amis),
+        *(("amis", vocabulary.AMI_ID, ami_id) for ami_id in record.amis.values()),
+    ]
+    for name, form, value in ids:
+        if value is not None:
+            form.required(value, f"{path}: not a record of a run: `{name}`")
+    if "name" in record.recipe:
+        called = f"{path}: not a record of a run: `recipe.name`"
+        vocabulary.RECIPE_NAME.required(record.recipe["name"], called)
+
+
+# A record nests seven levels; the limit is far above, and far below what exhausts Python's stack.
+_MAX_LEVELS = 50
+
+
+def _too_deep(data: Any) -> bool:
+    """Is JSON data nested deeper than any record?"""
+    level = [data]
+    for _ in range(_MAX_LEVELS):
+        level = [
+            child
+            for value in level
+            if isinstance(value, dict | list)
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -160,10 +214,14 @@ def document(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise KilnError(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise KilnError(f"{path}: not a JSON record: {error}") from None
-    if not isinstance(data, dict):
+    except RecursionError:
+        data = None
+    if data is not None and not isinstance(data, dict):
         raise KilnError(f"{path}: not a JSON record: it is not a mapping")
+    if data is None or _too_deep(data):
+        raise KilnError(f"{path}: not a JSON record: nested more than {_MAX_LEVELS} levels deep")
     return data
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from kiln.base.errors import operation_failed
+from kiln.base.progress import Progress, Stage
 from kiln.base.stopping import Stop
 from kiln.base.tags import VERIFIED
 from kiln.cloud import aws, resources
@@ -48,6 +50,7 @@ def judge(
                     access=access,
                     target=target,
                     stop=stop,
+                    say=_saying(progress, stage),
                     **network,
                 )
             )
@@ -73,6 +76,15 @@ def judge(
     mark(target, image["id"], passed=verdict.passed, commit=draft.record.git_commit)
     # The record gets the verdict only after the AMI itself.
     draft.note(status="verified" if verdict.passed else "failed")
+
+
+def _saying(progress: Progress, stage: Stage) -> Callable[[str], None]:
+    """Warnings stay in the output, other lines show what a stage is at."""
+
+    def say(line: str) -> None:
+        (progress.say if line.startswith("warning:") else stage.line)(line)
+
+    return say
 
 
 def mark(target: Target, ami_id: str, *, passed: bool, commit: str) -> None:

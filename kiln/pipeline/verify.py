@@ -7,6 +7,7 @@ from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import INPUT_DIGEST, RECIPE_DIGEST, SOURCE_AMI
 from kiln.cloud import resources, runs
+from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi, Target
 from kiln.matrix import flags, load
@@ -32,6 +33,7 @@ def verify_by_id(
     """
     flags.ami(ami_id)
     flags.instance_type("instance-type", instance_type)
+    ssh_timeout()
     progress.say(str(target))
     target.check_host()
     needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from kiln.base.errors import did_you_mean
@@ -84,8 +86,11 @@ class Telemetry(BaseModel):
                 f"namespace {value!r} starts with AWS/, which only AWS may write to; "
                 "use your own, such as CWAgent"
             )
-        if not 1 <= len(value) <= 255:
-            raise ValueError("namespace must have 1 to 255 characters")
+        # https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_concepts.html
+        if not re.fullmatch(r"[0-9A-Za-z._/#: -]{1,255}", value):
+            raise ValueError(
+                "namespace must have 1 to 255 characters: letters, digits, spaces and ._-/#:"
+            )
         return value
 
     @field_validator("dimensions")

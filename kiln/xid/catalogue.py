@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kiln.base import plain_yaml
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 
@@ -30,8 +29,7 @@ def page_text(knowledge: Path = KNOWLEDGE) -> str:
 
 
 def _read(knowledge: Path) -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    data: dict[str, Any] = yaml.load(knowledge.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506
+    data: dict[str, Any] = plain_yaml.read_plain(knowledge)
     return data
 
 

@@ -27,7 +27,7 @@ def explain_code(code: str | int) -> dict[str, Any]:
     return entry
 
 
-def printable(text: str) -> str:
+def printable_line(text: str) -> str:
     """A text from a kernel log without terminal control characters."""
     shown: str = runtime_import.runtime_module("gpu_xid.history").printable(text)
     return shown

@@ -6,8 +6,7 @@ import hashlib
 from functools import cache
 from typing import Any
 
-import yaml
-
+from kiln.base import plain_yaml
 from kiln.base.paths import KNOWLEDGE
 from lab.packages import elf, model
 from lab.packages.model import File
@@ -98,5 +97,5 @@ def _number(version: str) -> tuple[int, ...]:
 
 @cache
 def _kernel_builds() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((KNOWLEDGE / "kernel_builds.yaml").read_text())
+    content: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "kernel_builds.yaml")
     return content

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import yaml
 
+from kiln.base import plain_yaml
 from lab.packages import elf
 
 HERE = Path(__file__).resolve().parent
@@ -74,7 +74,7 @@ def load(recipe: str, parts: Parts | None = None, /, **variables: Any) -> list[P
     `parts` are files made in Python, which a recipe refers to by name.
     """
     text = _environment().get_template(f"{recipe}.yaml").render(variables)
-    content = yaml.load(text, Loader=yaml.CSafeLoader)
+    content = plain_yaml.parse_plain(text, f"{recipe}.yaml")
     return [_package(entry, parts or {}, variables) for entry in content["packages"]]
 
 

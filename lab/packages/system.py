@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kiln.base import plain_yaml
 from lab.packages import deb, model, rpm
 from lab.packages.model import Package
 from lab.shell import run
@@ -30,7 +29,7 @@ def _ubuntu_catalogue() -> dict[str, Any]:
 
 def _distros(file: Path) -> dict[str, Any]:
     """The distributions of a file, without its `source` and `confirmed`."""
-    content: dict[str, Any] = yaml.safe_load(file.read_text())
+    content: dict[str, Any] = plain_yaml.read_plain(file)
     return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 

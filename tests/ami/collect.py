@@ -133,9 +133,16 @@ def limits():
 
 
 def may_raise_limits():
-    """Has root CAP_SYS_RESOURCE (bit 24) here?"""
+    """Has root CAP_SYS_RESOURCE (bit 24) here, and can a login have the limits by that?
+
+    In a user namespace the capability does not raise a limit above that of PID 1.
+    """
     found = re.search(r"^CapBnd:\s*(\w+)", text("/proc/self/status") or "", re.MULTILINE)
-    return bool(found) and bool(int(found.group(1), 16) >> 24 & 1)
+    capable = bool(found) and bool(int(found.group(1), 16) >> 24 & 1)
+    everybody = (text("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
+    first = text("/proc/1/limits") or ""
+    highest = re.search(r"^Max locked memory .* (\S+) +bytes", first, re.MULTILINE)
+    return capable and (everybody or (bool(highest) and highest.group(1) == "unlimited"))
 
 
 def sysctls(recorded):

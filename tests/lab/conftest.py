@@ -22,7 +22,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from kiln import components
 from kiln.base.errors import KilnError
-from lab import control, host, settings
+from lab import control, host, keys, settings
 from tests.unit import commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,12 +109,13 @@ def lab_of_the_tests() -> settings.Lab:
 
 def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> Any:
     """A boto3 client: nothing of ours is between it and the lab."""
+    own = keys.ensure(lab)
     return boto3.client(
         service,
         endpoint_url=lab.endpoint,
         region_name=region,
-        aws_access_key_id="any",
-        aws_secret_access_key="key",
+        aws_access_key_id=own.id,
+        aws_secret_access_key=own.secret,
     )
 
 

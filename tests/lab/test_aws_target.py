@@ -19,7 +19,7 @@ import yaml
 from conftest import inventory, slim_checkout, users_environment
 
 from kiln.matrix import load
-from lab import mirror, settings
+from lab import keys, mirror, settings
 from lab.settings import Lab
 from lab.target import LabTarget
 
@@ -46,14 +46,15 @@ def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
     """The environment of a user with credentials, on a machine that reaches AWS."""
     (recipe,) = (item for item in load.load_recipes() if item.name == AL2)
     LabTarget("a test", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
-    home = tmp_path_factory.mktemp("home")
+    home, own = tmp_path_factory.mktemp("home"), keys.ensure(lab)
     with aws_front.serve(lab) as way:
         yield (
             users_environment(home)
             | way
             | {
-                "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
-                "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+                # Nothing else says that it is a lab: AWS_ENDPOINT_URL is not set.
+                "AWS_ACCESS_KEY_ID": own.id,
+                "AWS_SECRET_ACCESS_KEY": own.secret,
                 "PKR_VAR_signing_keys": json.dumps(mirror.key_fingerprints()),
                 "PKR_VAR_poll_seconds": "1",
                 "PKR_VAR_reboot_pause": "1s",

@@ -11,7 +11,7 @@ from pathlib import Path
 from conftest import slim_checkout
 
 from kiln.packer import program
-from lab import mirror
+from lab import control, mirror
 
 TEMPLATE = """
 variable "source_ami" { type = string }
@@ -20,8 +20,6 @@ variable "name" { type = string }
 
 source "amazon-ebs" "plain" {
   region                      = "us-east-1"
-  access_key                  = "any"
-  secret_key                  = "key"
   custom_endpoint_ec2         = var.endpoint
   skip_metadata_api_check     = true
   skip_region_validation      = true
@@ -53,7 +51,12 @@ def test_it_builds_with_its_own_temporary_key_and_group(
             *(str(program.find_packer().path), "build", "-var", f"source_ami={source_ami}"),
             *("-var", f"endpoint={lab.endpoint}", "-var", f"name={name}", str(template)),
         ],
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_POLL_DELAY_SECONDS": "1"},
+        env={
+            **control.environment(lab),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "AWS_POLL_DELAY_SECONDS": "1",
+        },
         capture_output=True,
         text=True,
         timeout=300,
@@ -99,7 +102,7 @@ def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_am
             str(row if found.has_plugins else row / program.FOLDER_1_6),
         ],
         cwd="/",
-        env={**os.environ, "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "key"},
+        env={**os.environ, **control.environment(lab)},
         capture_output=True,
         text=True,
         timeout=600,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from conftest import ROOT, lab_of_the_tests, users_environment, wait_for
+from conftest import ROOT, lab_of_the_tests, plain_client, users_environment, wait_for
 
 from kiln.base.errors import KilnError
 from lab import control, disks, tree
@@ -75,13 +75,7 @@ def running(own: Lab, call: Invoke) -> Iterator[Running]:
 
 
 def client(lab: Lab, service: str = "ec2") -> Any:
-    return boto3.client(
-        service,
-        endpoint_url=lab.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="key",
-    )
+    return plain_client(lab, service)
 
 
 def launched(lab: Lab) -> tuple[Any, str]:
@@ -114,16 +108,23 @@ def processes(lab: Lab) -> list[str]:
 
 def on_this_machine(lab: Lab) -> dict[str, list[str]]:
     """The lab's resources on this machine, by kind, determined without the lab's code."""
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    mounts = {line.split()[1] for table in mount_tables() for line in table.splitlines()}
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
     return {
-        "mounts": [point for point in mounts if point.startswith(f"{lab.state}/")],
+        "mounts": sorted(point for point in mounts if point.startswith(f"{lab.state}/")),
         "interfaces": [path.name for path in Path("/sys/class/net").glob(f"{lab.bridge}*")],
         "nft tables": [line for line in tables.stdout.splitlines() if line.endswith(lab.table)],
         "processes": processes(lab),
         "disks": [str(path) for path in lab.instances.glob("*/upper")],
         **control_groups(lab),
     }  # fmt: skip
+
+
+def mount_tables() -> Iterator[str]:
+    """The mounts of every process: a guest's are in a namespace of its own."""
+    for table in Path("/proc").glob("[0-9]*/mounts"):
+        with contextlib.suppress(OSError):
+            yield table.read_text()
 
 
 def control_groups(lab: Lab) -> dict[str, list[str]]:
@@ -168,7 +169,7 @@ def test_what_up_prints_makes_any_aws_client_talk_to_the_lab(
     assert again.returncode == 0, again.stderr
     as_json = json.loads(again.stdout)
     assert as_json["AWS_ENDPOINT_URL"] == own.endpoint
-    assert "kiln-lab" in as_json.values()
+    assert as_json["AWS_SECRET_ACCESS_KEY"] in running.ups[0].stdout
 
 
 def test_logs_and_shell_reach_the_only_running_guest(
@@ -231,7 +232,8 @@ def test_a_killed_lab_comes_up_again_and_goes_down_without_its_remains(
     ec2, instance = launched(own)
     result = ec2.describe_instances()["Reservations"]
     assert [item["InstanceId"] for page in result for item in page["Instances"]] == [instance]
-    assert len(on_this_machine(own)["mounts"]) == 1
+    disks = [point for point in on_this_machine(own)["mounts"] if point.endswith("/root")]
+    assert disks == [str(own.instances / instance / "root")]
     os.kill(int(own.pid_file.read_text()), signal.SIGKILL)
     left = on_this_machine(own)
     assert left["mounts"]

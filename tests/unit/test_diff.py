@@ -163,27 +163,34 @@ def records(tmp_path, monkeypatch):
 
 def test_two_builds_are_compared_by_ami_id_run_name_or_file(records, other):
     package(other, "tree")["version"] = "1.9.0"
-    records("al2023-lts", "run-1", "ami-1", INFO)
-    newer = records("al2023-lts", "run-2", "ami-2", other)
-    for a, b in (("ami-1", "ami-2"), ("run-1", "al2023-lts"), ("ami-1", str(newer))):
+    records("al2023-lts", "20261121T000001Z-aaaa", "ami-00000001", INFO)
+    newer = records("al2023-lts", "20261121T000002Z-aaaa", "ami-00000002", other)
+    for a, b in (
+        ("ami-00000001", "ami-00000002"),
+        ("20261121T000001Z-aaaa", "al2023-lts"),
+        ("ami-00000001", str(newer)),
+    ):
         assert [change["name"] for change in compare_images(a, b)["changes"]] == ["tree"]
 
 
 def test_the_text_counts_by_severity(records, other):
     other["components"]["cuda"]["version"] = "12.9.1"
     package(other, "tree")["version"] = "1.9.0"
-    records("a", "run-1", "ami-1", INFO)
-    records("b", "run-2", "ami-2", other)
-    text = diff_text(compare_images("ami-1", "ami-2"))
+    records("a", "20261121T000001Z-aaaa", "ami-00000001", INFO)
+    records("b", "20261121T000002Z-aaaa", "ami-00000002", other)
+    text = diff_text(compare_images("ami-00000001", "ami-00000002"))
     assert text.splitlines()[-1] == "1 high, 1 low"
     assert "13.0.2 → 12.9.1" in text
-    assert diff_text(compare_images("ami-1", "ami-1")) == "ami-1 and ami-1: no difference"
+    assert (
+        diff_text(compare_images("ami-00000001", "ami-00000001"))
+        == "ami-00000001 and ami-00000001: no difference"
+    )
 
 
 def test_a_build_that_is_not_here_is_bad_input(records):
-    records("al2023-lts", "run-1", "ami-1", INFO)
-    with pytest.raises(KilnError, match="ami-7: no record") as error:
-        compare_images("ami-1", "ami-7")
+    records("al2023-lts", "20261121T000001Z-aaaa", "ami-00000001", INFO)
+    with pytest.raises(KilnError, match="ami-00000007: no record") as error:
+        compare_images("ami-00000001", "ami-00000007")
     assert error.value.exit_status == 2
 
 

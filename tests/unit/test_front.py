@@ -49,6 +49,15 @@ def test_what_ends_a_task_is_one_message_and_an_exit_status(
     assert captured.out == ""
 
 
+def test_who_is_not_root_is_told_of_sudo(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for number in (errno.EACCES, errno.EPERM):
+        front.guarded(raising(PermissionError(number, "Permission denied", "/d")))
+        assert "run it with sudo" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (1, 1)])
 def test_what_a_task_returns_is_its_exit_status(result: int | None, code: int) -> None:
     assert front.guarded(lambda: result) == code
@@ -334,9 +343,9 @@ def test_a_closed_standard_input_is_one_message(
 def test_a_folder_in_the_environment_means_where_the_caller_is(tmp_path: Path) -> None:
     run = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
     run.mkdir(parents=True)
-    record = a_record(status="verified", ami_id="ami-0mine")
+    record = a_record(status="verified", ami_id="ami-0abc0abc")
     (run / "record.json").write_text(json.dumps(record.as_json()))
-    assert b"verified ami-0mine" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine").stdout
+    assert b"verified ami-0abc0abc" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine").stdout
 
 
 @pytest.mark.parametrize(

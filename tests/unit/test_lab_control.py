@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +69,44 @@ def test_a_lab_in_use_whose_checkout_is_gone_is_not_taken_as_up(
         control.up(lab)
     assert caught.value.exit_status == 1
     assert "lab.down" in caught.value.hint
+
+
+def test_a_lab_that_died_is_told_from_one_that_is_down(tmp_path: Path) -> None:
+    lab = Lab(7, tmp_path)
+    lab.state.mkdir()
+    lab.log.write_text("t lab INFO up at http://x\n")
+    assert control.died_of(lab) == ""
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    lab.pid_file.write_text(str(ended.pid))
+    assert control.died_of(lab).startswith("its process was killed")
+    lab.pid_file.write_text(str(os.getpid()))
+    assert control.died_of(lab) == ""
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (
+            "t lab INFO up at http://x\nt lab INFO going down\nt lab INFO down\n",
+            "it was taken down",
+        ),
+        ("t lab INFO up at http://x\nt lab ERROR FATAL port in use\n", "port in use"),
+        ("t lab INFO up at http://x\nt lab.api INFO refused\n", "its process was killed"),
+        (
+            "t lab INFO up at http://x\nt lab INFO going down\nt lab INFO up at http://x\n",
+            "its process was killed",
+        ),
+        (
+            "t lab INFO up at http://x\nFatal Python error: Segmentation fault\n\nThread 1:\n",
+            "Fatal Python error: Segmentation fault",
+        ),
+        (None, "it has no log"),
+    ],
+)
+def test_how_a_lab_ended_is_read_from_its_log(log: str | None, says: str, tmp_path: Path) -> None:
+    lab = Lab(7, tmp_path)
+    lab.state.mkdir()
+    if log is not None:
+        lab.log.write_text(log)
+    assert control.how_it_ended(lab).startswith(says)

@@ -347,7 +347,7 @@ def written(path, run_id, **data):
 def builds(tmp_path, locked, monkeypatch):
     """A build folder and a lock file of their own."""
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    monkeypatch.setattr(lock, "FILE", locked)
+    monkeypatch.setenv("KILN_LOCK", str(locked))
     return tmp_path
 
 
@@ -363,33 +363,35 @@ def test_the_checksums_of_a_build_on_aws_are_locked_from_its_record(builds, lock
 
 def test_a_hash_that_is_locked_changes_no_other_line(builds, locked):
     before = locked.read_text().splitlines()
-    written(builds, "r4")
-    locking(update=False, run="r4")
+    written(builds, "20261121T000004Z-aaaa")
+    locking(update=False, run="20261121T000004Z-aaaa")
     assert len(set(locked.read_text().splitlines()) - set(before)) == 2
     assert [line for line in locked.read_text().splitlines() if line in before][:20] == before[:20]
 
 
 def test_the_checksums_of_a_build_in_the_lab_are_refused(builds, locked):
     before = locked.read_text()
-    written(builds, "r1", target="lab")
-    with pytest.raises(KilnError, match="run r1: the hashes of a build with target lab") as error:
-        locking(update=False, run="r1")
+    written(builds, "20261121T000001Z-aaaa", target="lab")
+    with pytest.raises(
+        KilnError, match="run 20261121T000001Z-aaaa: the hashes of a build with target lab"
+    ) as error:
+        locking(update=False, run="20261121T000001Z-aaaa")
     assert error.value.exit_status == 2
     assert locked.read_text() == before
 
 
 def test_a_run_that_never_got_to_its_checks_has_nothing_to_lock(builds):
-    written(builds, "r2", versions=None)
-    with pytest.raises(KilnError, match="run r2 has no versions"):
-        locking(update=False, run="r2")
+    written(builds, "20261121T000002Z-aaaa", versions=None)
+    with pytest.raises(KilnError, match="run 20261121T000002Z-aaaa has no versions"):
+        locking(update=False, run="20261121T000002Z-aaaa")
 
 
 def test_a_run_that_nobody_knows_is_bad_input(builds):
     with pytest.raises(KilnError, match="no record of such a build") as error:
-        locking(update=False, run="r3")
+        locking(update=False, run="20261121T000003Z-aaaa")
     assert error.value.exit_status == 2
 
 
 def test_update_and_from_are_not_mixed(builds):
     with pytest.raises(KilnError, match="not both"):
-        locking(update=True, run="r1")
+        locking(update=True, run="20261121T000001Z-aaaa")

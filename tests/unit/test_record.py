@@ -86,11 +86,11 @@ def test_a_torn_record_is_passed_over(text: str) -> None:
 def test_a_build_is_found_by_its_file_ami_run_and_name() -> None:
     path = built(
         run_id="20261121T000001Z-aaaa",
-        ami_id="ami-1",
-        amis={"us-east-1": "ami-1", "eu-west-1": "ami-2"},
+        ami_id="ami-00000001",
+        amis={"us-east-1": "ami-00000001", "eu-west-1": "ami-00000002"},
         versions={"schema": 1},
     )
-    for name in (str(path), "ami-1", "ami-2", "20261121T000001Z-aaaa", ROW):
+    for name in (str(path), "ami-00000001", "ami-00000002", "20261121T000001Z-aaaa", ROW):
         assert record.find_record(name).run_id == "20261121T000001Z-aaaa", name
 
 
@@ -154,7 +154,7 @@ def test_a_record_of_schema_1_still_reads(tmp_path: Path) -> None:
                 "target": "lab",
                 "region": "us-east-1",
                 "source_ami": {"ami_id": None, "name": ""},
-                "ami_id": "ami-1",
+                "ami_id": "ami-00000001",
                 "started": "2026-01-01T00:00:00Z",
                 "checks": {"passed": 1, "failed": 0, "skipped": 0, "checks": []},
                 "folder": "/build/1",

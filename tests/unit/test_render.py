@@ -204,7 +204,7 @@ def test_a_key_is_named_and_all_rows_share_its_fingerprint(
 
 def test_values_are_quoted_for_hcl(recipes: list[Recipe], one_component: Component) -> None:
     text = render.render_files(replace(recipes[0], components=("nccl",)))[render.RECIPE]
-    assert r'= "a $${b} \"c\" %%{d} ' in text
+    assert r'= "a \u0024{b} \"c\" \u0025{d} ' in text
 
 
 def test_a_missing_provisioner_is_named_with_its_path(

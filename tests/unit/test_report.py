@@ -19,8 +19,8 @@ def text_of(page: str) -> str:
 
 def test_it_says_what_was_built_and_how_it_was_found_to_be() -> None:
     text = text_of(report.report_html(a_record()))
-    assert "verified ami-0made in eu-central-1, run 20261121T000000Z-aaaa" in text
-    assert "Source AMI ami-0parent amzn2" in text
+    assert "verified ami-0fade000 in eu-central-1, run 20261121T000000Z-aaaa" in text
+    assert "Source AMI ami-0a0e0000 amzn2" in text
     assert "Checks: 1 passed , 0 failed , 0 skipped" in text
     assert "cuda 1 passed passed the packages are held" in text
     assert "packer build 59.3 s" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,12 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
+from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
 from kiln.cloud import resources
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
+from kiln.pipeline.draft import clean_dead_runs
 
 AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
 MINE = "20261121T000000Z-aaaa"
@@ -257,3 +261,45 @@ def test_a_region_without_a_default_vpc_asks_for_a_subnet(ec2: Any, tmp_path: Pa
     with pytest.raises(Exception, match="no default VPC") as caught:
         resources.make_access(a_run(tmp_path, MINE), AWS)
     assert "--subnet-id" in str(caught.value)
+
+
+def test_an_id_that_is_not_a_runs_removes_nothing(ec2: Any, make: Make) -> None:
+    make(MINE)
+    before = there(ec2)
+    for forged in ("*", "20261121T*", "????????T??????Z-????", "", MINE + "\n", MINE.upper()):
+        with pytest.raises(KilnError, match="is not a run id") as caught:
+            resources.remove(forged, AWS, amis=True)
+        assert caught.value.exit_status == 2
+    assert there(ec2) == before
+
+
+def test_what_a_filter_matches_by_a_wildcard_is_not_of_the_run(ec2: Any, make: Make) -> None:
+    make(MINE)
+    wild = [{"Name": "tag:kiln:run-id", "Values": ["*"]}]
+    assert ec2.describe_images(Owners=["self"], Filters=wild)["Images"], "EC2 matches it"
+    for pattern in ("*", MINE[:-4] + "*", "?" * len(MINE)):
+        assert list(resources._alive(ec2, pattern)) == []
+        for find in resources._finders(True):
+            assert find(ec2, pattern) == []
+
+
+@pytest.mark.parametrize("forged", [{"run_id": "*"}, {"run_id": OTHERS}, {"region": "*"}])
+def test_a_forged_state_of_a_run_removes_nothing(
+    ec2: Any,
+    make: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    forged: dict[str, str],
+) -> None:
+    make(OTHERS)
+    before = there(ec2)
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    state = {"run_id": MINE, "target": "aws", "place": AWS.place, "where": "AWS"}
+    state |= {"region": "eu-central-1", **forged}
+    folder = tmp_path / "build" / "row" / MINE
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({**state, "amis": True}))
+    clean_dead_runs(AWS, Progress())
+    assert there(ec2) == before
+    assert "nothing is removed for it" in capsys.readouterr().err

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
+import stat
 import subprocess
 import threading
 from pathlib import Path
@@ -54,13 +56,13 @@ def test_another_ami_may_be_built_meanwhile_and_the_same_one_afterwards() -> Non
 
 def test_a_run_that_goes_on_is_not_dead() -> None:
     with runs.started(ROW, LAB):
-        assert runs.dead() == []
+        assert runs.dead(print) == []
 
 
 def test_a_run_that_ended_without_settling_is_dead_and_says_where_it_was() -> None:
     with runs.started(ROW, AWS) as run:
         pass
-    (dead,) = runs.dead()
+    (dead,) = runs.dead(print)
     assert (dead.run_id, dead.target, dead.place) == (run.id, "aws", "123456789012")
     assert dead.region == "eu-west-1"
     assert dead.amis
@@ -70,26 +72,26 @@ def test_a_run_that_ended_without_settling_is_dead_and_says_where_it_was() -> No
 def test_a_dead_run_of_a_lab_says_which_lab() -> None:
     with runs.started(ROW, LAB):
         pass
-    assert [dead.where for dead in runs.dead()] == ["the lab at http://127.0.0.1:4599"]
+    assert [dead.where for dead in runs.dead(print)] == ["the lab at http://127.0.0.1:4599"]
 
 
 def test_a_run_that_settled_is_forgotten() -> None:
     with runs.started(ROW, LAB) as run:
         run.settled()
-    assert runs.dead() == []
+    assert runs.dead(print) == []
 
 
 def test_a_finished_ami_is_not_half_made() -> None:
     with runs.started(ROW, LAB) as run:
         run.keeps_its_ami()
-    assert [dead.amis for dead in runs.dead()] == [False]
+    assert [dead.amis for dead in runs.dead(print)] == [False]
 
 
 def test_an_older_dead_run_is_found_while_a_newer_one_of_the_same_ami_goes_on() -> None:
     with runs.started(ROW, LAB) as older:
         pass
     with runs.started(ROW, LAB):
-        assert [dead.run_id for dead in runs.dead()] == [older.id]
+        assert [dead.run_id for dead in runs.dead(print)] == [older.id]
 
 
 def test_a_torn_file_of_a_run_stops_nobody(build_dir: Path) -> None:
@@ -97,7 +99,7 @@ def test_a_torn_file_of_a_run_stops_nobody(build_dir: Path) -> None:
         state = build_dir / ROW / f"run{number}" / "run.json"
         state.parent.mkdir(parents=True)
         state.write_text(text)
-    assert runs.dead() == []
+    assert runs.dead(print) == []
 
 
 def test_somebody_who_only_looks_for_dead_runs_keeps_no_new_one_from_starting(
@@ -143,3 +145,86 @@ def test_what_a_run_notes_is_no_secret(build_dir: Path) -> None:
         assert set(json.loads(run.state.read_text())) == {
             "run_id", "target", "place", "where", "region", "amis"
         }  # fmt: skip
+
+
+STATE = {
+    "run_id": "20261121T000000Z-aaaa", "target": "aws", "place": "123456789012",
+    "where": "AWS", "region": "eu-west-1", "amis": True,
+}  # fmt: skip
+FORGED: dict[str, tuple[object, str]] = {
+    "a wildcard": ({**STATE, "run_id": "*"}, "`run_id` * is not a run id"),
+    "another run's id": (
+        {**STATE, "run_id": "20261121T000000Z-bbbb"},
+        "not the name of its folder",
+    ),
+    "Arabic digits": ({**STATE, "run_id": "٢٠261121T000000Z-aaaa"}, "is not a run id"),
+    "a region": ({**STATE, "region": "x;id"}, "`region` x;id is not a region"),
+    "a target": ({**STATE, "target": "moon"}, "`target` moon is not aws or lab"),
+    "a place": ({**STATE, "place": "file:///etc"}, "is not an account id or a lab's endpoint"),
+    "a place of another type": ({**STATE, "place": 5}, "is not an account id"),
+    "amis as text": ({**STATE, "amis": "no"}, "`amis` is not true or false"),
+    "where as a list": ({**STATE, "where": []}, "`where` is not text"),
+    "a field that is missing": ({"run_id": STATE["run_id"]}, "its fields are wrong: amis, place"),
+    "a field that is unknown": ({**STATE, "command": "id"}, "its fields are wrong: command"),
+    "a list": ([], "it is not a mapping"),
+    "a run id of another type": ({**STATE, "run_id": ["*"]}, "is not a run id"),
+}
+
+
+def state_of(build_dir: Path, text: str) -> Path:
+    """A run.json in the folder of STATE's run."""
+    folder = build_dir / ROW / str(STATE["run_id"])
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(text)
+    return folder / "run.json"
+
+
+@pytest.mark.parametrize(("state", "reason"), FORGED.values(), ids=FORGED.keys())
+def test_a_forged_state_is_refused_with_its_reason(
+    build_dir: Path, state: object, reason: str
+) -> None:
+    path = state_of(build_dir, json.dumps(state))
+    refused: list[str] = []
+    assert runs.dead(refused.append) == []
+    assert len(refused) == 1
+    assert refused[0].startswith(str(path))
+    assert reason in refused[0]
+
+
+def test_a_state_that_others_can_write_is_refused(build_dir: Path) -> None:
+    path = state_of(build_dir, json.dumps(STATE))
+    assert [dead.run_id for dead in runs.dead(print)] == [STATE["run_id"]]
+    for mine in (path, path.parent, path.parent.parent):
+        mode = mine.stat().st_mode
+        mine.chmod(mode | 0o002)
+        refused: list[str] = []
+        assert runs.dead(refused.append) == []
+        assert f"another user can write {mine}" in refused[0]
+        mine.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+        assert runs.dead(print) == []
+
+
+def test_the_folders_of_a_run_are_writable_by_its_user_alone_whatever_the_umask(
+    build_dir: Path,
+) -> None:
+    before = os.umask(0)
+    try:
+        with runs.started(ROW, LAB) as run:
+            for path in (build_dir, run.folder.parent, run.folder):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o755
+            assert stat.S_IMODE(run.state.stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
+    assert [dead.run_id for dead in runs.dead(print)] == [run.id]
+
+
+def test_a_recipe_whose_name_is_a_path_gets_no_folder(build_dir: Path) -> None:
+    for name in ("../../x", "/etc", "", "a/b", "-x"):
+        with (
+            pytest.raises(KilnError, match="is not a recipe's name"),
+            runs.started(name, LAB),
+        ):
+            pass
+    assert not build_dir.exists()

@@ -133,7 +133,7 @@ def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) 
 
 
 def test_checks_are_told_what_the_instance_type_has() -> None:
-    result = ami_checks.expectations({"name": "row"}, "p4d.24xlarge", LAB, {"id": "ami-1"})
+    result = ami_checks.expectations({"name": "row"}, "p4d.24xlarge", LAB, {"id": "ami-00000001"})
     assert result["gpu"]["count"] == 8
     assert result["gpu"]["nvswitch"] is True
     assert (result["target"], result["instance_type"]) == ("lab", "p4d.24xlarge")
@@ -163,37 +163,37 @@ def build_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_ami_that_was_built_here_is_checked_against_its_own_record(build_dir: Path) -> None:
     folder = build_dir / ROW.name / "20261121T000001Z-aaaa"
     folder.mkdir(parents=True)
-    built = a_record(recipe=OLD, ami_id="ami-1", amis={"us-east-1": "ami-1"})
+    built = a_record(recipe=OLD, ami_id="ami-00000001", amis={"us-east-1": "ami-00000001"})
     (folder / "record.json").write_text(json.dumps(built.as_json()))
-    known = baked("ami-1", tags(), [ROW])
+    known = baked("ami-00000001", tags(), [ROW])
     assert (known.recipe or {})["nccl"] == "2.0.1"
     assert known.recipe_from == f"the record of run {built.run_id}"
 
 
 def test_a_row_counts_only_if_it_has_the_digest_that_the_ami_is_tagged_with() -> None:
     same = tags(**{"kiln:recipe-digest": render.digest(ROW)})
-    assert baked("ami-1", same, [ROW]).recipe == ROW.as_json()
+    assert baked("ami-00000001", same, [ROW]).recipe == ROW.as_json()
 
 
 def test_an_ami_of_a_row_that_was_changed_since_is_checked_against_what_is_on_it() -> None:
-    known = baked("ami-1", tags(), [ROW])
+    known = baked("ami-00000001", tags(), [ROW])
     assert (known.recipe, known.recipe_from) == (None, ON_THE_IMAGE)
     assert known.ssh_user == ROW.distro.ssh_user
 
 
 def test_an_ami_whose_row_is_gone_is_booted_as_one_of_its_distribution() -> None:
-    known = baked("ami-1", tags(**{"kiln:recipe": "al2-499"}), [ROW])
+    known = baked("ami-00000001", tags(**{"kiln:recipe": "al2-499"}), [ROW])
     assert (known.name, known.recipe_from) == ("al2-499", ON_THE_IMAGE)
 
 
 def test_an_ami_of_a_distribution_that_the_matrix_does_not_have_is_refused() -> None:
     gone = tags(**{"kiln:recipe": "slackware", "kiln:distro": "slackware"})
     with pytest.raises(KilnError, match="the matrix has no row of that distribution") as caught:
-        baked("ami-1", gone, [ROW])
+        baked("ami-00000001", gone, [ROW])
     assert caught.value.exit_status == 2
 
 
 def test_an_ami_that_ami_kiln_did_not_build_is_refused() -> None:
     with pytest.raises(KilnError, match="has no tag kiln:recipe") as caught:
-        baked("ami-1", {}, [ROW])
+        baked("ami-00000001", {}, [ROW])
     assert caught.value.exit_status == 2

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
+from kiln.base import plain_yaml
 from kiln.base.paths import KNOWLEDGE
 from kiln.facts import instances
 
@@ -161,7 +160,7 @@ def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    loaded = plain_yaml.read_plain(path)
     assert isinstance(loaded, dict)  # noqa: S101 -- our own file
     return loaded
 

@@ -1,0 +1,196 @@
+"""Mounts a guest's disk and runs systemd-nspawn on it, in a mount namespace of their own.
+
+A guest has a user namespace: its root is an ordinary user of this machine without any right, and
+cannot change the host's kernel through /proc, /sys or a control group. Files keep the owners on
+disk that they have in the guest, whatever ids the guest has on this machine, because the layers are
+mounted with mapped owners (mount_setattr(2), Linux 5.12; below an overlay, Linux 5.19). That takes
+no time, where changing the owners of a root filesystem takes a minute.
+
+No mount is visible outside the namespace: what a guest made setuid cannot be reached on this
+machine, and a guest that is gone has left no mount.
+
+    python -I namespace.py FIRST HOME LAYER... -- COMMAND...
+        FIRST is the guest's user id 0 on this machine; it has 65,536 ids. HOME is the folder of the
+        disk; layers are given lowest first. COMMAND finds the root in HOME/root, and HOME itself,
+        with mapped owners, in HOME/mounts/home.
+
+Runs as a program by itself, so it imports nothing of the lab. Exit status NO_INIT: the disk has no
+init. Other failures are one line on stderr and exit status 1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+IDS = 1 << 16
+NO_INIT = 93
+# Created in the root where they are missing, so that they belong to the guest's root.
+_FOLDERS, _FILES = ("etc/kiln-lab",), ("etc/hosts", "etc/resolv.conf")
+
+# <linux/mount.h>, <linux/sched.h>, <sys/mount.h>; the numbers of these system calls are the same on
+# every processor: https://www.kernel.org/doc/html/latest/process/adding-syscalls.html
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_NODEV, _MS_NOSUID, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x8, 0x4000, 0x80000
+_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 0x1, 0x80000
+_MOVE_MOUNT_F_EMPTY_PATH, _AT_EMPTY_PATH, _AT_FDCWD = 0x4, 0x1000, -100
+_ATTR_RDONLY, _ATTR_NODEV, _ATTR_IDMAP = 0x1, 0x4, 0x00100000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttr(ctypes.Structure):
+    """struct mount_attr: https://man7.org/linux/man-pages/man2/mount_setattr.2.html"""
+
+    _fields_ = (
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns", ctypes.c_uint64),
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Mount and run the command, which replaces this process; returns where that cannot be."""
+    cut = arguments.index("--")
+    first, home, *layers = arguments[:cut]
+    try:
+        merged = mount(int(first), Path(home), layers)
+    except OSError as error:
+        sys.stderr.write(f"lab: the disk cannot be mounted: {error}\n")
+        return 1
+    if not has_init(merged):
+        sys.stderr.write("lab: kernel panic: the image has no init\n")
+        return NO_INIT
+    command = list(arguments[cut + 1 :])
+    os.execvp(command[0], command)  # noqa: S606 - it becomes systemd-nspawn
+    return 1  # not reached
+
+
+def mount(first: int, home: Path, layers: Sequence[str]) -> Path:
+    """Enter a new mount namespace and mount the disk there; its root. Raises OSError."""
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+    # What is unmounted on the host goes here too; nothing goes from here to the host.
+    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "making / a slave mount")
+    points = home / "mounts"
+    flags = _MS_NODEV | _MS_NOSUID | _MS_NOEXEC
+    _check(_libc.mount(b"lab", bytes(points), b"tmpfs", flags, b"mode=700"), f"tmpfs {points}")
+    owners = _user_namespace(first)
+    lower = []
+    for number, layer in enumerate(layers):
+        point = points / str(number)
+        _mount_mapped(layer, point, owners, _MountAttr(_ATTR_IDMAP | _ATTR_RDONLY | _ATTR_NODEV))
+        lower.append(str(point))
+    view = points / "home"
+    # It holds the guest's node of the kernel log.
+    _mount_mapped(str(home), view, owners, _MountAttr(_ATTR_IDMAP, _ATTR_NODEV))
+    os.close(owners)
+    merged = home / "root"
+    options = f"lowerdir={':'.join(reversed(lower))},upperdir={view}/upper,workdir={view}/work"
+    _check(
+        _libc.mount(home.name.encode(), bytes(merged), b"overlay", _MS_NODEV, options.encode()),
+        "mounting the overlay",
+    )
+    for path in _FOLDERS:
+        _own(merged, path, first, folder=True)
+    for path in _FILES:
+        _own(merged, path, first, folder=False)
+    return merged
+
+
+def has_init(root: Path) -> bool:
+    """Whether a root filesystem can boot."""
+    # lexists: /sbin/init is usually an absolute link, which would be followed on the host.
+    return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
+
+
+def _user_namespace(first: int) -> int:
+    """A file descriptor of a user namespace with the mapping of the layers.
+
+    Besides the guest's ids it maps this machine's root, as the id after the last one: the kernel
+    and systemd-nspawn create files in the disk as root before they give them away.
+    """
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        failed = _libc.unshare(_CLONE_NEWUSER)
+        os.write(told, b"n" if failed else b"y")
+        signal.pause()
+        os._exit(0)
+    try:
+        if os.read(ready, 1) != b"y":
+            raise OSError("this machine allows no user namespaces (user.max_user_namespaces)")
+        for kind in ("uid_map", "gid_map"):
+            Path(f"/proc/{child}/{kind}").write_text(f"0 {first} {IDS}\n{IDS} 0 1\n")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(told)
+
+
+def _mount_mapped(source: str, point: Path, owners: int, attributes: _MountAttr) -> None:
+    point.mkdir()
+    attributes.userns = owners
+    tree = _check(
+        _libc.syscall(
+            _OPEN_TREE, _AT_FDCWD, source.encode(), _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
+        ),
+        f"opening {source}",
+    )
+    _check(
+        _libc.syscall(
+            _MOUNT_SETATTR,
+            tree,
+            b"",
+            _AT_EMPTY_PATH,
+            ctypes.byref(attributes),
+            ctypes.sizeof(attributes),
+        ),
+        f"mapping the owners of {source} (that takes Linux 5.19 or newer, and ext4, xfs or btrfs)",
+    )
+    _check(
+        _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, bytes(point), _MOVE_MOUNT_F_EMPTY_PATH),
+        f"mounting {source}",
+    )
+    os.close(tree)
+
+
+def _own(root: Path, path: str, first: int, *, folder: bool) -> None:
+    """Create a mount point of the guest, unless there is something of that name.
+
+    No link of the disk is followed: it would lead into this machine's files.
+    """
+    parent, name = os.path.split(path)
+    try:
+        opened = os.open(root / parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if folder:
+            os.mkdir(name, 0o755, dir_fd=opened)
+        else:
+            os.mknod(name, stat.S_IFREG | 0o644, dir_fd=opened)
+        os.chown(name, first, first, dir_fd=opened, follow_symlinks=False)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(opened)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(f"{what}: {os.strerror(number)}")
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""Keys that moto made: of IAM users (CreateAccessKey) and of assumed roles (AssumeRole)."""
+
+from __future__ import annotations
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.iam.models import iam_backends
+from moto.sts.models import sts_backends
+
+from lab.keys import Key
+
+
+def find(key_id: str) -> Key | None:
+    """The key of an IAM user or of a role that somebody assumed; None for an unknown id."""
+    for iam in iam_backends[DEFAULT_ACCOUNT_ID].values():
+        for user in iam.users.values():
+            for key in user.access_keys:
+                if key.access_key_id == key_id:
+                    return Key(key_id, key.secret_access_key, f"user {user.name}")
+    for sts in sts_backends[DEFAULT_ACCOUNT_ID].values():
+        for role in sts.assumed_roles:
+            if role.access_key_id == key_id:
+                return Key(
+                    key_id,
+                    role.secret_access_key,
+                    f"role {role.role_arn}",
+                    token=role.session_token,
+                )
+    return None

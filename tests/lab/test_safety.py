@@ -1,0 +1,189 @@
+"""What a user of this machine, and root in a guest, try in order to become root here.
+
+docs/security.md says what is defended. Each attack is the one that worked before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import launching
+
+from kiln.base.errors import KilnError
+from kiln.cloud import host_key
+from lab import control, host
+from lab.guest import leader_of
+from lab.settings import Lab
+
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def guest(ec2, key, source_ami):
+    """One guest for all attacks. Its user data leaves a setuid shell, as the first attack did."""
+    user_data = "#!/bin/sh\ncp /bin/dash /opt/rootshell && chmod 4755 /opt/rootshell\n"
+    with launching(ec2, key, source_ami) as launch:
+        found = launch(UserData=user_data)
+        found.run("until [ -u /opt/rootshell ]; do sleep 0.2; done", timeout=120)
+        yield found
+
+
+def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, user=NOBODY, group=NOBODY, extra_groups=[], env={"PATH": os.environ["PATH"]},
+        cwd="/", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_user_of_this_machine_launches_nothing(lab: Lab) -> None:
+    form = "Action=RunInstances&Version=2016-11-15&ImageId=ami-1&MinCount=1&MaxCount=1"
+    for more in (
+        (),
+        ("--header", "Authorization: AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/ec2/"
+         "aws4_request, SignedHeaders=host, Signature=0"),
+    ):  # fmt: skip
+        done = as_nobody("curl", "-s", "-d", form, *more, lab.endpoint)
+        assert "<Code>AuthFailure</Code>" in done.stdout, done.stderr
+    for call in ("down", "faults", "status"):
+        done = as_nobody("curl", "-s", "-d", "{}", f"{lab.endpoint}/_lab/{call}")
+        assert "not signed" in done.stdout
+    assert control.status(lab)
+
+
+def test_a_user_of_this_machine_reads_neither_keys_nor_disks(lab: Lab, guest) -> None:
+    shell = lab.instances / guest.id / "upper/opt/rootshell"
+    assert shell.stat().st_mode & 0o4000, "the setuid shell is on the disk"
+    for path in (shell, lab.state / "keys.json", lab.shared / "bases", lab.images, lab.log):
+        assert path.exists()
+        assert as_nobody("ls", str(path)).returncode != 0, path
+    assert as_nobody("sh", "-c", f"{shell} -p -c 'id -u'").stdout == ""
+
+
+def test_no_mount_of_a_guest_is_seen_outside_it(lab: Lab, guest) -> None:
+    assert str(lab.instances) not in Path("/proc/self/mounts").read_text()
+    assert not list((lab.instances / guest.id / "root").iterdir())
+
+
+def leader(lab: Lab, guest) -> int:
+    found = leader_of(int((lab.instances / guest.id / "nspawn.pid").read_text()))
+    assert found
+    return found
+
+
+def test_the_root_of_a_guest_is_nobody_here(lab: Lab, guest) -> None:
+    status = Path(f"/proc/{leader(lab, guest)}/status").read_text()
+    (uids,) = (line.split()[1:] for line in status.splitlines() if line.startswith("Uid:"))
+    assert set(uids) == {str(lab.first_id(guest.address))}
+    # On disk files have the owner that they have in the guest: an AMI is the same in any guest.
+    assert (lab.instances / guest.id / "upper/opt/rootshell").stat().st_uid == 0
+    upper = lab.instances / guest.id / "upper"
+    strange = subprocess.run(
+        ["find", str(upper), "-uid", "+65534", "-o", "-gid", "+65534"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert {str(Path(path).relative_to(upper)) for path in strange} <= set()
+
+
+# Files of the host's kernel, reached through a fresh proc, sysfs or control group. Each line that
+# it prints is one that opened for writing.
+ATTACK = r"""
+mkdir -p /tmp/p /tmp/s /tmp/c
+mount -t proc p /tmp/p; mount -t sysfs s /tmp/s
+for file in /proc/sys/kernel/core_pattern /tmp/p/sys/kernel/core_pattern /tmp/p/sysrq-trigger \
+    /tmp/p/sys/kernel/modprobe /tmp/p/sys/kernel/hotplug /tmp/p/sys/kernel/dmesg_restrict \
+    /tmp/p/sys/vm/drop_caches /tmp/p/sys/fs/binfmt_misc/register /tmp/s/kernel/uevent_helper \
+    /tmp/s/kernel/mm/transparent_hugepage/enabled /tmp/s/power/state
+do if [ -e "$file" ] && ( : >>"$file" ) 2>/dev/null; then echo "opened $file"; fi; done
+for kind in memory cpu devices freezer blkio pids rdma; do
+  if mount -t cgroup -o $kind c /tmp/c 2>/dev/null; then
+    find /tmp/c -name release_agent | while read -r file; do
+      if ( : >>"$file" ) 2>/dev/null; then echo "opened $file"; fi
+    done
+    umount /tmp/c
+  fi
+done
+find /sys/fs/cgroup -name release_agent | while read -r file; do
+  if ( : >>"$file" ) 2>/dev/null; then echo "opened $file"; fi
+done
+for kind in debugfs tracefs securityfs bpf; do
+  if mount -t $kind c /tmp/c 2>/dev/null && [ $kind != bpf ]; then echo "mounted $kind"; fi
+done
+if mknod /tmp/disk b 254 0 2>/dev/null; then echo "made a disk"; fi
+if mknod /tmp/mem c 1 1 2>/dev/null; then echo "made /dev/mem"; fi
+if date -s 2020-01-01 >/dev/null 2>&1; then echo "set the clock"; fi
+if dmesg --clear 2>/dev/null; then echo "cleared the kernel log"; fi
+if python3 -c 'import ctypes,sys
+sys.exit(ctypes.CDLL(None, use_errno=True).syscall(175, b"x", 1, b"") == -1
+         and ctypes.get_errno() == 1)' ; then echo "may load modules"; fi
+echo "tried as $(id -u)"
+"""
+
+
+def test_root_in_a_guest_changes_nothing_of_this_machines_kernel(guest) -> None:
+    done = guest.run(f"sudo bash -s <<'END'\n{ATTACK}\nEND")
+    assert done.stdout.splitlines() == ["tried as 0"], done.stdout + done.stderr
+
+
+def test_a_process_that_this_machine_starts_in_a_guest_has_the_guests_rights(
+    lab: Lab, guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guest may have replaced its shell: `lab.shell` must not run it as root of this machine."""
+    asked = []
+    monkeypatch.setattr(subprocess, "call", lambda command: asked.extend(command) or 0)
+    control.shell(lab, guest.id, ["cat", "/proc/self/uid_map", "/proc/self/status"])
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[1] == str(lab.first_id(guest.address))
+
+
+def test_a_guest_reaches_what_the_lab_serves_and_no_other_service_of_this_machine(
+    lab: Lab, guest
+) -> None:
+    other = Lab((lab.index + 13) % 55, lab.root)
+    add = ["ip", "address", "add", f"{other.gateway}/32", "dev", "lo"]
+    with contextlib.ExitStack() as stack:
+        # As if the other lab ran; if it does, the address is there.
+        if subprocess.run(add, capture_output=True, check=False).returncode == 0:
+            stack.callback(subprocess.run, [*add[:2], "delete", *add[3:]], check=True)
+        for address in (lab.gateway, other.gateway):
+            stack.enter_context(socket.create_server((address, 8000)))
+        for address, port, reached in (
+            (lab.gateway, 80, "open"),
+            (lab.gateway, 8000, "closed"),
+            (other.gateway, 8000, "closed"),
+        ):
+            probe = f"timeout 2 bash -c '</dev/tcp/{address}/{port}' && echo open || echo closed"
+            assert guest.run(probe).stdout.strip() == reached, (address, port)
+
+
+def test_the_console_is_the_guests_own_and_shows_its_host_keys(ec2, guest) -> None:
+    text = ec2.get_console_output(InstanceId=guest.id)["Output"]
+    shown = host_key.in_console(text)
+    scanned = subprocess.run(
+        ["ssh-keyscan", guest.address], capture_output=True, text=True, check=True
+    ).stdout
+    offered = {line.split(" ", 1)[1].strip() for line in scanned.splitlines()}
+    assert shown
+    assert offered <= set(shown)
+
+
+def test_a_state_folder_that_cannot_map_owners_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """An overlay cannot: the lab would run, and its guests be root here."""
+    for name in ("lower", "upper", "work", "merged"):
+        (tmp_path / name).mkdir()
+    merged = tmp_path / "merged"
+    options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    subprocess.run(["mount", "-t", "overlay", "o", "-o", options, str(merged)], check=True)
+    try:
+        lab = Lab(54, merged)
+        lab.instances.mkdir(parents=True)
+        with pytest.raises(KilnError, match="cannot give guests a user namespace") as error:
+            host.can_map_owners(lab)
+        assert "ext4, xfs or btrfs" in str(error.value)
+        assert not list(lab.instances.iterdir())
+    finally:
+        subprocess.run(["umount", str(merged)], check=True)

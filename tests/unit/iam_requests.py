@@ -1,0 +1,236 @@
+"""From the API calls of a build to what IAM is asked: action, resource and context of each check.
+
+One call is several checks: RunInstances is allowed on the instance, its volume, its AMI and more.
+Which resources and keys an action has: the Service Authorization Reference for EC2.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kiln.base.paths import ROOT
+
+DATA = ROOT / "tests" / "data" / "iam"
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
+Call = dict[str, str]
+Check = dict[str, Any]
+
+# Their ARNs name no account.
+_GLOBAL = {"image", "snapshot"}
+# A parameter that names a resource → the resource's kind.
+_NAMED = {
+    "ImageId": "image",
+    "SnapshotId": "snapshot",
+    "VolumeId": "volume",
+    "GroupId": "security-group",
+    "KeyName": "key-pair",
+    "InstanceId.1": "instance",
+    "InstanceId": "instance",
+}
+_KINDS = {"ami": "image", "snap": "snapshot", "vol": "volume", "sg": "security-group"}
+
+
+def recorded() -> list[Call]:
+    """The EC2 calls of `./invoke build` in the lab with Packer 1.6.6, and of the removal of its AMI
+    as after a failure: parameters as they were sent, of each Describe call only its name."""
+    return [json.loads(line) for line in (DATA / "calls.jsonl").read_text().splitlines()]
+
+
+def with_the_plugin(calls: Sequence[Call]) -> list[Call]:
+    """The calls as Packer's plugin makes them: the run's tags are in CreateImage itself."""
+    launch = next(call for call in calls if call["Action"] == "RunInstances")
+    tags = {k: v for k, v in launch.items() if k.startswith("TagSpecification.1.Tag.")}
+    of_image = {"TagSpecification.1.ResourceType": "image", **tags}
+    of_snapshot = {k.replace("ation.1.", "ation.2."): v for k, v in tags.items()}
+    more = {**of_image, "TagSpecification.2.ResourceType": "snapshot", **of_snapshot}
+    return [
+        {**call, **more} if call["Action"] == "CreateImage" else call
+        for call in calls
+        if call["Action"] != "ModifyInstanceMetadataOptions"
+    ]
+
+
+def checks(calls: Sequence[Call]) -> list[Check]:
+    """What IAM is asked for these calls, each question once."""
+    known: dict[str, dict[str, str]] = {}
+    asked = [check for call in calls for check in _checks(call, known)]
+    return list({json.dumps(check, sort_keys=True): check for check in asked}.values())
+
+
+def check(action: str, kind: str, **context: str) -> Check:
+    """One question: `kind` is a resource type, or * for none."""
+    account = "" if kind in _GLOBAL else ACCOUNT
+    arn = "*" if kind == "*" else f"arn:aws:ec2:{REGION}:{account}:{kind}/{kind}-1"
+    where = {"aws:RequestedRegion": REGION, "aws:PrincipalAccount": ACCOUNT}
+    return {"action": f"ec2:{action}", "arn": arn, "context": {**where, **context}}
+
+
+def _checks(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
+    """The questions of a call; `known` are the tags of each resource so far, by its id."""
+    action = call["Action"]
+    if action.startswith("Describe"):
+        yield check(action, "*")
+    elif action == "CreateTags":
+        for name, resource in call.items():
+            if name.startswith("ResourceId."):
+                new = _tags(call, "Tag.")
+                yield check(
+                    action,
+                    _kind(resource),
+                    **_context("RequestTag", new),
+                    **_context("ResourceTag", known.get(resource, known[_kind(resource)])),
+                    **_owner(_kind(resource)),
+                )
+                known.setdefault(resource, {}).update(new)
+    elif action in ("CreateKeyPair", "CreateSecurityGroup"):
+        kind = {"CreateKeyPair": "key-pair"}.get(action, "security-group")
+        new = _specified(call, kind)
+        yield check(action, kind, **_context("RequestTag", new))
+        yield from _tagged_at(action, kind, new)
+        if kind == "security-group":
+            yield check(action, "vpc")
+        known[call.get("KeyName", "group")] = new
+    elif action == "RunInstances":
+        yield from _launched(call, known)
+    elif action == "CreateImage":
+        yield check(action, "instance", **_context("ResourceTag", known["instance"]))
+        for kind in ("image", "snapshot"):
+            new = _specified(call, kind)
+            yield check(action, kind, **_context("RequestTag", new))
+            yield from _tagged_at(action, kind, new)
+            known[kind] = new
+    else:
+        yield from _changed(call, known)
+
+
+def _launched(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
+    # The AMI that is checked has tags by then; the parent is Amazon's.
+    owner = ACCOUNT if call["ImageId"] in known else "amazon"
+    for kind in ("instance", "volume"):
+        new = _specified(call, kind)
+        more = {"ec2:InstanceType": call["InstanceType"]} if kind == "instance" else {}
+        yield check("RunInstances", kind, **_context("RequestTag", new), **more)
+        yield from _tagged_at("RunInstances", kind, new)
+        known[kind] = new
+    yield check("RunInstances", "image", **{"ec2:Owner": owner})
+    for kind, key in (("key-pair", call["KeyName"]), ("security-group", "group")):
+        yield check("RunInstances", kind, **_context("ResourceTag", known[key]))
+    for kind in ("network-interface", "subnet"):
+        yield check("RunInstances", kind)
+
+
+def _changed(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
+    """A call that changes or removes one resource."""
+    kind = next(kind for name, kind in _NAMED.items() if name in call)
+    tags = known.get(_key(call, kind), known.get(kind, {}))
+    if kind == "security-group":
+        tags = known["group"]
+    attributes = {
+        f"ec2:Attribute/{name.removesuffix('.Value')}": value
+        for name, value in call.items()
+        if name.endswith(".Value") and call["Action"] == "ModifyImageAttribute"
+    }
+    if call["Action"] == "ModifyInstanceMetadataOptions":
+        attributes = {"ec2:Attribute/HttpTokens": call["HttpTokens"]}
+    yield check(call["Action"], kind, **_context("ResourceTag", tags), **attributes)
+
+
+def _key(call: Call, kind: str) -> str:
+    return next(value for name, value in call.items() if _NAMED.get(name) == kind)
+
+
+def _tagged_at(action: str, kind: str, tags: dict[str, str]) -> Iterator[Check]:
+    """CreateTags, which EC2 asks for besides a call that makes a resource with tags."""
+    if tags:
+        more = {"ec2:CreateAction": action}
+        yield check("CreateTags", kind, **_context("RequestTag", tags), **more)
+
+
+def _specified(call: Call, kind: str) -> dict[str, str]:
+    for name, value in call.items():
+        if name.endswith(".ResourceType") and value == kind:
+            return _tags(call, name.removesuffix("ResourceType") + "Tag.")
+    return {}
+
+
+def _tags(call: Call, prefix: str) -> dict[str, str]:
+    pattern = re.compile(rf"{re.escape(prefix)}([0-9]+)\.Key")
+    return {
+        value: call[f"{prefix}{match[1]}.Value"]
+        for name, value in call.items()
+        if (match := pattern.fullmatch(name))
+    }
+
+
+def _context(key: str, tags: dict[str, str]) -> dict[str, str]:
+    """The only tag that the policy asks for."""
+    return {f"aws:{key}/{name}": value for name, value in tags.items() if name == "kiln:run-id"}
+
+
+def _owner(kind: str) -> dict[str, str]:
+    return {"ec2:Owner": ACCOUNT} if kind in _GLOBAL else {}
+
+
+def _kind(resource: str) -> str:
+    return _KINDS.get(resource.split("-", maxsplit=1)[0], "instance")
+
+
+OTHERS = {"ec2:Owner": ACCOUNT}
+OWN = {"aws:ResourceTag/kiln:run-id": "20261122T230837Z-a54b"}
+NEW = {"aws:RequestTag/kiln:run-id": "20261122T230837Z-a54b"}
+SHARE = {"ec2:Attribute": "LaunchPermission"}
+ATTACKS: dict[str, Check] = {
+    "tag any AMI": check("CreateTags", "image", **NEW, **OTHERS),
+    "tag any snapshot": check("CreateTags", "snapshot", **NEW, **OTHERS),
+    "tag any instance": check("CreateTags", "instance", **NEW),
+    "tag any volume": check("CreateTags", "volume", **NEW),
+    "tag any AMI with something else": check("CreateTags", "image", **OTHERS),
+    "delete any AMI": check("DeregisterImage", "image", **OTHERS),
+    "delete any snapshot": check("DeleteSnapshot", "snapshot", **OTHERS),
+    "delete any volume": check("DeleteVolume", "volume"),
+    "delete any key pair": check("DeleteKeyPair", "key-pair"),
+    "delete any security group": check("DeleteSecurityGroup", "security-group"),
+    "open any security group": check("AuthorizeSecurityGroupIngress", "security-group"),
+    "share any AMI": check("ModifyImageAttribute", "image", **SHARE, **OTHERS),
+    "share an AMI of a run": check("ModifyImageAttribute", "image", **SHARE, **OWN, **OTHERS),
+    "describe any AMI": check(
+        "ModifyImageAttribute", "image", **{"ec2:Attribute/Description": "x"}, **OTHERS
+    ),
+    "weaken IMDS of an AMI of a run": check(
+        "ModifyImageAttribute", "image", **{"ec2:Attribute/ImdsSupport": ""}, **OWN, **OTHERS
+    ),
+    "freeze any instance": check("CreateImage", "instance"),
+    "freeze without a tag": check("CreateImage", "image"),
+    "terminate any instance": check("TerminateInstances", "instance"),
+    "stop any instance": check("StopInstances", "instance"),
+    "launch without a tag": check(
+        "RunInstances", "instance", **{"ec2:InstanceType": "g4dn.xlarge"}
+    ),
+    "launch a type without a GPU": check(
+        "RunInstances", "instance", **{"ec2:InstanceType": "x1e.32xlarge"}, **NEW
+    ),
+    "launch a stranger's AMI": check("RunInstances", "image", **{"ec2:Owner": "999999999999"}),
+    "launch with any key pair": check("RunInstances", "key-pair"),
+    "launch with any security group": check("RunInstances", "security-group"),
+    "launch in another region": {
+        **(
+            _elsewhere := check(
+                "RunInstances", "instance", **{"ec2:InstanceType": "g4dn.xlarge"}, **NEW
+            )
+        ),
+        "context": {**_elsewhere["context"], "aws:RequestedRegion": "sa-east-1"},
+    },
+}
+# What the second policy opens for Packer 1.6.6; everything else in ATTACKS stays denied.
+OPENED_BY_1_6 = {"tag any AMI", "tag any snapshot", "describe any AMI", "freeze without a tag"}
+
+
+def questions() -> list[Check]:
+    """Everything that the simulator is asked."""
+    calls = recorded()
+    asked = [*checks(with_the_plugin(calls)), *checks(calls), *ATTACKS.values()]
+    return list({json.dumps(one, sort_keys=True): one for one in asked}.values())

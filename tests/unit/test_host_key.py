@@ -1,0 +1,144 @@
+"""The host keys of the instance that is verified come from its console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kiln.base.errors import KilnError
+from kiln.base.stopping import Stop
+from kiln.cloud import host_key, machine
+
+ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9mUmRz7hCkZ0c7lW3v2l4mYbV5b1Zb6m2zD0Qd3nqS"
+EC = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBK=="
+BLOCK = (
+    "-----BEGIN SSH HOST KEY KEYS-----\r\n{} root@ip-10-0-0-1\r\n{} \r\n"
+    "-----END SSH HOST KEY KEYS-----\r\n"
+)
+
+
+def test_the_keys_of_the_last_boot_are_read() -> None:
+    old = BLOCK.format("ssh-ed25519 AAAAold", "ssh-rsa AAAAold")
+    text = f"[ 0.0] Linux\r\n{old}more\r\n[ 12.3] cloud-init[900]: {BLOCK.format(ED, EC)}login: "
+    assert host_key.in_console(text) == [ED, EC]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "login:", "-----BEGIN SSH HOST KEY KEYS-----\nssh-ed25519 AAAA", ED]
+)
+def test_a_console_without_a_whole_block_has_none(text: str) -> None:
+    assert host_key.in_console(text) == []
+
+
+class Console:
+    """An EC2 client whose console answers in turn; the last answer stays."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers, self.asked = list(answers), []
+
+    def get_console_output(self, **asked: Any) -> dict[str, str]:
+        self.asked.append(asked)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer.startswith("!"):
+            raise ClientError({"Error": {"Code": answer[1:]}}, "GetConsoleOutput")
+        return {"Output": answer}
+
+
+class Clock:
+    """A clock that goes on only while somebody sleeps."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        patch.setattr(host_key.time, "monotonic", lambda: self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def wait(console: Console, clock: Clock, *, up: bool = True) -> tuple[list[str], list[str]]:
+    """The keys, and what was said."""
+    said: list[str] = []
+    stop = Stop()
+    stop.sleep = clock.sleep  # type: ignore[method-assign]
+    target: Any = SimpleNamespace(poll_seconds=2.0)
+    keys = host_key.wait(
+        console, "i-1", target, is_up=lambda: up, say=said.append, stop=stop, timeout=600
+    )
+    return keys, said
+
+
+def test_keys_that_come_later_are_waited_for(clock: Clock) -> None:
+    console = Console("!InvalidInstanceID.NotFound", "", "booting", BLOCK.format(ED, EC))
+    keys, said = wait(console, clock)
+    assert keys == [ED, EC]
+    assert said == ["waiting for the host key of i-1 on its console"]
+    assert all(asked == {"InstanceId": "i-1", "Latest": True} for asked in console.asked)
+
+
+def test_an_instance_that_is_not_on_nitro_is_asked_for_what_was_posted(clock: Clock) -> None:
+    console = Console("!UnsupportedOperation", BLOCK.format(ED, EC))
+    assert wait(console, clock)[0] == [ED, EC]
+    assert console.asked[-1] == {"InstanceId": "i-1"}
+
+
+def test_a_console_that_never_shows_them_is_left_with_a_warning(clock: Clock) -> None:
+    keys, said = wait(Console("login:"), clock)
+    assert keys == []
+    assert host_key.PATIENCE <= clock.now < host_key.PATIENCE + 5
+    assert said[-1].startswith("warning: the host key of i-1 is not known (its console does not")
+
+
+def test_who_may_not_read_the_console_does_not_wait(clock: Clock) -> None:
+    keys, said = wait(Console("!UnauthorizedOperation"), clock)
+    assert (keys, clock.now) == ([], 0)
+    assert "(GetConsoleOutput answered UnauthorizedOperation)" in said[-1]
+
+
+def test_an_instance_that_does_not_answer_at_all_is_not_blamed_on_its_key(clock: Clock) -> None:
+    keys, said = wait(Console(""), clock, up=False)
+    assert (keys, said) == ([], [])
+    assert clock.now >= 600
+
+
+def test_ssh_accepts_only_the_keys_of_the_console(tmp_path: Path) -> None:
+    (tmp_path / "ssh").mkdir()
+    config = machine._ssh_config(tmp_path, tmp_path / "key", tmp_path, "192.0.2.1", [ED, EC])
+    text = config.read_text()
+    assert "StrictHostKeyChecking yes\n" in text
+    assert (tmp_path / "ssh/known_hosts").read_text() == f"192.0.2.1 {ED}\n192.0.2.1 {EC}\n"
+    text = machine._ssh_config(tmp_path, tmp_path / "key", tmp_path, "192.0.2.1", []).read_text()
+    assert "StrictHostKeyChecking accept-new\n" in text
+
+
+@pytest.mark.parametrize("text", ["abc", "", "-1", "1e9", "inf", "nan", "600s", "٣", "123456"])
+def test_a_timeout_that_is_not_a_number_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_SSH_TIMEOUT", text)
+    with pytest.raises(KilnError, match=r"KILN_SSH_TIMEOUT=.* is not a number of seconds") as error:
+        machine.ssh_timeout()
+    assert error.value.exit_status == 2
+
+
+def test_sockets_of_a_killed_run_are_deleted_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_TMP", str(tmp_path))
+    for name in ("kiln-ssh-one-abc", "kiln-ssh-two-abc", "kiln-ssh-one"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "s").touch()
+    (tmp_path / "kiln-ssh-one-link").symlink_to(tmp_path / "kiln-ssh-two-abc")
+    machine.forget_sockets("one")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["kiln-ssh-one", "kiln-ssh-one-link", "kiln-ssh-two-abc"]
+    machine.forget_sockets("*")
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
