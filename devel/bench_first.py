@@ -39,15 +39,15 @@ def figures(against: str = "") -> list[Figure]:
         f"not cold: apt's lists, page cache, system packages ({state})",
         file=sys.stderr,
     )
-    commits = [_commit("HEAD"), *([_commit(against)] if against else [])]
+    commits = [commit_of("HEAD"), *([commit_of(against)] if against else [])]
     measured = []
     # In opposite order the second time: a run profits from the page cache of the one before.
     for commit in (*commits, *(reversed(commits) if against else ())):
-        measured += _measured(commit)
+        measured += measured_or_not(commit)
     return measured
 
 
-def _measured(commit: str) -> list[Figure]:
+def measured_or_not(commit: str) -> list[Figure]:
     """The figures of a first run, or the reason why it failed."""
     try:
         return first_run(commit)
@@ -68,7 +68,7 @@ def first_run(commit: str) -> list[Figure]:
             ["git", "clone", "--quiet", "--no-checkout", str(ROOT), str(clone)], check=True
         )
         subprocess.run(["git", "checkout", "--quiet", commit], cwd=clone, check=True)
-        environment = _environment(home, state)
+        environment = cold_environment(home, state)
         invoke = str(clone / "invoke")
         steps = {}
         try:
@@ -102,7 +102,7 @@ def _step(argv: list[str], clone: Path, environment: dict[str, str]) -> tuple[fl
     return seconds, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def _environment(home: Path, state: Path) -> dict[str, str]:
+def cold_environment(home: Path, state: Path) -> dict[str, str]:
     """This process's environment without AWS, caches and settings of this checkout."""
     own = ("AWS_", "KILN_", "UV_", "VIRTUAL_ENV", "PYTHON", "XDG_")
     dropped = {"PIP_CACHE_DIR", "PIP_REQUIRE_VIRTUALENV"}
@@ -121,7 +121,8 @@ def _environment(home: Path, state: Path) -> dict[str, str]:
     }
 
 
-def _commit(name: str) -> str:
+def commit_of(name: str) -> str:
+    """The commit of that name, in full. Raises KilnError (exit status 2) when there is none."""
     done = subprocess.run(
         ["git", "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"],
         cwd=ROOT,

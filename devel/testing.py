@@ -24,7 +24,8 @@ from lab import emulation, host
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 # Lab tests use a lab of their own, not the user's.
 _LAB_FOR_TESTS = "9"
-_TWO_LABS = ("-n", "2")
+# They wait for guests half of the time.
+_LABS_AT_ONCE = 3
 KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
 # Files of tests/unit that `./invoke test --quick` leaves out, each with more than three seconds of
 # CPU time: they start many processes (./invoke, Packer, shells, other Pythons), or search long for
@@ -139,8 +140,8 @@ def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
         background.start("unit", ["tests/unit", "-n", "2", *chosen])
         background.start("beside", ["tests/lab", "-m", "beside", *chosen])
         status |= background.finish("kernel-log")
-        # Tests in the lab mostly wait: two labs at a time.
-        in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *_TWO_LABS, *chosen]
+        several = ["-n", str(_LABS_AT_ONCE), "--no-loadscope-reorder"]
+        in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *several, *chosen]
         status |= run_pytest(reports / "labs.xml", ["tests/lab", *in_labs])
         return status | background.finish("unit") | background.finish("beside")
 

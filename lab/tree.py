@@ -43,7 +43,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     """The common Debian tree, made by mmdebstrap when it is missing."""
     archive = aptsources.host()
     recipe = distros.tree()
-    options = _options(recipe["include"], recipe["exclude_paths"])
+    options = mmdebstrap_options(recipe["include"], recipe["exclude_paths"])
     common = [archive.origin, archive.suite, *mmdebstrap.OPTIONS]
     inputs = json.dumps([*common, options, recipe["compilers"]])
     tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
@@ -62,7 +62,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
                 *(archive, arch, recipe["compilers"], unpacked, home / "mmdebstrap-compilers.log"),
             )
             mmdebstrap.make(
-                archive, arch, [*options, *_without_syncs()], making, home / "mmdebstrap.log"
+                archive, arch, [*options, *without_syncs()], making, home / "mmdebstrap.log"
             )
             unpacking.result()
         compilers.add(unpacked, making, recipe["exclude_paths"])
@@ -80,7 +80,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     return tree
 
 
-def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
+def mmdebstrap_options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
     """The options of mmdebstrap that decide what is in the tree.
 
     While mmdebstrap runs, the excluded paths are a setting of dpkg. As an option of mmdebstrap they
@@ -97,7 +97,7 @@ def _options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
         f"--extract-hook=printf '{settings}' > \"$1{_EXCLUDES}\"",
         f"--extract-hook={_divert('add')}",
         f"--customize-hook={_divert('remove')}",
-        f'--customize-hook=chroot "$1" {_compile_modules()}',
+        f'--customize-hook=chroot "$1" {compile_modules()}',
         # EC2's images have no such setting: a bake installs packages completely.
         f'--customize-hook=rm "$1{_EXCLUDES}"',
         f'--customize-hook=cd "$1" && find {folders} -mindepth 1 -delete',
@@ -113,34 +113,36 @@ def _divert(action: str) -> str:
     )
 
 
-def _compile_modules() -> str:
+def compile_modules(modules: str = _PYTHON_MODULES, own: str = _PYTHONS_OWN) -> str:
     """The command, in the tree, that byte-compiles what Debian's Python packages brought.
+
+    `modules` is the folder of their modules, `own` that of Debian's tools for Python.
 
     Each of about thirty packages would start py3compile by itself, on the core that installs them.
     The folder for top-level modules is made first: two that find it missing would both make it.
     """
     script = (
-        f"mkdir -p {_PYTHON_MODULES}/__pycache__ && "
-        f"find {_PYTHONS_OWN} {_PYTHON_MODULES} -maxdepth 1 ! -name __pycache__ "
-        f"! -path {_PYTHON_MODULES} ! -path '{_PYTHONS_OWN}/*' -print0 "
+        f"mkdir -p {modules}/__pycache__ && "
+        f"find {own} {modules} -maxdepth 1 ! -name __pycache__ "
+        f"! -path {modules} ! -path '{own}/*' -print0 "
         f"| sort -z | xargs -0 -r -n 24 -P 2 py3compile"
     )
     return f"sh -c {shlex.quote(script)}"
 
 
-def _without_syncs() -> list[str]:
+def without_syncs(hook: Path = _EATMYDATA) -> list[str]:
     """The options that make dpkg wait for no disk, where this mmdebstrap has such a hook.
 
     A tree that is cut off by a crash is made again, so nothing in it has to be on disk before.
     mmdebstrap's own second half of the hook would end with a sync of all disks of this machine.
     """
-    if not _EATMYDATA.is_file():
+    if not hook.is_file():
         return []
     undo = (
         'rm "$1"/usr/bin/dpkg "$1"/usr/bin/eatmydata "$1"/usr/lib/*/libeatmydata.so* && '
         'chroot "$1" dpkg-divert --quiet --local --rename --remove /usr/bin/dpkg'
     )
-    return [f"--extract-hook={_EATMYDATA}", f"--customize-hook={undo}"]
+    return [f"--extract-hook={hook}", f"--customize-hook={undo}"]
 
 
 def _of_family(tree: Path, family: str) -> Path:

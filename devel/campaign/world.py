@@ -38,23 +38,33 @@ def users_environment(home: Path) -> dict[str, str]:
     return {**clean, "KILN_BUILD_DIR": str(home / "build"), "HOME": str(home)}
 
 
-def slim_checkout(folder: Path, *keep: str) -> Path:
-    """A copy of this checkout with the same rows, but of the components only those that must be.
+def slim_matrix(folder: Path, *keep: str) -> Path:
+    """A file for KILN_MATRIX: the same rows, but of the components only those that must be.
 
     A build of it takes half the time: for tests of what is around a bake, not of what is in it.
-    Its path has every character that Packer, ssh, bash or pytest reads as syntax of its own.
     `keep` are the components that stay all the same.
+    """
+    optional = {component.name for component in components.everything() if component.optional}
+    rows = yaml.safe_load((ROOT / "amis.yaml").read_text())
+    rows["defaults"]["without"] = sorted(optional - set(keep))
+    path = folder / "amis.yaml"
+    path.write_text(yaml.safe_dump(rows, sort_keys=False))
+    return path
+
+
+def slim_checkout(folder: Path, *keep: str) -> Path:
+    """A copy of this checkout with `slim_matrix`, for tests that change its files.
+
+    Its path has every character that Packer, ssh, bash or pytest reads as syntax of its own.
     """
     copy = folder / """é "q" 's $HOME {{x}} [1] ${x} *%s"""
     # What git ignores is not part of it, and changes while it is copied: other tests run beside.
-    ignored = [line.strip("/\n") for line in (ROOT / ".gitignore").open()]
-    out = (".git", *ignored)
+    # Compiled files are not made again; those that are being written have a number behind.
+    ignored = {line.strip("/\n") for line in (ROOT / ".gitignore").open()}
+    out = (".git", "*.pyc.*", *(ignored - {"__pycache__", "*.pyc"}))
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*out), symlinks=True)
     (copy / ".venv").symlink_to(ROOT / ".venv")
-    optional = {component.name for component in components.everything() if component.optional}
-    rows = yaml.safe_load((copy / "amis.yaml").read_text())
-    rows["defaults"]["without"] = sorted(optional - set(keep))
-    (copy / "amis.yaml").write_text(yaml.safe_dump(rows, sort_keys=False))
+    slim_matrix(copy, *keep)
     return copy
 
 

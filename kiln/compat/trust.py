@@ -117,14 +117,15 @@ def _unconfirmed_hash(url: str) -> str | None:
 
     The lock file goes first: a bake may have confirmed a hash that checksums.yaml does not.
     """
-    entry = _locked().get(url)
+    entry = locked_entries().get(url)
     if entry:
         return str(entry["source"]) if not facts.confirmed(entry) else None
     published = facts.known_sha256(url)
     return published.source if published and not published.confirmed else None
 
 
-def _locked() -> dict[str, dict[str, Any]]:
+def locked_entries() -> dict[str, dict[str, Any]]:
+    """The entries of amis.lock.yaml that have a hash, by URL."""
     return {
         item["url"]: item for item in lock_file.read_lock_file()["artifacts"] if item.get("sha256")
     }

@@ -101,7 +101,7 @@ def build_recipes(
         failures.append(error)
         on_failure(error)
 
-    for turn, together in enumerate(_in_turn(recipes, target, progress)):
+    for turn, together in enumerate(in_turns(recipes, target, progress)):
         try:
             planned, packer = _set_up(together, options, target, progress, rebuilt, install=install)
         except KilnError as error:
@@ -134,7 +134,7 @@ def _ready(
     return packer
 
 
-def _in_turn(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
+def in_turns(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
     """Recipes that run here natively, then those whose processor the lab has to emulate."""
     slow = [recipe for recipe in recipes if target.emulates(recipe.arch)]
     native = [recipe for recipe in recipes if recipe not in slow]
@@ -158,7 +158,7 @@ def _set_up(
     packer = _ready(recipes, target, progress, install=install)
     planned = plans(recipes, options, target, rebuilt)
     if rebuilt is None:
-        _say_if_stale(recipes, progress)
+        say_if_stale(recipes, progress)
     with progress.stage("render and policy"):
         for plan in planned:
             build_row.prepare(plan)
@@ -192,7 +192,7 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
         raise KilnError("\n".join(map(str, clashes)), findings=clashes)
 
 
-def _say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
+def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
     """Report that the committed HCL is not what will be baked."""
     if render.stale(recipes, orphans=False):
         progress.say(

@@ -53,12 +53,17 @@ def serve(
     return server.start(address, https_port, http_port, context, _site(home).find, log)
 
 
+def find(url: str, state: Path | None = None) -> Path | None:
+    """The file that the mirror serves for a URL, made when it is missing; None for a 404."""
+    return _site(state or settings.current().shared).find(url)
+
+
 def sha256(url: str, state: Path | None = None) -> str:
     """The SHA-256, as hex, of the file that the mirror serves for a URL; made when it is missing.
 
     Raises KilnError for a URL that the mirror answers with 404.
     """
-    file = _site(state or settings.current().shared).find(url)
+    file = find(url, state)
     if file is None or not file.is_file():
         raise KilnError(
             f"the lab mirror has no {url}",

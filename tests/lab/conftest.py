@@ -17,11 +17,18 @@ import boto3
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from devel.campaign.world import PRIVATE_KEY, inventory, slim_checkout, users_environment
+from devel.campaign.world import (
+    PRIVATE_KEY,
+    inventory,
+    slim_checkout,
+    slim_matrix,
+    users_environment,
+)
 from kiln.base.errors import KilnError
 from lab import control, host, keys, settings
+from tests.unit import commands
 
-__all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "users_environment"]
+__all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
 
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
@@ -45,6 +52,21 @@ class ByAmi(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
     """Used by `pytest -n`."""
     return ByAmi(config, log)
+
+
+# The files that take longest, in that order: one that started last would keep one core waiting.
+LONGEST_FIRST = (
+    *OF_THE_BUILD,
+    *("test_cleanup.py", "test_package_snapshot.py", "test_mig_guest.py", "test_signing_keys.py"),
+    *("test_lab_down.py", "test_both_modules.py", "test_telemetry_bundle.py", "test_mig_launch.py"),
+    *("test_ec2.py", "test_aws_target.py", "test_foreign_packer.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests by file: `--no-loadscope-reorder` hands them out as they are."""
+    place = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 @dataclass(frozen=True)
@@ -193,16 +215,8 @@ def kiln(lab: settings.Lab, tmp_path: Path) -> Callable[..., subprocess.Complete
     """Run ./invoke as a user would, with a build folder of its own and no AWS credentials."""
 
     def run(*arguments: str, timeout: float = 600, **environment: str) -> Any:
-        return subprocess.run(
-            [str(ROOT / "invoke"), *arguments],
-            cwd=ROOT,
-            env=users_environment(tmp_path) | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        env = users_environment(tmp_path) | environment
+        return commands.invoke(*arguments, timeout=timeout, env=env)
 
     return run
 

@@ -72,7 +72,12 @@ def layouts(gpu: str) -> dict[str, Layout]:
 
 
 class Machine(guests.Guest):
-    """A guest with gpu-mig's unit, whose GPUs can be replaced."""
+    """A guest with gpu-mig's unit, whose GPUs can be replaced.
+
+    `hidden` are the numbers of GPUs that its nvidia-smi does not show.
+    """
+
+    hidden: tuple[int, ...] = ()
 
     def settings(self, **values: str) -> None:
         lines = {"MIG_IMDS": "no", **values}
@@ -84,6 +89,7 @@ class Machine(guests.Guest):
             "/etc/kiln-lab/instance.json",
             json.dumps({"instance_type": instance_type, "instance_id": "i-0guest"}),
         )
+        self.faults()
         shutil.rmtree(self.run_dir / "nvidia-smi", ignore_errors=True)
         shutil.rmtree(self.root / "var/lib/kiln-lab/nvidia-smi", ignore_errors=True)
 
@@ -93,7 +99,9 @@ class Machine(guests.Guest):
         return Path(f"/proc/{self.leader}/root/run/kiln-lab")
 
     def faults(self, **values: object) -> None:
-        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(values))
+        """What the stand-in does wrong from now on; nothing without values."""
+        hidden = {"hide": self.hidden} if self.hidden else {}
+        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps({**hidden, **values}))
 
     def restart(self) -> None:
         """Run the unit again, as at boot; fails the test with its log when it fails."""

@@ -4,44 +4,35 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import slim_checkout, users_environment
+from conftest import slim_matrix, users_environment
 
 from kiln.matrix.load import load_recipes
+from tests.unit import commands
 
 ROW = next(recipe for recipe in load_recipes() if recipe.kernel_module == "both")
 
 
-def run(checkout: Path, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [str(checkout / "invoke"), *arguments, "--json"],
-        cwd=checkout,
-        env=users_environment(checkout.parent),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+def run(matrix: Path, *arguments: str) -> dict[str, Any]:
+    home = matrix.parent
+    environment = users_environment(home) | {"KILN_MATRIX": str(matrix)}
+    done = commands.invoke(*arguments, "--json", timeout=600, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    records = sorted(
-        (checkout.parent / "build" / ROW.name).glob("*/record.json"), key=os.path.getmtime
-    )
+    records = sorted((home / "build" / ROW.name).glob("*/record.json"), key=os.path.getmtime)
     return json.loads(records[-1].read_text())
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return slim_checkout(tmp_path_factory.mktemp("both"), "nvidia-repo", "nvidia-fabricmanager")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return slim_matrix(tmp_path_factory.mktemp("both"), "nvidia-repo", "nvidia-fabricmanager")
 
 
 @pytest.fixture(scope="module")
-def built(lab: Any, checkout: Path) -> dict[str, Any]:
-    return run(checkout, "build", "--name", ROW.name)
+def built(lab: Any, matrix: Path) -> dict[str, Any]:
+    return run(matrix, "build", "--name", ROW.name)
 
 
 def test_version_info_names_the_modules_of_both_kinds(built: dict[str, Any]) -> None:
@@ -55,8 +46,8 @@ def test_version_info_names_the_modules_of_both_kinds(built: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("instance_type", ["p3dn.24xlarge", "p6-b200.48xlarge", "m5.large"])
-def test_the_same_ami_is_good_on(built: dict[str, Any], checkout: Path, instance_type: str) -> None:
-    record = run(checkout, "verify", "--ami", built["ami_id"], "--instance-type", instance_type)
+def test_the_same_ami_is_good_on(built: dict[str, Any], matrix: Path, instance_type: str) -> None:
+    record = run(matrix, "verify", "--ami", built["ami_id"], "--instance-type", instance_type)
     outcome = {check["name"]: check["outcome"] for check in record["checks"]["checks"]}
     chosen = outcome["test_the_kernel_module_in_place_is_the_one_for_these_gpus"]
     assert record["status"] == "verified"

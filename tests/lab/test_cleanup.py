@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PRIVATE_KEY, ROOT, inventory, slim_checkout, users_environment, wait_for
+from conftest import PRIVATE_KEY, inventory, slim_matrix, users_environment, wait_for
 
 from devel.campaign.world import processes_of
 from kiln.base import tags
@@ -22,6 +21,7 @@ from kiln.base.errors import KilnError
 from kiln.matrix import load
 from kiln.packer import render
 from lab import control
+from tests.unit import commands
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
@@ -36,7 +36,7 @@ DARK = "g5.xlarge"
 class Going:
     """A build that is under way, in a process group of its own as in a user's terminal."""
 
-    process: subprocess.Popen[str]
+    process: commands.Call
     home: Path
 
     def wait_for_log(self, text: str, logs: int = 1) -> None:
@@ -82,22 +82,12 @@ class Going:
 
     def end(self) -> tuple[int, str]:
         """Wait until it is over: its exit code, all that it said."""
-        out, err = self.process.communicate(timeout=300)
-        return self.process.returncode, out + err
+        done = self.process.end()
+        return done.returncode, done.stdout + done.stderr
 
 
-def start(home: Path, *arguments: str, checkout: Path = ROOT, **environment: str) -> Going:
-    process = subprocess.Popen(
-        [str(checkout / "invoke"), *arguments],
-        cwd=checkout,
-        env=users_environment(home) | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    return Going(process, home)
+def start(home: Path, *arguments: str, **environment: str) -> Going:
+    return Going(commands.start(*arguments, env=users_environment(home) | environment), home)
 
 
 @pytest.fixture
@@ -200,10 +190,10 @@ def ended(
     """
     control.order_fault(lab, action="boot", code="never", match={"InstanceType": DARK})
     new = watch(ec2)
-    slim = slim_checkout(tmp_path_factory.mktemp("slim"))
-    checked = start(tmp_path_factory.mktemp("checked"), *BUILD, checkout=slim)
+    slim = {"KILN_MATRIX": str(slim_matrix(tmp_path_factory.mktemp("slim")))}
+    checked = start(tmp_path_factory.mktemp("checked"), *BUILD, **slim)
     home = tmp_path_factory.mktemp("dark")
-    dark = start(home, *BUILD, "--verify-instance-type", DARK, checkout=slim)
+    dark = start(home, *BUILD, "--verify-instance-type", DARK, **slim)
     try:
         # The one's checks may be over before the other one boots, and that boot lasts.
         checked.wait_for_checks()
@@ -220,20 +210,25 @@ def ended(
         dark.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_an_interrupted_bake_leaves_nothing_and_says_what_it_removed(
-    number: signal.Signals, going: Going, new: Callable[[], New], lab: Any
+    signals: list[signal.Signals], going: Going, new: Callable[[], New], lab: Any
 ) -> None:
+    """A second Ctrl-C does not cut the clean-up short."""
     made = new()
     assert set(made) == KINDS
     assert private_keys(going.home)
     with pytest.raises(KilnError, match=f"is in use: run .* of {AL2}, process"):
         control.down(lab)
-    going.signal(number)
+    for number in signals:
+        going.signal(number)
+        time.sleep(0.5)
     code, said = going.end()
     assert code == 1, said
     assert "interrupted" in said
     assert not_named(made, said[said.index("cleaned up: ") :]) == set()
+    still = "still stopping: removing what the run created, please wait"
+    assert (still in said) == (len(signals) > 1)
     assert "Traceback" not in said
     assert new() == {}
     assert private_keys(going.home) == []
@@ -279,7 +274,9 @@ def test_no_capacity_is_told_at_once_in_awss_words_and_what_to_do(
     assert "Traceback" not in done.stderr
     (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
     assert record["status"] == "failed"
-    assert record["seconds"]["packer build"] < 45
+    # The SDK's own attempts (Packer 1.6.6: 6), and Packer does not start over.
+    (fault,) = control.status(lab)["faults"]
+    assert 50 - fault["times"] <= 12, fault
     assert new() == {}
     assert private_keys(tmp_path) == []
 
@@ -327,17 +324,6 @@ def test_all_rows_are_interrupted_together(
     assert "Traceback" not in said
     assert new() == {}
     assert private_keys(tmp_path) == []
-
-
-def test_ctrl_c_twice_does_not_cut_the_clean_up_short(going: Going, new: Callable[[], New]) -> None:
-    going.signal(signal.SIGINT)
-    time.sleep(0.5)
-    going.signal(signal.SIGINT)
-    code, said = going.end()
-    assert code == 1, said
-    assert "still stopping: removing what the run created, please wait" in said
-    assert "Traceback" not in said
-    assert new() == {}
 
 
 def test_checks_are_interrupted_and_the_ami_has_no_verdict(

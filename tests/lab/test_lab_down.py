@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +23,55 @@ from kiln.base.errors import KilnError
 from lab import control, disks, tree
 from lab.guest import leader_of
 from lab.settings import Lab
+from tests.unit import commands
 
 pytestmark = pytest.mark.beside
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own() -> Lab:
     """Not the lab of the other tests, which must stay up."""
     usual = lab_of_the_tests()
     return Lab((usual.index + 25) % 55, usual.root)
 
 
-@pytest.fixture
-def invoke(own: Lab, tmp_path: Path) -> Iterator[Invoke]:
+@pytest.fixture(scope="module")
+def call(own: Lab, tmp_path_factory: pytest.TempPathFactory) -> Invoke:
     """./invoke with a lab of its own, which shares the bases with all labs."""
+    home = tmp_path_factory.mktemp("home")
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(ROOT / "invoke"), *arguments],
-            cwd=ROOT,
-            env=users_environment(tmp_path) | {"KILN_LAB_INDEX": str(own.index)} | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        own_lab = {"KILN_LAB_INDEX": str(own.index)}
+        env = users_environment(home) | own_lab | environment
+        return commands.invoke(*arguments, timeout=120, env=env)
 
-    yield run
-    run("lab.clean")
+    return run
+
+
+@pytest.fixture
+def invoke(call: Invoke) -> Iterator[Invoke]:
+    """The same, whose lab is not up yet; it is removed after the test."""
+    yield call
+    call("lab.clean")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A lab that two calls started at once, and an instance in it."""
+
+    ups: list[subprocess.CompletedProcess[str]]
+    ec2: Any
+    instance: str
+
+
+@pytest.fixture(scope="module")
+def running(own: Lab, call: Invoke) -> Iterator[Running]:
+    """For the tests that only look: they are the first of this file."""
+    with ThreadPoolExecutor() as together:
+        ups = list(together.map(lambda arguments: call(*arguments), [["lab.up"]] * 2))
+    yield Running(ups, *launched(own))
+    call("lab.clean")
 
 
 def client(lab: Lab, service: str = "ec2") -> Any:
@@ -126,60 +146,70 @@ def nothing(lab: Lab) -> dict[str, list[str]]:
     return {kind: [] for kind in kinds}
 
 
-def test_two_who_start_the_lab_at_once_share_it(own: Lab, invoke: Invoke) -> None:
-    with ThreadPoolExecutor() as together:
-        both = list(together.map(lambda _: invoke("lab.up", "--json"), range(2)))
-    assert [done.returncode for done in both] == [0, 0], both
-    launched(own)
+def test_two_who_start_the_lab_at_once_share_it(running: Running) -> None:
+    assert [done.returncode for done in running.ups] == [0, 0], running.ups
+    assert running.instance
 
 
-def test_down_leaves_nothing_of_a_lab_with_a_running_instance(invoke: Invoke, own: Lab) -> None:
-    assert invoke("lab.up").returncode == 0
-    launched(own)
-    assert [kind for kind, result in on_this_machine(own).items() if not result] == []
-    done = invoke("lab.down")
-    assert done.returncode == 0, done.stderr
-    assert on_this_machine(own) == nothing(own)
-    assert invoke("lab.status").returncode == 1
+def test_what_up_prints_makes_any_aws_client_talk_to_the_lab(
+    running: Running, call: Invoke, own: Lab
+) -> None:
+    asks = (
+        "import boto3; print(len(boto3.client('ec2').describe_images(Owners=['amazon'])['Images']))"
+    )
+    for up in running.ups:
+        done = subprocess.run(
+            ["bash", "-euc", 'eval "$1"; exec "$2" -c "$3"', "bash", up.stdout,
+             str(ROOT / ".venv/bin/python"), asks],
+            env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 0
+    again = call("lab.up", "--json")
+    assert again.returncode == 0, again.stderr
+    as_json = json.loads(again.stdout)
+    assert as_json["AWS_ENDPOINT_URL"] == own.endpoint
+    assert as_json["AWS_SECRET_ACCESS_KEY"] in running.ups[0].stdout
 
 
-def test_down_leaves_nothing_of_a_lab_that_was_killed(invoke: Invoke, own: Lab) -> None:
-    assert invoke("lab.up").returncode == 0
-    launched(own)
-    server = int(own.pid_file.read_text())
-    os.kill(server, signal.SIGKILL)
-    left = on_this_machine(own)
-    assert left["mounts"]
-    assert left["interfaces"]
-    assert any("systemd" in command for command in left["processes"])
-    done = invoke("lab.down")
-    assert done.returncode == 0, done.stderr
-    assert f"took down bridge {own.bridge}" in done.stderr
-    assert on_this_machine(own) == nothing(own)
+def test_logs_and_shell_reach_the_only_running_guest(
+    running: Running, call: Invoke, own: Lab
+) -> None:
+    instance = running.instance
+    deadline = time.monotonic() + 120
+    while "cloud-init" not in (output := call("lab.logs", "--instance", instance).stdout):
+        assert time.monotonic() < deadline, output
+    shell = call("lab.shell")
+    assert shell.returncode == 0, shell.stderr
+    # A guest that shuts down stops its processes before it kills them; ours must not stop.
+    stopped = "(sleep 1; kill -KILL $$) & kill -STOP $$"
+    leader = leader_of(int((own.instances / instance / "nspawn.pid").read_text()))
+    assert leader
+    enter = control.inside(leader, "--all")
+    done = subprocess.run([*enter, "sh", "-c", stopped], timeout=30, check=False)
+    assert done.returncode == 128 + signal.SIGKILL
+    running.ec2.terminate_instances(InstanceIds=[instance])
+    wait_for(running.ec2, instance, "terminated")
+    done = call("lab.shell")
+    assert done.returncode == 2
+    assert "0 guests are running" in done.stderr
+    assert call("lab.clean").returncode == 0
 
 
-def test_a_killed_lab_comes_up_again_without_its_remains_in_the_way(
+def test_down_leaves_nothing_but_amis_with_their_tags_and_their_disk(
     invoke: Invoke, own: Lab
 ) -> None:
-    assert invoke("lab.up").returncode == 0
-    launched(own)
-    os.kill(int(own.pid_file.read_text()), signal.SIGKILL)
-    assert invoke("lab.up").returncode == 0
-    ec2, instance = launched(own)
-    result = ec2.describe_instances()["Reservations"]
-    assert [item["InstanceId"] for page in result for item in page["Instances"]] == [instance]
-    disks = [point for point in on_this_machine(own)["mounts"] if point.endswith("/root")]
-    assert disks == [str(own.instances / instance / "root")]
-
-
-def test_amis_outlive_the_lab_with_their_tags_and_their_disk(invoke: Invoke, own: Lab) -> None:
     assert invoke("lab.up").returncode == 0
     ec2, instance = launched(own)
     image = ec2.create_image(InstanceId=instance, Name="kept")["ImageId"]
     ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
     ec2.create_tags(Resources=[image], Tags=[{"Key": "kiln:verified", "Value": "pass today"}])
-    assert invoke("lab.down").returncode == 0
+    wait_for(ec2, instance, "running")
+    assert [kind for kind, result in on_this_machine(own).items() if not result] == []
+    done = invoke("lab.down")
+    assert done.returncode == 0, done.stderr
     assert on_this_machine(own) == nothing(own)
+    assert invoke("lab.status").returncode == 1
     assert invoke("lab.up").returncode == 0
     (result,) = client(own).describe_images(Owners=["self"])["Images"]
     assert (result["ImageId"], result["Name"], result["State"]) == (image, "kept", "available")
@@ -192,6 +222,29 @@ def test_amis_outlive_the_lab_with_their_tags_and_their_disk(invoke: Invoke, own
     assert not own.state.exists()
 
 
+def test_a_killed_lab_comes_up_again_and_goes_down_without_its_remains(
+    invoke: Invoke, own: Lab
+) -> None:
+    assert invoke("lab.up").returncode == 0
+    launched(own)
+    os.kill(int(own.pid_file.read_text()), signal.SIGKILL)
+    assert invoke("lab.up").returncode == 0
+    ec2, instance = launched(own)
+    result = ec2.describe_instances()["Reservations"]
+    assert [item["InstanceId"] for page in result for item in page["Instances"]] == [instance]
+    disks = [point for point in on_this_machine(own)["mounts"] if point.endswith("/root")]
+    assert disks == [str(own.instances / instance / "root")]
+    os.kill(int(own.pid_file.read_text()), signal.SIGKILL)
+    left = on_this_machine(own)
+    assert left["mounts"]
+    assert left["interfaces"]
+    assert any("systemd" in command for command in left["processes"])
+    done = invoke("lab.down")
+    assert done.returncode == 0, done.stderr
+    assert f"took down bridge {own.bridge}" in done.stderr
+    assert on_this_machine(own) == nothing(own)
+
+
 def test_a_port_in_use_is_one_clear_message(invoke: Invoke, own: Lab) -> None:
     with socket.create_server(("127.0.0.1", own.port)):
         done = invoke("lab.up")
@@ -201,25 +254,6 @@ def test_a_port_in_use_is_one_clear_message(invoke: Invoke, own: Lab) -> None:
     assert "KILN_LAB_PORT" in done.stderr
     assert "Traceback" not in done.stderr
     assert on_this_machine(own) == nothing(own)
-
-
-def test_what_up_prints_makes_any_aws_client_talk_to_the_lab(invoke: Invoke, own: Lab) -> None:
-    up = invoke("lab.up")
-    asks = (
-        "import boto3; print(len(boto3.client('ec2').describe_images(Owners=['amazon'])['Images']))"
-    )
-    done = subprocess.run(
-        ["bash", "-euc", 'eval "$1"; exec "$2" -c "$3"', "bash", up.stdout,
-         str(ROOT / ".venv/bin/python"), asks],
-        env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 0
-    again = invoke("lab.up", "--json")
-    assert again.returncode == 0, again.stderr
-    as_json = json.loads(again.stdout)
-    assert as_json["AWS_ENDPOINT_URL"] == own.endpoint
-    assert as_json["AWS_SECRET_ACCESS_KEY"] in up.stdout
 
 
 def test_a_lab_whose_own_code_or_matrix_changed_starts_anew(
@@ -237,28 +271,6 @@ def test_a_lab_whose_own_code_or_matrix_changed_starts_anew(
     _, instance = launched(own)
     invoke("lab.up")
     assert own.pid_file.read_text() == second, f"{instance} was to be left alone"
-
-
-def test_logs_and_shell_reach_the_only_running_guest(invoke: Invoke, own: Lab) -> None:
-    invoke("lab.up")
-    ec2, instance = launched(own)
-    deadline = time.monotonic() + 120
-    while "cloud-init" not in (output := invoke("lab.logs", "--instance", instance).stdout):
-        assert time.monotonic() < deadline, output
-    shell = invoke("lab.shell")
-    assert shell.returncode == 0, shell.stderr
-    # A guest that shuts down stops its processes before it kills them; ours must not stop.
-    stopped = "(sleep 1; kill -KILL $$) & kill -STOP $$"
-    leader = leader_of(int((own.instances / instance / "nspawn.pid").read_text()))
-    assert leader
-    enter = control.inside(leader, "--all")
-    done = subprocess.run([*enter, "sh", "-c", stopped], timeout=30, check=False)
-    assert done.returncode == 128 + signal.SIGKILL
-    ec2.terminate_instances(InstanceIds=[instance])
-    wait_for(ec2, instance, "terminated")
-    done = invoke("lab.shell")
-    assert done.returncode == 2
-    assert "0 guests are running" in done.stderr
 
 
 def test_bases_are_not_deleted_while_one_is_being_made(invoke: Invoke, tmp_path: Path) -> None:

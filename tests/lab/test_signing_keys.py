@@ -11,13 +11,13 @@ import io
 import shlex
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import AL2, Guest, inventory, slim_checkout, users_environment
+from conftest import AL2, Guest, inventory, launching, slim_checkout, users_environment
 
 from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
@@ -50,17 +50,35 @@ true
 """
 
 
-@pytest.fixture
-def guest(
-    launch: Callable[..., Guest], client: Callable[[str], Any], request: pytest.FixtureRequest
-) -> Guest:
-    """A build instance with the upload on it and a kernel that will boot."""
-    distro = request.param
-    if distro == "al2":
-        made = launch()
-    else:
-        ami = client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
-        made = launch(ami, user="ubuntu")
+@pytest.fixture(scope="module")
+def instance(
+    ec2: Any,
+    key: tuple[str, Path],
+    source_ami: str,
+    client: Callable[[str], Any],
+) -> Iterator[Callable[[str], Guest]]:
+    """The build instance of a distribution, with the upload on it and a kernel that will boot.
+
+    The cases of a distribution share it: each compares it with what it was before.
+    """
+    made: dict[str, Guest] = {}
+    with launching(ec2, key, source_ami) as launch:
+
+        def of(distro: str) -> Guest:
+            if distro not in made:
+                if distro == "al2":
+                    made[distro] = launch()
+                else:
+                    ami = client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
+                    made[distro] = launch(ami, user="ubuntu")
+                upload(made[distro])
+            return made[distro]
+
+        yield of
+
+
+def upload(made: Guest) -> None:
+    """Put the provisioners where Packer puts them."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for path in (PROVISIONERS / "lib", *PROVISIONERS.glob("*.sh")):
@@ -71,7 +89,6 @@ def guest(
         f"echo {text} | base64 -d | sudo tar -xz --no-same-owner -C /var/tmp/kiln"
     )
     assert done.returncode == 0, done.stderr
-    return made
 
 
 def recipe_with(component: str, distro: str) -> Recipe:
@@ -97,15 +114,15 @@ def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("vendor", "component", "guest"),
+    ("vendor", "component", "distro"),
     CASES,
-    indirect=["guest"],
     ids=[f"{key} on {distro}" for key, _, distro in CASES],
 )
 def test_a_key_that_the_facts_do_not_name_is_refused_and_leaves_nothing(
-    vendor: str, component: str, guest: Guest, request: pytest.FixtureRequest
+    vendor: str, component: str, distro: str, instance: Callable[[str], Guest]
 ) -> None:
-    recipe = recipe_with(component, request.node.callspec.params["guest"])
+    guest = instance(distro)
+    recipe = recipe_with(component, distro)
     before = guest.run(TRUST).stdout
     real = {name: entry["fingerprint"] for name, entry in KEYS.items()}
     done = provision(guest, component, recipe, real)

@@ -28,28 +28,52 @@ _PROGRAM = (
 _STARTING = threading.Lock()
 
 
+class Call:
+    """A call of `./invoke` that is under way, in a session of its own."""
+
+    def __init__(self, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+        self.arguments = ["./invoke", *arguments]
+        self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - until it ends
+        paths = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in self._files]
+        self._process = _processes().Process(target=_call, args=(arguments, environment, *paths))
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process and of its group."""
+        assert self._process.pid
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def end(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """Wait for its end. Raises TimeoutExpired after `timeout` seconds, when it is killed."""
+        self._process.join(timeout)
+        status = self._process.exitcode
+        if status is None:
+            self._process.kill()
+            self._process.join()
+            raise subprocess.TimeoutExpired(self.arguments, timeout)
+        out, err = (_read(file.fileno()) for file in self._files)
+        return subprocess.CompletedProcess(self.arguments, status, stdout=out, stderr=err)
+
+
+def start(*arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Call:
+    """Start `./invoke` with these arguments in `cwd`; standard input is empty.
+
+    `env` is the whole environment, without it that of the tests.
+    """
+    environment = {**(os.environ if env is None else env), "KILN_CWD": str(cwd), "PYTHONUTF8": "1"}
+    return Call(arguments, environment)
+
+
 def invoke(
     *arguments: str, cwd: Path = ROOT, timeout: float = 300, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `./invoke` with these arguments in `cwd`; standard input is empty.
-
-    `env` is the whole environment, without it that of the tests. Raises TimeoutExpired after
-    `timeout` seconds, when the call is ended.
-    """
-    environment = {**(os.environ if env is None else env), "KILN_CWD": str(cwd), "PYTHONUTF8": "1"}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        paths = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
-        process = _processes().Process(target=_call, args=(arguments, environment, *paths))
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(["./invoke", *arguments], timeout)
-        printed = [_read(file.fileno()) for file in (out, err)]
-        return subprocess.CompletedProcess(
-            ["./invoke", *arguments], process.exitcode, stdout=printed[0], stderr=printed[1]
-        )
+    """`start`, and wait for the end. Raises TimeoutExpired after `timeout` seconds."""
+    return start(*arguments, cwd=cwd, env=env).end(timeout)
 
 
 def _read(descriptor: int) -> str:
@@ -68,6 +92,7 @@ def _processes() -> multiprocessing.context.ForkServerContext:
 
 def _call(arguments: tuple[str, ...], environment: dict[str, str], out: str, err: str) -> None:
     """In the copy: become `./invoke`, as the shell script starts it."""
+    os.setsid()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(ROOT)

@@ -1,30 +1,43 @@
 """A machine with the lab's stand-in nvidia-smi under a temporary root, for gpu-mig to work on.
 
-`Machine.run` starts gpu-mig and nvidia-smi as programs. `InProcess` answers the same commands
-without a process each, for the tests that try thousands of layouts.
+`Machine.run` is gpu-mig's program in a fork of this process, in which nvidia-smi and mig-parted are
+called instead of started; `Machine.start` starts all of them as programs. `InProcess` answers
+nvidia-smi's commands in this process, for the tests that try thousands of layouts.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
-from kiln.base.paths import RUNTIME
+from kiln.base.paths import ROOT, RUNTIME
 from kiln.base.runtime_import import runtime_module
 from lab.standins.nvidia_smi import install
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
+# The lab's stand-in, as a baked image has it.
+PARTED = (ROOT / "lab/packages/payloads/mig-parted/nvidia-mig-parted").read_text()
 _smi = runtime_module("gpu_mig.smi")
+
+
+def examples(count: int) -> int:
+    """How many examples a search tries: a third, or with KILN_MIG_PAIRS=all all of them."""
+    return count if os.environ.get("KILN_MIG_PAIRS") == "all" else count // 3
+
 
 SYSTEMCTL = """#!/bin/sh
 # Test double: active units are files in $UNITS; every call is written down.
@@ -60,12 +73,12 @@ class Machine:
         self.units = root / "units"
         self.units.mkdir()
         (self.units / ".log").touch()
-        launcher = install.LAUNCHER.format(
+        self.launcher = install.LAUNCHER.format(
             folder=str(root / install.LIB.lstrip("/").rsplit("/", 1)[0]),
             module="main",
             function="main",
         ).replace("/usr/bin/python3", sys.executable, 1)
-        self.program("nvidia-smi", launcher)
+        self.program("nvidia-smi", self.launcher)
         self.program("systemctl", SYSTEMCTL)
 
     def write(self, path: str, text: str) -> Path:
@@ -112,23 +125,43 @@ class Machine:
             **more,
         }
 
-    def run(
+    def run(self, *args: str, kill_after: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
+        """gpu-mig with these arguments, in a fork: all that `start` does, without three Pythons.
+
+        `kill_after`: it is killed right after that command to nvidia-smi.
+        """
+        _composed()
+        sys.stdout.flush()
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            child = os.fork()
+            if child == 0:
+                _become_gpu_mig(self, args, [out, err], kill_after, env)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            for file in (out, err):
+                file.seek(0)
+            return subprocess.CompletedProcess(args, status, out.read(), err.read())
+
+    def start(
         self,
         *args: str,
         python: str = sys.executable,
         stdout: int | IO[str] = subprocess.PIPE,
-        **env: str,
     ) -> subprocess.CompletedProcess[str]:
-        """gpu-mig with these arguments."""
+        """gpu-mig with these arguments, as a program that starts programs."""
         return subprocess.run(
             [python, str(GPU_MIG), *args],
-            env=self.env(**env),
+            env=self.env(),
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
             timeout=120,
         )
+
+    def has(self, program: str, text: str) -> bool:
+        """Whether that program is there with that text."""
+        path = self.bin / program
+        return path.is_file() and path.read_text() == text
 
     def json(self, *args: str, status: int = 0, **env: str) -> Any:
         """gpu-mig's JSON answer; the exit status is checked."""
@@ -159,16 +192,17 @@ class Machine:
         """/run is gone: instances, and the mode of Hopper and later; faults stay."""
         shutil.rmtree(self.root / "run", ignore_errors=True)
 
-    def save(self) -> Path:
+    def save(self, name: str) -> Path:
         """Keeps what the driver and gpu-mig hold, for `restore`."""
-        kept = self.root / "kept"
+        kept = self.root / "kept" / name
+        shutil.rmtree(kept, ignore_errors=True)
         for name in ("run", "var"):
             shutil.copytree(self.root / name, kept / name)
         return kept
 
     def restore(self, kept: Path) -> None:
         for name in ("run", "var"):
-            shutil.rmtree(self.root / name)
+            shutil.rmtree(self.root / name, ignore_errors=True)
             shutil.copytree(kept / name, self.root / name)
 
     def slices(self) -> dict[int, list[str]]:
@@ -214,55 +248,97 @@ class InProcess(_smi.Smi):  # type: ignore[misc, name-defined]
         return code, text
 
 
-class Killed(InProcess):
-    """Ends this process with SIGKILL after its nth command, as a power cut would."""
-
-    nth = 0
-
-    def run(self, *args: object) -> tuple[int, str]:
-        answer: tuple[int, str] = super().run(*args)
-        if len(self.journal) == self.nth:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-
-
-def fork(machine: Machine, *args: str, kill_after: int = 0) -> int:
-    """gpu-mig with these arguments in a fork of this process, its status as subprocess tells it.
-
-    All of the program that `Machine.run` starts, without Python's start for each of its commands.
-    `kill_after`: it is killed right after that command to nvidia-smi.
-    """
-    from xml.etree import ElementTree  # noqa: F401 -- here, so that no child has to import it
-
-    from lab.standins.nvidia_smi.smi import attributes, main, mig_cli, query, settings  # noqa: F401
-
-    _composed()
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        status = 70
+def _become_gpu_mig(
+    machine: Machine,
+    args: tuple[str, ...],
+    outputs: list[IO[str]],
+    kill_after: int,
+    env: dict[str, str],
+) -> None:
+    """In the fork: gpu-mig's `main` with these arguments, until the end of the process."""
+    status = 70
+    try:
+        os.environ.clear()
+        os.environ.update(machine.env(**env))
+        for descriptor, file in enumerate(outputs, 1):
+            os.dup2(file.fileno(), descriptor)
+        sys.stdout, sys.stderr = (
+            open(descriptor, "w", closefd=False)  # noqa: SIM115 -- for the rest of the process
+            for descriptor in (1, 2)
+        )
+        os.getppid = os.getpid  # nvidia-smi's parent, which a fault may kill, is this process
+        with _at(machine.root):
+            subprocess.run = _instead(machine, subprocess.run, kill_after)
+            status = runtime_module("gpu_mig.cli").main(list(args))
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
         try:
-            os.environ.update(machine.env())
-            with (machine.root / "fork.log").open("w") as log, _at(machine.root):
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-                cli = runtime_module("gpu_mig.cli")
-                Killed.nth = kill_after
-                cli.Smi = Killed
-                status = cli.main(list(args))
+            sys.stderr.flush()
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _instead(machine: Machine, real: Callable[..., Any], kill_after: int) -> Callable[..., Any]:
+    """subprocess.run, but for the stand-ins of nvidia-smi and mig-parted, which are called here."""
+    calls = 0
+
+    def run(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        nonlocal calls
+        if argv[0] == "nvidia-smi" and machine.has("nvidia-smi", machine.launcher):
+            from lab.standins.nvidia_smi.smi import main
+
+            calls += 1
+            with redirect_stderr(io.StringIO()) as err:
+                text, status = main.once(list(argv[1:]))
+            if calls == kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return subprocess.CompletedProcess(argv, status, text + err.getvalue())
+        if argv[0] == "nvidia-mig-parted" and machine.has("nvidia-mig-parted", PARTED):
+            return _parted(argv, options.get("env"))
+        done: subprocess.CompletedProcess[str] = real(argv, **options)
+        return done
+
+    return run
+
+
+def _parted(argv: list[str], env: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
+    """The lab's mig-parted, called with these arguments and this environment."""
+    arguments, environment = sys.argv, dict(os.environ)
+    status: object = 0
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(out):
+        try:
+            sys.argv = argv
+            if env is not None:
+                os.environ.clear()
+                os.environ.update(env)
+            exec(compile(PARTED, argv[0], "exec"), {"__name__": "__main__"})
+        except SystemExit as ended:
+            status = ended.code
+            if isinstance(status, str):
+                print(status)
+                status = 1
+        finally:
+            sys.argv = arguments
+            os.environ.clear()
+            os.environ.update(environment)
+    return subprocess.CompletedProcess(argv, int(status or 0), out.getvalue())
 
 
 @contextmanager
-def in_process(root: Path, instance_type: str, driver: str = "580.105.08") -> Iterator[InProcess]:
-    """An InProcess whose stand-in keeps its state under `root`, empty at the start."""
+def in_process(root: Path, instance_type: str, gpus: int = 2) -> Iterator[InProcess]:
+    """An InProcess whose stand-in keeps its state under `root`, empty at the start.
+
+    Only the first `gpus` of the machine are shown: what holds for two GPUs holds for eight.
+    """
     from lab.standins.nvidia_smi.smi import box
 
     shutil.rmtree(root, ignore_errors=True)
     with _at(root):
-        box.write_json(box.DRIVER, {"version": driver, "cuda": "13.0"})
+        box.write_json(box.DRIVER, {"version": "580.105.08", "cuda": "13.0"})
+        box.write_json(box.FAULTS, {"hide": list(range(gpus, 16))})
         box.write_json(box.INSTANCE, {"instance_type": instance_type, "instance_id": "i-0test"})
         yield InProcess()
 
@@ -278,24 +354,25 @@ def _at(root: Path) -> Iterator[None]:
         "DRIVER": f"{root}/var/lib/kiln-lab/driver.json",
         "INSTANCE": f"{root}/etc/kiln-lab/instance.json",
         "FAULTS": f"{root}/etc/kiln-lab/nvidia-smi-faults.json",
+        "OWN_FAULTS": f"{root}/var/lib/kiln-lab/nvidia-smi-faults.json",
         "JOURNAL": f"{root}/run/kiln-lab/nvidia-smi.log",
     }
     before = {name: getattr(box, name) for name in places}
-    before_data, before_clients = box.data, box.clients
+    before_data, before_holders = box.data, box.holders
     before_state = (gpus.STATE, gpus.INFOROM)
     composed = _composed()
     try:
         for name, value in places.items():
             setattr(box, name, value)
         box.data = lambda name: composed[name]
-        box.clients = lambda index: []  # it looks through all of /proc, for every GPU and command
+        box.holders = lambda: {}  # it looks through all of /proc
         gpus.STATE = places["RUN"] + "/state.json"
         gpus.INFOROM = f"{root}/var/lib/kiln-lab/nvidia-smi/inforom.json"
         yield
     finally:
         for name, value in before.items():
             setattr(box, name, value)
-        box.data, box.clients = before_data, before_clients
+        box.data, box.holders = before_data, before_holders
         gpus.STATE, gpus.INFOROM = before_state
 
 
@@ -303,6 +380,11 @@ _COMPOSED: dict[str, Any] = {}
 
 
 def _composed() -> dict[str, Any]:
+    """The stand-in's data; with it all that gpu-mig and the stand-ins import."""
     if not _COMPOSED:
+        runtime_module("gpu_mig.cli")
+        for name in ("attributes", "main", "mig_cli", "query", "settings"):
+            import_module(f"lab.standins.nvidia_smi.smi.{name}")
+        import_module("xml.etree.ElementTree")
         _COMPOSED.update(json.loads(json.dumps(install.compose())))
     return _COMPOSED

@@ -16,7 +16,7 @@ def test_a_first_run_has_no_cache_no_credentials_and_a_lab_of_its_own(
     for name in ("AWS_PROFILE", "UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME", "KILN_MATRIX"):
         monkeypatch.setenv(name, "mine")
     monkeypatch.setenv("PIP_CERT", "the machine's own")
-    environment = bench_first._environment(tmp_path / "home", tmp_path / "state")
+    environment = bench_first.cold_environment(tmp_path / "home", tmp_path / "state")
     assert "mine" not in environment.values()
     assert environment["PIP_CERT"] == "the machine's own"
     assert environment["HOME"] == str(tmp_path / "home")
@@ -25,7 +25,7 @@ def test_a_first_run_has_no_cache_no_credentials_and_a_lab_of_its_own(
 
 def test_a_commit_that_does_not_exist_is_refused() -> None:
     with pytest.raises(KilnError, match="--against nowhere: no such commit") as refused:
-        bench_first._commit("nowhere")
+        bench_first.commit_of("nowhere")
     assert refused.value.exit_status == 2
 
 
@@ -42,5 +42,5 @@ def test_a_first_run_that_fails_is_reported_with_its_reason(
         raise KilnError("no room")
 
     monkeypatch.setattr(bench_first, "first_run", fail)
-    (figure,) = bench_first._measured("0123456789")
+    (figure,) = bench_first.measured_or_not("0123456789")
     assert (figure.verdict, figure.note) == ("not measured", "no room")

@@ -37,7 +37,7 @@ def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_turn(rows: list[Any], target: Target) -> tuple[list[set[str]], str]:
     """The architectures of each turn, and what was said."""
     out = io.StringIO()
-    turns = build._in_turn(rows, target, Progress(out))
+    turns = build.in_turns(rows, target, Progress(out))
     return [{row.arch for row in turn} for turn in turns], out.getvalue()
 
 
@@ -65,7 +65,7 @@ def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
 ) -> None:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
     said = io.StringIO()
-    build._say_if_stale(ROWS[:2], Progress(said))
+    build.say_if_stale(ROWS[:2], Progress(said))
     build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
     assert said.getvalue().count("\n") == 1
     assert "packer/ is stale" in said.getvalue()
@@ -78,7 +78,7 @@ def test_a_build_of_a_fresh_row_says_nothing_of_other_rows(
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
     render.write_all(ROWS[:1])
     said = io.StringIO()
-    build._say_if_stale(ROWS[:1], Progress(said))
+    build.say_if_stale(ROWS[:1], Progress(said))
     assert said.getvalue() == ""
 
 

@@ -250,14 +250,19 @@ def test_a_bad_matrix_is_json_with_its_place(tmp_path: Path) -> None:
     assert done.stderr.decode() == f"error: {error['message']}\n  {error['hint']}\n"
 
 
-def test_sigterm_ends_a_task_as_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigterm_ends_a_task_as_ctrl_c_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["./invoke", "--search-root", str(ROOT), "list"])
+    monkeypatch.setattr(Program, "execute", lambda _: signal.raise_signal(signal.SIGTERM))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        front._end_on_signals()
-        assert front.guarded(lambda: signal.raise_signal(signal.SIGTERM)) == 1
+        with pytest.raises(SystemExit) as ended:
+            front.main()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    assert ended.value.code == 1
     assert capsys.readouterr().err == "error: interrupted\n"
 
 

@@ -15,7 +15,7 @@ EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*")
 
 def run_hooks(root: Path, kind: str) -> None:
     """Run the hooks of that kind like mmdebstrap: in a shell, with the root as $1."""
-    for option in tree._options(["systemd"], EXCLUDED):
+    for option in tree.mmdebstrap_options(["systemd"], EXCLUDED):
         if option.startswith(f"--{kind}-hook="):
             script = option.split("=", 1)[1]
             subprocess.run(
@@ -58,8 +58,12 @@ def test_guests_have_no_such_setting_and_no_documentation(root: Path) -> None:
 
 
 def test_a_tree_of_other_packages_has_another_name() -> None:
-    assert tree._options(["systemd"], EXCLUDED) != tree._options(["systemd", "jq"], EXCLUDED)
-    assert tree._options(["systemd"], EXCLUDED) != tree._options(["systemd"], EXCLUDED[:1])
+    assert tree.mmdebstrap_options(["systemd"], EXCLUDED) != tree.mmdebstrap_options(
+        ["systemd", "jq"], EXCLUDED
+    )
+    assert tree.mmdebstrap_options(["systemd"], EXCLUDED) != tree.mmdebstrap_options(
+        ["systemd"], EXCLUDED[:1]
+    )
 
 
 def test_packages_are_byte_compiled_together_once_all_are_installed(root: Path) -> None:
@@ -85,10 +89,8 @@ def test_modules_are_compiled_as_each_packages_own_script_would_have_done(tmp_pa
     compiler.chmod(0o755)
     own = tmp_path / "python3"
     (own / "debpython").mkdir(parents=True)
-    command = tree._compile_modules().replace(tree._PYTHON_MODULES, str(modules))
-    command = command.replace(tree._PYTHONS_OWN, str(own))
     done = subprocess.run(
-        ["sh", "-c", command],
+        ["sh", "-c", tree.compile_modules(str(modules), str(own))],
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
@@ -97,23 +99,17 @@ def test_modules_are_compiled_as_each_packages_own_script_would_have_done(tmp_pa
     assert done.stdout.splitlines() == [f"{modules}/dnf", f"{modules}/six.py", str(own)]
 
 
-def test_an_mmdebstrap_without_the_hook_works_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_mmdebstrap_without_the_hook_works_without_it(tmp_path: Path) -> None:
     hook = tmp_path / "extract.sh"
-    monkeypatch.setattr(tree, "_EATMYDATA", hook)
-    assert tree._without_syncs() == []
+    assert tree.without_syncs(hook) == []
     hook.touch()
-    assert tree._without_syncs()[0] == f"--extract-hook={hook}"
+    assert tree.without_syncs(hook)[0] == f"--extract-hook={hook}"
 
 
-def test_nothing_of_the_hook_is_left_in_the_tree_and_no_disk_is_synced(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_the_hook_is_left_in_the_tree_and_no_disk_is_synced(root: Path) -> None:
     hook = root.parent / "extract.sh"
     hook.touch()
-    monkeypatch.setattr(tree, "_EATMYDATA", hook)
-    (_, undo) = tree._without_syncs()
+    (_, undo) = tree.without_syncs(hook)
     (root / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
     for path in ("bin/dpkg", "bin/eatmydata", "lib/x86_64-linux-gnu/libeatmydata.so.1"):
         (root / "usr" / path).touch()

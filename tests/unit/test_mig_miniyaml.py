@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mig_machine import examples
 
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
@@ -97,7 +98,7 @@ documents = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(texts, documents, min_size=1, max_size=4), st.sampled_from([False, True]))
 def test_what_pyyaml_writes_with_quotes_reads_back(data, flow):
     class Quoting(yaml.SafeDumper):
@@ -123,7 +124,7 @@ BODIES = [
 LINES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(BODIES)), max_size=8)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(LINES)
 def test_whatever_it_accepts_pyyaml_reads_the_same(lines):
     text = "".join("  " * depth + body + "\n" for depth, body in lines)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mig_machine import examples
 
 from kiln import facts
 from kiln.base.errors import KilnError
@@ -216,7 +217,7 @@ wishes = st.sampled_from([t.type for t in facts.instances().values() if t.mig]).
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(wishes)
 def test_a_plan_never_exceeds_the_placements_and_leaves_nothing_out(wish):
     instance_type, counts = wish

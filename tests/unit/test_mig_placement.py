@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mig_machine import examples
 
 from kiln.base.runtime_import import runtime_module
 from kiln.mig.profiles import gpu_types
@@ -73,14 +74,14 @@ sets = st.sampled_from(list(GPUS.values())).flatmap(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(sets)
 def test_the_solver_agrees_with_a_brute_force(case):
     gpu, names = case
     assert (placement.fit(gpu, names) is not None) == brute_force(gpu, names)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(sets)
 def test_a_placement_never_overlaps_and_keeps_to_the_start_positions(case):
     gpu, names = case
@@ -97,7 +98,7 @@ def test_a_placement_never_overlaps_and_keeps_to_the_start_positions(case):
     assert all(s < gpu.memory_slices for s in slices)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(sets)
 def test_the_nearest_layout_fits_and_is_the_wish_itself_when_that_fits(case):
     gpu, names = case

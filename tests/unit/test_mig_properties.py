@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mig_machine import in_process
+from mig_machine import examples, in_process
 
 from kiln import facts
 from kiln.base.paths import RUNTIME
@@ -27,11 +27,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets onl
 LABELS = config.load(str(RUNTIME / "etc/kiln/mig-config.yaml"))
 TYPES = {  # one instance type per GPU that EC2 offers
     machine.gpu: machine.type for machine in facts.instances().values() if machine.mig
-}
-SMALLEST = {  # the same with the fewest GPUs
-    machine.gpu: machine.type
-    for machine in sorted(facts.instances().values(), key=lambda one: -one.gpu_count)
-    if machine.mig
 }
 ON_SMI = Settings(engine="nvidia-smi", stop_services=())
 
@@ -79,7 +74,7 @@ def journeys(draw):
     return gpu, stops
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(journey=journeys())
 def test_any_layout_is_reached_from_any_other_and_applying_again_changes_nothing(
     tmp_path_factory, journey
@@ -95,7 +90,7 @@ def test_any_layout_is_reached_from_any_other_and_applying_again_changes_nothing
             assert len(smi.changes) == done
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(journey=journeys())
 def test_what_export_prints_applies_as_the_identity(tmp_path_factory, journey):
     gpu, stops = journey
@@ -107,7 +102,7 @@ def test_what_export_prints_applies_as_the_identity(tmp_path_factory, journey):
         assert len(smi.changes) == done
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(journey=journeys())
 def test_a_plan_keeps_what_can_stay(tmp_path_factory, journey):
     """What is wanted and there already is kept, unless the rest would then not fit."""
@@ -128,7 +123,7 @@ def test_a_plan_keeps_what_can_stay(tmp_path_factory, journey):
 
 @pytest.mark.parametrize("gpu", sorted(TYPES))
 def test_every_label_is_applied_and_changed_to_every_other_label_of_its_gpu(tmp_path, gpu):
-    with in_process(tmp_path / "labels", SMALLEST[gpu]) as smi:
+    with in_process(tmp_path / "labels", TYPES[gpu]) as smi:
         machine = smi.gpus()
         fitting = []
         for name, label in sorted(LABELS.items()):
@@ -170,7 +165,7 @@ def test_largest_first_the_driver_finds_a_place_for_every_set_that_fits(tmp_path
     """
     kind = gpu_types()[gpu]
     kinds = sorted(kind.profiles)
-    with in_process(tmp_path / "sets", TYPES[gpu]) as smi:
+    with in_process(tmp_path / "sets", TYPES[gpu], gpus=1) as smi:
         apply(smi, LABELS["all-enabled"])
         stuck = []
         for counts in placement.layouts(kind, kinds):

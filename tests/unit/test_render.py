@@ -207,10 +207,13 @@ def test_values_are_quoted_for_hcl(recipes: list[Recipe], one_component: Compone
     assert r'= "a \u0024{b} \"c\" \u0025{d} ' in text
 
 
-def test_a_missing_provisioner_is_named_with_its_path(recipes: list[Recipe]) -> None:
-    ghost = replace(components.get("nccl"), name="ghost").for_recipe(recipes[0])
+def test_a_missing_provisioner_is_named_with_its_path(
+    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ghost = replace(components.get("nccl"), name="ghost")
+    monkeypatch.setattr(components, "get", lambda name: ghost)
     with pytest.raises(KilnError, match=r"'ghost'.*provisioners/ghost\.sh does not exist") as info:
-        template_values._require_provisioners(recipes[0], [ghost])
+        render.render_files(replace(recipes[0], components=("ghost",)))
     assert info.value.exit_status == 2
 
 

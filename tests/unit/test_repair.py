@@ -29,7 +29,8 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadRun:
     state = {"run_id": ID, "target": "aws", "place": None, "region": "us-east-1", "amis": True}
     (folder / "run.json").write_text(json.dumps(state))
     record.write_record(
-        Run(ID, "row", folder), a_record(run_id=ID, status="unverified", ami_id="ami-1")
+        Run(ID, "row", folder),
+        a_record(run_id=ID, status="unverified", ami_id="ami-0123456789abcdef0"),
     )
     (found,) = runs.dead(print)
     return found
@@ -80,7 +81,13 @@ def test_a_verify_counts_only_a_verdict_of_its_own_time(
     started = "2026-01-01T00:05:00Z"
     record.write_record(
         run,
-        a_record(run_id=ID, kind="verify", status="unverified", ami_id="ami-1", started=started),
+        a_record(
+            run_id=ID,
+            kind="verify",
+            status="unverified",
+            ami_id="ami-0123456789abcdef0",
+            started=started,
+        ),
     )
     tagged(monkeypatch, verdict="pass 2026-01-01T00:04:59Z abc", run_id="another")
     assert repair.settle(dead, TARGET) is None

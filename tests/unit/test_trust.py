@@ -82,11 +82,13 @@ def test_only_a_row_that_downloads_the_key_of_fsx_is_warned_about_it(keys, distr
 def locked(monkeypatch):
     """What the lock file says about the driver's runfile of a row."""
     row = next(recipe for recipe in RECIPES.values() if recipe.driver_source == "runfile")
-    url = next(url for url in trust._locked() if f"/tesla/{row.driver}/NVIDIA-Linux-x86_64" in url)
+    url = next(
+        url for url in trust.locked_entries() if f"/tesla/{row.driver}/NVIDIA-Linux-x86_64" in url
+    )
 
     def say(**entry):
-        known = {**trust._locked(), url: {"url": url, "sha256": "0" * 64, **entry}}
-        monkeypatch.setattr(trust, "_locked", lambda: known)
+        known = {**trust.locked_entries(), url: {"url": url, "sha256": "0" * 64, **entry}}
+        monkeypatch.setattr(trust, "locked_entries", lambda: known)
         return row, url
 
     return say

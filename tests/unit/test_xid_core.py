@@ -954,7 +954,7 @@ class Machine(unittest.TestCase):
         for number in range(10500):
             self.ring.say(XID_31 % number)
         monitor.work()
-        while monitor._timeout_ms() == 0:
+        while monitor.timeout_ms() == 0:
             monitor.work()
         self.assertEqual(len(self.seqs()), 10500)
 
@@ -982,7 +982,7 @@ class Machine(unittest.TestCase):
         monitor.log.retry_at = began
         monitor.work()
         self.assertIsNone(monitor.log.error)
-        self.assertIsNone(monitor._timeout_ms())
+        self.assertIsNone(monitor.timeout_ms())
         self.assertEqual(self.seqs(), [0])
 
     def test_a_log_that_cannot_be_renamed_costs_no_rotated_file(self):
@@ -1185,7 +1185,10 @@ class Small(unittest.TestCase):
             file.flush()
             with self.assertRaisesRegex(config.BadConfigError, "not valid JSON"):
                 config.load(file.name)
-        self.assertEqual(checkpoint._load(deep.encode()), {})
+        with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
+            file.write(deep + '\n{"boot_id": "b", "monotonic_us": 5}\n')
+            file.flush()
+            self.assertEqual(checkpoint.logged_until(file.name), {"b": 5})
         self.assertEqual(list(events(['{"log": ' + deep, XID_79])), list(events([XID_79])))
 
     def test_a_json_line_with_a_tab_in_it_is_read(self):

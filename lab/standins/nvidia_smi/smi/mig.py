@@ -20,12 +20,20 @@ if TYPE_CHECKING:
 ORDER = {"": 0, "+me": 7, "double": 9, "+gfx": 10, "+me.all": 12, "-me": 14}
 
 
+# The facts and the driver's branch that `profiles` was last asked for, and its answer: all cards of
+# a machine are of one model.
+_last: list[Any] = [None, 0, []]
+
+
 def profiles(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
     """The card's GPU instance profiles in this driver, in the order of -lgip."""
-    facts = gpu.mig or {}
-    since = facts.get("since_driver", {})
-    known = [p for p in facts.get("profiles", ()) if int(since.get(p["profile"], 0)) <= branch]
-    return [dict(p, attribute=attribute(p)) for p in known]
+    if _last[0] is not gpu.mig or _last[1] != branch:
+        facts = gpu.mig or {}
+        since = facts.get("since_driver", {})
+        known = [p for p in facts.get("profiles", ()) if int(since.get(p["profile"], 0)) <= branch]
+        _last[:] = [gpu.mig, branch, [dict(p, attribute=attribute(p)) for p in known]]
+    found: list[dict[str, Any]] = _last[2]
+    return found
 
 
 def attribute(profile: dict[str, Any]) -> str:

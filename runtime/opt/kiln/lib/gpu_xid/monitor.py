@@ -231,7 +231,7 @@ class Monitor:
         poll.register(self.reader.fd, select.POLLIN)
         poll.register(wake, select.POLLIN)
         while not self.stopping:
-            for fd, _ in poll.poll(self._timeout_ms()):
+            for fd, _ in poll.poll(self.timeout_ms()):
                 if fd == wake:
                     self._signals(os.read(wake, 64))
             self.work()
@@ -354,7 +354,7 @@ class Monitor:
 
     # -- sleeping
 
-    def _timeout_ms(self) -> int | None:
+    def timeout_ms(self) -> int | None:
         """Milliseconds until something is due; None when only the kernel can wake us."""
         if not self.reader.drained:  # records wait in memory, so poll may not wake
             return 0
