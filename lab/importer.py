@@ -152,7 +152,6 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
         else:
             recipe = distros.tree()
             packages = [name for name in recipe["include"] if name not in recipe["al_only"]]
-            packages += recipe["compilers"]
             suite = spec["os_release"]["VERSION_CODENAME"]
             components = "main universe" if spec["os_release"]["ID"] == "ubuntu" else "main"
             run("mmdebstrap", "--variant=minbase", "--mode=root",

@@ -7,11 +7,10 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
-from lab import aptsources, compilers, disks, distros, emulation, mmdebstrap, prune
+from lab import aptsources, disks, distros, emulation, mmdebstrap, prune
 from lab.shell import CommandError, run
 
 Progress = Callable[[str], None]
@@ -20,8 +19,6 @@ Progress = Callable[[str], None]
 _COPIED = ("etc", "var")
 # dpkg's setting of paths to leave out, in the tree while mmdebstrap makes it.
 _EXCLUDES = "/etc/dpkg/dpkg.cfg.d/kiln-lab-excludes"
-# The host's way to the package archive (proxy), for apt in the tree.
-_APT_SETTINGS = "etc/apt/apt.conf.d/90kiln-lab"
 # Wraps dpkg in the tree so that it waits for no disk. Comes with mmdebstrap; needs
 # dpkg-architecture on the host.
 _EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata/extract.sh")
@@ -45,37 +42,21 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     recipe = distros.tree()
     options = mmdebstrap_options(recipe["include"], recipe["exclude_paths"])
     common = [archive.origin, archive.suite, *mmdebstrap.OPTIONS]
-    inputs = json.dumps([*common, options, recipe["compilers"]])
+    inputs = json.dumps([*common, options])
     tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
     if tree.is_dir():
         return tree
     duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
     say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {duration}, once")
     making = home / f".making-{tree.name}"
-    unpacked = home / f".making-{tree.name}-compilers"
-    for folder in (making, unpacked):
-        delete(folder)
+    delete(making)
     try:
-        with ThreadPoolExecutor(1) as pool:
-            unpacking = pool.submit(
-                compilers.unpack,
-                *(archive, arch, recipe["compilers"], unpacked, home / "mmdebstrap-compilers.log"),
-            )
-            mmdebstrap.make(
-                archive, arch, [*options, *without_syncs()], making, home / "mmdebstrap.log"
-            )
-            unpacking.result()
-        compilers.add(unpacked, making, recipe["exclude_paths"])
-        run("chroot", str(making), "ldconfig")
-        (making / "var/cache/ldconfig/aux-cache").unlink(missing_ok=True)
+        mmdebstrap.make(
+            archive, arch, [*options, *without_syncs()], making, home / "mmdebstrap.log"
+        )
     except KilnError:
         delete(making)
         raise
-    except (CommandError, OSError) as failure:
-        delete(making)
-        raise operation_failed(f"cannot make the common tree: {failure}") from None
-    finally:
-        delete(unpacked)
     making.rename(tree)
     return tree
 
@@ -155,11 +136,6 @@ def _of_family(tree: Path, family: str) -> Path:
         copy(tree, making)
         try:
             _apt(making, "purge", "--autoremove", *distros.tree()["al_only"])
-            # dpkg replaces the files that were only unpacked, and knows them from then on. The
-            # tree's package lists may be older than the archive's packages.
-            (making / _APT_SETTINGS).write_text(aptsources.settings())
-            _apt(making, "update")
-            _apt(making, "install", *distros.tree()["compilers"])
         except CommandError as failure:
             shutil.rmtree(making, ignore_errors=True)
             raise operation_failed(f"cannot make the tree for {family}: {failure}") from None
@@ -191,12 +167,5 @@ def copy(tree: Path, target: Path) -> None:
 
 def _apt(root: Path, *words: str) -> None:
     words_of_env = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
-    settings = [
-        "DPkg::Options::=--force-unsafe-io",
-        *(f"DPkg::Options::=--path-exclude={path}" for path in distros.tree()["exclude_paths"]),
-        "APT::Install-Recommends=false",
-        "APT::Keep-Downloaded-Packages=false",
-        "Acquire::Languages=none",
-    ]
-    options = [word for setting in settings for word in ("-o", setting)]
-    run("chroot", str(root), *words_of_env, "apt-get", "-qq", "-y", *options, *words)
+    options = ("-qq", "-y", "-o", "DPkg::Options::=--force-unsafe-io")
+    run("chroot", str(root), *words_of_env, "apt-get", *options, *words)
