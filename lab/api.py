@@ -28,6 +28,12 @@ log = logging.getLogger("lab.api")
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 HEALTH = "/_lab/health"
 _OWNERS = ("/_lab/", "/moto-api")
+# What the guard keeps in memory of one request; S3 takes more in one PUT, and nothing here sends it.
+_LONGEST_BODY = 1 << 30
+_NO_LENGTH = refusals.plain(
+    "400 Bad Request", f"the body's length is not a number up to {_LONGEST_BODY}"
+)
+_BROKEN_BODY = refusals.plain("400 Bad Request", "the body is not in the form that its headers say")
 _NOT_YOURS = refusals.plain("403 Forbidden", "this call takes the lab's own key")
 _CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
 
@@ -49,6 +55,9 @@ def guard(inner: Application, find: Lookup, *, owner: str, addresses: Sequence[s
             return _refuse(refusals.plain("403 Forbidden", page), environ, start_response, page)
         if environ.get("PATH_INFO") == HEALTH:
             return _send(refusals.plain("200 OK", "up"), start_response)
+        length = environ.get("CONTENT_LENGTH") or "0"
+        if not re.fullmatch(r"[0-9]{1,10}", length) or int(length) > _LONGEST_BODY:
+            return _refuse(_NO_LENGTH, environ, start_response, "a wrong Content-Length")
         read = _reader(environ)
         try:
             key = auth.caller(environ, read, find)
@@ -57,6 +66,8 @@ def guard(inner: Application, find: Lookup, *, owner: str, addresses: Sequence[s
         except auth.RefusedError as refused:
             answer = refusals.answer(refused, environ, b"" if _large(environ) else read())
             return _refuse(answer, environ, start_response, refused.message)
+        except _BrokenBodyError:
+            return _refuse(_BROKEN_BODY, environ, start_response, "a broken body")
         body = read()
         environ["wsgi.input"] = io.BytesIO(body)
         environ["CONTENT_LENGTH"] = str(len(body))
@@ -66,22 +77,35 @@ def guard(inner: Application, find: Lookup, *, owner: str, addresses: Sequence[s
     return application
 
 
+class _BrokenBodyError(Exception):
+    """A body in chunks whose chunks are not as RFC 9112 has them, or that is too long."""
+
+
 def _reader(environ: dict[str, Any]) -> Callable[[], bytes]:
-    """Reads the body once."""
+    """Reads the body once. Reading raises _BrokenBodyError."""
 
     @functools.cache
     def read() -> bytes:
-        if environ.get("wsgi.input_terminated"):  # sent in chunks, without a length
-            return bytes(environ["wsgi.input"].read())
-        return bytes(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+        stream = environ["wsgi.input"]
+        if not environ.get("wsgi.input_terminated"):
+            return bytes(stream.read(int(environ.get("CONTENT_LENGTH") or 0)))
+        try:  # sent in chunks, without a length
+            body = bytes(stream.read(_LONGEST_BODY + 1))
+        except TimeoutError:
+            raise
+        except OSError:
+            raise _BrokenBodyError from None
+        if len(body) > _LONGEST_BODY:
+            raise _BrokenBodyError
+        return body
 
     return read
 
 
 def _large(environ: dict[str, Any]) -> bool:
     """Whether a body is too large to be read only for its first words."""
-    length = environ.get("CONTENT_LENGTH") or "0"
-    return environ.get("wsgi.input_terminated") or not length.isdigit() or int(length) > 1 << 16
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    return bool(environ.get("wsgi.input_terminated")) or length > 1 << 16
 
 
 def _without_cors(start_response: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,7 +176,7 @@ def _request(body: bytes) -> tuple[str, dict[str, str]]:
 
 
 def _region(environ: dict[str, Any]) -> str:
-    scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    scope = re.search(r"Credential=[^/]+/[0-9]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
     return scope.group(1) if scope else "us-east-1"
 
 

@@ -194,7 +194,7 @@ def _from_date(date: str) -> str:
     """A Date header as a timestamp of a signature; "" for none that can be read."""
     try:
         return parsedate_to_datetime(date).astimezone(timezone.utc).strftime(_TIMESTAMP)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # a year, a day or a zone out of range
         return ""
 
 

@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 import time
@@ -62,7 +63,7 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
                 self._answer(404, b"")
             elif self.headers.get("X-Forwarded-For"):
                 self._answer(403, b"")
-            elif not ttl.isdigit() or not 1 <= int(ttl) <= _MAX_TTL:
+            elif not re.fullmatch(r"[0-9]{1,5}", ttl) or not 1 <= int(ttl) <= _MAX_TTL:
                 self._answer(400, b"")
             else:
                 token = secrets.token_urlsafe(40)
