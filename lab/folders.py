@@ -30,6 +30,15 @@ def private(root: Path, *below: Path) -> None:
                 _close(root / path)
 
 
+def close_others(root: Path) -> None:
+    """Close the folders of all labs below `root`: those of an older version were open to all, and
+    hold AMIs with setuid programs until their lab is started again or cleaned."""
+    for folder in root.glob("lab[0-9]*"):
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            _close(folder)
+
+
 def _close(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

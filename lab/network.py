@@ -24,10 +24,15 @@ def up(lab: Lab) -> None:
             ["ip", "-batch", "-"],
             [
                 f"link add {lab.bridge} type bridge",
+                # No IPv6: a link-local address would lead past the rules below.
+                f"link set {lab.bridge} addrgenmode none",
                 f"addr add {lab.gateway}/16 dev {lab.bridge}",
                 f"link set {lab.bridge} up",
             ],
         )
+    ipv6 = Path(f"/proc/sys/net/ipv6/conf/{lab.bridge}/disable_ipv6")
+    if ipv6.exists():
+        ipv6.write_text("1")
     # Packets must also pass the tables of Docker and the like, whose FORWARD policy may be drop:
     # see docs/troubleshooting.md.
     batch(
@@ -60,6 +65,18 @@ def up(lab: Lab) -> None:
             f"    iifname {lab.bridge} ip daddr {_LABS} drop",
             "  }",
             "}",
+            f"table ip6 {lab.table}",
+            f"delete table ip6 {lab.table}",
+            f"table ip6 {lab.table} {{",
+            "  chain input {",
+            "    type filter hook input priority filter;",
+            f"    iifname {lab.bridge} drop",
+            "  }",
+            "  chain forward {",
+            "    type filter hook forward priority filter;",
+            f"    iifname {lab.bridge} drop",
+            "  }",
+            "}",
         ],
     )
 
@@ -69,7 +86,8 @@ def down(lab: Lab) -> None:
     for interface in Path("/sys/class/net").iterdir():
         if re.fullmatch(rf"{lab.bridge}(p\d+x\d+)?", interface.name):
             run("ip", "link", "delete", interface.name, check=False)
-    run("nft", "delete", "table", "ip", lab.table, check=False)
+    for family in ("ip", "ip6"):
+        run("nft", "delete", "table", family, lab.table, check=False)
 
 
 def port(lab: Lab, address: str) -> str:

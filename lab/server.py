@@ -35,6 +35,7 @@ def main() -> int:
     # Remove what a killed lab left behind.
     sweep.sweep(lab)
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
+    folders.close_others(lab.root)
     try:
         host.can_map_owners(lab)
         serve(lab)
@@ -58,14 +59,10 @@ def serve(lab: Lab) -> None:
     os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
     # moto reads its settings when it is imported.
-    from moto.moto_server.werkzeug_app import (
-        DomainDispatcherApplication,
-        MotoRequestHandler,
-        create_backend_app,
-    )
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror, principals
+    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror, principals, web
 
     ordered = Faults()
     base_lock = threading.Lock()
@@ -91,7 +88,7 @@ def serve(lab: Lab) -> None:
         addresses=[lab.gateway],
     )
     server = make_server(
-        "127.0.0.1", lab.port, guarded, threaded=True, request_handler=MotoRequestHandler
+        "127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler
     )
     host.prepare(lab)
     network.up(lab)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -158,6 +159,24 @@ def test_a_guest_reaches_what_the_lab_serves_and_no_other_service_of_this_machin
         ):
             probe = f"timeout 2 bash -c '</dev/tcp/{address}/{port}' && echo open || echo closed"
             assert guest.run(probe).stdout.strip() == reached, (address, port)
+
+
+def test_a_guest_does_not_reach_this_machine_over_ipv6(lab: Lab, guest) -> None:
+    """Every service that listens on `::`, sshd for one, has the bridge's link-local address too."""
+    listed = subprocess.run(
+        ["ip", "-6", "-oneline", "address", "show", "dev", lab.bridge],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    local = re.findall(r"inet6 (fe80[0-9a-f:]+)", listed)
+    with socket.create_server(("::", 0), family=socket.AF_INET6) as server:
+        port = server.getsockname()[1]
+        for address in local or ["fe80::1"]:
+            code = (
+                "import socket; s = socket.socket(socket.AF_INET6); s.settimeout(2); "
+                f"s.connect(('{address}', {port}, 0, socket.if_nametoindex('eth0')))"
+            )
+            assert guest.run(f'python3 -c "{code}" && echo open || echo closed').stdout == "closed\n"
+    assert not local
 
 
 def test_the_console_is_the_guests_own_and_shows_its_host_keys(ec2, guest) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from http.client import HTTPMessage
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -17,8 +19,9 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
+from werkzeug.serving import DechunkedInput
 
-from lab import api, auth
+from lab import api, auth, web
 from lab.keys import Key
 
 OWN = Key("KILNOWNOWNOWNOWNOWN2", "the-secret", "the user of lab0")
@@ -485,3 +488,79 @@ def test_a_signature_of_other_letters_is_refused_without_a_traceback(lab: Lab) -
 def test_no_secret_is_in_what_a_key_shows() -> None:
     assert OWN.secret not in repr(OWN)
     assert str(ROLE.token) not in repr(ROLE)
+
+
+# What no client sends, and what each of them is answered. A traceback would be a 500.
+BROKEN: dict[str, dict[str, str]] = {
+    "a year out of range": {"Date": "Fri, 31 Dec 9999 23:59:59 -2300"},
+    "a day of 23 digits": {"Date": f"Fri, {'9' * 23} Dec 2026 00:00:00 +0000"},
+    "a zone of 20 digits": {"Date": f"Fri, 01 Dec 2026 00:00:00 +{'9' * 20}"},
+    "a year of 20 digits": {"Date": f"Fri, 01 Dec {'9' * 20} 00:00:00 +0000"},
+    "a signature in Latin-1": {"X-Amz-Date": "20260101T000000Z", "signature": "\xe9" * 64},
+    "a key in Latin-1": {"X-Amz-Date": "20260101T000000Z", "key": "\xe9"},
+    "a token in Latin-1": {"X-Amz-Date": "20260101T000000Z", "X-Amz-Security-Token": "\xe9"},
+    "a date of superscripts": {"X-Amz-Date": "\xb2\xb2\xb2\xb20101T000000Z"},
+    "a length of superscripts": {"Content-Length": "\xb2"},
+    "a length that is a word": {"Content-Length": "abc"},
+    "a negative length": {"Content-Length": "-1"},
+    "a length of 5,000 digits": {"Content-Length": "9" * 5000},
+    "a length beyond memory": {"Content-Length": "9" * 10},
+}
+
+
+@pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("known", [True, False], ids=["a key of the lab", "an unknown key"])
+def test_a_broken_request_is_refused_in_a_sentence(
+    lab: Lab, headers: dict[str, str], known: bool
+) -> None:
+    sent = dict(headers)
+    key = sent.pop("key", ROLE.id if known else "KILNUNKNOWN")
+    scope = f"{key}/20260101/us-east-1/ec2/aws4_request"
+    sent["Authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host;x-amz-date;x-amz-security-token,"
+        f" Signature={sent.pop('signature', '0' * 64)}"
+    )
+    status, _, text = lab.send("POST", f"{ENDPOINT}/", sent, b"Action=DescribeInstances")
+    assert status in (400, 401), text
+    assert text
+    assert not lab.reached
+
+
+@pytest.mark.parametrize("body", [b"zz\r\n", b"-5\r\nabc\r\n0\r\n\r\n", b"5\r\nhelloxx"])
+def test_a_body_in_broken_chunks_is_refused(lab: Lab, body: bytes) -> None:
+    request = as_sent("ec2", describe)
+    stream = DechunkedInput(io.BytesIO(body))
+    more = {"wsgi.input": stream, "wsgi.input_terminated": True, "CONTENT_LENGTH": ""}
+    status, _, text = send(lab, request, **more)
+    assert (status, lab.reached) == (400, [])
+    assert "the body is not in the form" in text
+
+
+def test_a_header_with_an_underscore_does_not_stand_for_one_with_a_dash() -> None:
+    """`X_Amz_Date` is another header than `X-Amz-Date`, which the signature covers."""
+    headers = HTTPMessage()
+    headers["X-Amz-Date"], headers["X_Amz_Date"] = "signed", "forged"
+    headers["X_Amz_Target"] = "forged"
+    environ = environ_of(headers)
+    assert environ["HTTP_X_AMZ_DATE"] == "signed"
+    assert "HTTP_X_AMZ_TARGET" not in environ
+
+
+def test_two_headers_of_a_name_are_both_seen() -> None:
+    """So that what is signed is what is read: neither the first alone nor the last."""
+    headers = HTTPMessage()
+    headers["X-Amz-Date"] = "one"
+    headers["X-Amz-Date"] = "two"
+    assert environ_of(headers)["HTTP_X_AMZ_DATE"] == "one,two"
+
+
+def environ_of(headers: HTTPMessage) -> dict[str, Any]:
+    """What the lab's HTTP server makes of a request's headers."""
+    handler = web.Handler.__new__(web.Handler)
+    handler.headers, handler.path, handler.command = headers, "/", "POST"
+    handler.request_version, handler.client_address = "HTTP/1.1", ("127.0.0.1", 1)
+    handler.server = SimpleNamespace(
+        ssl_context=None, multithread=True, multiprocess=False, server_address=("127.0.0.1", 1)
+    )
+    handler.rfile, handler.connection = io.BytesIO(), None
+    return handler.make_environ()

@@ -109,3 +109,16 @@ def test_each_guest_has_user_ids_of_its_own() -> None:
     # https://systemd.io/UIDS-GIDS/: what a host leaves to containers.
     assert min(ranges) >= 0x00080000
     assert max(ranges) + 65535 <= 0x6FFFFFFF
+
+
+def test_the_folders_of_labs_of_an_older_version_are_closed(tmp_path: Path) -> None:
+    """They were open to all, with setuid programs in the layers of their AMIs."""
+    old, other = tmp_path / "lab30", tmp_path / "labels"
+    for folder in (old / "images", other):
+        folder.mkdir(parents=True)
+    old.chmod(0o755)
+    (tmp_path / "lab31").symlink_to(other)
+    other.chmod(0o755)
+    folders.close_others(tmp_path)
+    assert stat.S_IMODE(old.stat().st_mode) == 0o700
+    assert stat.S_IMODE(other.stat().st_mode) == 0o755
