@@ -17,7 +17,8 @@ from kiln.pipeline.record import Record
 
 def write_report(path: Path, record: Record) -> None:
     """Write the report of a run's record."""
-    path.write_text(report_html(record), encoding="utf-8")
+    # Half a surrogate pair, which JSON of an image may hold, is no character of UTF-8.
+    path.write_text(report_html(record), encoding="utf-8", errors="backslashreplace")
 
 
 def report_html(record: Record) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,3 +94,13 @@ def test_only_an_ami_of_the_lab_is_called_one() -> None:
     lab = a_record(target="lab", image_note="an AMI of the lab on this machine")
     assert "This is an AMI of the lab on this machine" in text_of(report.report_html(lab))
     assert "lab" not in text_of(report.report_html(a_record()))
+
+
+def test_what_an_image_says_becomes_neither_markup_nor_a_traceback(tmp_path: Path) -> None:
+    """Half a surrogate pair is valid in JSON, and is no character of UTF-8."""
+    hostile = "<script>alert(1)</script>\ud800"
+    failing = checks(("test_boot", "test_x", "failed", hostile))
+    report.write_report(tmp_path / "report.html", a_record(error=hostile, checks=failing))
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;\\ud800") == 3
