@@ -28,7 +28,7 @@ log = logging.getLogger("lab.api")
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 HEALTH = "/_lab/health"
 _OWNERS = ("/_lab/", "/moto-api")
-# What the guard keeps in memory of one request; S3 takes more in one PUT, and nothing here sends it.
+# What the guard keeps in memory of one request. S3 takes more in one PUT; nothing here sends it.
 _LONGEST_BODY = 1 << 30
 _NO_LENGTH = refusals.plain(
     "400 Bad Request", f"the body's length is not a number up to {_LONGEST_BODY}"
@@ -51,30 +51,34 @@ def guard(inner: Application, find: Lookup, *, owner: str, addresses: Sequence[s
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         page = auth.from_a_page(environ, addresses)
-        if page:
-            return _refuse(refusals.plain("403 Forbidden", page), environ, start_response, page)
+        if page or not _has_length(environ):
+            answer = refusals.plain("403 Forbidden", page) if page else _NO_LENGTH
+            return _refuse(answer, environ, start_response, page or "a wrong Content-Length")
         if environ.get("PATH_INFO") == HEALTH:
             return _send(refusals.plain("200 OK", "up"), start_response)
-        length = environ.get("CONTENT_LENGTH") or "0"
-        if not re.fullmatch(r"[0-9]{1,10}", length) or int(length) > _LONGEST_BODY:
-            return _refuse(_NO_LENGTH, environ, start_response, "a wrong Content-Length")
         read = _reader(environ)
         try:
             key = auth.caller(environ, read, find)
-            if key.id != owner and environ.get("PATH_INFO", "").startswith(_OWNERS):
-                return _refuse(_NOT_YOURS, environ, start_response, f"asked for by {key.principal}")
+            body = read()
         except auth.RefusedError as refused:
             answer = refusals.answer(refused, environ, b"" if _large(environ) else read())
             return _refuse(answer, environ, start_response, refused.message)
         except _BrokenBodyError:
             return _refuse(_BROKEN_BODY, environ, start_response, "a broken body")
-        body = read()
+        if key.id != owner and environ.get("PATH_INFO", "").startswith(_OWNERS):
+            return _refuse(_NOT_YOURS, environ, start_response, f"asked for by {key.principal}")
         environ["wsgi.input"] = io.BytesIO(body)
         environ["CONTENT_LENGTH"] = str(len(body))
         environ.pop("HTTP_TRANSFER_ENCODING", None)
         return inner(environ, _without_cors(start_response))
 
     return application
+
+
+def _has_length(environ: dict[str, Any]) -> bool:
+    """Whether the length that a request gives its body, if it gives one, can be taken."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    return re.fullmatch(r"[0-9]{1,10}", length) is not None and int(length) <= _LONGEST_BODY
 
 
 class _BrokenBodyError(Exception):

@@ -87,9 +87,7 @@ def serve(lab: Lab) -> None:
         owner=own.id,
         addresses=[lab.gateway],
     )
-    server = make_server(
-        "127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler
-    )
+    server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     network.up(lab)
     resolver = dns.Resolver(lab.gateway)

@@ -7,11 +7,12 @@ from urllib.parse import urlsplit
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 
 
-class Handler(MotoRequestHandler):
+class Handler(MotoRequestHandler):  # type: ignore[misc]
     """Answers 400 to a request line that werkzeug fails on, and ends silent connections."""
 
     # Seconds without a byte from the client, who need not have a key to open a connection.
     timeout = 60
+    path: str
 
     def parse_request(self) -> bool:
         """See http.server. False when the request was answered already."""

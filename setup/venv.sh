@@ -8,6 +8,10 @@ make_venv() {
     local here=$1 venv=$2 stamp=$3 python lock
     python=$(find_python) || exit 1
     # Of two calls at the same time, the second waits and then finds the work done.
+    if ! { : >>"$here/.venv.lock"; } 2>/dev/null; then
+        stop "$here cannot be written, and .venv must be made in it" \
+            "run it with sudo, or work in a checkout of your own"
+    fi
     exec {lock}>"$here/.venv.lock"
     flock "$lock"
     if [[ -x $venv/bin/python ]] && cmp -s "$here/requirements.lock" "$stamp"; then

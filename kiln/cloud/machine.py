@@ -26,7 +26,6 @@ _BOOT_TIMEOUT = 600.0
 _SSH_TIMEOUT = 20.0
 # ssh's own exit status when the connection fails.
 _SSH_FAILED = 255
-_TMP, _SOCKETS = "/tmp", "kiln-ssh-"  # noqa: S108 - mkdtemp makes it ours
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,8 @@ def test_a_guest_does_not_reach_this_machine_over_ipv6(lab: Lab, guest) -> None:
                 "import socket; s = socket.socket(socket.AF_INET6); s.settimeout(2); "
                 f"s.connect(('{address}', {port}, 0, socket.if_nametoindex('eth0')))"
             )
-            assert guest.run(f'python3 -c "{code}" && echo open || echo closed').stdout == "closed\n"
+            probe = f'python3 -c "{code}" && echo open || echo closed'
+            assert guest.run(probe).stdout == "closed\n"
     assert not local
 
 

@@ -345,3 +345,14 @@ def test_two_first_calls_at_once_make_one_venv(
         calls = [both.submit(invoke, "list") for _ in range(2)]
     assert [call.result().stdout for call in calls] == ["it runs\n"] * 2
     assert uv_calls.read_text().count("pip install") == 1
+
+
+def test_a_checkout_that_cannot_be_written_names_sudo(invoke: Call, checkout: Path) -> None:
+    """As for a user in a checkout of root: the lock of the first call cannot be made there."""
+    (checkout / ".venv.lock").mkdir()
+    done = invoke("list")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"ami-kiln: {checkout} cannot be written, and .venv must be made in it\n"
+        "  run it with sudo, or work in a checkout of your own\n"
+    )
