@@ -10,11 +10,12 @@ from lab.keys import Key
 
 
 def find(key_id: str) -> Key | None:
-    """The key of an IAM user or of a role that somebody assumed; None for an unknown id."""
+    """The active key of an IAM user, or that of a role that somebody assumed; None for others."""
     for iam in iam_backends[DEFAULT_ACCOUNT_ID].values():
         for user in iam.users.values():
             for key in user.access_keys:
-                if key.access_key_id == key_id:
+                # IAM's other status is Inactive: such a key is refused as an unknown one is.
+                if key.access_key_id == key_id and key.status == "Active":
                     return Key(key_id, key.secret_access_key, f"user {user.name}")
     for sts in sts_backends[DEFAULT_ACCOUNT_ID].values():
         for role in sts.assumed_roles:

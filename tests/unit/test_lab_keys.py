@@ -6,10 +6,12 @@ import os
 import stat
 from pathlib import Path
 
+import boto3
 import pytest
+from moto import mock_aws
 
 from kiln.base.errors import KilnError
-from lab import folders, keys
+from lab import folders, keys, principals
 from lab.settings import Lab
 
 
@@ -122,3 +124,15 @@ def test_the_folders_of_labs_of_an_older_version_are_closed(tmp_path: Path) -> N
     folders.close_others(tmp_path)
     assert stat.S_IMODE(old.stat().st_mode) == 0o700
     assert stat.S_IMODE(other.stat().st_mode) == 0o755
+
+
+@mock_aws
+def test_a_key_of_an_iam_user_counts_while_it_is_active() -> None:
+    iam = boto3.client("iam", aws_access_key_id="x", aws_secret_access_key="x")
+    iam.create_user(UserName="u")
+    made = iam.create_access_key(UserName="u")["AccessKey"]
+    found = principals.find(made["AccessKeyId"])
+    assert found
+    assert found.secret == made["SecretAccessKey"]
+    iam.update_access_key(UserName="u", AccessKeyId=made["AccessKeyId"], Status="Inactive")
+    assert principals.find(made["AccessKeyId"]) is None
