@@ -252,4 +252,9 @@ def test_the_build_knows_the_ami_it_made(seen: dict[str, Any]) -> None:
 def test_the_extra_permissions_in_the_documentation_are_json() -> None:
     text = (iam.POLICY_FILE.parent / "aws.md").read_text()
     extra = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
-    assert {statement["Sid"] for statement in extra} == {"PassTheRole", "EncryptWithOurKey"}
+    found = {statement["Sid"]: statement for statement in extra}
+    assert found.keys() == {"PassTheRole", "EncryptWithOurKey", "LeaveOthersAlone"}
+    # What it denies is all that the policies let their holder do to an AMI of somebody else.
+    other = found["LeaveOthersAlone"]
+    assert other["Effect"] == "Deny"
+    assert set(other["Action"]) == {"ec2:CreateTags", "ec2:DeregisterImage", "ec2:DeleteSnapshot"}
