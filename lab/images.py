@@ -53,6 +53,7 @@ class Image:
     instance_id: str
     volume_size: int
     encrypted: bool
+    kms_key_id: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     snapshot_tags: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)

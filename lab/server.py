@@ -52,10 +52,7 @@ def serve(lab: Lab) -> None:
     from kiln.matrix.load import load_recipes
 
     public = images.public_images(load_recipes())
-    os.environ["MOTO_AMIS_PATH"] = str(images.write_public(lab, public))
-    os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
-    os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
-    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
+    configure_moto(lab, public)
 
     # moto reads its settings when it is imported.
     from moto.moto_server.werkzeug_app import (
@@ -65,7 +62,7 @@ def serve(lab: Lab) -> None:
     )
     from werkzeug.serving import make_server
 
-    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror, principals
+    from lab import api, bases, dns, imds, instances, metadata, mirror, moto_fixes, principals
 
     ordered = Faults()
     base_lock = threading.Lock()
@@ -78,7 +75,7 @@ def serve(lab: Lab) -> None:
         f"{lab.gateway} {name}\n" for name in mirror.vendor_hosts()
     )
     machines = instances.Machines(lab, public, base, lambda: hosts, ordered)
-    ec2.install(machines)
+    moto_fixes.install(machines)
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
@@ -120,6 +117,14 @@ def serve(lab: Lab) -> None:
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
+
+
+def configure_moto(lab: Lab, public: list[images.PublicImage]) -> None:
+    """Set what moto reads from the environment when it is imported."""
+    os.environ["MOTO_AMIS_PATH"] = str(images.write_public(lab, public))
+    os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
+    os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
 
 def _stop_helpers() -> None:

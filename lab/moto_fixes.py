@@ -1,4 +1,9 @@
-"""Connects moto's EC2 and SSM to the lab's machines and disks."""
+"""Everything that the lab replaces in moto, seen in moto 5.2.5.
+
+Some of it connects moto's EC2 and SSM to the lab's machines and disks, the rest corrects what moto
+answers otherwise than EC2. moto has no hooks for either: methods of its backends and responses are
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from typing import Any
 
 import moto.ec2.models.amis as moto_amis
 import moto.ec2.models.instances as moto_instances
+import moto.ec2.responses.amis as moto_amis_responses
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
 
@@ -24,7 +30,8 @@ def install(machines: instances.Machines) -> None:
     moto_amis.AmiBackend.deregister_image = imaging.deregistering(
         moto_amis.AmiBackend.deregister_image
     )
-    moto_amis.AmiBackend.copy_image = imaging.copying(moto_amis.AmiBackend.copy_image)
+    # moto: no tags, no encryption, 15 GiB on "standard".
+    moto_amis_responses.AmisResponse.copy_image = imaging.copy_image
     load_public = moto_amis.AmiBackend._load_amis
 
     def load_all(backend: Any) -> None:
