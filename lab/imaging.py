@@ -36,6 +36,8 @@ def create_image(
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
     tags = _asked_tags(tag_specifications)
+    launched_from = backend.amis.get(instance.image_id)
+    boot_mode = launched_from.boot_mode if launched_from else None
     ami = moto_amis.Ami(
         backend,
         moto_amis.random_ami_id(),
@@ -46,6 +48,7 @@ def create_image(
         root_device_type="ebs",
         hypervisor="xen",
         image_location=f"{backend.account_id}/{name}",
+        boot_mode=boot_mode,
         snapshot_description=f"Created by CreateImage({instance_id}) for {{}}",
     )
     ami.state = "pending"
@@ -71,6 +74,7 @@ def create_image(
         encrypted=bool(volumes and volumes[0].encrypted),
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
+        attributes={"boot_mode": boot_mode},
     )
     _describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
@@ -289,6 +293,7 @@ def _registered(backend: Any, image: images.Image) -> Any:
         image_location=f"{backend.account_id}/{image.name}",
         creation_date=moto_amis.parse_timestamp(image.created),
         root_device_name=image.root_device_name,
+        boot_mode=image.attributes.get("boot_mode"),
         tags=image.tags,
     )
     ami.instance_id = image.instance_id or None

@@ -18,7 +18,7 @@ import moto.ec2.models.instances as moto_instances
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
-from lab import disks, emulation, images
+from lab import disks, emulation, images, public_images
 from lab.faults import LAUNCH, Faults
 from lab.guest import Guest
 from lab.settings import Lab
@@ -42,7 +42,7 @@ class Machines:
     def __init__(
         self,
         lab: Lab,
-        public: list[images.PublicImage],
+        public: list[public_images.PublicImage],
         base: Callable[[str, str], Path],
         hosts: Callable[[], str],
         faults: Faults,

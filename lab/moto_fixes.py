@@ -7,6 +7,7 @@ replaced.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,21 @@ import moto.ec2.models.amis as moto_amis
 import moto.ec2.models.instances as moto_instances
 import moto.ec2.responses.amis as moto_amis_responses
 import moto.ssm.models as moto_ssm
+from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
 
 from lab import imaging, instances
+
+# Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
+_OF_ALL_IMAGES = {
+    "ena_support": True,
+    "sriov_net_support": "simple",
+    "platform_details": "Linux/UNIX",
+    "usage_operation": "RunInstances",
+}
+_BY_PARAMETER = "resolve:ssm:"
 
 
 def install(machines: instances.Machines) -> None:
@@ -36,15 +49,21 @@ def install(machines: instances.Machines) -> None:
 
     def load_all(backend: Any) -> None:
         load_public(backend)
+        for image in machines.public.values():
+            backend.amis[image.id].deprecation_time = image.deprecated
         imaging.restore(backend)
 
     moto_amis.AmiBackend._load_amis = load_all
+    # moto: DescribeImages shows none of these.
+    for name, value in _OF_ALL_IMAGES.items():
+        setattr(moto_amis.Ami, name, value)
     _serve_parameters(machines)
 
 
 def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
-    def run_and_launch(*arguments: Any, **named: Any) -> Any:
-        reservation = run_instances(*arguments, **named)
+    def run_and_launch(backend: Any, image_id: str, *arguments: Any, **named: Any) -> Any:
+        image_id = _resolved(backend, image_id)
+        reservation = run_instances(backend, image_id, *arguments, **named)
         for instance in reservation.instances:
             instance.launch()
         return reservation
@@ -52,11 +71,29 @@ def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
     return run_and_launch
 
 
+def _resolved(backend: Any, image_id: str) -> str:
+    """The AMI's id that `resolve:ssm:` with a parameter's name, version or label stands for.
+
+    EC2's error for a parameter that does not exist was not seen.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-systems-manager-parameter-to-find-AMI.html
+    """
+    if not (image_id or "").startswith(_BY_PARAMETER):
+        return image_id
+    name = image_id[len(_BY_PARAMETER) :]
+    parameters = moto_ssm.ssm_backends[backend.account_id][backend.region_name]
+    found = None
+    with contextlib.suppress(ServiceException):  # no such version or label
+        found = parameters.get_parameter(name)
+    if found is None:
+        raise EC2ClientError(
+            "InvalidParameterValue", f"The SSM parameter {name} of the image ID does not exist"
+        )
+    return str(found.value)
+
+
 def _serve_parameters(machines: instances.Machines) -> None:
     """The public SSM parameters of the parent images, in every region."""
-    parameters = {
-        image.ssm_parameter: image.id for image in machines.public.values() if image.ssm_parameter
-    }
+    parameters = {name: image.id for image in machines.public.values() for name in image.parameters}
 
     def prepare(self: Any, account_id: str, region_name: str) -> None:
         super(moto_ssm.ParameterDict, self).__init__(list)

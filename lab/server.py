@@ -18,7 +18,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import control, faults, folders, host, images, keys, network, sweep
+from lab import control, faults, folders, host, keys, network, public_images, sweep
 from lab.faults import Faults
 from lab.settings import Lab, current
 
@@ -51,7 +51,7 @@ def serve(lab: Lab) -> None:
     """Start everything, serve until told to stop, stop everything."""
     from kiln.matrix.load import load_recipes
 
-    public = images.public_images(load_recipes())
+    public = public_images.public_images(load_recipes())
     configure_moto(lab, public)
 
     # moto reads its settings when it is imported.
@@ -119,9 +119,9 @@ def serve(lab: Lab) -> None:
     log.info("down")
 
 
-def configure_moto(lab: Lab, public: list[images.PublicImage]) -> None:
+def configure_moto(lab: Lab, public: list[public_images.PublicImage]) -> None:
     """Set what moto reads from the environment when it is imported."""
-    os.environ["MOTO_AMIS_PATH"] = str(images.write_public(lab, public))
+    os.environ["MOTO_AMIS_PATH"] = str(public_images.write(lab, public))
     os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
     os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
@@ -185,7 +185,7 @@ class _Admin:
                 for image in self._machines.made.values()
             ],
             "public_amis": [
-                {"id": image.id, "name": image.name, "ssm_parameter": image.ssm_parameter}
+                {"id": image.id, "name": image.name, "ssm_parameters": image.parameters}
                 for image in self._machines.public.values()
             ],
             "faults": self._faults.as_json(),

@@ -83,10 +83,10 @@ class MachineWithoutGuest:
 def main(folder: Path) -> None:
     """Serve until killed."""
     from kiln.matrix.load import load_recipes
-    from lab import images, server, settings
+    from lab import public_images, server, settings
 
     lab = settings.Lab(54, folder)
-    public = images.public_images(load_recipes())
+    public = public_images.public_images(load_recipes())
     server.configure_moto(lab, public)
 
     from moto.moto_server.werkzeug_app import (

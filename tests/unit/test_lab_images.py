@@ -208,3 +208,126 @@ def test_a_deregistered_image_is_not_copied(ec2: Any, baked: Any) -> None:
     ec2.deregister_image(ImageId=gone["ImageId"])
     with pytest.raises(ClientError, match=r"InvalidAMIID\.Unavailable"):
         copied(ec2, gone, "copy of what went")
+
+
+FOUND = [
+    ("amazon", "al2023-ami-2023*-x86_64", "137112412989", "/dev/xvda"),
+    ("amazon", "al2023-ami-2023.*.*.*-kernel-6.1-arm64", "137112412989", "/dev/xvda"),
+    ("amazon", "amzn2-ami-kernel-5.10-hvm-*.*.*.*-x86_64-gp2", "137112412989", "/dev/xvda"),
+    ("amazon", "amazon-eks-node-al2023-x86_64-standard-1.33-v*", "602401143452", "/dev/xvda"),
+    ("602401143452", "amazon-eks-node-al2023-*", "602401143452", "/dev/xvda"),
+    ("amazon", "al2023-ami-ecs-gpu-hvm-2023.*-x86_64-ebs", "591542846629", "/dev/xvda"),
+    (
+        "099720109477",
+        "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-*",
+        "099720109477",
+        "/dev/sda1",
+    ),
+    (
+        "099720109477",
+        "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-arm64-server-*",
+        "099720109477",
+        "/dev/sda1",
+    ),
+    ("136693071363", "debian-12-amd64-*", "136693071363", "/dev/xvda"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "account", "device"), FOUND)
+def test_public_images_are_found_as_everyone_finds_them(
+    ec2: Any, owner: str, name: str, account: str, device: str
+) -> None:
+    found = ec2.describe_images(
+        Owners=[owner],
+        Filters=[
+            {"Name": "name", "Values": [name]},
+            {"Name": "state", "Values": ["available"]},
+            {"Name": "root-device-type", "Values": ["ebs"]},
+            {"Name": "virtualization-type", "Values": ["hvm"]},
+        ],
+    )["Images"]
+    assert found
+    for one in found:
+        assert (one["OwnerId"], one["RootDeviceName"]) == (account, device)
+        assert one["ImageLocation"] == f"amazon/{one['Name']}"
+        assert one["Architecture"] == ("arm64" if "arm64" in one["Name"] else "x86_64")
+
+
+def test_a_public_image_looks_as_on_ec2_and_says_what_it_is(ec2: Any, parent: str) -> None:
+    found = image(ec2, parent)
+    assert found["Name"].startswith("al2023-ami-2023.")
+    assert found["Name"].endswith("-kernel-6.1-x86_64")
+    assert found["Description"].startswith("Amazon Linux 2023 AMI 2023.")
+    assert (found["EnaSupport"], found["SriovNetSupport"]) == (True, "simple")
+    assert (found["PlatformDetails"], found["UsageOperation"]) == ("Linux/UNIX", "RunInstances")
+    assert (found["BootMode"], found["ImageOwnerAlias"]) == ("uefi-preferred", "amazon")
+    assert (found["Public"], found["VirtualizationType"], found["Hypervisor"]) == (
+        True,
+        "hvm",
+        "xen",
+    )
+    assert found["CreationDate"] == "2026-09-28T00:00:00.000Z"
+    assert found["DeprecationTime"] == "2026-12-27T00:00:00.000Z"
+    assert found["Description"].endswith("(kiln-lab-stand-in)")
+    assert tags(found) == {"kiln-lab-stand-in": "al2023"}
+
+
+def test_an_image_made_of_one_has_its_boot_mode_and_no_deprecation(baked: Any) -> None:
+    assert (baked["BootMode"], baked["EnaSupport"]) == ("uefi-preferred", True)
+    assert (baked["PlatformDetails"], baked["UsageOperation"]) == ("Linux/UNIX", "RunInstances")
+    assert "DeprecationTime" not in baked
+
+
+def test_an_old_image_without_a_boot_mode_shows_none(ec2: Any, client: Callable[..., Any]) -> None:
+    name = "/aws/service/ami-amazon-linux-latest/amzn2-ami-hvm-x86_64-gp2"
+    found = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    assert "BootMode" not in image(ec2, found)
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64", "al2023-ami-2023"),
+        ("ami-amazon-linux-latest/al2023-ami-minimal-kernel-default-arm64", "al2023-ami-minimal-"),
+        ("ami-amazon-linux-latest/amzn2-ami-hvm-x86_64-gp2", "amzn2-ami-hvm-2.0."),
+        (
+            "eks/optimized-ami/1.35/amazon-linux-2023/arm64/standard/recommended/image_id",
+            "amazon-eks-node-al2023-arm64-standard-1.35-v",
+        ),
+        ("ecs/optimized-ami/amazon-linux-2023/recommended/image_id", "al2023-ami-ecs-hvm-2023.0."),
+        ("ecs/optimized-ami/amazon-linux-2/recommended/image_id", "amzn2-ami-ecs-hvm-2.0."),
+        (
+            "canonical/ubuntu/server/noble/stable/current/amd64/hvm/ebs-gp3/ami-id",
+            "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-",
+        ),
+        ("debian/release/bookworm/latest/arm64", "debian-12-arm64-"),
+    ],
+)
+def test_a_public_parameter_names_an_image_in_every_region(
+    client: Callable[..., Any], name: str, begins: str
+) -> None:
+    for region in ("us-east-1", "eu-north-1"):
+        asked = client("ssm", region).get_parameter(Name=f"/aws/service/{name}")["Parameter"]
+        assert image(client("ec2", region), asked["Value"])["Name"].startswith(begins)
+
+
+@pytest.mark.parametrize(
+    "name", ["bottlerocket/aws-k8s-1.33/x86_64/latest/image_id", "ami-amazon-linux-latest/mine"]
+)
+def test_what_the_lab_has_no_image_for_is_an_unknown_parameter(
+    client: Callable[..., Any], name: str
+) -> None:
+    with pytest.raises(ClientError, match="ParameterNotFound"):
+        client("ssm").get_parameter(Name=f"/aws/service/{name}")
+
+
+def test_an_instance_is_launched_from_a_parameter(client: Callable[..., Any], parent: str) -> None:
+    ec2, ssm = client("ec2"), client("ssm")
+    for name in (AL2023, f"{AL2023}:1"):
+        made = launched(ec2, ImageId=f"resolve:ssm:{name}", InstanceType="t3.micro")
+        assert made["ImageId"] == parent
+    ssm.put_parameter(Name="/mine/golden", Value=parent, Type="String")
+    made = launched(ec2, ImageId="resolve:ssm:/mine/golden", InstanceType="t3.micro")
+    assert made["ImageId"] == parent
+    with pytest.raises(ClientError, match=r"InvalidParameterValue.*/mine/none"):
+        launched(ec2, ImageId="resolve:ssm:/mine/none", InstanceType="t3.micro")
