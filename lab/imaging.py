@@ -109,8 +109,10 @@ def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: boo
             images.save(lab, image)
             ami.ebs_snapshot.status = "completed"
             ami.state = "available"
+            if restart:
+                # Before anybody else may look: a second CreateImage waits for this one.
+                instance._set(PENDING)
         if restart:
-            instance._set(PENDING)
             instance._spawn(instance._power_on)
     except Exception:
         log.exception("%s: freezing %s failed", image.id, instance.id)

@@ -166,6 +166,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def start(self) -> Any:
         before = copy.copy(self._state)
         if self.state == "stopped":
+            self.nics[0].public_ip = self.address  # moto takes it away when an instance stops
             self._set(PENDING)
             self._spawn(self._power_on)
         elif self.state not in ("pending", "running"):

@@ -62,7 +62,9 @@ def install(machines: instances.Machines) -> None:
 
 def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
     def run_and_launch(backend: Any, image_id: str, *arguments: Any, **named: Any) -> Any:
-        image_id = _resolved(backend, image_id)
+        template = _of_template(backend, named)
+        image_id = _resolved(backend, image_id or template.pop("image_id", ""))
+        named |= {name: value for name, value in template.items() if name != "image_id"}
         reservation = run_instances(backend, image_id, *arguments, **named)
         for instance in reservation.instances:
             instance.launch()
@@ -71,13 +73,33 @@ def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
     return run_and_launch
 
 
+def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a launch that moto does not take from its launch template.
+
+    moto takes the image too late for its own check and for the lab, and no metadata options.
+    """
+    if not asked.get("launch_template"):
+        return {}
+    data = backend._get_template_from_args(asked["launch_template"]).data
+    behavior = "instance_initiated_shutdown_behavior"
+    return {
+        "image_id": data.get("ImageId", ""),
+        "metadata_options": data.get("MetadataOptions", {}) | asked.get("metadata_options", {}),
+        behavior: asked.get(behavior) or data.get("InstanceInitiatedShutdownBehavior"),
+    }
+
+
 def _resolved(backend: Any, image_id: str) -> str:
     """The AMI's id that `resolve:ssm:` with a parameter's name, version or label stands for.
 
     EC2's error for a parameter that does not exist was not seen.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-systems-manager-parameter-to-find-AMI.html
     """
-    if not (image_id or "").startswith(_BY_PARAMETER):
+    if not image_id:
+        raise EC2ClientError(
+            "MissingParameter", "The request must contain the parameter ImageId or LaunchTemplate"
+        )
+    if not image_id.startswith(_BY_PARAMETER):
         return image_id
     name = image_id[len(_BY_PARAMETER) :]
     parameters = moto_ssm.ssm_backends[backend.account_id][backend.region_name]

@@ -1,4 +1,4 @@
-"""AMIs of the lab: copied between regions, encrypted, found as the vendors' are."""
+"""The lab's EC2 answers as EC2 does: images, launches, states, refused calls. No guest boots."""
 
 from __future__ import annotations
 
@@ -331,3 +331,138 @@ def test_an_instance_is_launched_from_a_parameter(client: Callable[..., Any], pa
     assert made["ImageId"] == parent
     with pytest.raises(ClientError, match=r"InvalidParameterValue.*/mine/none"):
         launched(ec2, ImageId="resolve:ssm:/mine/none", InstanceType="t3.micro")
+
+
+@pytest.fixture(scope="module")
+def template(ec2: Any, parent: str) -> str:
+    """The name of a launch template with an image, a type, volumes and IMDSv2."""
+    ec2.create_launch_template(
+        LaunchTemplateName="all",
+        LaunchTemplateData={
+            "ImageId": parent,
+            "InstanceType": "g4dn.xlarge",
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2},
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 30}}],
+            "TagSpecifications": [
+                {"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "ml"}]}
+            ],
+        },
+    )
+    return "all"
+
+
+def test_an_instance_is_what_its_launch_template_says(ec2: Any, template: str, parent: str) -> None:
+    for version in ("1", "$Latest", "$Default"):
+        made = launched(ec2, LaunchTemplate={"LaunchTemplateName": template, "Version": version})
+        assert (made["ImageId"], made["InstanceType"]) == (parent, "g4dn.xlarge")
+        assert made["MetadataOptions"]["HttpTokens"] == "required"
+        assert made["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
+        assert tags(made)["team"] == "ml"
+        (device,) = made["BlockDeviceMappings"]
+        volume = ec2.describe_volumes(VolumeIds=[device["Ebs"]["VolumeId"]])["Volumes"][0]
+        assert volume["Size"] == 30
+        behavior = ec2.describe_instance_attribute(
+            InstanceId=made["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
+        )
+        assert behavior["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+
+
+def test_what_the_call_says_goes_before_its_launch_template(
+    ec2: Any, template: str, baked: Any
+) -> None:
+    made = launched(
+        ec2,
+        LaunchTemplate={"LaunchTemplateName": template},
+        ImageId=baked["ImageId"],
+        InstanceType="t3.micro",
+        MetadataOptions={"HttpTokens": "optional"},
+        InstanceInitiatedShutdownBehavior="stop",
+    )
+    assert (made["ImageId"], made["InstanceType"]) == (baked["ImageId"], "t3.micro")
+    assert made["MetadataOptions"]["HttpTokens"] == "optional"
+    assert made["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
+
+
+def test_a_launch_template_may_name_a_parameter(ec2: Any, parent: str) -> None:
+    ec2.create_launch_template(
+        LaunchTemplateName="by-parameter",
+        LaunchTemplateData={"ImageId": f"resolve:ssm:{AL2023}", "InstanceType": "t3.micro"},
+    )
+    made = launched(ec2, LaunchTemplate={"LaunchTemplateName": "by-parameter"})
+    assert made["ImageId"] == parent
+
+
+def test_an_auto_scaling_group_launches_from_the_template(
+    client: Callable[..., Any], ec2: Any, template: str, parent: str
+) -> None:
+    groups = client("autoscaling")
+    groups.create_auto_scaling_group(
+        AutoScalingGroupName="group",
+        MinSize=1,
+        MaxSize=1,
+        LaunchTemplate={"LaunchTemplateName": template, "Version": "$Latest"},
+        AvailabilityZones=["us-east-1a"],
+    )
+    (group,) = groups.describe_auto_scaling_groups()["AutoScalingGroups"]
+    made = group["Instances"][0]["InstanceId"]
+    found = ec2.describe_instances(InstanceIds=[made])["Reservations"][0]["Instances"][0]
+    assert found["ImageId"] == parent
+    assert found["MetadataOptions"]["HttpTokens"] == "required"
+
+
+def test_a_launch_without_an_image_names_what_is_missing(ec2: Any) -> None:
+    ec2.create_launch_template(
+        LaunchTemplateName="no-image", LaunchTemplateData={"InstanceType": "t3.micro"}
+    )
+    for how in ({}, {"LaunchTemplate": {"LaunchTemplateName": "no-image"}}):
+        with pytest.raises(ClientError, match=r"MissingParameter.*ImageId"):
+            ec2.run_instances(MinCount=1, MaxCount=1, InstanceType="t3.micro", **how)
+
+
+def test_a_started_instance_has_a_public_address_again(ec2: Any, parent: str) -> None:
+    before = launched(ec2, ImageId=parent, InstanceType="t3.micro")
+
+    def found() -> Any:
+        asked = ec2.describe_instances(InstanceIds=[before["InstanceId"]])
+        return asked["Reservations"][0]["Instances"][0]
+
+    assert before["PublicIpAddress"]
+    ec2.stop_instances(InstanceIds=[before["InstanceId"]])
+    until(lambda: found()["State"]["Name"], "stopped")
+    stopped = found()
+    assert "PublicIpAddress" not in stopped
+    assert stopped["PrivateIpAddress"] == before["PrivateIpAddress"]
+    ec2.start_instances(InstanceIds=[before["InstanceId"]])
+    until(lambda: found()["State"]["Name"], "running")
+    assert found()["PublicIpAddress"] == found()["PrivateIpAddress"] == before["PublicIpAddress"]
+    assert found()["PublicDnsName"]
+
+
+def test_three_images_in_a_row_are_all_made(ec2: Any, parent: str) -> None:
+    instance = launched(ec2, ImageId=parent, InstanceType="t3.micro")["InstanceId"]
+    made = [
+        ec2.create_image(InstanceId=instance, Name=f"row-{number}")["ImageId"]
+        for number in range(3)
+    ]
+    for one in made:
+        until(lambda one=one: image(ec2, one)["State"], "available", "failed")
+    assert [image(ec2, one)["State"] for one in made] == ["available"] * 3
+    for one in made:
+        assert launched(ec2, ImageId=one, InstanceType="t3.micro")
+
+
+def test_an_instance_that_is_off_can_be_imaged_twice(ec2: Any, parent: str) -> None:
+    instance = launched(ec2, ImageId=parent, InstanceType="t3.micro")["InstanceId"]
+    ec2.stop_instances(InstanceIds=[instance])
+
+    def state() -> str:
+        asked = ec2.describe_instances(InstanceIds=[instance])
+        return str(asked["Reservations"][0]["Instances"][0]["State"]["Name"])
+
+    until(state, "stopped")
+    for number in range(2):
+        made = ec2.create_image(InstanceId=instance, Name=f"off-{number}")["ImageId"]
+        until(lambda made=made: image(ec2, made)["State"], "available", "failed")
+        assert image(ec2, made)["State"] == "available"
+    assert state() == "stopped"
