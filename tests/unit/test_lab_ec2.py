@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,15 @@ AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
-    """A boto3 client of a lab by service and region."""
-    with lab_api.serving(tmp_path_factory.mktemp("lab")) as endpoint:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a lab."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[Callable[..., Any]]:
+    """A boto3 client of that lab by service and region."""
+    with lab_api.serving(folder) as endpoint:
         yield partial(lab_api.client, endpoint)
 
 
@@ -466,3 +473,68 @@ def test_an_instance_that_is_off_can_be_imaged_twice(ec2: Any, parent: str) -> N
         until(lambda made=made: image(ec2, made)["State"], "available", "failed")
         assert image(ec2, made)["State"] == "available"
     assert state() == "stopped"
+
+
+NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [
+    ("ec2", "enable_fast_launch", {"ImageId": "ami-0123456789abcdef0"}),
+    ("ec2", "import_image", {}),
+    ("ec2", "reset_image_attribute", {"ImageId": "PARENT", "Attribute": "launchPermission"}),
+    ("ec2", "describe_image_attribute", {"ImageId": "PARENT", "Attribute": "tpmSupport"}),
+]
+
+
+@pytest.mark.parametrize(("service", "call", "how"), NOT_IMPLEMENTED)
+def test_what_is_not_implemented_is_refused_by_name_and_not_tried_again(
+    client: Callable[..., Any], parent: str, service: str, call: str, how: dict[str, Any]
+) -> None:
+    asked = {key: parent if value == "PARENT" else value for key, value in how.items()}
+    with pytest.raises(ClientError) as refused:
+        getattr(client(service), call)(**asked)
+    answer = refused.value.response
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert answer["Error"]["Code"] == "UnsupportedOperation"
+    assert refused.value.operation_name in answer["Error"]["Message"]
+
+
+def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:
+    def rename(request: Any, **_: Any) -> None:
+        request.data["Action"] = "DescribeNonsense"
+
+    ec2.meta.events.register_first("request-created.ec2.DescribeVolumes", rename)
+    try:
+        with pytest.raises(ClientError, match=r"InvalidAction.*DescribeNonsense"):
+            ec2.describe_volumes()
+    finally:
+        ec2.meta.events.unregister("request-created.ec2.DescribeVolumes", rename)
+
+
+@pytest.mark.parametrize(
+    ("service", "call", "how"),
+    [
+        ("ssm", "start_session", {"Target": "i-0123"}),
+        ("cloudformation", "describe_type_registration", {"RegistrationToken": "x"}),
+    ],
+)
+def test_other_services_refuse_in_their_own_form(
+    client: Callable[..., Any], service: str, call: str, how: dict[str, Any]
+) -> None:
+    with pytest.raises(ClientError) as refused:
+        getattr(client(service), call)(**how)
+    answer = refused.value.response
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert refused.value.operation_name in answer["Error"]["Message"]
+
+
+def test_an_answer_without_a_type_is_not_taken_for_a_page(client: Callable[..., Any]) -> None:
+    s3 = client("s3")
+    s3.create_bucket(Bucket="here")
+    with pytest.raises(ClientError) as refused:
+        s3.head_object(Bucket="here", Key="not-here")
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
+
+
+def test_the_log_of_all_these_calls_holds_no_traceback(
+    client: Callable[..., Any], folder: Path
+) -> None:
+    client("ec2").describe_images()
+    assert "Traceback" not in (folder / "log").read_text()
