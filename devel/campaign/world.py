@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from kiln import components
+from kiln.base import plain_yaml
 from kiln.base.paths import ROOT
 from lab import control
 from lab.settings import Lab
@@ -45,19 +46,20 @@ def slim_matrix(folder: Path, *keep: str) -> Path:
     `keep` are the components that stay all the same.
     """
     optional = {component.name for component in components.everything() if component.optional}
-    rows = yaml.safe_load((ROOT / "amis.yaml").read_text())
+    rows = plain_yaml.read_plain(ROOT / "amis.yaml")
     rows["defaults"]["without"] = sorted(optional - set(keep))
     path = folder / "amis.yaml"
     path.write_text(yaml.safe_dump(rows, sort_keys=False))
     return path
 
 
-def slim_checkout(folder: Path, *keep: str) -> Path:
-    """A copy of this checkout with `slim_matrix`, for tests that change its files.
+# Every character that Packer, ssh, bash or pytest reads as syntax of its own.
+ODD_NAME = """é "q" 's $HOME {{x}} [1] ${x} *%s"""
 
-    Its path has every character that Packer, ssh, bash or pytest reads as syntax of its own.
-    """
-    copy = folder / """é "q" 's $HOME {{x}} [1] ${x} *%s"""
+
+def slim_checkout(folder: Path, *keep: str, name: str = ODD_NAME) -> Path:
+    """A copy of this checkout with `slim_matrix`, for tests that change its files."""
+    copy = folder / name
     # What git ignores is not part of it, and changes while it is copied: other tests run beside.
     # Compiled files are not made again; those that are being written have a number behind.
     ignored = {line.strip("/\n") for line in (ROOT / ".gitignore").open()}
