@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab import auth, disks, imaging, instances, refusals
+from lab import auth, disks, imaging, instances, refusals, unsupported
 from lab.faults import KNOWN, Fault, Faults
 from lab.keys import Lookup
 
@@ -139,6 +139,7 @@ def _send(answer: refusals.Answer, start_response: Callable[..., Any]) -> list[b
 
 def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
     """Wrap moto's WSGI application. `admin(path, body)` answers the requests below `/_lab/`."""
+    moto = unsupported.refusing(moto)
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

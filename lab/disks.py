@@ -35,9 +35,15 @@ def prepare(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
 
 
 def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
-    """Turn an instance's changes into a layer of an AMI; returns it. The guest must be off."""
+    """Turn an instance's changes into a layer of an AMI; returns it. The guest must be off.
+
+    There are none, and the layer is empty, when the instance was not on since the last AMI of it.
+    """
     layer = _new_layer(lab, image_id)
-    (folder(lab, instance_id) / "upper").rename(layer)
+    try:
+        (folder(lab, instance_id) / "upper").rename(layer)
+    except FileNotFoundError:
+        layer.mkdir()
     shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
     return layer
 

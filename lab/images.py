@@ -1,35 +1,15 @@
-"""The lab's AMIs: stand-ins for public ones, and those that users made, kept on disk."""
+"""The AMIs that users made in the lab, kept on disk."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kiln.base.recipe import Recipe
 from lab import disks
 from lab.settings import Lab
-
-AMAZON = "137112412989"
-PUBLIC_SINCE = "2026-01-01T00:00:00.000Z"
-
-
-@dataclass(frozen=True)
-class PublicImage:
-    """A stand-in for an AMI that AWS or a vendor publishes, and how clients look it up."""
-
-    id: str
-    name: str
-    description: str
-    owner: str
-    distro: str
-    arch: str
-    root_device: str
-    ssm_parameter: str | None
 
 
 @dataclass(frozen=True)
@@ -53,59 +33,10 @@ class Image:
     instance_id: str
     volume_size: int
     encrypted: bool
+    kms_key_id: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     snapshot_tags: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
-
-
-def public_images(recipes: Iterable[Recipe]) -> list[PublicImage]:
-    """A stand-in for each parent AMI of these recipes."""
-    images = {}
-    for recipe in recipes:
-        source = recipe.source_ami
-        digest = hashlib.sha256(f"{source}{recipe.arch}".encode()).hexdigest()[:17]
-        name = (source.name or "").replace("*", "lab") or (
-            f"kiln-lab-stand-in-{recipe.distro.id}-{recipe.flavor}-{recipe.arch}"
-        )
-        images[digest] = PublicImage(
-            id=f"ami-{digest}",
-            name=name,
-            description=f"AMI Kiln lab stand-in for {recipe.distro.name} ({recipe.flavor})",
-            owner=source.owner if (source.owner or "").isdigit() else AMAZON,  # type: ignore[arg-type]
-            distro=recipe.distro.id,
-            arch=recipe.arch,
-            root_device=recipe.distro.root_device,
-            ssm_parameter=source.ssm_parameter,
-        )
-    return list(images.values())
-
-
-def write_public(lab: Lab, images: list[PublicImage]) -> Path:
-    """Write the public AMIs in the format of `MOTO_AMIS_PATH`; returns the file."""
-    path = lab.state / "public-amis.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    entries = [
-        {
-            "ami_id": image.id,
-            "name": image.name,
-            "description": image.description,
-            "owner_id": image.owner,
-            "public": True,
-            "virtualization_type": "hvm",
-            "architecture": image.arch,
-            "state": "available",
-            "image_type": "machine",
-            "image_location": f"amazon/{image.name}",
-            "hypervisor": "xen",
-            "root_device_type": "ebs",
-            "root_device_name": image.root_device,
-            "sriov": "simple",
-            "creation_date": PUBLIC_SINCE,
-        }
-        for image in images
-    ]
-    path.write_text(json.dumps(entries, indent=1))
-    return path
 
 
 def save(lab: Lab, image: Image) -> None:

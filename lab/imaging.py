@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import moto.ec2.models.amis as moto_amis
+from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
-from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.exceptions import EC2ClientError, InvalidParameterDependency
+from moto.ec2.models import ec2_backends
 
 from lab import disks, images
 from lab.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
@@ -28,24 +31,13 @@ def create_image(
     backend: Any, instance_id: str, name: str, description: str, tag_specifications: list[Any]
 ) -> Any:
     """CreateImage: freeze the instance's disk and register the AMI with its size and tags."""
-    for ami in backend.amis.values():
-        if ami.name == name and ami.owner_id == backend.account_id:
-            raise EC2ClientError(
-                "InvalidAMIName.Duplicate",
-                f"AMI name {name} is already in use by AMI {ami.id}",
-            )
+    _name_is_free(backend, name)
     instance = backend.get_instance(instance_id)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
-    tags = {
-        kind: {
-            tag["Key"]: tag["Value"]
-            for spec in tag_specifications
-            if spec["ResourceType"] == kind
-            for tag in spec["Tags"]
-        }
-        for kind in ("image", "snapshot")
-    }
+    tags = _asked_tags(tag_specifications)
+    launched_from = backend.amis.get(instance.image_id)
+    boot_mode = launched_from.boot_mode if launched_from else None
     ami = moto_amis.Ami(
         backend,
         moto_amis.random_ami_id(),
@@ -56,11 +48,11 @@ def create_image(
         root_device_type="ebs",
         hypervisor="xen",
         image_location=f"{backend.account_id}/{name}",
+        boot_mode=boot_mode,
         snapshot_description=f"Created by CreateImage({instance_id}) for {{}}",
     )
     ami.state = "pending"
     ami.add_tags(tags["image"])
-    ami.ebs_snapshot.add_tags(tags["snapshot"])
     # moto sets `encrypted` on the volume and not on the mapping.
     volumes = [
         backend.get_volume(device.volume_id) for _, device in instance.get_block_device_mapping
@@ -82,7 +74,9 @@ def create_image(
         encrypted=bool(volumes and volumes[0].encrypted),
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
+        attributes={"boot_mode": boot_mode},
     )
+    _describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
     threading.Thread(
         target=_freeze, args=(instance, ami, image, no_reboot.get()), daemon=True
@@ -115,27 +109,143 @@ def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: boo
             images.save(lab, image)
             ami.ebs_snapshot.status = "completed"
             ami.state = "available"
+            if restart:
+                # Before anybody else may look: a second CreateImage waits for this one.
+                instance._set(PENDING)
         if restart:
-            instance._set(PENDING)
             instance._spawn(instance._power_on)
     except Exception:
         log.exception("%s: freezing %s failed", image.id, instance.id)
         ami.state = "failed"
 
 
-def copying(original: Callable[..., Any]) -> Callable[..., Any]:
-    def copy_image(backend: Any, source_image_id: str, source_region: str, **kwargs: Any) -> Any:
-        ami = original(backend, source_image_id, source_region, **kwargs)
-        source = LabInstance.machines.made.get(source_image_id)
-        if source:
-            # The copy uses the same frozen layers, so no data is copied.
-            image = replace(source, id=ami.id, name=ami.name, region=backend.region_name, tags={})
-            ami.root_device_name = source.root_device_name
-            LabInstance.machines.made[ami.id] = image
-            images.save(LabInstance.machines.lab, image)
-        return ami
+# What a copy of an AMI has from its source, besides its disk and architecture.
+_OF_THE_SOURCE = ("boot_mode", "sriov", "imds_support")
 
-    return copy_image
+
+def copy_image(response: Any) -> ActionResult:
+    """CopyImage. `response` is moto's AmisResponse, with the call's parameters.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CopyImage.html
+    """
+    asked = response._get_param
+    backend = response.ec2_backend
+    region = asked("SourceRegion")
+    source_id, name = asked("SourceImageId"), asked("Name")
+    source = _source_of_copy(backend, source_id, region)
+    _name_is_free(backend, name)
+    image = _image_of(source, region)
+    tags = _asked_tags(asked("TagSpecifications", []))
+    if asked("CopyImageTags"):
+        own = {tag["key"]: tag["value"] for tag in source.get_tags()}
+        tags["image"] = {
+            key: value for key, value in own.items() if not key.startswith("aws:")
+        } | tags["image"]
+    encrypted = asked("Encrypted")
+    if asked("KmsKeyId") and not encrypted:
+        raise InvalidParameterDependency("KmsKeyId", "Encrypted")
+    if image.encrypted and encrypted is False:
+        raise EC2ClientError(
+            "InvalidParameterValue",
+            "You cannot create an unencrypted copy of an encrypted backing snapshot",
+        )
+    response.error_on_dryrun()
+    image = replace(
+        image,
+        id=moto_amis.random_ami_id(),
+        name=name,
+        region=backend.region_name,
+        description=asked("Description") or image.description,
+        created=utcnow().isoformat(),
+        encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
+        kms_key_id=asked("KmsKeyId"),
+        tags=tags["image"],
+        snapshot_tags=tags["snapshot"],
+        attributes={
+            **{key: getattr(source, key) for key in _OF_THE_SOURCE if hasattr(source, key)},
+            "source_image_id": source_id,
+            "source_image_region": region,
+        },
+    )
+    ami = _registered(backend, image)
+    ami.state = ami.ebs_snapshot.status = "pending"
+    # AWS does not document this text, but tools that clean up snapshots read the AMIs' ids from it.
+    ami.ebs_snapshot.description = (
+        f"Copied for DestinationAmi {ami.id} from SourceAmi {source_id} "
+        f"for SourceSnapshot {source.ebs_snapshot.id}. Task created on {time.time_ns() // 10**6:,}."
+    )
+    threading.Thread(target=_complete_copy, args=(ami, image), daemon=True).start()
+    return ActionResult({"ImageId": ami.id})
+
+
+def _complete_copy(ami: Any, image: images.Image) -> None:
+    """The copy uses the same frozen layers, so no data is copied."""
+    machines = LabInstance.machines
+    try:
+        if not image.base:
+            base = machines.base(image.distro, image.architecture)
+            image = replace(image, base=str(base))
+        machines.made[image.id] = image
+        images.save(machines.lab, image)
+        ami.ebs_snapshot.status = "completed"
+        ami.state = "available"
+    except Exception:
+        log.exception("%s: the copy failed", image.id)
+        ami.state = "failed"
+
+
+def _source_of_copy(backend: Any, source_id: str, region: str) -> Any:
+    found = ec2_backends[backend.account_id][region].describe_images(ami_ids=[source_id])
+    if not found or found[0].state != "available":
+        raise EC2ClientError(
+            "InvalidAMIID.Unavailable", f"The image ID '{source_id}' is no longer available"
+        )
+    return found[0]
+
+
+def _image_of(ami: Any, region: str) -> images.Image:
+    """What the lab knows of an AMI, its own or a public one."""
+    machines = LabInstance.machines
+    if ami.id in machines.made:
+        return machines.made[ami.id]
+    return images.Image(
+        id=ami.id,
+        name=ami.name,
+        region=region,
+        description=ami.description or "",
+        architecture=ami.architecture,
+        root_device_name=ami.root_device_name,
+        distro=machines.layers(ami.id)[0],
+        base="",
+        layers=[],
+        created="",
+        instance_id="",
+        volume_size=ami.block_device_mappings[0]["Ebs"]["VolumeSize"],
+        encrypted=False,
+    )
+
+
+def _name_is_free(backend: Any, name: str) -> None:
+    for ami in list(backend.amis.values()):
+        if ami.name == name and ami.owner_id == backend.account_id:
+            raise EC2ClientError(
+                "InvalidAMIName.Duplicate",
+                f"AMI name {name} is already in use by AMI {ami.id}",
+            )
+
+
+def _asked_tags(specifications: list[Any]) -> dict[str, dict[str, str]]:
+    """The tags of the AMI and of its snapshots."""
+    tags: dict[str, dict[str, str]] = {"image": {}, "snapshot": {}}
+    for specification in specifications:
+        kind = specification["ResourceType"]
+        if kind not in tags:
+            raise EC2ClientError(
+                "InvalidParameterValue",
+                f"'{kind}' is not a valid taggable resource type for this operation.",
+            )
+        tags[kind] |= {tag["Key"]: tag["Value"] for tag in specification["Tags"]}
+    return tags
 
 
 def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
@@ -168,26 +278,47 @@ def restore(backend: Any) -> None:
     for image in LabInstance.machines.made.values():
         if image.region != backend.region_name or image.id in backend.amis:
             continue
-        ami = moto_amis.Ami(
-            backend,
-            image.id,
-            name=image.name,
-            description=image.description,
-            architecture=image.architecture,
-            virtualization_type="hvm",
-            root_device_type="ebs",
-            hypervisor="xen",
-            image_location=f"{backend.account_id}/{image.name}",
-            creation_date=moto_amis.parse_timestamp(image.created),
-            root_device_name=image.root_device_name,
-            tags=image.tags,
-        )
-        ami.instance_id = image.instance_id
-        ami.ebs_snapshot.status = "completed"
-        ami.ebs_snapshot.add_tags(image.snapshot_tags)
-        for name, value in image.attributes.items():
-            setattr(ami, name, value)
-        backend.amis[image.id] = ami
+        _registered(backend, image)
+
+
+def _registered(backend: Any, image: images.Image) -> Any:
+    """Register an AMI that the lab knows with moto; returns moto's."""
+    ami = moto_amis.Ami(
+        backend,
+        image.id,
+        name=image.name,
+        description=image.description,
+        architecture=image.architecture,
+        virtualization_type="hvm",
+        root_device_type="ebs",
+        hypervisor="xen",
+        image_location=f"{backend.account_id}/{image.name}",
+        creation_date=moto_amis.parse_timestamp(image.created),
+        root_device_name=image.root_device_name,
+        boot_mode=image.attributes.get("boot_mode"),
+        tags=image.tags,
+    )
+    ami.instance_id = image.instance_id or None
+    _describe_disk(backend, ami, image)
+    for name, value in image.attributes.items():
+        setattr(ami, name, value)
+    backend.amis[image.id] = ami
+    return ami
+
+
+def _describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
+    """Give the snapshot of an AMI its size, key and tags: moto's has 15 GiB and no key."""
+    volume = backend.create_volume(
+        size=image.volume_size,
+        zone_name=f"{backend.region_name}a",
+        encrypted=image.encrypted,
+        kms_key_id=image.kms_key_id,
+    )
+    backend.delete_volume(volume.id)
+    ami.ebs_snapshot.volume = volume
+    ami.ebs_snapshot.encrypted = volume.encrypted
+    ami.ebs_snapshot.kms_key_id = volume.kms_key_id
+    ami.ebs_snapshot.add_tags(image.snapshot_tags)
 
 
 def remember(backend: Any) -> None:
@@ -202,6 +333,7 @@ def remember(backend: Any) -> None:
             for name in ("deprecation_time", "imds_support", "deregistration_protection")
             if hasattr(ami, name)
         }
+        attributes = image.attributes | attributes
         current = replace(image, tags=tags, attributes=attributes)
         if current != image:
             LabInstance.machines.made[image_id] = current

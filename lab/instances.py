@@ -18,7 +18,7 @@ import moto.ec2.models.instances as moto_instances
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
-from lab import disks, emulation, images
+from lab import disks, emulation, images, public_images
 from lab.faults import LAUNCH, Faults
 from lab.guest import Guest
 from lab.settings import Lab
@@ -37,12 +37,12 @@ PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
 
 
 class Machines:
-    """What moto's classes need from the lab; a single object, set by `lab.ec2.install`."""
+    """What moto's classes need from the lab; a single object, set by `lab.moto_fixes.install`."""
 
     def __init__(
         self,
         lab: Lab,
-        public: list[images.PublicImage],
+        public: list[public_images.PublicImage],
         base: Callable[[str, str], Path],
         hosts: Callable[[], str],
         faults: Faults,
@@ -90,7 +90,7 @@ class Machines:
 class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     """An EC2 instance with a guest. States change as on EC2; a thread follows the guest."""
 
-    # Set by lab.ec2.install: moto makes the instances and passes no arguments of ours.
+    # Set by lab.moto_fixes.install: moto makes the instances and passes no arguments of ours.
     machines: ClassVar[Machines]
 
     def __init__(self, ec2_backend: Any, image_id: str, *args: Any, **kwargs: Any) -> None:
@@ -112,6 +112,40 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         """Power a new instance on, after moto has completed it with volumes and tags."""
         self._spawn(self._power_on)
 
+    def setup_defaults(self) -> None:
+        """The root volume of a launch that names no volumes: moto's is 8 GiB of none of the AMI's
+        kind."""
+        self.add_block_device(None, self.root_device_name, None, False, True, None, None)
+
+    def add_block_device(
+        self,
+        size: int | None,
+        device_path: str,
+        snapshot_id: str | None,
+        encrypted: bool,
+        delete_on_termination: bool,
+        kms_key_id: str | None,
+        volume_type: str | None,
+    ) -> None:
+        """Attach a new volume. That of the root is made of the AMI's snapshot."""
+        if device_path == self.root_device_name:
+            ami = self.ec2_backend.amis[self.image_id]
+            disk = ami.block_device_mappings[0]["Ebs"]
+            size = size or disk["VolumeSize"]
+            volume_type = volume_type or disk["VolumeType"]
+            snapshot_id = disk["SnapshotId"]
+            if disk["Encrypted"] and not encrypted:
+                encrypted, kms_key_id = True, ami.ebs_snapshot.kms_key_id
+        super().add_block_device(
+            size,
+            device_path,
+            snapshot_id,
+            encrypted,
+            delete_on_termination,
+            kms_key_id,
+            volume_type,
+        )
+
     @property
     def state_reason(self) -> moto_instances.StateReason:
         """Why the instance is in its state: a failure in the lab, else moto's reason."""
@@ -132,6 +166,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def start(self) -> Any:
         before = copy.copy(self._state)
         if self.state == "stopped":
+            self.nics[0].public_ip = self.address  # moto takes it away when an instance stops
             self._set(PENDING)
             self._spawn(self._power_on)
         elif self.state not in ("pending", "running"):

@@ -1,4 +1,4 @@
-"""How AWS's services say that they do not accept a request's signature."""
+"""How AWS's services say that they do not accept a request: its signature, or its call."""
 
 from __future__ import annotations
 
@@ -92,7 +92,33 @@ def answer(refused: RefusedError, environ: Mapping[str, Any], body: bytes) -> An
     codes = {"ec2": _EC2, "s3": _S3, "query": _QUERY, "json": _JSON}[family]
     status, code, message = codes[refused.kind]
     text = f"{message} (AMI Kiln lab: {refused.message}; ./invoke lab.up prints its keys)"
-    line = f"{status} {_REASONS[status]}"
+    return _error(family, f"{status} {_REASONS[status]}", code, text)
+
+
+def unsupported(
+    service: str, call: str, exists: bool, environ: Mapping[str, Any], body: bytes
+) -> Answer:
+    """The answer of a service to a call that the lab cannot answer.
+
+    `exists` says whether the service has a call of that name. It is never a 5xx: clients would try
+    again. Codes: docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, and the
+    services' common errors.
+    """
+    family = _family(service, environ, body)
+    text = f"The action {call} is not valid for this web service"
+    if exists:
+        text = f"AMI Kiln lab: {call} is not implemented, or not with these parameters"
+    code = {
+        "ec2": "UnsupportedOperation" if exists else "InvalidAction",
+        "query": "InvalidAction",
+        "s3": "NotImplemented",
+        "json": "UnknownOperationException",
+    }
+    return _error(family, "400 Bad Request", code[family], text)
+
+
+def _error(family: str, line: str, code: str, text: str) -> Answer:
+    """An error in the form of a service family."""
     if family == "json":
         content = json.dumps({"__type": code, "message": text}).encode()
         return _answer(line, "application/json", content, ("x-amzn-ErrorType", code))

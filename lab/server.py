@@ -18,7 +18,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import control, faults, folders, host, images, keys, network, sweep
+from lab import control, faults, folders, host, keys, network, public_images, sweep
 from lab.faults import Faults
 from lab.settings import Lab, current
 
@@ -52,17 +52,25 @@ def serve(lab: Lab) -> None:
     """Start everything, serve until told to stop, stop everything."""
     from kiln.matrix.load import load_recipes
 
-    public = images.public_images(load_recipes())
-    os.environ["MOTO_AMIS_PATH"] = str(images.write_public(lab, public))
-    os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
-    os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
-    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
+    public = public_images.public_images(load_recipes())
+    configure_moto(lab, public)
 
     # moto reads its settings when it is imported.
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    from lab import api, bases, dns, ec2, imds, instances, metadata, mirror, principals, web
+    from lab import (
+        api,
+        bases,
+        dns,
+        imds,
+        instances,
+        metadata,
+        mirror,
+        moto_fixes,
+        principals,
+        web,
+    )
 
     ordered = Faults()
     base_lock = threading.Lock()
@@ -75,7 +83,7 @@ def serve(lab: Lab) -> None:
         f"{lab.gateway} {name}\n" for name in mirror.vendor_hosts()
     )
     machines = instances.Machines(lab, public, base, lambda: hosts, ordered)
-    ec2.install(machines)
+    moto_fixes.install(machines)
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
@@ -115,6 +123,14 @@ def serve(lab: Lab) -> None:
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
+
+
+def configure_moto(lab: Lab, public: list[public_images.PublicImage]) -> None:
+    """Set what moto reads from the environment when it is imported."""
+    os.environ["MOTO_AMIS_PATH"] = str(public_images.write(lab, public))
+    os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
+    os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
 
 def _stop_helpers() -> None:
@@ -175,7 +191,7 @@ class _Admin:
                 for image in self._machines.made.values()
             ],
             "public_amis": [
-                {"id": image.id, "name": image.name, "ssm_parameter": image.ssm_parameter}
+                {"id": image.id, "name": image.name, "ssm_parameters": image.parameters}
                 for image in self._machines.public.values()
             ],
             "faults": self._faults.as_json(),

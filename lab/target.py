@@ -19,7 +19,7 @@ from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import DEFAULT_REGION, PackerInputs, ParentAmi
-from lab import bases, control, emulation, host, images, keys, mirror, users
+from lab import bases, control, emulation, host, keys, mirror, public_images, users
 from lab.packages import system
 from lab.settings import current
 
@@ -120,8 +120,8 @@ class LabTarget:
         """See `Target`: while the lab is down, its stand-in, so that a plan starts nothing."""
         if control.status():
             return None
-        (image,) = images.public_images([recipe])
-        return ParentAmi(image.id, image.name, images.PUBLIC_SINCE, str(recipe.source_ami))
+        image = public_images.parent(recipe)
+        return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
     def own_cidr(self) -> str:
         """See `Target`: guests see this machine at the bridge's address."""

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from conftest import slim_checkout
+from conftest import launching, plain_client, slim_checkout
 
 from kiln.packer import program
 from lab import control, mirror
@@ -28,6 +28,9 @@ source "amazon-ebs" "plain" {
   instance_type               = "t3.micro"
   ssh_username                = "ec2-user"
   ami_name                    = var.name
+  ami_regions                 = ["eu-west-1"]
+  encrypt_boot                = true
+  tags                        = { team = "ml" }
   temporary_security_group_source_cidrs = ["127.0.0.1/32"]
 }
 
@@ -40,8 +43,8 @@ build {
 """
 
 
-def test_it_builds_with_its_own_temporary_key_and_group(
-    lab, ec2, source_ami, launch, tmp_path: Path
+def test_it_builds_encrypted_for_two_regions_with_its_own_temporary_key_and_group(
+    lab, ec2, source_ami, key, tmp_path: Path
 ):
     template = tmp_path / "plain.pkr.hcl"
     template.write_text(TEMPLATE)
@@ -63,8 +66,18 @@ def test_it_builds_with_its_own_temporary_key_and_group(
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    images = ec2.describe_images(Owners=["self"], Filters=[{"Name": "name", "Values": [name]}])
-    assert launch(images["Images"][0]["ImageId"]).run("cat /opt/by-hand").stdout == "by-hand\n"
+    elsewhere = plain_client(lab, "ec2", "eu-west-1")
+    for client in (ec2, elsewhere):
+        mine = client.describe_images(Owners=["self"], Filters=[{"Name": "name", "Values": [name]}])
+        (image,) = mine["Images"]
+        assert image["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
+        assert image["Tags"] == [{"Key": "team", "Value": "ml"}]
+    public = subprocess.run(
+        ["ssh-keygen", "-y", "-f", str(key[1])], capture_output=True, text=True, check=True
+    )
+    elsewhere.import_key_pair(KeyName=key[0], PublicKeyMaterial=public.stdout)
+    with launching(elsewhere, key, image["ImageId"]) as launch:
+        assert launch().run("cat /opt/by-hand").stdout == "by-hand\n"
     keys = ec2.describe_key_pairs()["KeyPairs"]
     groups = ec2.describe_security_groups()["SecurityGroups"]
     assert not [key for key in keys if key["KeyName"].startswith("packer")]

@@ -144,6 +144,7 @@ FACTS = [
     ROOT / "lab/mirror/catalogue.yaml",
     *sorted((ROOT / "lab/packages").glob("*.yaml")),
     ROOT / "lab/basefiles/distros.yaml",
+    ROOT / "lab/public_images.yaml",
 ]
 
 

@@ -1,0 +1,123 @@
+"""The lab's EC2 without guests: the API and everything behind it, but instances boot nothing.
+
+`python -m tests.unit.lab_api FOLDER` serves it on a free port, which it prints. It is a process of
+its own, because moto is patched for the whole process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The endpoint of a lab that keeps its files in `folder`."""
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(folder)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout
+            ready, _, _ = select.select([process.stdout], [], [], 120)
+            port = process.stdout.readline().strip() if ready else ""
+            assert port, (folder / "log").read_text()
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def client(endpoint: str, service: str, region: str = "us-east-1") -> Any:
+    """A boto3 client of that lab, which reports a failure at the first answer."""
+    return boto3.client(
+        service,
+        endpoint_url=endpoint,
+        region_name=region,
+        aws_access_key_id="KILN",
+        aws_secret_access_key="secret",
+        config=boto3.session.Config(retries={"total_max_attempts": 1}),
+    )
+
+
+class MachineWithoutGuest:
+    """In the place of `lab.guest.Guest`: it has a disk, and is up and down at once."""
+
+    def __init__(self, *, lab: Any, instance_id: str, layers: list[Path], **_: Any) -> None:
+        self._lab, self._id, self._layers = lab, instance_id, layers
+
+    def start(self) -> None:
+        from lab import disks
+
+        missing = [str(layer) for layer in self._layers if not layer.is_dir()]
+        assert not missing, missing
+        disks.prepare(self._lab, self._id, self._layers)
+
+    def wait_until_booted(self, timeout: float) -> bool:
+        return timeout > 0
+
+    def power_off(self, timeout: float) -> None:
+        # As a guest does, it takes a while: calls arrive in the meantime.
+        time.sleep(0.2)
+
+    def kill(self) -> None:
+        pass
+
+    def reboot(self) -> None:
+        pass
+
+
+def main(folder: Path) -> None:
+    """Serve until killed."""
+    from kiln.matrix.load import load_recipes
+    from lab import public_images, server, settings
+
+    lab = settings.Lab(54, folder)
+    public = public_images.public_images(load_recipes())
+    server.configure_moto(lab, public)
+
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
+    from werkzeug.serving import make_server
+
+    from lab import api, emulation, instances, moto_fixes
+    from lab.faults import Faults
+
+    base = folder / "base"
+    base.mkdir()
+    emulation.ensure = lambda arch: None
+    instances.Guest = MachineWithoutGuest  # type: ignore[assignment,misc]
+    faults = Faults()
+    moto_fixes.install(
+        instances.Machines(lab, public, lambda distro, arch: base, lambda: "", faults)
+    )
+    application = api.wrap(
+        DomainDispatcherApplication(create_backend_app), faults, lambda path, body: {}
+    )
+    served = make_server(
+        "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler
+    )
+    print(served.server_port, flush=True)
+    served.serve_forever()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,540 @@
+"""The lab's EC2 answers as EC2 does: images, launches, states, refused calls. No guest boots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.unit import lab_api
+
+AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a lab."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[Callable[..., Any]]:
+    """A boto3 client of that lab by service and region."""
+    with lab_api.serving(folder) as endpoint:
+        yield partial(lab_api.client, endpoint)
+
+
+@pytest.fixture(scope="module")
+def ec2(client: Callable[..., Any]) -> Any:
+    return client("ec2")
+
+
+@pytest.fixture(scope="module")
+def parent(client: Callable[..., Any]) -> str:
+    return str(client("ssm").get_parameter(Name=AL2023)["Parameter"]["Value"])
+
+
+def until(ask: Callable[[], str], *wanted: str) -> None:
+    """Ask until the answer is the wanted one."""
+    for _ in range(1000):
+        if ask() in wanted:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{ask()}, not {wanted}")
+
+
+def image(ec2: Any, image_id: str) -> Any:
+    return ec2.describe_images(ImageIds=[image_id])["Images"][0]
+
+
+def available(ec2: Any, image_id: str) -> Any:
+    until(lambda: image(ec2, image_id)["State"], "available")
+    return image(ec2, image_id)
+
+
+def launched(ec2: Any, **how: Any) -> Any:
+    made = ec2.run_instances(MinCount=1, MaxCount=1, **how)["Instances"][0]["InstanceId"]
+
+    def found() -> Any:
+        return ec2.describe_instances(InstanceIds=[made])["Reservations"][0]["Instances"][0]
+
+    until(lambda: found()["State"]["Name"], "running")
+    return found()
+
+
+def tags(thing: Any) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in thing.get("Tags", [])}
+
+
+def snapshot(ec2: Any, found: Any) -> Any:
+    wanted = found["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    return ec2.describe_snapshots(SnapshotIds=[wanted])["Snapshots"][0]
+
+
+@pytest.fixture(scope="module")
+def baked(ec2: Any, parent: str) -> Any:
+    """An AMI with a root volume of 20 GiB, a description and tags."""
+    instance = launched(
+        ec2,
+        ImageId=parent,
+        InstanceType="t3.micro",
+        BlockDeviceMappings=[
+            {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20, "VolumeType": "gp3"}}
+        ],
+    )
+    made = ec2.create_image(
+        InstanceId=instance["InstanceId"],
+        Name="baked",
+        Description="what it is",
+        TagSpecifications=[
+            {"ResourceType": "image", "Tags": [{"Key": "team", "Value": "ml"}]},
+            {"ResourceType": "snapshot", "Tags": [{"Key": "kind", "Value": "disk"}]},
+        ],
+    )
+    return available(ec2, made["ImageId"])
+
+
+def copied(ec2: Any, source: Any, name: str, **more: Any) -> Any:
+    more.setdefault("SourceRegion", "us-east-1")
+    made = ec2.copy_image(SourceImageId=source["ImageId"], Name=name, **more)
+    return available(ec2, made["ImageId"])
+
+
+def test_a_copy_in_another_region_is_the_image_there_without_its_tags(
+    client: Callable[..., Any], baked: Any
+) -> None:
+    there = client("ec2", "eu-west-1")
+    found = copied(there, baked, "copy", Description="over there")
+    assert found["ImageId"] != baked["ImageId"]
+    assert (found["Name"], found["Description"]) == ("copy", "over there")
+    for same in ("Architecture", "RootDeviceType", "RootDeviceName", "VirtualizationType"):
+        assert found[same] == baked[same], same
+    assert found["RootDeviceType"] == "ebs"
+    assert found["ImageLocation"] == f"{found['OwnerId']}/copy"
+    assert (found["SourceImageId"], found["SourceImageRegion"]) == (baked["ImageId"], "us-east-1")
+    disk = found["BlockDeviceMappings"][0]["Ebs"]
+    assert (disk["VolumeSize"], disk["Encrypted"]) == (20, False)
+    assert disk["SnapshotId"] != baked["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    assert tags(found) == tags(snapshot(there, found)) == {}
+    assert snapshot(there, found)["VolumeSize"] == 20
+    assert snapshot(there, found)["Description"].startswith(
+        f"Copied for DestinationAmi {found['ImageId']} from SourceAmi {baked['ImageId']} "
+        f"for SourceSnapshot {baked['BlockDeviceMappings'][0]['Ebs']['SnapshotId']}. "
+    )
+
+
+def test_a_copy_has_the_tags_that_were_asked_for(client: Callable[..., Any], baked: Any) -> None:
+    there = client("ec2", "eu-west-2")
+    found = copied(
+        there,
+        baked,
+        "with tags",
+        CopyImageTags=True,
+        TagSpecifications=[
+            {"ResourceType": "image", "Tags": [{"Key": "new", "Value": "one"}]},
+            {"ResourceType": "snapshot", "Tags": [{"Key": "disk", "Value": "new"}]},
+        ],
+    )
+    assert tags(found) == {"team": "ml", "new": "one"}
+    assert tags(snapshot(there, found)) == {"disk": "new"}
+    with pytest.raises(ClientError, match=r"InvalidParameterValue.*instance"):
+        copied(
+            there,
+            baked,
+            "wrong tags",
+            TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}],
+        )
+
+
+def test_an_encrypted_copy_is_encrypted_and_so_is_what_comes_of_it(
+    client: Callable[..., Any], ec2: Any, baked: Any
+) -> None:
+    found = copied(ec2, baked, "encrypted", Encrypted=True)
+    assert found["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
+    disk = snapshot(ec2, found)
+    assert disk["Encrypted"] is True
+    assert disk["KmsKeyId"].startswith("arn:aws:kms:us-east-1:")
+    there = client("ec2", "eu-west-3")
+    again = copied(there, found, "again")
+    assert again["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
+    with pytest.raises(ClientError, match="InvalidParameterValue"):
+        copied(there, found, "plain again", Encrypted=False)
+    with pytest.raises(ClientError, match=r"InvalidParameterDependency"):
+        copied(there, baked, "key alone", KmsKeyId="alias/mine")
+    mine = copied(there, baked, "my key", Encrypted=True, KmsKeyId="arn:aws:kms:eu-west-3:1:key/k")
+    assert snapshot(there, mine)["KmsKeyId"] == "arn:aws:kms:eu-west-3:1:key/k"
+
+
+def test_a_copy_launches_also_when_its_source_is_gone_and_its_volume_is_the_images(
+    client: Callable[..., Any], ec2: Any, baked: Any
+) -> None:
+    there = client("ec2", "eu-west-1")
+    source = copied(ec2, baked, "source")
+    found = copied(there, source, "to launch", Encrypted=True)
+    ec2.deregister_image(ImageId=source["ImageId"])
+    instance = launched(there, ImageId=found["ImageId"], InstanceType="t3.micro")
+    (device,) = instance["BlockDeviceMappings"]
+    assert device["DeviceName"] == found["RootDeviceName"]
+    volume = there.describe_volumes(VolumeIds=[device["Ebs"]["VolumeId"]])["Volumes"][0]
+    assert (volume["Size"], volume["Encrypted"], volume["VolumeType"]) == (20, True, "gp3")
+    assert volume["SnapshotId"] == found["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+
+
+def test_a_public_image_can_be_copied(client: Callable[..., Any], parent: str) -> None:
+    there = client("ec2", "us-west-2")
+    found = copied(there, {"ImageId": parent}, "my own al2023")
+    assert launched(there, ImageId=found["ImageId"], InstanceType="t3.micro")
+    assert found["Public"] is False
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"SourceImageId": "ami-0123456789abcdef0"}, "InvalidAMIID.NotFound"),
+        ({"SourceRegion": "eu-central-1"}, "InvalidAMIID.NotFound"),
+        ({"Name": "baked"}, "InvalidAMIName.Duplicate"),
+        ({"DryRun": True}, "DryRunOperation"),
+    ],
+)
+def test_a_wrong_copy_is_refused_as_ec2_does(
+    ec2: Any, baked: Any, wrong: dict[str, Any], code: str
+) -> None:
+    right = {"SourceImageId": baked["ImageId"], "SourceRegion": "us-east-1", "Name": "wrong"}
+    with pytest.raises(ClientError) as refused:
+        ec2.copy_image(**{**right, **wrong})
+    assert refused.value.response["Error"]["Code"] == code
+
+
+def test_a_deregistered_image_is_not_copied(ec2: Any, baked: Any) -> None:
+    gone = copied(ec2, baked, "to go")
+    ec2.deregister_image(ImageId=gone["ImageId"])
+    with pytest.raises(ClientError, match=r"InvalidAMIID\.Unavailable"):
+        copied(ec2, gone, "copy of what went")
+
+
+FOUND = [
+    ("amazon", "al2023-ami-2023*-x86_64", "137112412989", "/dev/xvda"),
+    ("amazon", "al2023-ami-2023.*.*.*-kernel-6.1-arm64", "137112412989", "/dev/xvda"),
+    ("amazon", "amzn2-ami-kernel-5.10-hvm-*.*.*.*-x86_64-gp2", "137112412989", "/dev/xvda"),
+    ("amazon", "amazon-eks-node-al2023-x86_64-standard-1.33-v*", "602401143452", "/dev/xvda"),
+    ("602401143452", "amazon-eks-node-al2023-*", "602401143452", "/dev/xvda"),
+    ("amazon", "al2023-ami-ecs-gpu-hvm-2023.*-x86_64-ebs", "591542846629", "/dev/xvda"),
+    (
+        "099720109477",
+        "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-*",
+        "099720109477",
+        "/dev/sda1",
+    ),
+    (
+        "099720109477",
+        "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-arm64-server-*",
+        "099720109477",
+        "/dev/sda1",
+    ),
+    ("136693071363", "debian-12-amd64-*", "136693071363", "/dev/xvda"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "account", "device"), FOUND)
+def test_public_images_are_found_as_everyone_finds_them(
+    ec2: Any, owner: str, name: str, account: str, device: str
+) -> None:
+    found = ec2.describe_images(
+        Owners=[owner],
+        Filters=[
+            {"Name": "name", "Values": [name]},
+            {"Name": "state", "Values": ["available"]},
+            {"Name": "root-device-type", "Values": ["ebs"]},
+            {"Name": "virtualization-type", "Values": ["hvm"]},
+        ],
+    )["Images"]
+    assert found
+    for one in found:
+        assert (one["OwnerId"], one["RootDeviceName"]) == (account, device)
+        assert one["ImageLocation"] == f"amazon/{one['Name']}"
+        assert one["Architecture"] == ("arm64" if "arm64" in one["Name"] else "x86_64")
+
+
+def test_a_public_image_looks_as_on_ec2_and_says_what_it_is(ec2: Any, parent: str) -> None:
+    found = image(ec2, parent)
+    assert found["Name"].startswith("al2023-ami-2023.")
+    assert found["Name"].endswith("-kernel-6.1-x86_64")
+    assert found["Description"].startswith("Amazon Linux 2023 AMI 2023.")
+    assert (found["EnaSupport"], found["SriovNetSupport"]) == (True, "simple")
+    assert (found["PlatformDetails"], found["UsageOperation"]) == ("Linux/UNIX", "RunInstances")
+    assert (found["BootMode"], found["ImageOwnerAlias"]) == ("uefi-preferred", "amazon")
+    assert (found["Public"], found["VirtualizationType"], found["Hypervisor"]) == (
+        True,
+        "hvm",
+        "xen",
+    )
+    assert found["CreationDate"] == "2026-09-28T00:00:00.000Z"
+    assert found["DeprecationTime"] == "2026-12-27T00:00:00.000Z"
+    assert found["Description"].endswith("(kiln-lab-stand-in)")
+    assert tags(found) == {"kiln-lab-stand-in": "al2023"}
+
+
+def test_an_image_made_of_one_has_its_boot_mode_and_no_deprecation(baked: Any) -> None:
+    assert (baked["BootMode"], baked["EnaSupport"]) == ("uefi-preferred", True)
+    assert (baked["PlatformDetails"], baked["UsageOperation"]) == ("Linux/UNIX", "RunInstances")
+    assert "DeprecationTime" not in baked
+
+
+def test_an_old_image_without_a_boot_mode_shows_none(ec2: Any, client: Callable[..., Any]) -> None:
+    name = "/aws/service/ami-amazon-linux-latest/amzn2-ami-hvm-x86_64-gp2"
+    found = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    assert "BootMode" not in image(ec2, found)
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64", "al2023-ami-2023"),
+        ("ami-amazon-linux-latest/al2023-ami-minimal-kernel-default-arm64", "al2023-ami-minimal-"),
+        ("ami-amazon-linux-latest/amzn2-ami-hvm-x86_64-gp2", "amzn2-ami-hvm-2.0."),
+        (
+            "eks/optimized-ami/1.35/amazon-linux-2023/arm64/standard/recommended/image_id",
+            "amazon-eks-node-al2023-arm64-standard-1.35-v",
+        ),
+        ("ecs/optimized-ami/amazon-linux-2023/recommended/image_id", "al2023-ami-ecs-hvm-2023.0."),
+        ("ecs/optimized-ami/amazon-linux-2/recommended/image_id", "amzn2-ami-ecs-hvm-2.0."),
+        (
+            "canonical/ubuntu/server/noble/stable/current/amd64/hvm/ebs-gp3/ami-id",
+            "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-",
+        ),
+        ("debian/release/bookworm/latest/arm64", "debian-12-arm64-"),
+    ],
+)
+def test_a_public_parameter_names_an_image_in_every_region(
+    client: Callable[..., Any], name: str, begins: str
+) -> None:
+    for region in ("us-east-1", "eu-north-1"):
+        asked = client("ssm", region).get_parameter(Name=f"/aws/service/{name}")["Parameter"]
+        assert image(client("ec2", region), asked["Value"])["Name"].startswith(begins)
+
+
+@pytest.mark.parametrize(
+    "name", ["bottlerocket/aws-k8s-1.33/x86_64/latest/image_id", "ami-amazon-linux-latest/mine"]
+)
+def test_what_the_lab_has_no_image_for_is_an_unknown_parameter(
+    client: Callable[..., Any], name: str
+) -> None:
+    with pytest.raises(ClientError, match="ParameterNotFound"):
+        client("ssm").get_parameter(Name=f"/aws/service/{name}")
+
+
+def test_an_instance_is_launched_from_a_parameter(client: Callable[..., Any], parent: str) -> None:
+    ec2, ssm = client("ec2"), client("ssm")
+    for name in (AL2023, f"{AL2023}:1"):
+        made = launched(ec2, ImageId=f"resolve:ssm:{name}", InstanceType="t3.micro")
+        assert made["ImageId"] == parent
+    ssm.put_parameter(Name="/mine/golden", Value=parent, Type="String")
+    made = launched(ec2, ImageId="resolve:ssm:/mine/golden", InstanceType="t3.micro")
+    assert made["ImageId"] == parent
+    with pytest.raises(ClientError, match=r"InvalidParameterValue.*/mine/none"):
+        launched(ec2, ImageId="resolve:ssm:/mine/none", InstanceType="t3.micro")
+
+
+@pytest.fixture(scope="module")
+def template(ec2: Any, parent: str) -> str:
+    """The name of a launch template with an image, a type, volumes and IMDSv2."""
+    ec2.create_launch_template(
+        LaunchTemplateName="all",
+        LaunchTemplateData={
+            "ImageId": parent,
+            "InstanceType": "g4dn.xlarge",
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2},
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 30}}],
+            "TagSpecifications": [
+                {"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "ml"}]}
+            ],
+        },
+    )
+    return "all"
+
+
+def test_an_instance_is_what_its_launch_template_says(ec2: Any, template: str, parent: str) -> None:
+    for version in ("1", "$Latest", "$Default"):
+        made = launched(ec2, LaunchTemplate={"LaunchTemplateName": template, "Version": version})
+        assert (made["ImageId"], made["InstanceType"]) == (parent, "g4dn.xlarge")
+        assert made["MetadataOptions"]["HttpTokens"] == "required"
+        assert made["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
+        assert tags(made)["team"] == "ml"
+        (device,) = made["BlockDeviceMappings"]
+        volume = ec2.describe_volumes(VolumeIds=[device["Ebs"]["VolumeId"]])["Volumes"][0]
+        assert volume["Size"] == 30
+        behavior = ec2.describe_instance_attribute(
+            InstanceId=made["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
+        )
+        assert behavior["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+
+
+def test_what_the_call_says_goes_before_its_launch_template(
+    ec2: Any, template: str, baked: Any
+) -> None:
+    made = launched(
+        ec2,
+        LaunchTemplate={"LaunchTemplateName": template},
+        ImageId=baked["ImageId"],
+        InstanceType="t3.micro",
+        MetadataOptions={"HttpTokens": "optional"},
+        InstanceInitiatedShutdownBehavior="stop",
+    )
+    assert (made["ImageId"], made["InstanceType"]) == (baked["ImageId"], "t3.micro")
+    assert made["MetadataOptions"]["HttpTokens"] == "optional"
+    assert made["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
+
+
+def test_a_launch_template_may_name_a_parameter(ec2: Any, parent: str) -> None:
+    ec2.create_launch_template(
+        LaunchTemplateName="by-parameter",
+        LaunchTemplateData={"ImageId": f"resolve:ssm:{AL2023}", "InstanceType": "t3.micro"},
+    )
+    made = launched(ec2, LaunchTemplate={"LaunchTemplateName": "by-parameter"})
+    assert made["ImageId"] == parent
+
+
+def test_an_auto_scaling_group_launches_from_the_template(
+    client: Callable[..., Any], ec2: Any, template: str, parent: str
+) -> None:
+    groups = client("autoscaling")
+    groups.create_auto_scaling_group(
+        AutoScalingGroupName="group",
+        MinSize=1,
+        MaxSize=1,
+        LaunchTemplate={"LaunchTemplateName": template, "Version": "$Latest"},
+        AvailabilityZones=["us-east-1a"],
+    )
+    (group,) = groups.describe_auto_scaling_groups()["AutoScalingGroups"]
+    made = group["Instances"][0]["InstanceId"]
+    found = ec2.describe_instances(InstanceIds=[made])["Reservations"][0]["Instances"][0]
+    assert found["ImageId"] == parent
+    assert found["MetadataOptions"]["HttpTokens"] == "required"
+
+
+def test_a_launch_without_an_image_names_what_is_missing(ec2: Any) -> None:
+    ec2.create_launch_template(
+        LaunchTemplateName="no-image", LaunchTemplateData={"InstanceType": "t3.micro"}
+    )
+    for how in ({}, {"LaunchTemplate": {"LaunchTemplateName": "no-image"}}):
+        with pytest.raises(ClientError, match=r"MissingParameter.*ImageId"):
+            ec2.run_instances(MinCount=1, MaxCount=1, InstanceType="t3.micro", **how)
+
+
+def test_a_started_instance_has_a_public_address_again(ec2: Any, parent: str) -> None:
+    before = launched(ec2, ImageId=parent, InstanceType="t3.micro")
+
+    def found() -> Any:
+        asked = ec2.describe_instances(InstanceIds=[before["InstanceId"]])
+        return asked["Reservations"][0]["Instances"][0]
+
+    assert before["PublicIpAddress"]
+    ec2.stop_instances(InstanceIds=[before["InstanceId"]])
+    until(lambda: found()["State"]["Name"], "stopped")
+    stopped = found()
+    assert "PublicIpAddress" not in stopped
+    assert stopped["PrivateIpAddress"] == before["PrivateIpAddress"]
+    ec2.start_instances(InstanceIds=[before["InstanceId"]])
+    until(lambda: found()["State"]["Name"], "running")
+    assert found()["PublicIpAddress"] == found()["PrivateIpAddress"] == before["PublicIpAddress"]
+    assert found()["PublicDnsName"]
+
+
+def test_three_images_in_a_row_are_all_made(ec2: Any, parent: str) -> None:
+    instance = launched(ec2, ImageId=parent, InstanceType="t3.micro")["InstanceId"]
+    made = [
+        ec2.create_image(InstanceId=instance, Name=f"row-{number}")["ImageId"]
+        for number in range(3)
+    ]
+    for one in made:
+        until(lambda one=one: image(ec2, one)["State"], "available", "failed")
+    assert [image(ec2, one)["State"] for one in made] == ["available"] * 3
+    for one in made:
+        assert launched(ec2, ImageId=one, InstanceType="t3.micro")
+
+
+def test_an_instance_that_is_off_can_be_imaged_twice(ec2: Any, parent: str) -> None:
+    instance = launched(ec2, ImageId=parent, InstanceType="t3.micro")["InstanceId"]
+    ec2.stop_instances(InstanceIds=[instance])
+
+    def state() -> str:
+        asked = ec2.describe_instances(InstanceIds=[instance])
+        return str(asked["Reservations"][0]["Instances"][0]["State"]["Name"])
+
+    until(state, "stopped")
+    for number in range(2):
+        made = ec2.create_image(InstanceId=instance, Name=f"off-{number}")["ImageId"]
+        until(lambda made=made: image(ec2, made)["State"], "available", "failed")
+        assert image(ec2, made)["State"] == "available"
+    assert state() == "stopped"
+
+
+NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [
+    ("ec2", "enable_fast_launch", {"ImageId": "ami-0123456789abcdef0"}),
+    ("ec2", "import_image", {}),
+    ("ec2", "reset_image_attribute", {"ImageId": "PARENT", "Attribute": "launchPermission"}),
+    ("ec2", "describe_image_attribute", {"ImageId": "PARENT", "Attribute": "tpmSupport"}),
+]
+
+
+@pytest.mark.parametrize(("service", "call", "how"), NOT_IMPLEMENTED)
+def test_what_is_not_implemented_is_refused_by_name_and_not_tried_again(
+    client: Callable[..., Any], parent: str, service: str, call: str, how: dict[str, Any]
+) -> None:
+    asked = {key: parent if value == "PARENT" else value for key, value in how.items()}
+    with pytest.raises(ClientError) as refused:
+        getattr(client(service), call)(**asked)
+    answer = refused.value.response
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert answer["Error"]["Code"] == "UnsupportedOperation"
+    assert refused.value.operation_name in answer["Error"]["Message"]
+
+
+def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:
+    def rename(request: Any, **_: Any) -> None:
+        request.data["Action"] = "DescribeNonsense"
+
+    ec2.meta.events.register_first("request-created.ec2.DescribeVolumes", rename)
+    try:
+        with pytest.raises(ClientError, match=r"InvalidAction.*DescribeNonsense"):
+            ec2.describe_volumes()
+    finally:
+        ec2.meta.events.unregister("request-created.ec2.DescribeVolumes", rename)
+
+
+@pytest.mark.parametrize(
+    ("service", "call", "how"),
+    [
+        ("ssm", "start_session", {"Target": "i-0123"}),
+        ("cloudformation", "describe_type_registration", {"RegistrationToken": "x"}),
+    ],
+)
+def test_other_services_refuse_in_their_own_form(
+    client: Callable[..., Any], service: str, call: str, how: dict[str, Any]
+) -> None:
+    with pytest.raises(ClientError) as refused:
+        getattr(client(service), call)(**how)
+    answer = refused.value.response
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert refused.value.operation_name in answer["Error"]["Message"]
+
+
+def test_an_answer_without_a_type_is_not_taken_for_a_page(client: Callable[..., Any]) -> None:
+    s3 = client("s3")
+    s3.create_bucket(Bucket="here")
+    with pytest.raises(ClientError) as refused:
+        s3.head_object(Bucket="here", Key="not-here")
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
+
+
+def test_the_log_of_all_these_calls_holds_no_traceback(
+    client: Callable[..., Any], folder: Path
+) -> None:
+    client("ec2").describe_images()
+    assert "Traceback" not in (folder / "log").read_text()
