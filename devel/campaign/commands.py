@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from devel.campaign.sandbox import PATH, Done, Sandbox, asked_for, forget, sandbox, words
 from devel.campaign.world import deadline, spread
+from kiln.base import plain_yaml
 from kiln.matrix.load import load_recipes
 from lab.settings import Lab
 
@@ -55,7 +54,7 @@ class Case:
 
 def survives() -> dict[str, dict[str, str]]:
     """Script (or `any`) → command → why its failure may be survived."""
-    data: dict[str, dict[str, str]] = yaml.safe_load(SURVIVES.read_text())["survives"]
+    data: dict[str, dict[str, str]] = plain_yaml.read_plain(SURVIVES)["survives"]
     return data
 
 
