@@ -1,7 +1,7 @@
 """The corpus of bad inputs: each ends with its exit status and words, and none with a traceback.
 
-Here is every fourth of them, which lie in the order of their names; all of them take 24 s of CPU and
-are run by `./invoke test --all`, or here with KILN_BAD_INPUTS=all.
+Every fourth of them, in the order of their names, is tried here. All of them take 24 s of CPU:
+`./invoke test --all` tries them, and so does this file with KILN_BAD_INPUTS=all.
 """
 
 from __future__ import annotations
