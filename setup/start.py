@@ -5,11 +5,10 @@ removed before anything is imported, since an interrupted import prints a traceb
 that has come meanwhile ends the process. `kiln.cli.front.main` sets a handler again.
 """
 
-# The C module below `signal`: importing that one takes several milliseconds.
-import _signal
+import signal
 
-_signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-_signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 import site  # noqa: E402
 import sys  # noqa: E402

@@ -53,12 +53,13 @@ def slim_matrix(folder: Path, *keep: str) -> Path:
     return path
 
 
-def slim_checkout(folder: Path, *keep: str) -> Path:
-    """A copy of this checkout with `slim_matrix`, for tests that change its files.
+# Every character that Packer, ssh, bash or pytest reads as syntax of its own.
+ODD_NAME = """é "q" 's $HOME {{x}} [1] ${x} *%s"""
 
-    Its path has every character that Packer, ssh, bash or pytest reads as syntax of its own.
-    """
-    copy = folder / """é "q" 's $HOME {{x}} [1] ${x} *%s"""
+
+def slim_checkout(folder: Path, *keep: str, name: str = ODD_NAME) -> Path:
+    """A copy of this checkout with `slim_matrix`, for tests that change its files."""
+    copy = folder / name
     # What git ignores is not part of it, and changes while it is copied: other tests run beside.
     # Compiled files are not made again; those that are being written have a number behind.
     ignored = {line.strip("/\n") for line in (ROOT / ".gitignore").open()}

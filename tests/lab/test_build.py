@@ -51,7 +51,12 @@ def test_its_record_fits_the_published_schema(built: Finished) -> None:
 
 
 def test_a_pipe_gets_one_line_per_stage_and_no_control_codes(built: Finished) -> None:
-    lines = built.done.stderr.splitlines()[1:]
+    # On a busy machine a stage also says every 30 s what it waits for.
+    lines = [
+        line
+        for line in built.done.stderr.splitlines()[1:]
+        if not re.match(r" {7}waiting for .* for \d+ s", line)
+    ]
     assert all(re.match(r"ok     \S.{27} +\d+\.\d s", line) for line in lines), lines
     assert [line[7:35].strip() for line in lines] == [
         "lab",
@@ -107,7 +112,8 @@ def test_its_record_is_complete(built: Finished, source_ami: str) -> None:
     assert re.fullmatch(COMMIT, record["git_commit"])
     assert re.fullmatch(TIME, record["started"])
     assert record["started"] < record["finished"]
-    stages = [line[7:35].strip() for line in built.done.stderr.splitlines()[1:]]
+    lines = built.done.stderr.splitlines()
+    stages = [line[7:35].strip() for line in lines if line.startswith("ok ")]
     assert list(record["seconds"]) == stages
     assert all(seconds >= 0 for seconds in record["seconds"].values())
 

@@ -72,7 +72,8 @@ def test_it_builds_with_its_own_temporary_key_and_group(
 
 
 def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_ami, tmp_path: Path):
-    checkout = slim_checkout(tmp_path)
+    # Packer by itself takes {{ in a path for a template of its own.
+    checkout = slim_checkout(tmp_path, name="my checkout")
     subprocess.run([checkout / "invoke", "render"], check=True, stdout=subprocess.DEVNULL)
     found = program.find_packer()
     row = checkout / "packer" / "al2-classic-base-x86_64"
