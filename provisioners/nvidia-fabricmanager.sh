@@ -67,6 +67,7 @@ if [[ -n $NVLSM_PACKAGES ]]; then
     ((${#libraries[@]})) || kiln_die "NVLSM_OS_PACKAGES is empty" "NVLSM needs libibumad of the distribution"
     kiln_install "${libraries[@]}"
     kiln_install_held "$NVLSM_PACKAGES"
+    # shellcheck disable=SC2154 # kiln_install_held sets `names`
     kiln_record "nvlsm+=${names[*]}"
     kiln_install_runtime etc/systemd/system/nvlsm.service.d
     units+=(nvlsm.service)

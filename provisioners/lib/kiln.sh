@@ -135,11 +135,12 @@ KILN_ETC=${KILN_ETC:-/etc/kiln}
 mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made"
 trap '_kiln_finish "$?" "$BASH_COMMAND"' EXIT
 
-# shellcheck source=provisioners/lib/packages.sh
+# /dev/null: the linter checks these files alone, not again for each script that has this library.
+# shellcheck source=/dev/null
 source "$KILN_DIR/lib/packages.sh"
-# shellcheck source=provisioners/lib/downloads.sh
+# shellcheck source=/dev/null
 source "$KILN_DIR/lib/downloads.sh"
-# shellcheck source=provisioners/lib/dkms.sh
+# shellcheck source=/dev/null
 source "$KILN_DIR/lib/dkms.sh"
-# shellcheck source=provisioners/lib/image.sh
+# shellcheck source=/dev/null
 source "$KILN_DIR/lib/image.sh"
