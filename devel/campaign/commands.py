@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 from devel.campaign.sandbox import PATH, Done, Sandbox, asked_for, forget, sandbox, words
 from devel.campaign.world import deadline, spread
+from kiln.base import plain_yaml
 from kiln.matrix.load import load_recipes
 from lab.settings import Lab
 
@@ -77,13 +76,13 @@ class Counts:
 
 def survives(name: str) -> dict[str, str]:
     """Beginning of a command line of a script or unit → why its failure may be survived."""
-    data: dict[str, dict[str, str]] = yaml.safe_load(SURVIVES.read_text())["survives"]
+    data: dict[str, dict[str, str]] = plain_yaml.read_plain(SURVIVES)["survives"]
     return {**data.get("any", {}), **data.get(name, {})}
 
 
 def excuse(name: str, line: str) -> str:
     """Why a call of a script or unit may fail unnoticed; empty if it may not."""
-    fits = (why for start, why in survives(name).items() if f"{line} ".startswith(f"{start} "))
+    fits = (why for start, why in survives(name).items() if line.startswith(start))
     return next(fits, "")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from kiln import components
+from kiln.base import plain_yaml
 from kiln.base.paths import ROOT
 from lab import control
 from lab.settings import Lab
@@ -45,7 +46,7 @@ def slim_matrix(folder: Path, *keep: str) -> Path:
     `keep` are the components that stay all the same.
     """
     optional = {component.name for component in components.everything() if component.optional}
-    rows = yaml.safe_load((ROOT / "amis.yaml").read_text())
+    rows = plain_yaml.read_plain(ROOT / "amis.yaml")
     rows["defaults"]["without"] = sorted(optional - set(keep))
     path = folder / "amis.yaml"
     path.write_text(yaml.safe_dump(rows, sort_keys=False))
