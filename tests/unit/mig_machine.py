@@ -285,7 +285,7 @@ def _instead(machine: Machine, real: Callable[..., Any], kill_after: int) -> Cal
     """subprocess.run, but for the stand-ins of nvidia-smi and mig-parted, which are called here."""
     calls = 0
 
-    def run(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(argv: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
         nonlocal calls
         if argv[0] == "nvidia-smi" and machine.has("nvidia-smi", machine.launcher):
             from lab.standins.nvidia_smi.smi import main
@@ -295,16 +295,18 @@ def _instead(machine: Machine, real: Callable[..., Any], kill_after: int) -> Cal
                 text, status = main.once(list(argv[1:]))
             if calls == kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return subprocess.CompletedProcess(argv, status, text + err.getvalue())
+            printed = text + err.getvalue()
+            as_asked = printed if options.get("text") else printed.encode()
+            return subprocess.CompletedProcess(argv, status, as_asked)
         if argv[0] == "nvidia-mig-parted" and machine.has("nvidia-mig-parted", PARTED):
             return _parted(argv, options.get("env"))
-        done: subprocess.CompletedProcess[str] = real(argv, **options)
+        done: subprocess.CompletedProcess[Any] = real(argv, **options)
         return done
 
     return run
 
 
-def _parted(argv: list[str], env: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
+def _parted(argv: list[str], env: dict[str, str] | None) -> subprocess.CompletedProcess[bytes]:
     """The lab's mig-parted, called with these arguments and this environment."""
     arguments, environment = sys.argv, dict(os.environ)
     status: object = 0
@@ -324,7 +326,7 @@ def _parted(argv: list[str], env: dict[str, str] | None) -> subprocess.Completed
             sys.argv = arguments
             os.environ.clear()
             os.environ.update(environment)
-    return subprocess.CompletedProcess(argv, int(status or 0), out.getvalue())
+    return subprocess.CompletedProcess(argv, int(status or 0), out.getvalue().encode())
 
 
 @contextmanager
