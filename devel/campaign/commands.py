@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from devel.campaign.sandbox import PATH, Done, Sandbox, asked_for, forget, sandbox, words
@@ -22,21 +23,22 @@ from lab.settings import Lab
 RECIPES = ("al2-510.47.03-cuda11.6-base-x86_64", "debian12-535.261.03-base-x86_64")
 SURVIVES = Path(__file__).with_name("survives.yaml")
 # What a failing command answers with.
-_STATUS = 97
+STATUS = 97
+_CALLER = '"bash /run/kiln-provisioners/"*'
 # Built into bash: a program of that name is never run. `sudo` and `env` start the script.
 _BUILT_IN = {"bash", "command", "echo", "exit", "false", "kill", "printf", "pwd", "read", "sh"}
 _BUILT_IN |= {"test", "true", "wait", "env", "sudo", "time"}
 # Counts the calls that the script makes itself; fails one of them. $0 is the shim's path.
-_SHIM = r"""#!/bin/sh
+SHIM = r"""#!/bin/sh
+PATH={path}
 case "$(tr '\0' ' ' </proc/$PPID/cmdline)" in
-    "bash /run/kiln-provisioners/"*)
-        echo @NAME@ >>/run/kiln-shims/.calls
-        n=$(grep -cx @NAME@ /run/kiln-shims/.calls)
-        [ "@NAME@" != "$KILN_FAIL" ] || [ "$n" != "$KILN_NTH" ] || exit @STATUS@
+    {caller})
+        printf '%s %s\n' '{name}' "$(echo "$*" | tr '\n' ' ')" >>/run/kiln-shims/.calls
+        n=$(cut -d ' ' -f 1 /run/kiln-shims/.calls | grep -cFx '{name}')
+        [ '{name}' != "$KILN_FAIL" ] || [ "$n" != "$KILN_NTH" ] || exit {status}
         ;;
 esac
-PATH=@PATH@
-exec @REAL@ "$@"
+exec {real} "$@"
 """
 
 
@@ -47,46 +49,85 @@ class Case:
     script: str
     command: str
     nth: int
+    line: str = ""
 
     def __str__(self) -> str:
-        return f"{self.script}: {self.command}, call {self.nth}"
+        return f"{self.script}: {self.command}, call {self.nth}: {self.line[:200]}"
 
 
-def survives() -> dict[str, dict[str, str]]:
-    """Script (or `any`) → command → why its failure may be survived."""
+@dataclass
+class Counts:
+    """What a part of the campaign did; `lost` are the failures that nobody was told of."""
+
+    tried: int = 0
+    whole: int = 0
+    lost: int = 0
+    excused: int = 0
+    not_run: list[str] = field(default_factory=list)
+
+    def add(self, other: Counts) -> None:
+        """Count what another one did as well."""
+        self.tried += other.tried
+        self.whole += other.whole
+        self.lost += other.lost
+        self.excused += other.excused
+        self.not_run += other.not_run
+
+
+def survives(name: str) -> dict[str, str]:
+    """Beginning of a command line of a script or unit → why its failure may be survived."""
     data: dict[str, dict[str, str]] = plain_yaml.read_plain(SURVIVES)["survives"]
-    return data
+    return {**data.get("any", {}), **data.get(name, {})}
 
 
-def campaign(lab: Lab, minutes: float, say: Callable[[str], None]) -> tuple[int, int]:
-    """Let as many calls fail as the minutes allow; returns the calls, and the lost failures."""
+def excuse(name: str, line: str) -> str:
+    """Why a call of a script or unit may fail unnoticed; empty if it may not."""
+    fits = (why for start, why in survives(name).items() if line.startswith(start))
+    return next(fits, "")
+
+
+def campaign(
+    lab: Lab, minutes: float, say: Callable[[str], None], only: Sequence[str] = RECIPES
+) -> Counts:
+    """Let as many calls of these recipes' scripts fail as the minutes allow."""
     until = deadline(minutes)
-    tried = swallowed = whole = 0
-    recipes = [recipe for recipe in load_recipes() if recipe.name in RECIPES]
+    counts = Counts()
+    recipes = [recipe for recipe in load_recipes() if recipe.name in only]
     for number, recipe in enumerate(recipes):
         share = time.monotonic() + (until - time.monotonic()) / (len(recipes) - number)
         with sandbox(lab, recipe) as box:
-            for position, name in enumerate(recipe.components):
-                slice_ = (share - time.monotonic()) / (len(recipe.components) - position)
-                counts = script(box, name, time.monotonic() + slice_, say)
-                tried, swallowed, whole = (
-                    tried + counts[0], swallowed + counts[1], whole + counts[2]
-                )  # fmt: skip
-    say(f"commands {tried} / swallowed failures {swallowed} ({whole} calls in all)")
-    return tried, swallowed
+            counts.add(_recipe(box, share, say))
+    return counts
 
 
-def script(
-    box: Sandbox, name: str, until: float, say: Callable[[str], None]
-) -> tuple[int, int, int]:
+def _recipe(box: Sandbox, until: float, say: Callable[[str], None]) -> Counts:
+    """Attack the scripts of a recipe in bake order, until one fails without an attack."""
+    counts = Counts()
+    names = box.recipe.components
+    for position, name in enumerate(names):
+        slice_ = (until - time.monotonic()) / (len(names) - position)
+        found = script(box, name, time.monotonic() + slice_, say)
+        counts.add(found)
+        if found.not_run:
+            # The scripts after it would run on a machine that lacks its changes.
+            counts.not_run += [f"{box.recipe.name} {later}" for later in names[position + 1 :]]
+            break
+        say(
+            f"{box.recipe.distro.id} {name}: {found.tried} of {found.whole} calls failed, "
+            f"{found.lost} swallowed, {found.excused} survived for a reason"
+        )
+    return counts
+
+
+def script(box: Sandbox, name: str, until: float, say: Callable[[str], None]) -> Counts:
     """Run a component's script with calls failing, then let it succeed: the next one's state."""
     before = box.commands()
     clean = box.run(name)
     if clean.status:
-        where = f"{box.recipe.distro.id} {name}"
+        where = f"{box.recipe.name} {name}"
         say(f"NOT TRIED {where}: it fails here without an attack:\n{clean.text[-1500:]}")
         forget(clean.upper)
-        return 0, 0, 0
+        return Counts(not_run=[where])
     layers = [*box.layers, clean.upper]
     after = Sandbox(box.lab, box.recipe, box.folder, layers).commands()
     programs = {
@@ -96,27 +137,39 @@ def script(
         and (command in before or command not in asked_for(name))
     }
     shims = box.folder / "shims"
-    _, calls = _attack(box, shims, programs, Case(name, "", 0))
-    cases = [
-        Case(name, command, nth + 1)
-        for command in sorted(set(calls))
-        for nth in range(calls.count(command))
-    ]
-    excused = {**survives().get("any", {}), **survives().get(name, {})}
-    tried = swallowed = 0
-    for index in spread(len(cases), random.random()):
-        if time.monotonic() > until and tried:
+    dry, calls = _attack(box, shims, programs, Case(name, "", 0))
+    if dry.status or not calls:
+        say(f"NOT TRIED {box.recipe.name} {name}: {len(calls)} calls counted, {dry.text[-1500:]}")
+        return Counts(not_run=[f"{box.recipe.name} {name}"])
+    whole = cases(name, calls)
+    counts = Counts(whole=len(whole))
+    for index in spread(len(whole), random.random()):
+        if time.monotonic() > until and counts.tried:
             break
-        case = cases[index]
+        case = whole[index]
         done, _ = _attack(box, shims, programs, case)
-        tried += 1
-        stopped = f"kiln: {name}: ERROR: " in done.text and done.status
-        if not stopped and case.command not in excused:
-            swallowed += 1
-            where = f"{box.recipe.distro.id} {case} (status {done.status})"
-            say(f"SWALLOWED {where}\n{done.text[-1500:]}")
+        counts.tried += 1
+        if f"kiln: {name}: ERROR: " in done.text and done.status:
+            continue
+        if excuse(name, case.line):
+            counts.excused += 1
+            continue
+        counts.lost += 1
+        where = f"{box.recipe.distro.id} {case} (status {done.status})"
+        say(f"SWALLOWED {where}\n{done.text[-700:]}")
     box.layers.append(clean.upper)
-    return tried, swallowed, len(cases)
+    return counts
+
+
+def cases(name: str, calls: list[str]) -> list[Case]:
+    """A case for each call that a script made; `calls` are its command lines in order."""
+    seen: Counter[str] = Counter()
+    found = []
+    for line in calls:
+        command = line.split(" ", 1)[0]
+        seen[command] += 1
+        found.append(Case(name, command, seen[command], line.strip()))
+    return found
 
 
 def _attack(
@@ -129,9 +182,9 @@ def _attack(
     (shims / ".calls").write_text("")
     for command, real in programs.items():
         shim = shims / command
-        text = _SHIM.replace("@NAME@", command).replace("@REAL@", real)
-        shim.write_text(text.replace("@STATUS@", str(_STATUS)).replace("@PATH@", PATH))
+        text = SHIM.format(name=command, real=real, path=PATH, status=STATUS, caller=_CALLER)
+        shim.write_text(text)
         shim.chmod(0o755)
     done = box.run(case.script, shims, {"KILN_FAIL": case.command, "KILN_NTH": str(case.nth)})
     forget(done.upper)
-    return done, (shims / ".calls").read_text().split()
+    return done, (shims / ".calls").read_text().splitlines()

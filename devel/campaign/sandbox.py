@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,21 +74,9 @@ class Sandbox:
         known = mirror.key_fingerprints()
         return given | {variable: known[key] for variable, key in component.keys.items()}
 
-    @contextlib.contextmanager
-    def mounted(self) -> Iterator[tuple[Path, Path]]:
+    def mounted(self) -> contextlib.AbstractContextManager[tuple[Path, Path]]:
         """A disk over the layers: where it is mounted, and the folder of what changes on it."""
-        home = Path(tempfile.mkdtemp(dir=self.folder))
-        for part in ("upper", "work", "root"):
-            (home / part).mkdir()
-        lower = ":".join(map(str, reversed(self.layers)))
-        options = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
-        mount = ["mount", "-t", "overlay", "kiln-campaign", "-o", options, f"{home}/root"]
-        subprocess.run(mount, check=True)
-        try:
-            yield home / "root", home / "upper"
-        finally:
-            subprocess.run(["umount", "--lazy", f"{home}/root"], check=True)
-            shutil.rmtree(home / "work", ignore_errors=True)
+        return overlay(self.folder, self.layers)
 
     def run(
         self, name: str, shims: Path | None = None, more: Mapping[str, str] | None = None
@@ -96,16 +84,7 @@ class Sandbox:
         """Run a component's script from the present state; `shims` come first on its PATH."""
         with self.mounted() as (root, upper):
             command = [
-                "systemd-nspawn",
-                f"--directory={root}",
-                "--as-pid2",
-                "--pipe",
-                "--quiet",
-                "--register=no",
-                "--keep-unit",
-                "--settings=no",
-                "--resolv-conf=off",
-                "--timezone=off",
+                *nspawn(root),
                 f"--bind-ro={self.folder}/hosts:/etc/hosts",
                 f"--bind-ro={self.folder}/resolv.conf:/etc/resolv.conf",
                 f"--bind-ro={PROVISIONERS}:{_SCRIPTS}",
@@ -169,6 +148,39 @@ def sandbox(lab: Lab, recipe: Recipe) -> Iterator[Sandbox]:
         shutil.copytree(inputs / "files", upload / "files", symlinks=True)
         base = bases.ensure(recipe.distro.id, recipe.arch)
         yield Sandbox(lab, recipe, folder, [base, first])
+
+
+@contextlib.contextmanager
+def overlay(folder: Path, layers: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """A disk over layers, lowest first: where it is mounted, and the folder of its changes."""
+    home = Path(tempfile.mkdtemp(dir=folder))
+    for part in ("upper", "work", "root"):
+        (home / part).mkdir()
+    lower = ":".join(map(str, reversed(layers)))
+    options = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
+    mount = ["mount", "-t", "overlay", "kiln-campaign", "-o", options, f"{home}/root"]
+    subprocess.run(mount, check=True)
+    try:
+        yield home / "root", home / "upper"
+    finally:
+        subprocess.run(["umount", "--lazy", f"{home}/root"], check=True)
+        shutil.rmtree(home / "work", ignore_errors=True)
+
+
+def nspawn(root: Path) -> list[str]:
+    """The command that runs a program in a container over that disk; its options may follow."""
+    return [
+        "systemd-nspawn",
+        f"--directory={root}",
+        "--as-pid2",
+        "--pipe",
+        "--quiet",
+        "--register=no",
+        "--keep-unit",
+        "--settings=no",
+        "--resolv-conf=off",
+        "--timezone=off",
+    ]
 
 
 def forget(upper: Path) -> None:

@@ -8,10 +8,14 @@ kiln_find_kernel() {
     local kernel='' file
     if [[ -s $KILN_ETC/kernel ]]; then
         kernel=$(<"$KILN_ETC/kernel") || kiln_die "$KILN_ETC/kernel cannot be read"
-    # grubby fails where there is no boot loader, as in a container.
-    elif command -v grubby >/dev/null && kernel=$(grubby --default-kernel 2>/dev/null) && [[ -n $kernel ]]; then
+    elif command -v grubby >/dev/null; then
+        # It fails where there is no boot loader, as in a container. Elsewhere the newest kernel need not be
+        # the one that boots.
+        kernel=$(grubby --default-kernel 2>/dev/null) || kiln_in_container \
+            || kiln_die "grubby does not name the kernel that boots"
         kernel=${kernel##*/vmlinuz-}
-    else
+    fi
+    if [[ -z $kernel ]]; then
         for file in "${KILN_ROOT:-}"/boot/vmlinuz-[0-9]*; do
             [[ ! -e $file ]] || kernel+=${file##*/vmlinuz-}$'\n'
         done

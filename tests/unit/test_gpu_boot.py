@@ -244,7 +244,10 @@ def test_a_kernel_that_came_later_has_the_module_dkms_built_for_it_and_a_warning
 def test_an_image_without_a_module_says_so(tmp_path: Path):
     decision = decision_for("g5.xlarge", tmp_path)
     result = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=one_kind(None))
-    assert result == ([], f"no nvidia module is installed for kernel {KERNEL}")
+    assert result == (
+        [],
+        f"no nvidia module is installed for kernel {KERNEL}: modinfo finds none",
+    )
 
 
 def test_a_module_that_udev_has_loaded_already_is_left_alone(tmp_path: Path):
@@ -271,3 +274,61 @@ def test_flags_of_an_earlier_boot_on_other_hardware_are_taken_away(tmp_path: Pat
     assert (flags / "nvswitch").exists()
     act.write_flags(decision_for("g5.xlarge", tmp_path / "b"), str(flags))
     assert sorted(path.name for path in flags.iterdir()) == ["clocks", "decision.json", "gpu"]
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("failing", "status", "told"),
+    [
+        ("nvidia", 1, "<3>modprobe nvidia failed"),
+        ("nvidia-uvm", 0, "<4>modprobe nvidia-uvm failed"),
+        ("ib_umad", 0, "<4>modprobe ib_umad failed"),
+        ("gdrdrv", 0, ""),
+    ],
+)
+def test_a_module_that_does_not_load_is_said_unless_it_is_not_on_every_image(
+    failing: str, status: int, told: str, tmp_path: Path, monkeypatch, capsys
+):
+    from gpu_boot import __main__ as main
+
+    decision = decision_for("p6-b200.48xlarge", tmp_path / "sys")
+    program(tmp_path, "modinfo", "echo 'Dual MIT/GPL'")
+    program(tmp_path, "modprobe", f'for last; do :; done; [ "$last" != {failing} ]')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert main.load(decision) == status
+    said = capsys.readouterr().out
+    assert told in said
+    assert told or not said
+
+
+def test_a_modinfo_that_fails_is_not_a_missing_module(tmp_path: Path, monkeypatch, capsys):
+    from gpu_boot import __main__ as main
+
+    decision = decision_for("g5.xlarge", tmp_path / "sys")
+    program(tmp_path, "modinfo", "exit 97")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert main.load(decision) == 1
+    assert "modinfo" in capsys.readouterr().out
+
+
+def test_a_depmod_that_fails_is_an_error(image: Image, tmp_path: Path, monkeypatch):
+    program(tmp_path, "depmod", "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def run(command: list[str]) -> str:
+        return image.run(command) if command[0] == "modinfo" else kernel_modules.output(command)
+
+    with pytest.raises(OSError, match="depmod"):
+        act.select(
+            decision_for("p2.xlarge", image.sysfs), str(image.archive), str(image.modules), run
+        )
+
+
+def test_an_archive_without_an_installed_module_is_said(image: Image):
+    decision = decision_for("p2.xlarge", image.sysfs)
+    said = act.select(decision, str(image.archive), str(image.modules), one_kind(None))
+    assert said == [f"<4>modinfo finds no nvidia module for kernel {KERNEL}"]

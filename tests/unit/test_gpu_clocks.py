@@ -110,3 +110,14 @@ def test_show_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_another_argument_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
     assert clocks.main(["--fast"], Smi(T4)) == 2
     assert "kiln-gpu-clocks --show" in capsys.readouterr().err
+
+
+def test_an_auto_boost_that_stays_on_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = instances()["p2.xlarge"]
+    smi = Smi((entry.product, entry.pci_device_ids[0], "1000", "1000"))
+
+    def run(*arguments: str) -> tuple[int, str]:
+        return (97, "busy") if "--auto-boost-default=0" in arguments else smi(*arguments)
+
+    assert clocks.main([], run) == 0
+    assert "<4>GPU 0: nvidia-smi cannot turn auto boost off (97): busy" in capsys.readouterr().out

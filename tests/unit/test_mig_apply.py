@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from mig_machine import PARTED, Machine
+from mig_machine import PARTED, SYSTEMCTL, Machine
 
 from kiln.base.runtime_import import runtime_module
 
@@ -845,3 +845,30 @@ def test_it_runs_on_the_python_of_amazon_linux_2(p4d):
     done = p4d.start("apply", "all-balanced", "--json", python=str(PYTHON37))
     assert done.returncode == 0, done.stderr
     assert p4d.slices()[0] == BALANCED
+
+
+@pytest.mark.parametrize("verb", ["is-active", "is-enabled", "stop", "start"])
+def test_a_systemctl_that_fails_is_said(p4d, verb):
+    p4d.active("nvidia-persistenced", "nvidia-dcgm")
+    p4d.faults(busy=[{"gpu": "all", "name": "python3"}])
+    p4d.program("systemctl", f'#!/bin/sh\n[ "$1" != {verb} ] || exit 97\n' + SYSTEMCTL)
+    done = p4d.run("apply", "--boot", "all-1g.5gb")
+    assert f"warning: `systemctl {verb} " in done.stderr
+    assert "failed with status 97" in done.stderr
+
+
+def test_a_gate_that_cannot_ask_systemd_says_so(p4d):
+    p4d.program("systemctl", "#!/bin/sh\nexit 97\n")
+    done = p4d.run("gate")
+    assert "warning: `systemctl is-failed aws-gpu-mig.service` failed" in done.stderr
+
+
+def test_a_mode_that_nvidia_smi_does_not_set_is_said_before_the_reboot(p4d):
+    p4d.program("real", p4d.launcher)
+    p4d.program(
+        "nvidia-smi",
+        '#!/bin/sh\ncase "$*" in *-mig*) echo broken; exit 97 ;; esac\nexec real "$@"\n',
+    )
+    done = p4d.run("apply", "--boot", "all-1g.5gb")
+    assert "did not change the MIG mode of GPU 0" in done.stderr
+    assert "status 97: broken" in done.stderr

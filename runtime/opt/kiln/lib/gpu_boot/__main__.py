@@ -49,13 +49,21 @@ def select(decision: dict[str, Any]) -> int:
 
 
 def load(decision: dict[str, Any]) -> int:
-    loads, warning = act.commands(decision, os.uname().release)
+    try:
+        loads, warning = act.commands(decision, os.uname().release)
+    except OSError as error:
+        print(f"<3>no module is loaded: {error}")
+        return 1
     if warning:
         print("<4>" + warning)
-    # Without the other modules the GPU still computes.
+    # Without the other modules some programs still compute.
     for command in loads:
-        if subprocess.call(command) != 0 and command[:2] == ["modprobe", "nvidia"]:
-            print("<3>{} failed: see the kernel log".format(" ".join(command)))
+        status = subprocess.call(command)
+        if status == 0 or "--quiet" in command:  # those are not on every image, or not loaded
+            continue
+        driver = command[:2] == ["modprobe", "nvidia"]
+        print("<{}>{} failed: see the kernel log".format(3 if driver else 4, " ".join(command)))
+        if driver:
             return 1
     return 0
 

@@ -62,6 +62,8 @@ def select(
     for kernel in kernel_modules.kernels(archive):
         present = kernel_modules.installed(kernel, run)
         wanted, _ = kind_to_load(decision, present, kernel_modules.archived(kernel, archive))
+        if present is None and decision["module"] is not None:
+            sentences.append(f"<4>modinfo finds no nvidia module for kernel {kernel}")
         if wanted is None:
             continue
         if kernel_modules.place(kernel, wanted, archive, modules, run):
@@ -89,7 +91,7 @@ def commands(
         kernel_modules.archived(kernel, archive),
     )
     if installed is None:
-        return [], f"no nvidia module is installed for kernel {kernel}"
+        return [], f"no nvidia module is installed for kernel {kernel}: modinfo finds none"
     chosen, warning = kind_to_load(decision, installed, archived)
     unload = []
     loaded = _loaded(sysfs)

@@ -57,7 +57,10 @@ def set_clocks(
 ) -> str | None:
     """Set the clocks of a GPU; returns None, or the message of nvidia-smi if it refuses."""
     if facts["auto_boost"]:
-        run("-i", index, "--auto-boost-default=0")
+        code, text = run("-i", index, "--auto-boost-default=0")
+        if code != 0:
+            why = " ".join(text.split())
+            print(f"<4>GPU {index}: nvidia-smi cannot turn auto boost off ({code}): {why}")
     code, text = run("-i", index, "-ac", facts["clocks"])
     if code == 0 and "clocks set to" in text.lower():
         return None

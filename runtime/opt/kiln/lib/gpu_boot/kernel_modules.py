@@ -38,8 +38,11 @@ def installed(kernel: str, run: Callable[[list[str]], str] | None = None) -> str
 def field(kernel: str, name: str, run: Callable[[list[str]], str] | None = None) -> str:
     """A field of modinfo for the driver's module on that kernel, "" without a module."""
     run = run or output
-    values = [run(["modinfo", "-k", kernel, "-F", name, module]).strip() for module in DRIVER]
-    return values[0] or values[1]
+    for module in DRIVER:
+        value = run(["modinfo", "-k", kernel, "-F", name, module]).strip()
+        if value:
+            return value
+    return ""
 
 
 def place(
@@ -53,7 +56,7 @@ def place(
 
     Files are copied, because DKMS writes through links. The driver itself comes last: after a power
     failure modinfo still shows the old kind, and the copy starts again.
-    Raises OSError when the disk refuses, or when the archive lacks that driver.
+    Raises OSError when the disk refuses, depmod fails, or the archive lacks that driver.
     """
     run = run or output
     if installed(kernel, run) == kind:
@@ -66,21 +69,20 @@ def place(
     ]
     for path in sorted(files, key=lambda path: (_module(path) in DRIVER, path)):
         _replace(os.path.join(home, path), os.path.join(modules, kernel, path))
-    run(["depmod", kernel])
+    run(["depmod", kernel])  # raises OSError
     if installed(kernel, run) != kind:
         raise OSError(f"{home} contains no {kind} driver")
     return True
 
 
 def output(command: list[str]) -> str:
-    """Standard output of a command, "" when it fails or is missing."""
-    try:
-        done = subprocess.run(
-            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-    except OSError:
+    """Standard output of a command, "" when modinfo finds no module. Raises OSError."""
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    if done.returncode == 0:
+        return done.stdout.decode("utf-8", "replace")
+    if command[0] == "modinfo" and done.returncode == 1:
         return ""
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+    raise OSError("`{}` failed with status {}".format(" ".join(command), done.returncode))
 
 
 def _module(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from .smi import Smi
 STOPPED = paths.RUN_DIR + "/stopped-services.json"
 # As the kernel cuts its name: at 15 characters.
 _FABRIC_MANAGER = "nv-fabricmanage"
+# How `systemctl is-…` says no: 1, 3 for what is not active, 4 for a unit that does not exist.
+_NO = (1, 3, 4)
 _DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-modeset)$")
 
 
@@ -81,11 +84,11 @@ def advice(smi: Smi | None = None) -> str:
 
 def stop_listed(services: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Stops those of `services` that are active, remembers them, and returns them."""
-    active = [s for s in services if _systemctl("is-active", "--quiet", s) == 0]
+    active = [s for s in services if _is("active", s)]
     if active:
         paths.write_json(STOPPED, {"services": sorted(set(_stopped()) | set(active))})
         say("stopping {} so that the GPU is free".format(", ".join(active)))
-        _systemctl("stop", *active)
+        _order("stop", *active)
     return active
 
 
@@ -106,7 +109,7 @@ def start_driver_keeper(say: Callable[[str], None]) -> None:
     keepers = [s for s in services if keeps_driver(s)]
     if keepers:
         say("starting {} again".format(", ".join(keepers)))
-        _systemctl("start", *keepers)
+        _order("start", *keepers)
         paths.write_json(STOPPED, {"services": [s for s in services if s not in keepers]})
 
 
@@ -118,13 +121,13 @@ def start_again(say: Callable[[str], None]) -> None:
     services = _stopped()
     if services:
         say("starting {} again".format(", ".join(services)))
-        _systemctl("start", "--no-block", *services)
+        _order("start", "--no-block", *services)
     paths.remove(STOPPED)
 
 
 def operator_in_charge() -> str:
     """The evidence that mig-manager of the GPU operator owns the layout; "" without any."""
-    if _systemctl("is-enabled", "--quiet", "nvidia-mig-manager.service") == 0:
+    if _is("enabled", "nvidia-mig-manager.service"):
         return "nvidia-mig-manager.service is enabled"
     proc = paths.at("/proc")
     for pid in os.listdir(proc) if os.path.isdir(proc) else []:
@@ -135,9 +138,9 @@ def operator_in_charge() -> str:
 
 def refresh_cdi(say: Callable[[str], None]) -> None:
     """Regenerates the CDI specification, by which container runtimes name MIG devices."""
-    if _systemctl("is-enabled", "--quiet", "nvidia-cdi-refresh.service") == 0:
+    if _is("enabled", "nvidia-cdi-refresh.service"):
         say("refreshing CDI: nvidia-cdi-refresh.service")
-        _systemctl("restart", "--no-block", "nvidia-cdi-refresh.service")
+        _order("restart", "--no-block", "nvidia-cdi-refresh.service")
         return
     for spec in ("/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.yaml"):
         if os.path.exists(paths.at(spec)):
@@ -153,7 +156,26 @@ def reboot() -> bool:
 
 def has_failed(unit: str) -> bool:
     """Whether systemd reports this unit as failed."""
-    return _systemctl("is-failed", "--quiet", unit) == 0
+    return _is("failed", unit)
+
+
+def _is(state: str, unit: str) -> bool:
+    """Whether a unit is active, enabled or failed; False, and a warning, if systemctl fails."""
+    status = _systemctl("is-" + state, "--quiet", unit)
+    if status not in _NO and status != 0:
+        _warn(f"`systemctl is-{state} {unit}` failed with status {status}")
+    return status == 0
+
+
+def _order(verb: str, *args: str) -> None:
+    """Have systemd start or stop units. A failure is a warning: the GPUs matter more."""
+    status = _systemctl(verb, *args)
+    if status != 0:
+        _warn("`systemctl {}` failed with status {}".format(" ".join((verb, *args)), status))
+
+
+def _warn(message: str) -> None:
+    print("gpu-mig: warning: " + message, file=sys.stderr, flush=True)
 
 
 def _systemctl(*args: str) -> int:

@@ -47,10 +47,10 @@ def _set_modes(
     if all(p.reset is False for p in plans if p.mode is not None):
         # The driver keeps the mode there, so nvidia-persistenced must keep the driver loaded.
         services = [s for s in services if not clients.keeps_driver(s)]
-    output = _switch(smi, plans)
+    output = _switch(smi, plans, say)
     left = _not_effective(smi, aims)
     if left and _mentions(output, _IN_USE) and clients.stop_listed(services, say):
-        output = _switch(smi, [p for p in plans if p.gpu in left])
+        output = _switch(smi, [p for p in plans if p.gpu in left], say)
         left = _not_effective(smi, aims)
     needs_reset = any(p.reset is not False for p in plans if p.gpu in left)
     if left and (needs_reset or not _mentions(output, _IN_USE)):
@@ -77,10 +77,14 @@ def _why_not(smi: Smi, gpus: str, output: str) -> MigError:
     )
 
 
-def _switch(smi: Smi, plans: list[GpuPlan]) -> str:
+def _switch(smi: Smi, plans: list[GpuPlan], say: Callable[[str], None]) -> str:
     output = ""
     for mode, gpus in same_work(plans, lambda p: p.mode):
-        output += smi.run("-i", gpus, "-mig", "1" if mode else "0")[1]
+        rc, text = smi.run("-i", gpus, "-mig", "1" if mode else "0")
+        if rc and not _mentions(text, (*_IN_USE, *_NO_RESET)):
+            # What follows, such as a refused reset, would hide it.
+            say(f"nvidia-smi did not change the MIG mode of GPU {gpus}: status {rc}: {_last(text)}")
+        output += text
     return output
 
 
