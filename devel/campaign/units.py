@@ -235,14 +235,14 @@ export KILN_SYSFS={_REAL}/sys/{unit.type}
 exec {unit.command}
 """
     with overlay(folder, layers) as (root, upper):
-        command = [
+        argv = [
             *nspawn(root),
             f"--bind={shims}:{_SHIMS}",
             *("/usr/bin/env", f"PATH={_PATH}", "bash", "-c", before),
         ]
         try:
             done = subprocess.run(
-                command,
+                argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
