@@ -78,7 +78,7 @@ def _statement(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _owners(entry: dict[str, Any]) -> dict[str, Any]:
-    return {"StringEquals": {"ec2:Owner": [*iam_facts()["owners"], "${aws:PrincipalAccount}"]}}
+    return {"StringEquals": {"ec2:Owner": iam_facts()["owners"]}}
 
 
 def _types(entry: dict[str, Any]) -> dict[str, Any]:

@@ -108,15 +108,17 @@ def _checks(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
 
 
 def _launched(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
-    # The AMI that is checked has tags by then; the parent is Amazon's.
-    owner = ACCOUNT if call["ImageId"] in known else "amazon"
+    # The first launch is from Amazon's parent AMI, what comes after CreateImage from its AMI.
+    image = known.get(call["ImageId"], known.get("image"))
+    owner = "amazon" if image is None else ACCOUNT
     for kind in ("instance", "volume"):
         new = _specified(call, kind)
         more = {"ec2:InstanceType": call["InstanceType"]} if kind == "instance" else {}
         yield check("RunInstances", kind, **_context("RequestTag", new), **more)
         yield from _tagged_at("RunInstances", kind, new)
         known[kind] = new
-    yield check("RunInstances", "image", **{"ec2:Owner": owner})
+    own = _context("ResourceTag", image or {})
+    yield check("RunInstances", "image", **{"ec2:Owner": owner}, **own)
     for kind, key in (("key-pair", call["KeyName"]), ("security-group", "group")):
         yield check("RunInstances", kind, **_context("ResourceTag", known[key]))
     for kind in ("network-interface", "subnet"):
@@ -214,6 +216,7 @@ ATTACKS: dict[str, Check] = {
         "RunInstances", "instance", **{"ec2:InstanceType": "x1e.32xlarge"}, **NEW
     ),
     "launch a stranger's AMI": check("RunInstances", "image", **{"ec2:Owner": "999999999999"}),
+    "launch any AMI of the account": check("RunInstances", "image", **OTHERS),
     "launch with any key pair": check("RunInstances", "key-pair"),
     "launch with any security group": check("RunInstances", "security-group"),
     "launch in another region": {
