@@ -229,6 +229,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             lab=lab,
             instance_id=self.id,
             address=self.address,
+            mac=self.nics[0].mac_address,
             layers=images.layer_paths(lab, self.base, self.layers),
             facts={
                 "lab": "AMI Kiln lab",
