@@ -12,8 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import moto.ec2.models.amis as moto_amis
+import moto.ec2.models.iam_instance_profile as moto_profiles
 import moto.ec2.models.instances as moto_instances
 import moto.ec2.responses.amis as moto_amis_responses
+import moto.ec2.responses.instances as moto_instances_responses
+import moto.ec2.utils as moto_ec2_utils
 import moto.ssm.models as moto_ssm
 from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
@@ -45,6 +48,12 @@ def install(machines: instances.Machines) -> None:
     )
     # moto: no tags, no encryption, 15 GiB on "standard".
     moto_amis_responses.AmisResponse.copy_image = imaging.copy_image
+    for module in (moto_profiles, moto_instances_responses):
+        module.filter_iam_instance_profiles = _profile_or_error(module.filter_iam_instance_profiles)
+    associations = moto_profiles.IamInstanceProfileAssociationBackend
+    associations.replace_iam_instance_profile_association = _replacing(
+        associations.replace_iam_instance_profile_association
+    )
     load_public = moto_amis.AmiBackend._load_amis
 
     def load_all(backend: Any) -> None:
@@ -66,6 +75,7 @@ def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
         image_id = _resolved(backend, image_id or template.pop("image_id", ""))
         named |= {name: value for name, value in template.items() if name != "image_id"}
         reservation = run_instances(backend, image_id, *arguments, **named)
+        _associate(backend, reservation.instances, named)
         for instance in reservation.instances:
             instance.launch()
         return reservation
@@ -86,7 +96,61 @@ def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
         "image_id": data.get("ImageId", ""),
         "metadata_options": data.get("MetadataOptions", {}) | asked.get("metadata_options", {}),
         behavior: asked.get(behavior) or data.get("InstanceInitiatedShutdownBehavior"),
+        "iam_instance_profile": asked.get("iam_instance_profile") or data.get("IamInstanceProfile"),
     }
+
+
+def _associate(backend: Any, launched: list[Any], asked: dict[str, Any]) -> None:
+    """Give each new instance its profile, by the call, its launch template or its fleet.
+
+    moto does it for the first instance of a call that names a profile, after this.
+    """
+    name, arn = asked.get("iam_instance_profile_name"), asked.get("iam_instance_profile_arn")
+    if name or arn:
+        launched = launched[1:]
+    elif profile := asked.get("iam_instance_profile"):
+        if isinstance(profile, str):  # a spot request's
+            arn = profile
+        else:
+            name, arn = profile.get("Name"), profile.get("Arn")
+    if name or arn:
+        for instance in launched:
+            backend.associate_iam_instance_profile(instance.id, name, arn)
+
+
+def _profile_or_error(find: Callable[..., Any]) -> Callable[..., Any]:
+    """moto: IAM's NoSuchEntity. EC2's error:
+    https://github.com/hashicorp/terraform-provider-aws/issues/27516
+    """
+
+    def profile(account: str, partition: str, **named: Any) -> Any:
+        try:
+            found = find(account, partition=partition, **named)
+        except ServiceException:
+            found = None
+        if found is None:
+            by = "arn" if named["iam_instance_profile_arn"] else "name"
+            raise EC2ClientError(
+                "InvalidParameterValue",
+                f"Value ({named[f'iam_instance_profile_{by}']}) for parameter "
+                f"iamInstanceProfile.{by} is invalid. Invalid IAM Instance Profile {by}",
+            )
+        return found
+
+    return profile
+
+
+def _replacing(replace: Callable[..., Any]) -> Callable[..., Any]:
+    """moto keeps the association's id. EC2 makes a new association:
+    https://docs.aws.amazon.com/cli/latest/reference/ec2/replace-iam-instance-profile-association.html
+    """
+
+    def replace_with_new_id(backend: Any, *arguments: Any, **named: Any) -> Any:
+        association = replace(backend, *arguments, **named)
+        association.association_id = moto_ec2_utils.random_iam_instance_profile_association_id()
+        return association
+
+    return replace_with_new_id
 
 
 def _resolved(backend: Any, image_id: str) -> str:

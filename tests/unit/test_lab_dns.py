@@ -49,3 +49,12 @@ def test_no_such_name_answers_the_question_that_was_asked() -> None:
 )
 def test_reserved_names_are_never_asked_for(name: str, never: bool) -> None:
     assert bool(dns._NEVER.search(name)) is never
+
+
+def test_a_name_of_the_lab_has_its_address_and_no_other_kind_of_record() -> None:
+    asked = dns.parse(query("ssm.us-east-1.amazonaws.com"))
+    answer = dns.leads_to(asked, "10.201.0.1")
+    assert answer.endswith(b"\x00\x04\x0a\xc9\x00\x01")
+    asked_ipv6 = query("ssm.us-east-1.amazonaws.com")[:-3] + b"\x1c\0\1"
+    empty = dns.leads_to(dns.parse(asked_ipv6), "10.201.0.1")
+    assert (empty[3] & 0x0F, empty[6:8]) == (0, b"\0\0"), "no error, no answer"
