@@ -1,5 +1,5 @@
-"""The role of an instance's profile, as programs in a guest get and use it: nothing is set there but
-what EC2 sets, and they ask AWS's own host names."""
+"""The role of an instance's profile, as programs in a guest get and use it: nothing is set there
+but what EC2 sets, and they ask AWS's own host names."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ for part in (*scope.split("/"), text):
     sign = hmac.new(sign, part.encode(), hashlib.sha256).digest()
 headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={key}/{scope}, "
                             f"SignedHeaders={';'.join(list(headers))}, Signature={sign.hex()}")
-print(urllib.request.urlopen(urllib.request.Request(f"https://{host}/", body, headers)).read().decode())
+request = urllib.request.Request(f"https://{host}/", body, headers)
+print(urllib.request.urlopen(request).read().decode())
 """
 
 
@@ -93,9 +94,8 @@ def test_a_program_in_a_guest_is_the_instances_role(launch, profile) -> None:
     assert info["InstanceProfileArn"].endswith(f":instance-profile/{name}")
     key = credentials(guest, name)
     assert (key["Code"], key["Type"]) == ("Success", "AWS-HMAC")
-    asked = guest.run(
-        f"python3 - {key['AccessKeyId']} {key['SecretAccessKey']} '{key['Token']}' <<'END'\n{ASK}END"
-    )
+    words = " ".join(key[name] for name in ("AccessKeyId", "SecretAccessKey", "Token"))
+    asked = guest.run(f"python3 - {words} <<'END'\n{ASK}END")
     assert f":assumed-role/{name}/{guest.id}</Arn>" in asked.stdout, asked.stderr
 
 

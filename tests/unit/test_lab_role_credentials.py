@@ -1,4 +1,5 @@
-"""The credentials of an instance's role: known to the lab's API until they expire, and renewed before."""
+"""The credentials of an instance's role: the lab's API knows them until they expire; they are renewed
+before."""
 
 from __future__ import annotations
 
