@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any
 
 from kiln.base.recipe import Recipe
-from kiln.preflight.demand import File, Install, Package
+from kiln.base.wanted_package import WantedPackage
+from kiln.preflight.demand import File, Install
 from kiln.preflight.indexes import SILENT, WRONG, Index
 
 
@@ -36,7 +37,7 @@ class FileAnswer:
 class PackageAnswer:
     """A package: the version and repository that a bake would take, or the nearest version."""
 
-    package: Package
+    package: WantedPackage
     state: State
     version: str = ""
     repository: str = ""

@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kiln.preflight.demand import Install, Package
+from kiln.base.wanted_package import WantedPackage
+from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
 from kiln.preflight.world import Offer, Resolved, UnusableError, most_like
 
@@ -74,7 +75,7 @@ class AptWorld:
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def _exact(package: Package, offers: dict[str, list[Offer]]) -> str:
+def _exact(package: WantedPackage, offers: dict[str, list[Offer]]) -> str:
     """The package at the newest offered version that is meant, as kiln_install chooses it."""
     if not package.version:
         return package.name

@@ -14,6 +14,7 @@ from pathlib import Path
 from kiln import facts
 from kiln.base.errors import operation_failed
 from kiln.base.recipe import Recipe
+from kiln.base.wanted_package import WantedPackage
 from kiln.preflight.answers import (
     FileAnswer,
     PackageAnswer,
@@ -22,12 +23,12 @@ from kiln.preflight.answers import (
     State,
 )
 from kiln.preflight.apt import AptWorld
-from kiln.preflight.demand import Demand, File, Install, Package, demand
+from kiln.preflight.demand import Demand, File, Install, demand
 from kiln.preflight.dnf import DnfWorld
 from kiln.preflight.fetch import Fetcher, NoAnswerError, NotThereError
 from kiln.preflight.indexes import SILENT, Index, ask_repository
 from kiln.preflight.repositories import Repository
-from kiln.preflight.world import Offer, UnusableError, World, nearest_version
+from kiln.preflight.world import Offer, UnusableError, World, nearest_offered
 
 # Requests that wait for the network, not for this machine.
 _AT_ONCE = 16
@@ -216,7 +217,7 @@ def _row(
 
 
 def _package(
-    package: Package,
+    package: WantedPackage,
     world: World | None,
     offers: dict[str, list[Offer]],
     silent: Sequence[str],
@@ -230,7 +231,7 @@ def _package(
         return PackageAnswer(package, State.SILENT, hosts=tuple(dict.fromkeys(silent)))
     if world is None or problem:
         return PackageAnswer(package, State.MISSING, detail=problem)
-    nearest = nearest_version(package.version, have)
+    nearest = nearest_offered(package.version, have)
     if nearest:
         built = f" built for {package.build}" if package.build else ""
         return PackageAnswer(
@@ -246,7 +247,7 @@ def _package(
 
 def _resolve(
     install: Install,
-    packages: Mapping[Package, PackageAnswer],
+    packages: Mapping[WantedPackage, PackageAnswer],
     world: World | None,
     offers: dict[str, list[Offer]],
     problem: str,

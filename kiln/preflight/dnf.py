@@ -8,10 +8,12 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kiln.preflight.demand import Install, Package
+from kiln.base.wanted_package import WantedPackage
+from kiln.preflight.demand import Install
 from kiln.preflight.indexes import SIGNED, Index
 from kiln.preflight.world import Offer, Resolved, UnusableError, most_like
 
+_ALL_STREAMS = "--setopt=*.module_hotfixes=1"
 _FIELDS = "%{name}|%{epoch}:%{version}-%{release}|%{repoid}"
 
 
@@ -48,9 +50,9 @@ class DnfWorld:
 
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
         """As World.offers."""
-        listed = self._run(
-            "repoquery", "--available", "--showduplicates", "--queryformat", _FIELDS, *names
-        ).stdout
+        # Packages of a module stream are hidden until it is enabled; resolve() enables it.
+        words = ["--available", "--showduplicates", "--queryformat", _FIELDS, _ALL_STREAMS]
+        listed = self._run("repoquery", *words, *names).stdout
         found: dict[str, list[Offer]] = {}
         for line in reversed(listed.splitlines()):
             name, _, rest = line.partition("|")
@@ -64,9 +66,8 @@ class DnfWorld:
     def like(self, name: str) -> str:
         """As World.like."""
         start = name.split("-", maxsplit=1)[0]
-        listed = self._run(
-            "repoquery", "--available", "--queryformat", "%{name}", f"{start}*"
-        ).stdout
+        words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
+        listed = self._run("repoquery", *words, f"{start}*").stdout
         return most_like(name, listed.split())
 
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
@@ -79,7 +80,7 @@ class DnfWorld:
         words = [_exact(package, offers) for package in install.packages]
         done = self._run("install", "--assumeno", "--verbose", *words)
         installed = re.findall(
-            r"^ (\S+) +(?:\S+) +(\S+) +(?:\S+) +[\d.]+ [kMG]?$", done.stdout, re.MULTILINE
+            r"^---> WantedPackage (\S+)\.\S+ (\S+) will be installed$", done.stdout, re.MULTILINE
         )
         # Without --assumeno's refusal there was nothing to install, or no solution.
         if "Operation aborted" not in done.stderr + done.stdout:
@@ -98,7 +99,7 @@ class DnfWorld:
         )
 
 
-def _exact(package: Package, offers: dict[str, list[Offer]]) -> str:
+def _exact(package: WantedPackage, offers: dict[str, list[Offer]]) -> str:
     """The package at the newest offered version that is meant, as kiln_install chooses it."""
     if not package.version:
         return package.name

@@ -176,10 +176,10 @@ def _reason(error: Exception) -> str:
     """A failed request in a few words, without the URL that the exception repeats."""
     text = str(error)
     for sign, words in (
+        ("Unable to connect to proxy", "the proxy refuses or does not answer"),
         ("NameResolutionError", "its name cannot be resolved"),
         ("Connection refused", "connection refused"),
         ("CERTIFICATE_VERIFY_FAILED", "its TLS certificate is not trusted here"),
-        ("ProxyError", "the proxy refuses or does not answer"),
         ("timed out", "no answer in time"),
         ("IncompleteRead", "the connection ended before the file did"),
         ("RemoteDisconnected", "the connection was closed without an answer"),

@@ -44,7 +44,7 @@ class World(Protocol):
         """Let the solver install these packages into an empty machine."""
 
 
-def nearest_version(wanted: str, offers: Iterable[Offer]) -> str:
+def nearest_offered(wanted: str, offers: Iterable[Offer]) -> str:
     """The offered version nearest to the wanted one; empty if nothing is offered.
 
     The nearest has the most leading numbers in common, then the smallest difference in the first
