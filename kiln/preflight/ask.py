@@ -32,8 +32,6 @@ from kiln.preflight.world import Offer, UnusableError, World, nearest_offered
 
 # Requests that wait for the network, not for this machine.
 _AT_ONCE = 16
-# Its package tool's name for a release of the distribution.
-_RELEASES = {"al2": "2", "al2023": "2023"}
 
 
 def cache_folder() -> Path:
@@ -190,7 +188,7 @@ def _world(distro: str, arch: str, usable: tuple[Index, ...], folder: Path, cach
     if usable[0].repository.kind == "apt":
         return AptWorld(folder, cache / "apt" / f"{distro}-{arch}", names["deb"], usable)
     kept = cache / "dnf" / f"{distro}-{arch}"
-    return DnfWorld(folder, kept, names["uname"], _RELEASES.get(distro, "1"), usable)
+    return DnfWorld(folder, kept, distro, names["uname"], usable)
 
 
 def _row(

@@ -24,7 +24,7 @@ class DnfWorld:
     """
 
     def __init__(
-        self, folder: Path, cache: Path, arch: str, release: str, indexes: Sequence[Index]
+        self, folder: Path, cache: Path, distro: str, arch: str, indexes: Sequence[Index]
     ) -> None:
         self._root = folder / "root"
         repositories = folder / "repos"
@@ -34,9 +34,11 @@ class DnfWorld:
         (repositories / "preflight.repo").write_text(text, encoding="utf-8")
         self._command = [
             *("dnf", "--installroot", str(self._root), "--forcearch", arch),
-            *("--releasever", release, "--noplugins", "--assumeyes", "--quiet"),
+            *("--releasever", distro.removeprefix("al"), "--noplugins", "--assumeyes", "--quiet"),
             *(f"--setopt=reposdir={repositories}", f"--setopt=cachedir={cache}"),
             *(f"--setopt=varsdir={folder / 'vars'}", "--setopt=metadata_expire=0"),
+            # As PLATFORM_ID in its os-release; module streams depend on it.
+            f"--setopt=module_platform_id=platform:{distro}",
             *("--setopt=timeout=20", "--setopt=retries=1", "--setopt=skip_if_unavailable=0"),
         ]
         certificates = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
@@ -79,9 +81,8 @@ class DnfWorld:
                 return Resolved(problem=_words(done))
         words = [_exact(package, offers) for package in install.packages]
         done = self._run("install", "--assumeno", "--verbose", *words)
-        installed = re.findall(
-            r"^---> WantedPackage (\S+)\.\S+ (\S+) will be installed$", done.stdout, re.MULTILINE
-        )
+        resolved = r"^---> Package (\S+)\.\S+ (\S+) will be installed$"
+        installed = re.findall(resolved, done.stdout, re.MULTILINE)
         # Without --assumeno's refusal there was nothing to install, or no solution.
         if "Operation aborted" not in done.stderr + done.stdout:
             return Resolved(problem=_words(done))
