@@ -1,4 +1,6 @@
-"""The guests' DNS resolver, as a VPC has one: forwards to the host's resolvers and caches answers.
+"""The guests' DNS resolver, as a VPC has one: it knows instances' names and the vendors' hosts.
+
+Other questions go to the host's resolvers, and the answers are cached.
 
 cloud-init asks for names that must not exist before it trusts a resolver (those of RFC 2606, and
 `instance-data`, which only EC2-Classic had). With a slow resolver on the host that would delay
@@ -12,7 +14,11 @@ import re
 import socket
 import threading
 import time
+<<<<<<< HEAD
 from collections.abc import Callable
+=======
+from collections.abc import Callable, Iterable
+>>>>>>> main
 from pathlib import Path
 
 import dns.exception
@@ -22,13 +28,40 @@ import dns.query
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
+<<<<<<< HEAD
+=======
+
+from lab.settings import Lab
+>>>>>>> main
 
 _CACHE_SECONDS = 60.0
 _TIMEOUT = 20.0
 # https://www.rfc-editor.org/rfc/rfc2606 and names without a dot: a VPC resolves none of them.
+# Nor does the host's resolver know who has a private address or a name of EC2's.
 _NEVER = re.compile(
-    r"(^|\.)(invalid|test|example|localhost)$|(^|\.)example\.(com|net|org)$|^[^.]*$"
+    r"(^|\.)(invalid|test|example|localhost|internal|10\.in-addr\.arpa)$"
+    r"|(^|\.)example\.(com|net|org)$|^[^.]*$"
 )
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-naming.html
+_INSTANCE = re.compile(
+    r"ip-(\d+)-(\d+)-(\d+)-(\d+)\.(?:ec2|[a-z0-9-]+\.compute)\.internal"
+    r"|ec2-(\d+)-(\d+)-(\d+)-(\d+)\.(?:compute-1|[a-z0-9-]+\.compute)\.amazonaws\.com"
+)
+Known = Callable[[str], "str | None"]
+
+
+def known(lab: Lab, hosts: Iterable[str]) -> Known:
+    """The address of each name that the lab answers for: instances', and the vendors' `hosts`."""
+    vendors = frozenset(hosts)
+
+    def address(name: str) -> str | None:
+        if name in vendors:
+            return lab.gateway
+        instance = _INSTANCE.fullmatch(name)
+        found = ".".join(number for number in instance.groups() if number) if instance else ""
+        return found if found.startswith(f"{lab.prefix}.") else None
+
+    return address
 
 
 def parse(packet: bytes) -> dns.message.Message:
@@ -54,6 +87,7 @@ def no_such_name(query: dns.message.Message) -> bytes:
     return answer.to_wire()
 
 
+<<<<<<< HEAD
 def leads_to(query: dns.message.Message, address: str) -> bytes:
     """The answer that a name has this IPv4 address, and nothing else."""
     answer = dns.message.make_response(query, recursion_available=True)
@@ -62,6 +96,14 @@ def leads_to(query: dns.message.Message, address: str) -> bytes:
         answer.answer.append(
             dns.rrset.from_text(question.name, int(_CACHE_SECONDS), "IN", "A", address)
         )
+=======
+def own_answer(query: dns.message.Message, address: str) -> bytes:
+    """The answer to a query for a name of the lab's; it has an IPv4 address and nothing else."""
+    answer = dns.message.make_response(query, recursion_available=True)
+    question = query.question[0]
+    if question.rdtype == dns.rdatatype.A:
+        answer.answer.append(dns.rrset.from_text(question.name, 60, "IN", "A", address))
+>>>>>>> main
     return answer.to_wire()
 
 
@@ -75,9 +117,14 @@ def upstream() -> list[str]:
 class Resolver:
     """A resolver on port 53 of one address. `close` stops it."""
 
+<<<<<<< HEAD
     def __init__(self, address: str, is_here: Callable[[str], bool] = lambda name: False) -> None:
         """`is_here` says which names lead to `address` itself."""
         self._address, self._is_here = address, is_here
+=======
+    def __init__(self, address: str, known: Known) -> None:
+        self._known = known
+>>>>>>> main
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((address, 53))
         # A query without its id → when its answer expires, and the answer.
@@ -99,12 +146,22 @@ class Resolver:
     def _answer(self, packet: bytes, client: tuple[str, int]) -> None:
         with contextlib.suppress(ValueError, OSError, dns.exception.DNSException):
             query = parse(packet)
+<<<<<<< HEAD
             self._socket.sendto(self._decide(packet, query), client)
 
     def _decide(self, packet: bytes, query: dns.message.Message) -> bytes:
         name = name_of(query)
         if self._is_here(name):
             return leads_to(query, self._address)
+=======
+            self._socket.sendto(self._answer_to(packet, query), client)
+
+    def _answer_to(self, packet: bytes, query: dns.message.Message) -> bytes:
+        name = name_of(query)
+        address = self._known(name)
+        if address:
+            return own_answer(query, address)
+>>>>>>> main
         return no_such_name(query) if _NEVER.search(name) else self._forward(packet, query)
 
     def _forward(self, packet: bytes, query: dns.message.Message) -> bytes:

@@ -1,5 +1,4 @@
-"""The credentials of an instance's role: the lab's API knows them until they expire; they are renewed
-before."""
+"""The credentials of an instance's role: known to the lab's API until they expire, renewed before."""
 
 from __future__ import annotations
 
