@@ -4,7 +4,7 @@ Other questions go to the host's resolvers, and the answers are cached.
 
 cloud-init asks for names that must not exist before it trusts a resolver (those of RFC 2606, and
 `instance-data`, which only EC2-Classic had). With a slow resolver on the host that would delay
-every boot by half a minute, so these names are answered at once. AWS's endpoints lead to the lab.
+every boot by half a minute, so these names are answered at once.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ import re
 import socket
 import threading
 import time
-<<<<<<< HEAD
-from collections.abc import Callable
-=======
 from collections.abc import Callable, Iterable
->>>>>>> main
 from pathlib import Path
 
 import dns.exception
@@ -28,11 +24,8 @@ import dns.query
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
-<<<<<<< HEAD
-=======
 
 from lab.settings import Lab
->>>>>>> main
 
 _CACHE_SECONDS = 60.0
 _TIMEOUT = 20.0
@@ -50,12 +43,13 @@ _INSTANCE = re.compile(
 Known = Callable[[str], "str | None"]
 
 
-def known(lab: Lab, hosts: Iterable[str]) -> Known:
-    """The address of each name that the lab answers for: instances', and the vendors' `hosts`."""
+def known(lab: Lab, hosts: Iterable[str], is_endpoint: Callable[[str], bool]) -> Known:
+    """The address of each name that the lab answers for: instances', the vendors' `hosts` and AWS's
+    endpoints."""
     vendors = frozenset(hosts)
 
     def address(name: str) -> str | None:
-        if name in vendors:
+        if name in vendors or is_endpoint(name):
             return lab.gateway
         instance = _INSTANCE.fullmatch(name)
         found = ".".join(number for number in instance.groups() if number) if instance else ""
@@ -87,23 +81,12 @@ def no_such_name(query: dns.message.Message) -> bytes:
     return answer.to_wire()
 
 
-<<<<<<< HEAD
-def leads_to(query: dns.message.Message, address: str) -> bytes:
-    """The answer that a name has this IPv4 address, and nothing else."""
-    answer = dns.message.make_response(query, recursion_available=True)
-    question = query.question[0]
-    if question.rdtype == dns.rdatatype.A:
-        answer.answer.append(
-            dns.rrset.from_text(question.name, int(_CACHE_SECONDS), "IN", "A", address)
-        )
-=======
 def own_answer(query: dns.message.Message, address: str) -> bytes:
     """The answer to a query for a name of the lab's; it has an IPv4 address and nothing else."""
     answer = dns.message.make_response(query, recursion_available=True)
     question = query.question[0]
     if question.rdtype == dns.rdatatype.A:
         answer.answer.append(dns.rrset.from_text(question.name, 60, "IN", "A", address))
->>>>>>> main
     return answer.to_wire()
 
 
@@ -117,14 +100,8 @@ def upstream() -> list[str]:
 class Resolver:
     """A resolver on port 53 of one address. `close` stops it."""
 
-<<<<<<< HEAD
-    def __init__(self, address: str, is_here: Callable[[str], bool] = lambda name: False) -> None:
-        """`is_here` says which names lead to `address` itself."""
-        self._address, self._is_here = address, is_here
-=======
     def __init__(self, address: str, known: Known) -> None:
         self._known = known
->>>>>>> main
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((address, 53))
         # A query without its id → when its answer expires, and the answer.
@@ -146,14 +123,6 @@ class Resolver:
     def _answer(self, packet: bytes, client: tuple[str, int]) -> None:
         with contextlib.suppress(ValueError, OSError, dns.exception.DNSException):
             query = parse(packet)
-<<<<<<< HEAD
-            self._socket.sendto(self._decide(packet, query), client)
-
-    def _decide(self, packet: bytes, query: dns.message.Message) -> bytes:
-        name = name_of(query)
-        if self._is_here(name):
-            return leads_to(query, self._address)
-=======
             self._socket.sendto(self._answer_to(packet, query), client)
 
     def _answer_to(self, packet: bytes, query: dns.message.Message) -> bytes:
@@ -161,7 +130,6 @@ class Resolver:
         address = self._known(name)
         if address:
             return own_answer(query, address)
->>>>>>> main
         return no_such_name(query) if _NEVER.search(name) else self._forward(packet, query)
 
     def _forward(self, packet: bytes, query: dns.message.Message) -> bytes:

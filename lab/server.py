@@ -97,15 +97,11 @@ def serve(lab: Lab) -> None:
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     network.up(lab)
-<<<<<<< HEAD
 
     def is_here(name: str) -> bool:
         return endpoints.is_here(name, buckets.exists)
 
-    resolver = dns.Resolver(lab.gateway, is_here)
-=======
-    resolver = dns.Resolver(lab.gateway, dns.known(lab, mirror.vendor_hosts()))
->>>>>>> main
+    resolver = dns.Resolver(lab.gateway, dns.known(lab, mirror.vendor_hosts(), is_here))
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The credentials of an instance's role: known to the lab's API until they expire, renewed before."""
+"""The credentials of a role: known to the lab's API until they expire, renewed before."""
 
 from __future__ import annotations
 
