@@ -18,6 +18,7 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
+from kiln.base.wanted_package import WantedPackage, parse_package
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,15 @@ class Step:
     keys: dict[str, str]
     files: dict[str, str]
     rows: tuple[facts.UsedRow, ...]
+
+    @property
+    def packages(self) -> dict[str, tuple[WantedPackage, ...]]:
+        """The script's variables that list packages → the packages."""
+        return {
+            variable: tuple(parse_package(self.name, spec) for spec in value.split())
+            for variable, value in self.env.items()
+            if variable.endswith(("_PACKAGES", "_PACKAGE"))
+        }
 
 
 def needed(version: str | None, field_name: str, recipe: Recipe) -> str:
