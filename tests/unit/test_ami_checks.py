@@ -116,6 +116,7 @@ def _listed(expect: str) -> set[str]:
 
 PLAIN: dict[str, Any] = {"components": components.names(), "kernel_module": "open"}
 FULL: dict[str, Any] = {
+    "distro": {"id": "al2023"},
     "components": components.names(),
     "kernel": "kernel6.12",
     "kernel_module": "both",
