@@ -270,7 +270,7 @@ def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
 
 
 def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
-    """Copy a tree of files and fill in placeholders; files in bin and sbin are executable."""
+    """Copy a tree of files and fill in placeholders; programs and scripts are executable."""
     for path in sorted(source.rglob("*")):
         if path.name == ".keep":
             (root / path.relative_to(source)).parent.mkdir(exist_ok=True)
@@ -279,7 +279,7 @@ def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
         text = path.read_text()
         for name, value in placeholders.items():
             text = text.replace(name, value)
-        executable = path.parent.name in ("bin", "sbin")
+        executable = path.parent.name in ("bin", "sbin") or text.startswith("#!")
         replace(root / path.relative_to(source), text, mode=0o755 if executable else 0o644)
 
 
