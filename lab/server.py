@@ -73,6 +73,7 @@ def serve(lab: Lab) -> None:
         principals,
         web,
     )
+    from lab.ssm import front
 
     ordered = Faults()
     base_lock = threading.Lock()
@@ -86,7 +87,8 @@ def serve(lab: Lab) -> None:
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
-    application = api.wrap(DomainDispatcherApplication(create_backend_app), ordered, admin)
+    moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    application = api.wrap(moto, ordered, admin)
     own = keys.ensure(lab)
     guarded = api.guard(
         application,

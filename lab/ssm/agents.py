@@ -1,0 +1,98 @@
+"""The agents in the guests, as Systems Manager knows them.
+
+An agent says who it is (UpdateInstanceInformation), then waits for messages (GetMessages). One that
+does not ask any more is ConnectionLost: after LOST seconds here, after minutes on AWS.
+
+https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_InstanceInformation.html
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+# How long an agent's question for messages is held, and after how many seconds without one it is
+# taken as lost. An agent asks again at once.
+HELD = 5.0
+LOST = 9.0
+# What an agent says of its machine, and DescribeInstanceInformation shows.
+SAID = (
+    "AgentVersion", "PlatformType", "PlatformName", "PlatformVersion", "IPAddress", "ComputerName",
+)  # fmt: skip
+
+
+@dataclass
+class Agent:
+    """An agent: what it said, when it was last heard of, what waits for it."""
+
+    instance_id: str
+    region: str
+    registered: float
+    role: str
+    said: dict[str, str] = field(default_factory=dict)
+    heard: float = 0.0
+    messages: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
+
+    @property
+    def online(self) -> bool:
+        return time.monotonic() - self.heard < LOST
+
+
+class Agents:
+    """All agents, by instance."""
+
+    def __init__(self) -> None:
+        self._agents: dict[str, Agent] = {}
+        self._lock = threading.Lock()
+
+    def hear(self, instance_id: str, region: str, role: str, said: dict[str, Any]) -> None:
+        """An agent says who it is."""
+        with self._lock:
+            agent = self._agents.get(instance_id)
+            if agent is None:
+                agent = Agent(instance_id, region, time.time(), role)
+                self._agents[instance_id] = agent
+            agent.said |= {name: str(said[name]) for name in SAID if said.get(name)}
+            agent.heard = time.monotonic()
+
+    def find(self, instance_id: str) -> Agent | None:
+        return self._agents.get(instance_id)
+
+    def of(self, region: str) -> list[Agent]:
+        with self._lock:
+            return [agent for agent in self._agents.values() if agent.region == region]
+
+    def forget(self, instance_id: str) -> None:
+        """The instance is gone."""
+        with self._lock:
+            self._agents.pop(instance_id, None)
+
+    def wait(self, instance_id: str, held: float = HELD) -> list[dict[str, Any]]:
+        """The message that an agent gets; none when nothing comes while its question is held."""
+        agent = self._agents.get(instance_id)
+        if agent is None:
+            return []
+        agent.heard = time.monotonic()
+        try:
+            return [agent.messages.get(timeout=held)]
+        except queue.Empty:
+            return []
+        finally:
+            agent.heard = time.monotonic()
+
+
+def described(agent: Agent) -> dict[str, Any]:
+    """An agent as DescribeInstanceInformation shows it."""
+    return {
+        **agent.said,
+        "InstanceId": agent.instance_id,
+        "PingStatus": "Online" if agent.online else "ConnectionLost",
+        "LastPingDateTime": time.time() - (time.monotonic() - agent.heard),
+        "IsLatestVersion": False,
+        "ResourceType": "EC2Instance",
+        "SourceId": agent.instance_id,
+        "SourceType": "AWS::EC2::Instance",
+    }

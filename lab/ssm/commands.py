@@ -1,0 +1,200 @@
+"""Commands that were sent: their invocations, one for each instance, and what became of them.
+
+https://docs.aws.amazon.com/systems-manager/latest/userguide/monitor-commands.html
+https://docs.aws.amazon.com/systems-manager/latest/userguide/send-commands-multiple.html
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab.ssm.documents import Step
+from lab.ssm.errors import SsmError
+
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetCommandInvocation.html
+LONGEST_OUTPUT = 24_000
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_CommandPlugin.html
+LONGEST_PLUGIN_OUTPUT = 2_500
+# Ends an output that was cut, as seen in published answers.
+CUT = "--output truncated--"
+FINAL = ("Success", "Failed", "TimedOut", "Cancelled")
+_ERRORS = ("Failed", "TimedOut")
+
+Send = Callable[[str, dict[str, Any]], bool]
+
+
+@dataclass
+class Plugin:
+    """A step on one instance."""
+
+    step: Step
+    status: str = "Pending"
+    details: str = "Pending"
+    code: int = -1
+    out: str = ""
+    err: str = ""
+    started: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass
+class Invocation:
+    """A command on one instance."""
+
+    instance_id: str
+    plugins: list[Plugin]
+    requested: float
+    status: str = "Pending"
+    details: str = "Pending"
+    sent: bool = False
+
+
+@dataclass
+class Command:
+    """A command that was sent."""
+
+    asked: dict[str, Any]
+    document: str
+    parameters: dict[str, Any]
+    region: str
+    invocations: list[Invocation]
+    concurrency: int
+    errors: int  # so many may fail
+    lifetime: float
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    requested: float = field(default_factory=time.time)
+    cancelled: bool = False
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    def failed(self) -> int:
+        return sum(one.status in _ERRORS for one in self.invocations)
+
+    def status(self) -> tuple[str, str]:
+        """Status and details of the whole command."""
+        states = [one.status for one in self.invocations]
+        done = all(state in FINAL for state in states)
+        if not done:
+            if self.cancelled:
+                return "Cancelling", "Cancelling"
+            going = any(one.sent for one in self.invocations)
+            return ("InProgress", "InProgress") if going else ("Pending", "Pending")
+        if self.cancelled and "Cancelled" in states:
+            return "Cancelled", "Cancelled"
+        if self.failed() > self.errors:
+            late = all(one.status != "Failed" for one in self.invocations)
+            if late:
+                details = next(o.details for o in self.invocations if o.status == "TimedOut")
+                return "TimedOut", details
+            return "Failed", "Failed"
+        # The documents give the details for this case and no status: Success is assumed.
+        return "Success", "Incomplete" if self.failed() else "Success"
+
+
+def number(text: str, total: int, name: str) -> int:
+    """`10` or `10%` of the targets. Of a percentage of them at least one, for concurrency."""
+    share = text.removesuffix("%")
+    if not share.isdigit() or (name == "MaxConcurrency" and int(share) == 0):
+        raise SsmError("ValidationException", f"{name}: {text} is not a number or a percentage")
+    if share == text:
+        return int(text)
+    counted = total * int(share) // 100
+    return max(counted, 1) if name == "MaxConcurrency" else counted
+
+
+def advance(command: Command, send: Send) -> None:
+    """Send to as many instances as may run at once; end what must not start any more."""
+    with command.lock:
+        expired = time.time() - command.requested > command.lifetime
+        for one in command.invocations:
+            if one.status == "Pending" and expired:
+                finish(one, "TimedOut", "DeliveryTimedOut")
+        if command.failed() > command.errors or command.cancelled:
+            details = "Cancelled" if command.cancelled else "Terminated"
+            for one in command.invocations:
+                if one.status == "Pending" and not one.sent:
+                    finish(one, "Cancelled", details)
+            return
+        for one in command.invocations:
+            going = sum(o.sent and o.status not in FINAL for o in command.invocations)
+            if one.sent or one.status != "Pending" or going >= command.concurrency:
+                continue
+            one.sent = send(one.instance_id, message(command, one))
+            if not one.sent:
+                finish(one, "Failed", "Undeliverable")
+                advance(command, send)
+                return
+
+
+def finish(one: Invocation, status: str, details: str) -> None:
+    """End an invocation, and those of its steps that are not over."""
+    one.status, one.details = status, details
+    for plugin in one.plugins:
+        if plugin.status not in FINAL:
+            plugin.status, plugin.details = status, details
+
+
+def message(command: Command, one: Invocation) -> dict[str, Any]:
+    """What the agent is told to run."""
+    return {
+        "Kind": "send",
+        "CommandId": command.id,
+        "Steps": [
+            {
+                "Name": plugin.step.name,
+                "Script": plugin.step.script,
+                "Folder": plugin.step.folder,
+                "Timeout": plugin.step.timeout,
+                "Runs": plugin.step.runs,
+                "OnFailure": plugin.step.on_failure,
+                "Always": plugin.step.always,
+            }
+            for plugin in one.plugins
+        ],
+    }
+
+
+def reply(command: Command, instance_id: str, said: dict[str, Any]) -> None:
+    """Take what an agent says of one step, or of the whole invocation."""
+    with command.lock:
+        one = of_instance(command, instance_id)
+        if one.status in FINAL:
+            return
+        number = said.get("Step")
+        if number is None:
+            one.status, one.details = str(said["Status"]), str(said["Details"])
+            return
+        plugin = one.plugins[int(number)]
+        one.status = one.details = "InProgress"
+        plugin.status, plugin.details = str(said["Status"]), str(said["Details"])
+        plugin.code = int(said["Code"])
+        plugin.out, plugin.err = str(said["Out"]), str(said["Err"])
+        plugin.started, plugin.ended = float(said["Started"]), float(said["Ended"])
+
+
+def of_instance(command: Command, instance_id: str) -> Invocation:
+    """A command's invocation. Raises SsmError."""
+    for one in command.invocations:
+        if one.instance_id == instance_id:
+            return one
+    raise SsmError(
+        "InvocationDoesNotExist",
+        f"Command {command.id} was not sent to {instance_id}",
+    )
+
+
+def cut(text: str, longest: int) -> str:
+    """An output, with an end that says so when it was cut."""
+    return text if len(text) <= longest else text[: longest - len(CUT)] + CUT
+
+
+def elapsed(seconds: float) -> str:
+    """A time as ISO 8601 has it: PT1H0.271S."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    named = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
+    return f"PT{named}{round(rest, 3):g}S"

@@ -1,0 +1,330 @@
+"""Systems Manager's calls that the lab answers itself, in front of moto.
+
+Users' calls are AmazonSSM's; the agents' are those of the message delivery service too (see
+`https://docs.aws.amazon.com/systems-manager/latest/userguide/systems-manager-setting-up-messageAPIs.html`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import io
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.exceptions import ServiceException
+from moto.iam.models import iam_backends
+from moto.ssm.models import ssm_backends
+
+from lab import role_credentials
+from lab.instances import LabInstance
+from lab.ssm import agents, commands, documents, shown
+from lab.ssm.errors import SsmError
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Asked = dict[str, Any]
+_MESSAGES = "EC2WindowsMessageDeliveryService"
+# How long a command waits for its instance when SendCommand does not say.
+_LIFETIME = 3600
+
+
+class Manager:
+    """Systems Manager of all regions: `answer` is its calls."""
+
+    def __init__(self) -> None:
+        self.agents = agents.Agents()
+        self.commands: dict[str, commands.Command] = {}
+        self._calls: dict[str, Callable[[str, Asked], Any]] = {
+            "AmazonSSM.DescribeInstanceInformation": self._describe,
+            "AmazonSSM.SendCommand": self._send,
+            "AmazonSSM.CancelCommand": self._cancel,
+            "AmazonSSM.ListCommands": self._list,
+            "AmazonSSM.ListCommandInvocations": self._invocations,
+            "AmazonSSM.GetCommandInvocation": self._result,
+        }
+        self._of_agents: dict[str, Callable[[LabInstance, str, Asked], Any]] = {
+            "AmazonSSM.UpdateInstanceInformation": self._hear,
+            f"{_MESSAGES}.GetMessages": self._wait,
+            f"{_MESSAGES}.SendReply": self._reply,
+        }
+
+    def over(self, moto: Application) -> Application:
+        """`moto`, with these calls answered here."""
+
+        def application(environ: Any, start_response: Callable[..., Any]) -> Iterable[bytes]:
+            target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
+            if target not in self._calls and target not in self._of_agents:
+                return moto(environ, start_response)
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            environ["wsgi.input"] = io.BytesIO(body)
+            try:
+                status, answer = "200 OK", self._answer(target, environ, json.loads(body or b"{}"))
+            except SsmError as error:
+                status = "400 Bad Request"
+                answer = {"__type": error.code, "message": error.message}
+            data = json.dumps(answer or {}).encode()
+            start_response(
+                status,
+                [
+                    ("Content-Type", "application/x-amz-json-1.1"),
+                    ("Content-Length", str(len(data))),
+                ],
+            )
+            return [data]
+
+        return application
+
+    def _answer(self, target: str, environ: Any, asked: Asked) -> Any:
+        scope = re.search(
+            r"Credential=([^/]+)/[0-9]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", "")
+        )
+        key, region = scope.groups() if scope else ("", "us-east-1")
+        if target in self._calls:
+            return self._calls[target](region, asked)
+        found = role_credentials.instance_of(key)
+        if found is None or not _allowed(found[1], target):
+            raise SsmError(
+                "AccessDeniedException", f"the key is not that of an instance that may {target}"
+            )
+        return self._of_agents[target](found[0], found[1], asked)
+
+    # What agents call.
+
+    def _hear(self, instance: LabInstance, role: str, asked: Asked) -> None:
+        self.agents.hear(instance.id, instance.region_name, role, asked)
+
+    def _wait(self, instance: LabInstance, role: str, asked: Asked) -> Asked:
+        return {"Destination": instance.id, "Messages": self.agents.wait(instance.id)}
+
+    def _reply(self, instance: LabInstance, role: str, asked: Asked) -> None:
+        command = self.commands.get(str(asked.get("CommandId")))
+        if command:
+            commands.reply(command, instance.id, asked)
+            commands.advance(command, self._deliver)
+
+    def _deliver(self, instance_id: str, message: Asked) -> bool:
+        agent = self.agents.find(instance_id)
+        if agent:
+            agent.messages.put(message)
+        return agent is not None
+
+    # What users call.
+
+    def _describe(self, region: str, asked: Asked) -> Asked:
+        found = [agents.described(agent) for agent in self._alive(region)]
+        for chosen in asked.get("Filters", []):
+            found = [one for one in found if self._matches(one, chosen["Key"], chosen["Values"])]
+        for chosen in asked.get("InstanceInformationFilterList", []):
+            found = [one for one in found if self._matches(one, chosen["key"], chosen["valueSet"])]
+        return _page("InstanceInformationList", found, asked)
+
+    def _alive(self, region: str) -> list[agents.Agent]:
+        there = {one.id: one for one in LabInstance.machines.by_address.values()}
+        for agent in self.agents.of(region):
+            if agent.instance_id not in there:
+                self.agents.forget(agent.instance_id)
+        return self.agents.of(region)
+
+    def _matches(self, one: Asked, key: str, values: list[str]) -> bool:
+        name = {"InstanceIds": "InstanceId", "PlatformTypes": "PlatformType"}.get(key, key)
+        if key.startswith("tag:"):
+            return _tags(one["InstanceId"]).get(key[4:]) in values
+        if key == "tag-key":
+            return bool(set(_tags(one["InstanceId"])) & set(values))
+        if name not in ("InstanceId", "PlatformType", "PingStatus", "AgentVersion", "ResourceType"):
+            raise SsmError("InvalidInstanceInformationFilterValue", f"the key {key} is not valid")
+        return one.get(name) in values
+
+    def _send(self, region: str, asked: Asked) -> Asked:
+        name = str(asked.get("DocumentName", ""))
+        content = _document(region, name, asked.get("DocumentVersion"))
+        given = asked.get("Parameters", {})
+        parameters = documents.values(content, given)
+        _supported(asked)
+        targets = self._targets(region, asked)
+        steps = documents.steps(content, parameters, "Linux")
+        concurrency = commands.number(
+            str(asked.get("MaxConcurrency", "50")), len(targets), "MaxConcurrency"
+        )
+        command = commands.Command(
+            asked=asked,
+            document=name,
+            parameters=given,
+            region=region,
+            invocations=[
+                commands.Invocation(one, [commands.Plugin(step) for step in steps], time.time())
+                for one in targets
+            ],
+            concurrency=concurrency,
+            errors=commands.number(str(asked.get("MaxErrors", "0")), len(targets), "MaxErrors"),
+            lifetime=float(asked.get("TimeoutSeconds", _LIFETIME)),
+        )
+        self.commands[command.id] = command
+        # SendCommand answers Pending; counts come with ListCommands.
+        answer = {"Command": shown.command(command)}
+        commands.advance(command, self._deliver)
+        return answer
+
+    def _targets(self, region: str, asked: Asked) -> list[str]:
+        ids, chosen = asked.get("InstanceIds", []), asked.get("Targets", [])
+        alive = {agent.instance_id: agent for agent in self._alive(region)}
+        if bool(ids) == bool(chosen):
+            raise SsmError("InvalidInstanceId", "give either InstanceIds or Targets")
+        for one in ids:
+            if one not in alive:
+                raise SsmError("InvalidInstanceId", f"Instances {[one]} not in a valid state")
+        if ids:
+            return list(dict.fromkeys(ids))
+        found = [agents.described(agent) for agent in alive.values()]
+        for target in chosen:
+            key = str(target["Key"])
+            if key != "InstanceIds" and not key.startswith(("tag:", "tag-key")):
+                raise SsmError(
+                    "UnsupportedOperation", f"AMI Kiln lab: targets by {key} are not implemented"
+                )
+            found = [one for one in found if self._matches(one, key, target["Values"])]
+        return [one["InstanceId"] for one in found]
+
+    def _cancel(self, region: str, asked: Asked) -> None:
+        command = self._command(str(asked.get("CommandId")))
+        only = asked.get("InstanceIds") or [one.instance_id for one in command.invocations]
+        with command.lock:
+            whole = not asked.get("InstanceIds")
+            command.cancelled = command.cancelled or whole
+            for one in command.invocations:
+                if one.instance_id not in only or one.status in commands.FINAL:
+                    continue
+                if one.sent:
+                    one.status = one.details = "Cancelling"
+                    self._deliver(one.instance_id, {"Kind": "cancel", "CommandId": command.id})
+                else:
+                    commands.finish(one, "Cancelled", "Cancelled")
+        commands.advance(command, self._deliver)
+
+    def _command(self, command_id: str) -> commands.Command:
+        command = self.commands.get(command_id)
+        if command is None:
+            raise SsmError("InvalidCommandId", f"there is no command {command_id}")
+        commands.advance(command, self._deliver)
+        return command
+
+    def _of(self, region: str, asked: Asked) -> list[commands.Command]:
+        if asked.get("CommandId"):
+            chosen = [self._command(str(asked["CommandId"]))]
+        else:
+            chosen = [one for one in self.commands.values() if one.region == region]
+        only = asked.get("InstanceId")
+        if only:
+            chosen = [c for c in chosen if any(i.instance_id == only for i in c.invocations)]
+        for one in asked.get("Filters", []):
+            key, value = str(one["key"]), str(one["value"])
+            if key == "Status":
+                chosen = [c for c in chosen if value in c.status()]
+            elif key == "DocumentName":
+                chosen = [c for c in chosen if c.document == value]
+            else:
+                raise SsmError("InvalidFilterKey", f"AMI Kiln lab: {key} is not implemented")
+        return sorted(chosen, key=lambda command: -command.requested)
+
+    def _list(self, region: str, asked: Asked) -> Asked:
+        found = [shown.command(command) for command in self._of(region, asked)]
+        return _page("Commands", found, asked)
+
+    def _invocations(self, region: str, asked: Asked) -> Asked:
+        only, details = asked.get("InstanceId"), bool(asked.get("Details"))
+        found = [
+            shown.invocation(command, one, details=details)
+            for command in self._of(region, asked)
+            for one in command.invocations
+            if not only or one.instance_id == only
+        ]
+        return _page("CommandInvocations", found, asked)
+
+    def _result(self, region: str, asked: Asked) -> Asked:
+        command = self._command(str(asked.get("CommandId")))
+        one = commands.of_instance(command, str(asked.get("InstanceId")))
+        return shown.result(command, one, asked.get("PluginName"))
+
+
+def _supported(asked: Asked) -> None:
+    """Refuse what would be accepted and not happen."""
+    log = asked.get("CloudWatchOutputConfig", {}).get("CloudWatchOutputEnabled")
+    for name, there in (
+        ("OutputS3BucketName", bool(asked.get("OutputS3BucketName"))),
+        ("CloudWatchOutputConfig", bool(log)),
+        ("NotificationConfig", bool(asked.get("NotificationConfig"))),
+    ):
+        if there:
+            raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {name} is not implemented")
+
+
+def _document(region: str, name: str, version: str | None) -> documents.Content:
+    if name in documents.OF_AWS:
+        return documents.OF_AWS[name]
+    backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
+    try:
+        found = backend.get_document(name, None if version == "$DEFAULT" else version, None, "JSON")
+    except ServiceException as error:
+        if type(error).__name__ == "InvalidDocumentVersion":
+            raise SsmError("InvalidDocumentVersion", "The document version is not valid") from None
+        raise SsmError("InvalidDocument", f"Document with name {name} does not exist.") from None
+    return documents.parse(str(found["Content"]))
+
+
+def _tags(instance_id: str) -> dict[str, str]:
+    for one in LabInstance.machines.by_address.values():
+        if one.id == instance_id:
+            return {tag["key"]: tag["value"] for tag in one.get_tags()}
+    return {}
+
+
+def _page(name: str, found: list[Any], asked: Asked) -> Asked:
+    """A page of a list. The token is the place where the next one starts."""
+    start = int(asked.get("NextToken") or 0)
+    end = start + int(asked.get("MaxResults") or 50)
+    more = {"NextToken": str(end)} if end < len(found) else {}
+    return {name: found[start:end], **more}
+
+
+def _allowed(role_name: str, target: str) -> bool:
+    """Whether a role's policies allow an agent's call, as AmazonSSMManagedInstanceCore does."""
+    service, call = target.split(".")
+    action = f"{'ssm' if service == 'AmazonSSM' else 'ec2messages'}:{call}".lower()
+    for backend in iam_backends[DEFAULT_ACCOUNT_ID].values():
+        for role in backend.roles.values():
+            if role.name == role_name:
+                managed = [
+                    version.document
+                    for policy in role.managed_policies.values()
+                    for version in policy.versions
+                    if version.version_id == policy.default_version_id
+                ]
+                return any(
+                    action_matches(action, text) for text in [*role.policies.values(), *managed]
+                )
+    return False
+
+
+def action_matches(action: str, policy: str) -> bool:
+    """Whether a policy allows an action (in lower case); its denials are not looked at."""
+    statements = _statements(policy)
+    actions = [
+        pattern
+        for statement in statements
+        if statement.get("Effect") == "Allow"
+        for pattern in _listed(statement.get("Action", []))
+    ]
+    return any(fnmatch.fnmatchcase(action, pattern.lower()) for pattern in actions)
+
+
+@functools.lru_cache(maxsize=256)
+def _statements(policy: str) -> list[Any]:
+    return _listed(json.loads(policy).get("Statement", []))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,116 @@
+"""Commands and invocations as Systems Manager's calls show them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from lab.ssm import commands
+from lab.ssm.commands import Command, Invocation, Plugin
+from lab.ssm.errors import SsmError
+
+_ASKED = (
+    "Comment", "InstanceIds", "Targets", "OutputS3BucketName", "OutputS3KeyPrefix",
+    "NotificationConfig", "CloudWatchOutputConfig",
+)  # fmt: skip
+
+
+def command(of: Command) -> dict[str, Any]:
+    """A command of SendCommand and ListCommands."""
+    status, details = of.status()
+    states = [one.status for one in of.invocations]
+    late = sum(one.details == "DeliveryTimedOut" for one in of.invocations)
+    return {
+        **{name: of.asked[name] for name in _ASKED if name in of.asked},
+        "CommandId": of.id,
+        "DocumentName": of.document,
+        "DocumentVersion": of.asked.get("DocumentVersion", "$DEFAULT"),
+        "Parameters": of.parameters,
+        "RequestedDateTime": of.requested,
+        "ExpiresAfter": of.requested + of.lifetime,
+        "TimeoutSeconds": int(of.lifetime),
+        "Status": status,
+        "StatusDetails": details,
+        "MaxConcurrency": of.asked.get("MaxConcurrency", "50"),
+        "MaxErrors": of.asked.get("MaxErrors", "0"),
+        "TargetCount": len(states),
+        "CompletedCount": sum(state in commands.FINAL for state in states),
+        "ErrorCount": of.failed() - late,
+        "DeliveryTimedOutCount": late,
+        "InstanceIds": of.asked.get("InstanceIds", []),
+        "Targets": of.asked.get("Targets", []),
+    }
+
+
+def invocation(of: Command, one: Invocation, *, details: bool) -> dict[str, Any]:
+    """An invocation of ListCommandInvocations."""
+    plugins = [_plugin(plugin) for plugin in one.plugins] if details else []
+    return {
+        "CommandId": of.id,
+        "InstanceId": one.instance_id,
+        "InstanceName": "",
+        "Comment": of.asked.get("Comment", ""),
+        "DocumentName": of.document,
+        "DocumentVersion": of.asked.get("DocumentVersion", "$DEFAULT"),
+        "RequestedDateTime": one.requested,
+        "Status": one.status,
+        "StatusDetails": one.details,
+        "StandardOutputUrl": "",
+        "StandardErrorUrl": "",
+        "CommandPlugins": plugins,
+    }
+
+
+def _plugin(plugin: Plugin) -> dict[str, Any]:
+    mark = "\n----------ERROR-------\n" if plugin.err else ""
+    times = {"ResponseStartDateTime": plugin.started, "ResponseFinishDateTime": plugin.ended}
+    return {
+        "Name": plugin.step.name,
+        "Status": plugin.status,
+        "StatusDetails": plugin.details,
+        "ResponseCode": plugin.code,
+        "Output": commands.cut(f"{plugin.out}{mark}{plugin.err}", commands.LONGEST_PLUGIN_OUTPUT),
+        **{name: value for name, value in times.items() if value},
+    }
+
+
+def result(of: Command, one: Invocation, plugin_name: str | None) -> dict[str, Any]:
+    """The answer of GetCommandInvocation: of the named step, or of the only one."""
+    names = [plugin.step.name for plugin in one.plugins]
+    if plugin_name is not None and plugin_name not in names:
+        raise SsmError("InvalidPluginName", f"The command has no step {plugin_name}")
+    single = plugin_name is not None or len(one.plugins) == 1
+    shown = {
+        "CommandId": of.id,
+        "InstanceId": one.instance_id,
+        "Comment": of.asked.get("Comment", ""),
+        "DocumentName": of.document,
+        "DocumentVersion": of.asked.get("DocumentVersion", "$DEFAULT"),
+        "Status": one.status,
+        "StatusDetails": one.details,
+        "StandardOutputUrl": "",
+        "StandardErrorUrl": "",
+    }
+    if not single:
+        codes = [plugin.code for plugin in one.plugins if plugin.status != "Success"]
+        return shown | {"ResponseCode": codes[0] if codes else 0, "PluginName": ""}
+    plugin = one.plugins[names.index(plugin_name) if plugin_name is not None else 0]
+    took = plugin.ended - plugin.started
+    return shown | {
+        "PluginName": plugin.step.name,
+        "ResponseCode": plugin.code,
+        "Status": plugin.status,
+        "StatusDetails": plugin.details,
+        "ExecutionStartDateTime": _iso(plugin.started),
+        "ExecutionEndDateTime": _iso(plugin.ended),
+        "ExecutionElapsedTime": commands.elapsed(took) if plugin.ended else "",
+        "StandardOutputContent": commands.cut(plugin.out, commands.LONGEST_OUTPUT),
+        "StandardErrorContent": commands.cut(plugin.err, commands.LONGEST_OUTPUT),
+    }
+
+
+def _iso(seconds: float) -> str:
+    if not seconds:
+        return ""
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
