@@ -7,6 +7,7 @@ asks for; each test takes something away, as one of the first bakes would have m
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,12 +19,12 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage
+from kiln.components.package_repositories import Repository
 from kiln.matrix import load
 from kiln.preflight.answers import RowAnswer, State, rows_text
 from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
-from kiln.preflight.repositories import Repository
 
 UBUNTU = "ubuntu2404-580.178.04-open-cuda13.0-base-x86_64"
 AL2023 = "al2023-580.178.04-open-cuda13.0-base-x86_64"
@@ -136,7 +137,9 @@ def vendors(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> 
 
 def answers(*names: str, whole_files: bool = False) -> list[RowAnswer]:
     recipes = [row(name) for name in names]
-    return list(ask(recipes, whole_files=whole_files, say=lambda _: None).rows)
+    with tempfile.TemporaryDirectory() as folder:
+        asked = ask(recipes, Path(folder), whole_files=whole_files, say=lambda _: None)
+    return list(asked.rows)
 
 
 def without(*names: str) -> Edit:
