@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from kiln import facts
-from kiln.facts.indexes import index_file
+from kiln.facts.indexes import index_file, recorded_index
 from kiln.preflight.ask import AskedWorld
 from kiln.preflight.indexes import SIGNED, Index
 from kiln.preflight.world import Offer, World
@@ -33,7 +33,9 @@ def record_worlds(worlds: Iterable[AskedWorld], today: date) -> list[Path]:
         demanded = {answer.package.name for w in same for r in w.rows for answer in r.packages}
         for world, index in _each_repository(same):
             path = index_file(distro, arch, index.asked.name)
-            data = _recorded(distro, arch, world, index, demanded, today)
+            before = recorded_index(distro, arch, index.asked.name)
+            asked_for = demanded | (before.absent if before else frozenset())
+            data = _recorded(distro, arch, world, index, asked_for, today)
             if _save(path, data):
                 written.append(path)
     return written
