@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from lab import aptsources, distros, emulation, folders, prune, settings, tree
+from lab import aptsources, distros, emulation, folders, parents, prune, settings, tree
 from lab.mirror import ca, debian, keys
 from lab.shell import CommandError, run
 from lab.tree import Progress
@@ -35,10 +35,12 @@ _RPM_KEYS = "etc/pki/rpm-gpg"
 def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = None) -> Path:
     """The root filesystem of a distribution, made when it is missing. Callers must not change it.
 
-    `progress` gets one line per step. Raises KilnError for an unknown distribution, and
-    operation_failed without root or when mmdebstrap or the package mirror fails.
+    `distro_id` may name a parent of a flavour: al2023+eks. `progress` gets one line per step.
+    Raises KilnError for an unknown distribution, and operation_failed without root or when
+    mmdebstrap or the package mirror fails.
     """
     say = progress or (lambda _: None)
+    distro_id, kind = parents.split(distro_id)
     spec = distros.spec(distro_id)
     imported = imported_link(distro_id, arch)
     if imported.is_dir():
@@ -50,11 +52,12 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     folders.private(settings.current().root, home)
     with _locked(home / ".lock"):
         common = tree.ensure(home, arch, spec["family"], say)
-        digest = _digest(distro_id, arch, common.name)
-        base = home / f"{distro_id}-{arch}-{digest}"
+        digest = _digest(distro_id, kind, arch, common.name)
+        name = f"{distro_id}-{kind}" if kind else distro_id
+        base = home / f"{name}-{arch}-{digest}"
         if not base.is_dir():
-            say(f"{spec['name']}: laying its identity over the common tree")
-            _identify(distro_id, spec, arch, common, base)
+            say(f"{spec['name']} {kind}".rstrip() + ": laying its identity over the common tree")
+            _identify(distro_id, kind, spec, arch, common, base)
             prune.use(base)
             for name in prune.prune(home):
                 say(f"deleted {name}, which is no longer used")
@@ -85,14 +88,15 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _digest(distro_id: str, arch: str, common: str) -> str:
+def _digest(distro_id: str, kind: str, arch: str, common: str) -> str:
     """A digest of a base's inputs: tree, identity, the lab's CA, keys and packages."""
     from lab.packages import system
 
     total = hashlib.sha256()
     trusted = [ca.ensure().certificate.read_text()]
     trusted += [keys.ensure().fingerprint(name) for name in keys.DISTRIBUTIONS]
-    for part in (distro_id, arch, common, *trusted, system.digest()):
+    own = parents.digest(kind, distro_id, emulation.machine(arch)) if kind else ""
+    for part in (distro_id, kind, own, arch, common, *trusted, system.digest()):
         total.update(part.encode() + b"\0")
     inputs = [p for p in distros.FILES.rglob("*") if p.is_file()] + [Path(__file__)]
     for path in sorted(inputs):
@@ -102,14 +106,19 @@ def _digest(distro_id: str, arch: str, common: str) -> str:
     return total.hexdigest()[:12]
 
 
-def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, base: Path) -> None:
-    """Lay a distribution's identity over a linked copy of the common tree."""
+def _identify(
+    distro_id: str, kind: str, spec: dict[str, Any], arch: str, common: Path, base: Path
+) -> None:
+    """Lay a distribution's identity over a linked copy of the common tree, and what AWS adds."""
     making = base.with_name(f".making-{base.name}")
     tree.copy(common, making)
     try:
         _common(making, spec)
         for name in spec["trees"]:
             _copy_tree(distros.FILES / name, making, _placeholders(spec, arch))
+        for name, leads_to in spec.get("links", {}).items():
+            (making / name.lstrip("/")).unlink(missing_ok=True)
+            (making / name.lstrip("/")).symlink_to(leads_to)
         if spec["family"] == "al":
             from lab.packages import system
 
@@ -118,6 +127,9 @@ def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, bas
                 _with_lib64(making)
             system.install(distro_id, emulation.machine(arch), making)
             run("chroot", str(making), "rpm", "--import", f"/{_RPM_KEYS}/{spec['rpm_key']}")
+            if kind:
+                _copy_tree(parents.folder(kind), making, _placeholders(spec, arch))
+                parents.install(kind, distro_id, emulation.machine(arch), making)
         else:
             _as_debian_family(distro_id, making, spec, arch)
         _mark(making, distro_id, spec, arch)
@@ -156,7 +168,6 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
     """Remove apt and dpkg, and hide the commands that packages of Amazon Linux must install."""
     replace(root / "etc/system-release", spec["system_release"] + "\n")
     replace(root / _RPM_KEYS / spec["rpm_key"], keys.ensure().public("amazon-linux").decode())
-    (root / "usr/bin/yum").symlink_to("dnf")
     # Where cloud-init looks for its helpers on this family: the one that prints the host keys.
     (root / "usr/libexec/cloud-init").symlink_to("../lib/cloud-init")
     for tool in sorted((root / "usr/bin").glob("apt*")) + sorted((root / "usr/bin").glob("dpkg*")):
@@ -238,6 +249,7 @@ def _mark(root: Path, distro_id: str, spec: dict[str, Any], arch: str) -> None:
             "SSH accepts ssh-rsa",
             "the lab's CA is trusted",
             "boot units masked",
+            "settings of the machine's kernel are stored, without effect",
             *changes,
         ],
     }
@@ -258,14 +270,16 @@ def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
 
 
 def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
-    """Copy a tree of files and fill in placeholders; files in bin and sbin are executable."""
+    """Copy a tree of files and fill in placeholders; programs and scripts are executable."""
     for path in sorted(source.rglob("*")):
+        if path.name == ".keep":
+            (root / path.relative_to(source)).parent.mkdir(exist_ok=True)
         if path.is_dir() or path.name == ".keep":
             continue
         text = path.read_text()
         for name, value in placeholders.items():
             text = text.replace(name, value)
-        executable = path.parent.name in ("bin", "sbin")
+        executable = path.parent.name in ("bin", "sbin") or text.startswith("#!")
         replace(root / path.relative_to(source), text, mode=0o755 if executable else 0o644)
 
 

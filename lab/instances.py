@@ -44,13 +44,11 @@ class Machines:
         lab: Lab,
         public: list[public_images.PublicImage],
         base: Callable[[str, str], Path],
-        hosts: Callable[[], str],
         faults: Faults,
     ) -> None:
         self.lab = lab
         self.public = {image.id: image for image in public}
         self.base = base
-        self.hosts = hosts
         self.faults = faults
         self.made: dict[str, images.Image] = {image.id: image for image in images.load(lab)}
         self.by_address: dict[str, LabInstance] = {}
@@ -73,7 +71,7 @@ class Machines:
             image = self.made[image_id]
             return image.distro, Path(image.base), image.layers
         if image_id in self.public:
-            return self.public[image_id].distro, None, []
+            return self.public[image_id].base, None, []
         raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
     def has_key_pairs(self) -> bool:
@@ -238,7 +236,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 "ami_id": self.image_id,
                 "arch": self.architecture,
             },
-            hosts=self.machines.hosts(),
+            names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
             ended=self._ended,
             never_boots=fault is not None,
         )
