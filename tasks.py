@@ -3,7 +3,7 @@
 from invoke import Collection
 
 import devel.tasks
-from kiln.cli import build, image, lab, matrix, mig, packer, telemetry, xid
+from kiln.cli import build, image, lab, matrix, mig, packer, preflight, telemetry, xid
 
 ns = Collection(
     matrix.list_,
@@ -12,6 +12,7 @@ ns = Collection(
     packer.render,
     packer.validate,
     packer.lock,
+    preflight.preflight,
     build.build,
     build.rebuild,
     build.verify,

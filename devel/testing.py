@@ -44,6 +44,7 @@ SLOW = (
     "test_mig_placement.py",
     "test_mig_properties.py",
     "test_packer.py",
+    "test_preflight.py",
     "test_provisioner_failures.py",
     "test_runtime_fuzz.py",
     "test_standin_nvidia_smi_commands.py",

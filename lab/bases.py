@@ -110,6 +110,9 @@ def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, bas
         _common(making, spec)
         for name in spec["trees"]:
             _copy_tree(distros.FILES / name, making, _placeholders(spec, arch))
+        for name, leads_to in spec.get("links", {}).items():
+            (making / name.lstrip("/")).unlink(missing_ok=True)
+            (making / name.lstrip("/")).symlink_to(leads_to)
         if spec["family"] == "al":
             from lab.packages import system
 
@@ -156,7 +159,6 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
     """Remove apt and dpkg, and hide the commands that packages of Amazon Linux must install."""
     replace(root / "etc/system-release", spec["system_release"] + "\n")
     replace(root / _RPM_KEYS / spec["rpm_key"], keys.ensure().public("amazon-linux").decode())
-    (root / "usr/bin/yum").symlink_to("dnf")
     # Where cloud-init looks for its helpers on this family: the one that prints the host keys.
     (root / "usr/libexec/cloud-init").symlink_to("../lib/cloud-init")
     for tool in sorted((root / "usr/bin").glob("apt*")) + sorted((root / "usr/bin").glob("dpkg*")):
@@ -238,6 +240,7 @@ def _mark(root: Path, distro_id: str, spec: dict[str, Any], arch: str) -> None:
             "SSH accepts ssh-rsa",
             "the lab's CA is trusted",
             "boot units masked",
+            "settings of the machine's kernel are stored, without effect",
             *changes,
         ],
     }
@@ -260,6 +263,8 @@ def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
 def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
     """Copy a tree of files and fill in placeholders; files in bin and sbin are executable."""
     for path in sorted(source.rglob("*")):
+        if path.name == ".keep":
+            (root / path.relative_to(source)).parent.mkdir(exist_ok=True)
         if path.is_dir() or path.name == ".keep":
             continue
         text = path.read_text()

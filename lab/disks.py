@@ -70,7 +70,7 @@ def _new_layer(lab: Lab, image_id: str) -> Path:
 def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
     """Delete an instance's disk. `keep_log` keeps its console log for `lab.logs`."""
     home = folder(lab, instance_id)
-    for name in ("upper", "work", "root", "mounts", "lab"):
+    for name in ("upper", "work", "root", "mounts", "lab", "given"):
         shutil.rmtree(home / name, ignore_errors=True)
     (home / BASE).unlink(missing_ok=True)
     if not keep_log:

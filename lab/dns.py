@@ -1,4 +1,6 @@
-"""The guests' DNS resolver, as a VPC has one: forwards to the host's resolvers and caches answers.
+"""The guests' DNS resolver, as a VPC has one: it knows instances' names and the vendors' hosts.
+
+Other questions go to the host's resolvers, and the answers are cached.
 
 cloud-init asks for names that must not exist before it trusts a resolver (those of RFC 2606, and
 `instance-data`, which only EC2-Classic had). With a slow resolver on the host that would delay
@@ -12,6 +14,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import dns.exception
@@ -19,13 +22,39 @@ import dns.flags
 import dns.message
 import dns.query
 import dns.rcode
+import dns.rdatatype
+import dns.rrset
+
+from lab.settings import Lab
 
 _CACHE_SECONDS = 60.0
 _TIMEOUT = 20.0
 # https://www.rfc-editor.org/rfc/rfc2606 and names without a dot: a VPC resolves none of them.
+# Nor does the host's resolver know who has a private address or a name of EC2's.
 _NEVER = re.compile(
-    r"(^|\.)(invalid|test|example|localhost)$|(^|\.)example\.(com|net|org)$|^[^.]*$"
+    r"(^|\.)(invalid|test|example|localhost|internal|10\.in-addr\.arpa)$"
+    r"|(^|\.)example\.(com|net|org)$|^[^.]*$"
 )
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-naming.html
+_INSTANCE = re.compile(
+    r"ip-(\d+)-(\d+)-(\d+)-(\d+)\.(?:ec2|[a-z0-9-]+\.compute)\.internal"
+    r"|ec2-(\d+)-(\d+)-(\d+)-(\d+)\.(?:compute-1|[a-z0-9-]+\.compute)\.amazonaws\.com"
+)
+Known = Callable[[str], "str | None"]
+
+
+def known(lab: Lab, hosts: Iterable[str]) -> Known:
+    """The address of each name that the lab answers for: instances', and the vendors' `hosts`."""
+    vendors = frozenset(hosts)
+
+    def address(name: str) -> str | None:
+        if name in vendors:
+            return lab.gateway
+        instance = _INSTANCE.fullmatch(name)
+        found = ".".join(number for number in instance.groups() if number) if instance else ""
+        return found if found.startswith(f"{lab.prefix}.") else None
+
+    return address
 
 
 def parse(packet: bytes) -> dns.message.Message:
@@ -51,6 +80,15 @@ def no_such_name(query: dns.message.Message) -> bytes:
     return answer.to_wire()
 
 
+def own_answer(query: dns.message.Message, address: str) -> bytes:
+    """The answer to a query for a name of the lab's; it has an IPv4 address and nothing else."""
+    answer = dns.message.make_response(query, recursion_available=True)
+    question = query.question[0]
+    if question.rdtype == dns.rdatatype.A:
+        answer.answer.append(dns.rrset.from_text(question.name, 60, "IN", "A", address))
+    return answer.to_wire()
+
+
 def upstream() -> list[str]:
     """The addresses of the host's resolvers; with systemd-resolved those behind its stub."""
     resolved = Path("/run/systemd/resolve/resolv.conf")
@@ -61,7 +99,8 @@ def upstream() -> list[str]:
 class Resolver:
     """A resolver on port 53 of one address. `close` stops it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, known: Known) -> None:
+        self._known = known
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((address, 53))
         # A query without its id → when its answer expires, and the answer.
@@ -83,9 +122,14 @@ class Resolver:
     def _answer(self, packet: bytes, client: tuple[str, int]) -> None:
         with contextlib.suppress(ValueError, OSError, dns.exception.DNSException):
             query = parse(packet)
-            never = _NEVER.search(name_of(query))
-            answer = no_such_name(query) if never else self._forward(packet, query)
-            self._socket.sendto(answer, client)
+            self._socket.sendto(self._answer_to(packet, query), client)
+
+    def _answer_to(self, packet: bytes, query: dns.message.Message) -> bytes:
+        name = name_of(query)
+        address = self._known(name)
+        if address:
+            return own_answer(query, address)
+        return no_such_name(query) if _NEVER.search(name) else self._forward(packet, query)
 
     def _forward(self, packet: bytes, query: dns.message.Message) -> bytes:
         """The host's answer, or the cached one to the same question."""

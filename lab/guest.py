@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import cgroups, disks, namespace, network
+from lab import cgroups, disks, hostnames, namespace, network
 from lab.settings import Lab
 
 log = logging.getLogger("lab.guest")
@@ -52,7 +52,7 @@ class Guest:
     address: str
     layers: list[Path]
     facts: dict[str, str]
-    hosts: str
+    names: tuple[str, ...]  # EC2's, the private one first
     ended: Callable[[], None]
     never_boots: bool = False
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -77,10 +77,14 @@ class Guest:
         # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
         (home / "hypervisor").mkdir(exist_ok=True)
         (home / "hypervisor" / "uuid").write_text(f"ec2{uuid.uuid4()}"[:36] + "\n")
-        (home / "hosts").write_text(
-            f"{self.address} {self.hostname}.ec2.internal {self.hostname}\n{self.hosts}"
+        _kernel_settings(lab_files / "sysctl")
+        given = home / namespace.GIVEN
+        given.mkdir(exist_ok=True)
+        (given / "hosts").write_text("127.0.0.1 localhost\n")
+        domain = self.names[0].partition(".")[2]
+        (given / "resolv.conf").write_text(
+            f"search {domain}\nnameserver {self.lab.resolver}\noptions timeout:20\n"
         )
-        (home / "resolv.conf").write_text(f"nameserver {self.lab.gateway}\noptions timeout:20\n")
         _kernel_log(home / "kmsg")
         try:
             self._boot()
@@ -91,6 +95,7 @@ class Guest:
         except Exception:
             self._clear()
             raise
+        hostnames.add(self.lab, self.address, self.names)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait_until_booted(self, timeout: float) -> bool:
@@ -167,8 +172,6 @@ class Guest:
             f"--bind={mapped / 'kmsg'}:/dev/kmsg",
             f"--bind-ro={mapped / 'lab'}:/etc/kiln-lab",
             f"--bind-ro={mapped / 'hypervisor'}:/sys/hypervisor",
-            f"--bind-ro={mapped / 'hosts'}:/etc/hosts",
-            f"--bind-ro={mapped / 'resolv.conf'}:/etc/resolv.conf",
         ]
         # Without systemd on the host there is nothing to ask for a scope.
         if not Path("/run/systemd/system").exists():
@@ -211,6 +214,7 @@ class Guest:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         cgroups.remove(self._group)
+        hostnames.remove(self.lab, self.address)
         self._off.set()
 
 
@@ -230,6 +234,15 @@ def _kernel_log(node: Path) -> None:
     if not node.exists():
         os.mknod(node, 0o644 | stat.S_IFCHR, os.makedev(1, 11))
         node.chmod(0o644)
+
+
+def _kernel_settings(folder: Path) -> None:
+    """Copy the settings of net.core, most of which a network namespace of its own does not show."""
+    target = folder / "net" / "core"
+    target.mkdir(parents=True, exist_ok=True)
+    for setting in Path("/proc/sys/net/core").iterdir():
+        with contextlib.suppress(OSError):
+            (target / setting.name).write_bytes(setting.read_bytes())
 
 
 def _limits() -> list[str]:

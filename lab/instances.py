@@ -44,13 +44,11 @@ class Machines:
         lab: Lab,
         public: list[public_images.PublicImage],
         base: Callable[[str, str], Path],
-        hosts: Callable[[], str],
         faults: Faults,
     ) -> None:
         self.lab = lab
         self.public = {image.id: image for image in public}
         self.base = base
-        self.hosts = hosts
         self.faults = faults
         self.made: dict[str, images.Image] = {image.id: image for image in images.load(lab)}
         self.by_address: dict[str, LabInstance] = {}
@@ -238,7 +236,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 "ami_id": self.image_id,
                 "arch": self.architecture,
             },
-            hosts=self.machines.hosts(),
+            names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
             ended=self._ended,
             never_boots=fault is not None,
         )

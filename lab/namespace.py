@@ -20,18 +20,22 @@ init. Other failures are one line on stderr and exit status 1.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 IDS = 1 << 16
 NO_INIT = 93
-# Created in the root where they are missing, so that they belong to the guest's root.
-_FOLDERS, _FILES = ("etc/kiln-lab",), ("etc/hosts", "etc/resolv.conf")
+# A mount point: created in the root where it is missing, so that it belongs to the guest's root.
+_LAB_FILES = "etc/kiln-lab"
+# The folder in HOME with files for /etc. At each boot those are written that the disk lacks, or has
+# only empty or as a link; on EC2 DHCP does that.
+GIVEN = "given"
 
 # <linux/mount.h>, <linux/sched.h>, <sys/mount.h>; the numbers of these system calls are the same on
 # every processor: https://www.kernel.org/doc/html/latest/process/adding-syscalls.html
@@ -97,10 +101,9 @@ def mount(first: int, home: Path, layers: Sequence[str]) -> Path:
         _libc.mount(home.name.encode(), bytes(merged), b"overlay", _MS_NODEV, options.encode()),
         "mounting the overlay",
     )
-    for path in _FOLDERS:
-        _own(merged, path, first, folder=True)
-    for path in _FILES:
-        _own(merged, path, first, folder=False)
+    _make_folder(merged, _LAB_FILES, first)
+    for source in (home / GIVEN).glob("*"):
+        _give(merged, f"etc/{source.name}", source.read_bytes(), first)
     return merged
 
 
@@ -163,26 +166,49 @@ def _mount_mapped(source: str, point: Path, owners: int, attributes: _MountAttr)
     os.close(tree)
 
 
-def _own(root: Path, path: str, first: int, *, folder: bool) -> None:
-    """Create a mount point of the guest, unless there is something of that name.
+def _make_folder(root: Path, path: str, first: int) -> None:
+    """Create a folder that belongs to the guest's root, unless there is something of that name."""
+    with _parent(root, path) as (opened, name), contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o755, dir_fd=opened)
+        os.chown(name, first, first, dir_fd=opened, follow_symlinks=False)
 
-    No link of the disk is followed: it would lead into this machine's files.
+
+def _give(root: Path, path: str, text: bytes, first: int) -> None:
+    """Write a file of the guest's root, unless it is a file with content.
+
+    It is the guest's from then on: it can be edited and replaced.
+    """
+    with _parent(root, path) as (opened, name):
+        with contextlib.suppress(FileNotFoundError):
+            found = os.lstat(name, dir_fd=opened)
+            if stat.S_ISREG(found.st_mode) and found.st_size:
+                return
+            os.unlink(name, dir_fd=opened)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(name, flags, 0o644, dir_fd=opened), "wb") as file:
+            os.fchown(file.fileno(), first, first)
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
+
+
+@contextlib.contextmanager
+def _parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
+    """The opened folder of a file on the disk, and the file's name.
+
+    No link of the disk is followed: it would lead into this machine's files. A disk on which that
+    folder or file cannot be made boots without it.
     """
     parent, name = os.path.split(path)
     try:
         opened = os.open(root / parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
-        return
+        opened = -1
     try:
-        if folder:
-            os.mkdir(name, 0o755, dir_fd=opened)
-        else:
-            os.mknod(name, stat.S_IFREG | 0o644, dir_fd=opened)
-        os.chown(name, first, first, dir_fd=opened, follow_symlinks=False)
-    except FileExistsError:
-        pass
+        with contextlib.suppress(OSError):
+            yield opened, name
     finally:
-        os.close(opened)
+        if opened >= 0:
+            os.close(opened)
 
 
 def _check(result: int, what: str) -> int:

@@ -27,6 +27,7 @@ def up(lab: Lab) -> None:
                 # No IPv6: a link-local address would lead past the rules below.
                 f"link set {lab.bridge} addrgenmode none",
                 f"addr add {lab.gateway}/16 dev {lab.bridge}",
+                f"addr add {lab.resolver}/16 dev {lab.bridge}",
                 f"link set {lab.bridge} up",
             ],
         )
@@ -45,6 +46,8 @@ def up(lab: Lab) -> None:
             "    type nat hook prerouting priority dstnat;",
             f"    iifname {lab.bridge} ip daddr 169.254.169.254 tcp dport 80"
             f" dnat to {lab.gateway}:{lab.imds_port}",
+            # Whatever resolver a guest asks: only the lab's knows the vendors' hosts.
+            f"    iifname {lab.bridge} udp dport 53 dnat to {lab.gateway}",
             "  }",
             "  chain postrouting {",
             "    type nat hook postrouting priority srcnat;",

@@ -79,10 +79,7 @@ def serve(lab: Lab) -> None:
         with base_lock:
             return bases.ensure(distro, arch)
 
-    hosts = "127.0.0.1 localhost\n" + "".join(
-        f"{lab.gateway} {name}\n" for name in mirror.vendor_hosts()
-    )
-    machines = instances.Machines(lab, public, base, lambda: hosts, ordered)
+    machines = instances.Machines(lab, public, base, ordered)
     moto_fixes.install(machines)
 
     stopping = threading.Event()
@@ -98,7 +95,7 @@ def serve(lab: Lab) -> None:
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     network.up(lab)
-    resolver = dns.Resolver(lab.gateway)
+    resolver = dns.Resolver(lab.gateway, dns.known(lab, mirror.vendor_hosts()))
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -44,6 +44,14 @@ class Lab:
         return f"{self.prefix}.0.1"
 
     @property
+    def resolver(self) -> str:
+        """The DNS resolver as guests know it: the third address of the network, as in a VPC.
+
+        https://docs.aws.amazon.com/vpc/latest/userguide/AmazonDNS-concepts.html
+        """
+        return f"{self.prefix}.0.2"
+
+    @property
     def network(self) -> str:
         return f"{self.prefix}.0.0/16"
 

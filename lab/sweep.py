@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from lab import cgroups, disks, network
+from lab import cgroups, disks, hostnames, network
 from lab.guest import MARK
 from lab.settings import Lab
 from lab.shell import run
@@ -52,6 +52,8 @@ def sweep(lab: Lab) -> list[str]:
     if Path(f"/sys/class/net/{lab.bridge}").exists():
         swept.append(f"bridge {lab.bridge}")
     network.down(lab)
+    if hostnames.clear(lab):
+        swept.append(f"names in {hostnames.HOSTS}")
     if lab.instances.is_dir():
         for folder in lab.instances.iterdir():
             disks.delete(lab, folder.name)

@@ -22,7 +22,7 @@ from kiln.matrix.load import load_recipes
 from lab.settings import Lab
 
 # One recipe of each package manager.
-RECIPES = ("al2-510.47.03-cuda11.6-base-x86_64", "debian12-535.261.03-base-x86_64")
+RECIPES = ("al2-510.47.03-cuda11.6-base-x86_64", "debian12-535.309.01-base-x86_64")
 SURVIVES = Path(__file__).with_name("survives.yaml")
 # What a failing command answers with.
 STATUS = 97

@@ -294,7 +294,7 @@ def _files(image: Path) -> Path:
         (real / name).chmod(0o755)
     driver = image / "var/lib/kiln-lab/driver.json"
     driver.parent.mkdir(parents=True, exist_ok=True)
-    driver.write_text(json.dumps({"version": "535.261.03", "cuda": "12.2"}))
+    driver.write_text(json.dumps({"version": "535.309.01", "cuda": "12.2"}))
     for kind in _TYPES:
         pci.write(kind, real / "sys" / kind)
     return image

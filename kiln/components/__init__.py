@@ -96,4 +96,5 @@ def selected(stack: Mapping[str, Any], without: set[str], distro: str) -> tuple[
         if component.name not in without
         and distro not in component.lacks
         and (component.needs is None or stack.get(component.needs))
+        and (component.wanted is None or component.wanted(stack))
     )

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
+from kiln.base.wanted_package import WantedPackage, parse_package
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,10 @@ def _no_downloads(recipe: Recipe) -> tuple[Download, ...]:
 class Component:
     """One provisioner: `provisioners/<name>.sh`, checked by `tests/ami/test_<name>.py`.
 
-    `needs` names the recipe's field without which the component is not baked. `optional`: a row may
-    leave it out. `reboots`: the build instance may reboot after it. `keys` maps a variable of the
-    script to the name of a signing key in keys.yaml, whose fingerprint the script gets.
+    `needs` names the recipe's field without which the component is not baked; `wanted` decides it
+    from the row's GPU stack where several fields count. `optional`: a row may leave it out.
+    `reboots`: the build instance may reboot after it. `keys` maps a variable of the script to the
+    name of a signing key in keys.yaml, whose fingerprint the script gets.
 
     Variables that end in `_PACKAGES` list packages from the vendor's repository, those that end in
     `_OS_PACKAGES` from the distribution's, in the format of kiln_install.
@@ -78,6 +81,7 @@ class Component:
     name: str
     what: str
     needs: str | None = None
+    wanted: Callable[[Mapping[str, Any]], bool] | None = None
     optional: bool = True
     reboots: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -131,6 +135,15 @@ class Step:
     keys: dict[str, str]
     files: dict[str, str]
     rows: tuple[facts.UsedRow, ...]
+
+    @property
+    def packages(self) -> dict[str, tuple[WantedPackage, ...]]:
+        """The script's variables that list packages → the packages."""
+        return {
+            variable: tuple(parse_package(self.name, spec) for spec in value.split())
+            for variable, value in self.env.items()
+            if variable.endswith(("_PACKAGES", "_PACKAGE"))
+        }
 
 
 def needed(version: str | None, field_name: str, recipe: Recipe) -> str:

@@ -32,7 +32,7 @@ LOG = Path("/run/kiln-lab/mirror.log")
 
 
 def vendor_hosts() -> list[str]:
-    """The host names that the mirror serves, for a guest's /etc/hosts."""
+    """The host names that the mirror serves; the guests' resolver answers with its address."""
     return routes.hosts()
 
 

@@ -22,26 +22,13 @@ locals {
         KERNEL_COMPILER_PACKAGE = ""
       }
     }
-    "nvidia-repo" = {
-      env = {
-        CUDA_REPO     = "debian12"
-        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64"
-      }
-      downloads = {
-        CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/3bf863cc.pub"
-      }
-      keys = {
-        CUDA_RPM_KEY_FINGERPRINT = "nvidia-cuda-rpm"
-        CUDA_DEB_KEY_FINGERPRINT = "nvidia-cuda-deb"
-      }
-    }
     "nvidia-driver" = {
       env = {
-        NVIDIA_DRIVER_VERSION  = "535.261.03"
+        NVIDIA_DRIVER_VERSION  = "535.309.01"
         NVIDIA_DRIVER_SOURCE   = "distro"
         NVIDIA_KERNEL_MODULE   = "proprietary"
         NVIDIA_DRIVER_STREAM   = "535-dkms"
-        NVIDIA_DRIVER_PACKAGES = "nvidia-kernel-dkms=535.261.03 nvidia-driver-bin=535.261.03 nvidia-smi=535.261.03 libcuda1=535.261.03 nvidia-persistenced"
+        NVIDIA_DRIVER_PACKAGES = "nvidia-kernel-dkms=535.309.01 nvidia-driver-bin=535.309.01 nvidia-smi=535.309.01 libcuda1=535.309.01 nvidia-persistenced"
         NVIDIA_OTHER_STREAM    = ""
         NVIDIA_OTHER_PACKAGES  = ""
       }

@@ -106,9 +106,7 @@ def main(folder: Path) -> None:
     emulation.ensure = lambda arch: None
     instances.Guest = MachineWithoutGuest  # type: ignore[assignment,misc]
     faults = Faults()
-    moto_fixes.install(
-        instances.Machines(lab, public, lambda distro, arch: base, lambda: "", faults)
-    )
+    moto_fixes.install(instances.Machines(lab, public, lambda distro, arch: base, faults))
     application = api.wrap(
         DomainDispatcherApplication(create_backend_app), faults, lambda path, body: {}
     )

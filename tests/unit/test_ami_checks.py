@@ -131,7 +131,7 @@ def a_recipe(name: str) -> dict[str, Any]:
 
 
 def test_checks_of_components_that_are_not_part_of_the_image_are_not_run():
-    debian = a_recipe("debian12-535.261.03-base-x86_64")
+    debian = a_recipe("debian12-535.309.01-base-x86_64")
     files = {check.split("::")[0] for check in selected(debian)}
     assert {"test_nvidia_driver.py", "test_boot.py", "test_hygiene.py"} <= files
     assert not {"test_cuda.py", "test_efa.py", "test_nccl.py", "test_dcgm.py"} & files

@@ -452,7 +452,7 @@ def test_a_driver_newer_than_the_last_that_failed_is_doubted_until_one_builds(di
 def test_the_driver_proposed_from_a_distribution_is_the_one_it_packages():
     result = check_combination("debian12", "580.178.04", driver_source="distro", today=TODAY)
     hint = next(one["hint"] for one in result["findings"] if one["rule"] == "OS-DRV-REPO")
-    assert "nearest that works: driver 535.261.03, or driver_source: runfile" in hint
+    assert "nearest that works: driver 535.309.01, or driver_source: runfile" in hint
 
 
 def test_no_driver_is_proposed_that_may_not_compile_there():

@@ -84,7 +84,7 @@ def test_a_placeholder_that_no_recipe_has_is_named_with_the_table() -> None:
 
 def test_an_archive_that_does_not_have_a_package_is_named() -> None:
     with pytest.raises(KilnError, match="no package of nvidia-imex") as error:
-        packages(recipe("debian12", driver_source="distro"), "nvidia-imex", "535.261.03")
+        packages(recipe("debian12", driver_source="distro"), "nvidia-imex", "535.309.01")
     assert error.value.exit_status == 2
 
 
@@ -143,6 +143,22 @@ def test_nvidias_repository_and_its_key_are_those_of_distribution_and_processor(
     assert urls("nvidia-repo", distro, arch) == {"CUDA_REPO_KEY": f"{url}/{key}"}
 
 
+@pytest.mark.parametrize(
+    ("stack", "baked"),
+    [
+        ({"driver": "535.309.01", "driver_source": "distro"}, False),
+        ({"driver": "510.47.03", "driver_source": "runfile"}, False),
+        ({"driver": "535.309.01", "driver_source": "distro", "cuda": "12.2.2"}, True),
+        ({"driver": "510.47.03", "driver_source": "runfile", "dcgm": "3.3.9"}, True),
+        ({"driver": "580.178.04", "driver_source": None}, True),
+    ],
+)
+def test_nvidias_repository_is_on_an_image_only_when_something_comes_from_it(
+    stack: dict[str, Any], baked: bool
+) -> None:
+    assert ("nvidia-repo" in components.selected(stack, set(), "debian12")) is baked
+
+
 # ------------------------------------------------------------------- nvidia-driver
 
 
@@ -168,9 +184,9 @@ def test_nvidias_repository_and_its_key_are_those_of_distribution_and_processor(
             "nvidia-dkms-590-server-open=590.48.01 nvidia-driver-590-server-open=590.48.01",
         ),
         (
-            "debian12", "distro", "proprietary", "535.261.03",
-            "nvidia-kernel-dkms=535.261.03 nvidia-driver-bin=535.261.03 nvidia-smi=535.261.03 "
-            "libcuda1=535.261.03 nvidia-persistenced",
+            "debian12", "distro", "proprietary", "535.309.01",
+            "nvidia-kernel-dkms=535.309.01 nvidia-driver-bin=535.309.01 nvidia-smi=535.309.01 "
+            "libcuda1=535.309.01 nvidia-persistenced",
         ),
         # Debian's names do not hold for Amazon's own archive.
         (
@@ -291,11 +307,11 @@ def test_fabric_managers_package_is_called_as_its_archive_calls_it(
 def test_fabric_manager_without_a_package_is_nvidias_archive(
     distro: str, arch: str, source: str, platform: str
 ) -> None:
-    made = step("nvidia-fabricmanager", distro, arch, driver_source=source, driver="535.261.03")
+    made = step("nvidia-fabricmanager", distro, arch, driver_source=source, driver="535.309.01")
     assert made.env["NVIDIA_FABRICMANAGER_PACKAGES"] == ""
     (download,) = made.downloads
     assert download.url.endswith(
-        f"/linux-{platform}/fabricmanager-linux-{platform}-535.261.03-archive.tar.xz"
+        f"/linux-{platform}/fabricmanager-linux-{platform}-535.309.01-archive.tar.xz"
     )
 
 

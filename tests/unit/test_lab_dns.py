@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lab import dns
+from lab.settings import Lab
 
 
 def query(name: str) -> bytes:
@@ -43,9 +46,37 @@ def test_no_such_name_answers_the_question_that_was_asked() -> None:
         ("does-not-exist.example.com", True),
         ("example.invalid", True),
         ("instance-data", True),
+        ("developer.download.nvidia.com.ec2.internal", True),
+        ("9.1.201.10.in-addr.arpa", True),
         ("developer.download.nvidia.com", False),
         ("example.com.evil.net", False),
     ],
 )
 def test_reserved_names_are_never_asked_for(name: str, never: bool) -> None:
     assert bool(dns._NEVER.search(name)) is never
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("developer.download.nvidia.com", "10.204.0.1"),
+        ("ip-10-204-1-2.ec2.internal", "10.204.1.2"),
+        ("ip-10-204-1-2.eu-west-1.compute.internal", "10.204.1.2"),
+        ("ec2-10-204-1-2.compute-1.amazonaws.com", "10.204.1.2"),
+        ("ec2-10-204-1-2.eu-west-1.compute.amazonaws.com", "10.204.1.2"),
+        # Another lab's, and one of EC2's.
+        ("ip-10-201-1-2.ec2.internal", None),
+        ("ec2-3-80-1-2.compute-1.amazonaws.com", None),
+        ("deb.debian.org", None),
+    ],
+)
+def test_a_guest_finds_instances_by_ec2s_names_and_the_vendors_hosts(name: str, address: str):
+    known = dns.known(Lab(index=3, root=Path("/unused")), ["developer.download.nvidia.com"])
+    assert known(name) == address
+
+
+def test_a_name_of_the_labs_has_an_ipv4_address_and_no_other():
+    packet = query("ip-10-204-1-2.ec2.internal")
+    assert dns.own_answer(dns.parse(packet), "10.204.1.2").endswith(bytes([10, 204, 1, 2]))
+    ipv6 = dns.own_answer(dns.parse(packet[:-3] + b"\x1c" + packet[-2:]), "10.204.1.2")
+    assert ipv6[6:8] == b"\0\0"

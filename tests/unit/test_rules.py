@@ -462,7 +462,7 @@ MORE = [
     ("DRV-CUDA-MAJOR", {"distro": "al2023", "driver": "570.211.01", "cuda": "13.0"}),
     ("DRV-CUDA-MINOR", {"distro": "al2", "driver": "515.86.01", "cuda": "11.8"}),
     ("DRV-EOL", {"distro": "al2", "driver": "510.47.03"}),
-    ("DRV-EOL", {"distro": "debian12", "driver": "535.261.03"}),
+    ("DRV-EOL", {"distro": "debian12", "driver": "535.309.01"}),
     (
         "GPU-VOLTA",
         {

@@ -1,0 +1,50 @@
+"""The task that asks the vendors: preflight."""
+
+from __future__ import annotations
+
+from invoke import Context
+
+from kiln.cli.flags import JSON, NO_INSTALL, ROWS
+from kiln.cli.front import note, show, task
+
+
+@task(
+    help={
+        **{name: ROWS[name] for name in ("distro", "driver", "flavor", "arch", "name")},
+        "download": "fetch files whose SHA-256 is known, and compare them (gigabytes)",
+        **NO_INSTALL,
+        **JSON,
+    }
+)
+def preflight(
+    c: Context,
+    distro: str | None = None,
+    driver: str | None = None,
+    flavor: str | None = None,
+    arch: str | None = None,
+    name: str | None = None,
+    download: bool = False,
+    no_install: bool = False,
+    json: bool = False,
+) -> int:
+    """Do the vendors publish what a bake fetches? Asks their hosts; needs no AWS account."""
+    from kiln.base import needs
+    from kiln.matrix import load, select
+    from kiln.preflight import answers
+    from kiln.preflight.ask import ask
+
+    recipes = select.select(
+        load.load_recipes(),
+        name=name,
+        distro=distro,
+        driver=driver,
+        flavor=flavor,
+        arch=arch,
+        every=True,
+    )
+    families = {f"preflight_{recipe.distro.family}" for recipe in recipes}
+    needs.ensure("preflight", *sorted(families), install=not no_install, say=note)
+    asked = ask(recipes, whole_files=download, say=note)
+    rows = asked.rows
+    show([row.as_json() for row in rows], as_json=json, text=lambda _: answers.rows_text(rows))
+    return 0 if all(row.state is answers.State.PUBLISHED for row in rows) else 1

@@ -1,0 +1,130 @@
+"""dnf in a throwaway root: what repositories offer, and whether packages fit together."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kiln.base.wanted_package import WantedPackage
+from kiln.preflight.demand import Install
+from kiln.preflight.indexes import SIGNED, Index
+from kiln.preflight.world import Offer, Resolved, UnusableError, most_like
+
+_ALL_STREAMS = "--setopt=*.module_hotfixes=1"
+_FIELDS = "%{name}|%{epoch}:%{version}-%{release}|%{repoid}"
+
+
+class DnfWorld:
+    """An empty machine of one architecture (as uname -m names it) with these repositories.
+
+    `cache` keeps the repositories' metadata. Raises UnusableError if dnf cannot read them.
+    """
+
+    def __init__(
+        self, folder: Path, cache: Path, distro: str, arch: str, indexes: Sequence[Index]
+    ) -> None:
+        self._root = folder / "root"
+        repositories = folder / "repos"
+        for path in (self._root, repositories, cache):
+            path.mkdir(parents=True, exist_ok=True)
+        text = "\n".join(_section(index) for index in indexes)
+        (repositories / "preflight.repo").write_text(text, encoding="utf-8")
+        self._command = [
+            *("dnf", "--installroot", str(self._root), "--forcearch", arch),
+            *("--releasever", distro.removeprefix("al"), "--noplugins", "--assumeyes", "--quiet"),
+            *(f"--setopt=reposdir={repositories}", f"--setopt=cachedir={cache}"),
+            *(f"--setopt=varsdir={folder / 'vars'}", "--setopt=metadata_expire=0"),
+            # As PLATFORM_ID in its os-release; module streams depend on it.
+            f"--setopt=module_platform_id=platform:{distro}",
+            *("--setopt=timeout=20", "--setopt=retries=1", "--setopt=skip_if_unavailable=0"),
+        ]
+        certificates = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+        if certificates:
+            self._command.append(f"--setopt=sslcacert={certificates}")
+        done = self._run("makecache")
+        if done.returncode:
+            raise UnusableError(_words(done))
+        # What makecache has just compared with the repositories is not compared again.
+        self._command += ["--cacheonly"]
+
+    def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
+        """As World.offers."""
+        # Packages of a module stream are hidden until it is enabled; resolve() enables it.
+        words = ["--available", "--showduplicates", "--queryformat", _FIELDS, _ALL_STREAMS]
+        listed = self._run("repoquery", *words, *names).stdout
+        found: dict[str, list[Offer]] = {}
+        for line in reversed(listed.splitlines()):
+            name, _, rest = line.partition("|")
+            version, _, repository = rest.partition("|")
+            known = found.setdefault(name, [])
+            offer = Offer(version.removeprefix("0:"), repository)
+            if offer not in known:
+                known.append(offer)
+        return found
+
+    def like(self, name: str) -> str:
+        """As World.like."""
+        start = name.split("-", maxsplit=1)[0]
+        words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
+        listed = self._run("repoquery", *words, f"{start}*").stdout
+        return most_like(name, listed.split())
+
+    def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
+        """As World.resolve; the module stream is enabled first, as nvidia-driver.sh does."""
+        if install.stream:
+            self._run("module", "reset", install.stream.partition(":")[0])
+            done = self._run("module", "enable", install.stream)
+            if done.returncode:
+                return Resolved(problem=_words(done))
+        words = [_exact(package, offers) for package in install.packages]
+        done = self._run("install", "--assumeno", "--verbose", *words)
+        resolved = r"^---> Package (\S+)\.\S+ (\S+) will be installed$"
+        installed = re.findall(resolved, done.stdout, re.MULTILINE)
+        # Without --assumeno's refusal there was nothing to install, or no solution.
+        if "Operation aborted" not in done.stderr + done.stdout:
+            return Resolved(problem=_words(done))
+        return Resolved(tuple(f"{name}={version}" for name, version in installed))
+
+    def details(self, name: str, version: str) -> dict[str, str]:
+        """The requirements of a package in the repository's index."""
+        listed = self._run("repoquery", "--available", "--requires", f"{name}-{version}").stdout
+        return {"Depends": ", ".join(sorted(set(listed.splitlines())))}
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+        return subprocess.run(
+            [*self._command, *words], env=environment, capture_output=True, text=True, check=False
+        )
+
+
+def _exact(package: WantedPackage, offers: dict[str, list[Offer]]) -> str:
+    """The package at the newest offered version that is meant, as kiln_install chooses it."""
+    if not package.version:
+        return package.name
+    fitting = (o.version for o in offers.get(package.name, []) if package.is_met_by(o.version))
+    return f"{package.name}-{next(fitting)}"
+
+
+def _section(index: Index) -> str:
+    """A repository as its .repo file; packages are not fetched, so theirs need no key here."""
+    signed = index.state == SIGNED
+    lines = [
+        f"[{index.repository.name}]",
+        f"name={index.repository.name}",
+        f"baseurl={index.repository.url}",
+        "enabled=1",
+        "gpgcheck=0",
+        f"repo_gpgcheck={int(signed)}",
+        *([f"gpgkey=file://{index.keyring}"] if signed else []),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _words(done: subprocess.CompletedProcess[str]) -> str:
+    """dnf's own words."""
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    return "; ".join(lines[:12]) or f"exit status {done.returncode}"

@@ -1,0 +1,189 @@
+"""Files over HTTP, kept with their ETag: a file is there whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+
+from kiln.base.errors import KilnError
+
+MIRRORS = "KILN_MIRRORS"
+# Seconds to connect, and between two pieces of an answer.
+_TIMEOUT = (10, 30)
+_PIECE = 1 << 20
+# Statuses of a file that is not there. S3 answers 403 to who may not list the bucket.
+_NOT_THERE = {403, 404, 410}
+
+
+class NoAnswerError(Exception):
+    """A host did not answer, or not with the file and not that there is none. `host`, `reason`."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(f"{host}: {reason}")
+        self.host = host
+        self.reason = reason
+
+
+class NotThereError(Exception):
+    """The host answers that there is no such file."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A whole file on this machine, its SHA-256 in hex, and its size in bytes."""
+
+    path: Path
+    sha256: str
+    size: int
+
+
+def mirrors() -> dict[str, str]:
+    """The mirrors in KILN_MIRRORS: beginning of a URL → what takes its place.
+
+    Raises KilnError (exit status 2) for a word that is not URL=URL.
+    """
+    pairs = {}
+    for word in os.environ.get(MIRRORS, "").split():
+        vendor, equals, mirror = word.partition("=")
+        if not equals or not all(_is_url(url) for url in (vendor, mirror)):
+            raise KilnError(
+                f"{MIRRORS}: {word!r} is not a pair of URLs",
+                hint="expected: https://vendor.example=https://mirror.example/vendor, several "
+                "separated by spaces",
+            )
+        pairs[vendor.rstrip("/")] = mirror.rstrip("/")
+    return pairs
+
+
+def _is_url(text: str) -> bool:
+    parts = urlsplit(text)
+    return parts.scheme in {"http", "https"} and bool(parts.netloc)
+
+
+class Fetcher:
+    """Fetches into a folder. Proxies and CA certificates come from the environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mirrors = mirrors()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def place(self, url: str) -> str:
+        """Where a URL is fetched from: a mirror of the longest beginning that has one."""
+        fitting = [old for old in self._mirrors if url == old or url.startswith(f"{old}/")]
+        if not fitting:
+            return url
+        old = max(fitting, key=len)
+        return self._mirrors[old] + url.removeprefix(old)
+
+    def get(self, url: str) -> Fetched:
+        """The file at a URL, fetched unless the copy here is still current.
+
+        Raises NotThereError if the host says that there is no such file, NoAnswerError otherwise.
+        """
+        kept, known = self._kept(url)
+        headers = {"Accept-Encoding": "identity"}
+        if known:
+            headers |= {
+                name: known[key]
+                for name, key in (("If-None-Match", "etag"), ("If-Modified-Since", "modified"))
+                if known.get(key)
+            }
+        with self._asked("GET", url, headers) as answer:
+            if known and answer.status_code == requests.codes.not_modified:
+                return Fetched(kept, known["sha256"], kept.stat().st_size)
+            return self._written(url, answer)
+
+    def size(self, url: str) -> int | None:
+        """The size in bytes of the file at a URL, without fetching it; None if the host says none.
+
+        Raises NotThereError and NoAnswerError as `get` does.
+        """
+        with self._asked("HEAD", url, {"Accept-Encoding": "identity"}) as answer:
+            length = answer.headers.get("Content-Length", "")
+            return int(length) if length.isdecimal() else None
+
+    def _asked(self, method: str, url: str, headers: dict[str, str]) -> requests.Response:
+        place = self.place(url)
+        host = urlsplit(place).netloc
+        try:
+            answer = requests.request(
+                method, place, headers=headers, timeout=_TIMEOUT, stream=True, allow_redirects=True
+            )
+        except requests.RequestException as error:
+            raise NoAnswerError(host, _reason(error)) from None
+        status = answer.status_code
+        if status in _NOT_THERE:
+            answer.close()
+            raise NotThereError(f"{place}: HTTP status {status}")
+        if status >= 400:
+            answer.close()
+            raise NoAnswerError(host, f"HTTP status {status}")
+        return answer
+
+    def _kept(self, url: str) -> tuple[Path, dict[str, str]]:
+        """Where the copy of a URL is, and what is known of it: nothing if it is not whole."""
+        path = self._folder / hashlib.sha256(self.place(url).encode()).hexdigest()
+        try:
+            known = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            whole = known["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+        except (OSError, ValueError, KeyError, TypeError):
+            return path, {}
+        return path, known if whole else {}
+
+    def _written(self, url: str, answer: requests.Response) -> Fetched:
+        path, _ = self._kept(url)
+        total = hashlib.sha256()
+        size = 0
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as part:
+            try:
+                for piece in answer.iter_content(_PIECE):
+                    part.write(piece)
+                    total.update(piece)
+                    size += len(piece)
+                self._whole(answer, size)
+            except (requests.RequestException, NoAnswerError) as error:
+                Path(part.name).unlink()
+                if isinstance(error, NoAnswerError):
+                    raise
+                raise NoAnswerError(urlsplit(self.place(url)).netloc, _reason(error)) from None
+        known = {
+            "url": self.place(url),
+            "sha256": total.hexdigest(),
+            "etag": answer.headers.get("ETag", ""),
+            "modified": answer.headers.get("Last-Modified", ""),
+        }
+        Path(part.name).replace(path)
+        path.with_suffix(".json").write_text(json.dumps(known), encoding="utf-8")
+        return Fetched(path, known["sha256"], size)
+
+    def _whole(self, answer: requests.Response, size: int) -> None:
+        """Raises NoAnswerError if the connection ended before the file did."""
+        length = answer.headers.get("Content-Length", "")
+        if length.isdecimal() and int(length) != size:
+            host = urlsplit(answer.url).netloc
+            raise NoAnswerError(host, f"the connection ended after {size} of {length} bytes")
+
+
+def _reason(error: Exception) -> str:
+    """A failed request in a few words, without the URL that the exception repeats."""
+    text = str(error)
+    for sign, words in (
+        ("Unable to connect to proxy", "the proxy refuses or does not answer"),
+        ("NameResolutionError", "its name cannot be resolved"),
+        ("Connection refused", "connection refused"),
+        ("CERTIFICATE_VERIFY_FAILED", "its TLS certificate is not trusted here"),
+        ("timed out", "no answer in time"),
+        ("IncompleteRead", "the connection ended before the file did"),
+        ("RemoteDisconnected", "the connection was closed without an answer"),
+    ):
+        if sign in text:
+            return words
+    return text

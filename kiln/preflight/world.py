@@ -1,0 +1,73 @@
+"""What apt and dnf have in common: a throwaway root that knows some repositories."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kiln.base import versions
+from kiln.preflight.demand import Install
+
+
+class UnusableError(Exception):
+    """The package tool cannot read the repositories; its own words."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A package that a repository has: version with epoch and revision, and the repository."""
+
+    version: str
+    repository: str
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """How the solver ended: the packages that it would install, as name=version, or its words."""
+
+    packages: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class World(Protocol):
+    """A throwaway root of one distribution and processor."""
+
+    def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
+        """The versions of each package, newest first; no entry for a name that nobody has."""
+
+    def like(self, name: str) -> str:
+        """The name most like this one that a repository has; empty if there is none."""
+
+    def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
+        """Let the solver install these packages into an empty machine."""
+
+
+def nearest_offered(wanted: str, offers: Iterable[Offer]) -> str:
+    """The offered version nearest to the wanted one; empty if nothing is offered.
+
+    The nearest has the most leading numbers in common, then the smallest difference in the first
+    number that differs; of two equal ones, the newer.
+    """
+
+    def distance(offer: Offer) -> tuple[int, int, tuple[int, ...]]:
+        have = versions.key(offer.version.partition(":")[2] or offer.version)
+        want = versions.key(wanted)
+        common = 0
+        for left, right in zip(have, want, strict=False):
+            if left != right:
+                break
+            common += 1
+        left = have[common] if common < len(have) else 0
+        right = want[common] if common < len(want) else 0
+        return (-common, abs(left - right), tuple(-number for number in have))
+
+    best = min(offers, key=distance, default=None)
+    return best.version if best else ""
+
+
+def most_like(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like this one; empty if none is."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return close[0] if close else ""

@@ -1,0 +1,108 @@
+"""What foreign templates find on a guest and change: files, tools, kernel settings, its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Guest, launching
+
+AL2 = "ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
+UBUNTU = "canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+USER_DATA = "#cloud-config\nhostname: forge\n"
+
+
+@pytest.fixture(scope="module")
+def guests(ec2: Any, client: Any, key: tuple[str, Path]) -> Iterator[dict[str, Guest]]:
+    """A guest of each family of package tools; user-data names the host of the second."""
+    with launching(ec2, key, "") as launch:
+
+        def of(parameter: str, user: str, **more: Any) -> Guest:
+            found = client("ssm").get_parameter(Name=f"/aws/service/{parameter}")
+            return launch(found["Parameter"]["Value"], user=user, **more)
+
+        yield {
+            "al2": of(AL2, "ec2-user"),
+            "ubuntu2404": of(UBUNTU, "ubuntu", UserData=USER_DATA),
+        }
+
+
+@pytest.fixture(params=["al2", "ubuntu2404"])
+def guest(request: pytest.FixtureRequest, guests: dict[str, Guest]) -> Guest:
+    """Each of the guests."""
+    return guests[request.param]
+
+
+def test_hosts_and_resolv_conf_are_files_that_can_be_edited_and_replaced(guest: Guest):
+    done = guest.run(
+        "sudo sed -i '$a 10.0.0.7 db.corp' /etc/hosts && getent hosts db.corp && "
+        "sed 's/^options.*/options timeout:3/' /etc/resolv.conf > new && "
+        "sudo mv new /etc/resolv.conf && grep timeout:3 /etc/resolv.conf"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["10.0.0.7", "db.corp", "options", "timeout:3"]
+
+
+def test_a_guest_resolves_ec2s_names_and_the_vendors_hosts_by_any_resolver(guest: Guest):
+    ask = "getent ahostsv4 {} | head -n 1 | cut -d' ' -f1"
+    name = f"ip-{guest.address.replace('.', '-')}"
+    own = guest.run(f"{ask.format(name)}; {ask.format('developer.download.nvidia.com')}")
+    gateway = ".".join([*guest.address.split(".")[:2], "0", "1"])
+    assert own.stdout.split() == [guest.address, gateway], own
+    other = guest.run(
+        "echo nameserver 192.0.2.53 | sudo tee /etc/resolv.conf && "
+        + ask.format("developer.download.nvidia.com")
+    )
+    assert other.stdout.split()[-1] == gateway, other
+
+
+def test_files_and_tools_that_the_vendors_images_have_are_there(guests: dict[str, Guest]):
+    both = "test -s /etc/default/grub && command -v wget rsync unzip"
+    for guest in guests.values():
+        assert guest.run(both).returncode == 0
+    al2 = guests["al2"].run("grep -c '^\\[main\\]' /etc/yum.conf && cat /etc/rc.local")
+    assert al2.returncode == 0
+    assert "/var/lock/subsys/local" in al2.stdout
+
+
+def test_amazon_linux_2s_yum_goes_on_past_a_package_that_it_does_not_know(
+    guests: dict[str, Guest],
+):
+    some = guests["al2"].run("sudo yum install -y no-such-package jq && jq --version")
+    assert some.returncode == 0, some.stderr
+    assert "No package no-such-package available." in some.stdout
+    none = guests["al2"].run("sudo yum install -y no-such-package")
+    assert (none.returncode, "Error: Nothing to do" in none.stderr) == (1, True)
+
+
+def test_settings_of_the_kernel_can_be_written_and_read_without_a_change_of_this_machines(
+    guest: Guest,
+):
+    names = "net.core.rmem_max=33554432 net.core.netdev_max_backlog=2500 vm.max_map_count=262144"
+    done = guest.run(
+        f"sudo sysctl -w {names} net.core.somaxconn=1234 kernel.panic=10 && "
+        "cat /proc/sys/net/core/rmem_max /proc/sys/net/core/somaxconn && "
+        "echo net.core.wmem_max=44554432 | sudo tee /etc/sysctl.d/90-foreign.conf && "
+        "sudo sysctl --system > /dev/null && cat /proc/sys/net/core/wmem_max"
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"33554432", "1234", "44554432"} <= set(done.stdout.split())
+    host = Path("/proc/sys/net/core/rmem_max").read_text().strip()
+    assert host != "33554432", "the guest wrote to this machine's kernel"
+
+
+def test_user_data_names_the_host(guests: dict[str, Guest]):
+    assert guests["ubuntu2404"].run("hostname; cat /etc/hostname").stdout.split() == ["forge"] * 2
+    address = guests["al2"].address.replace(".", "-")
+    assert guests["al2"].run("hostname").stdout == f"ip-{address}.ec2.internal\n"
+
+
+def test_a_session_has_a_login_of_its_own_and_ends_with_the_shutdown(guests: dict[str, Guest]):
+    guest = guests["ubuntu2404"]
+    assert "ubuntu" in guest.run("loginctl list-sessions --no-legend").stdout
+    before = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
+    cut = guest.run("sudo shutdown -r now; sleep 5; echo still here")
+    assert "still here" not in cut.stdout
+    assert guest.run("cat /proc/sys/kernel/random/boot_id").stdout != before

@@ -1,0 +1,63 @@
+"""A foreign Packer template reboots its instance and goes on at once, as on EC2."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln.packer import program
+from lab import control
+
+TEMPLATE = Path(__file__).parent / "foreign" / "reboot.pkr.hcl"
+
+
+def packer(lab: Any, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Build the template with nothing in the environment but what `lab.up` prints."""
+    given = [word for name, value in variables.items() for word in ("-var", f"{name}={value}")]
+    return subprocess.run(
+        [
+            *(str(program.find_packer().path), "build", "-var", f"endpoint={lab.endpoint}"),
+            *(*given, str(TEMPLATE)),
+        ],
+        env={
+            **control.environment(lab),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(home),
+            "AWS_POLL_DELAY_SECONDS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+
+
+# Every distribution family: its sshd, its init's sessions. The interfaces lead to names of the lab.
+@pytest.mark.parametrize(
+    ("parameter", "user", "interface"),
+    [
+        (
+            "ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2",
+            "ec2-user",
+            "private_dns",
+        ),
+        ("debian/release/12/latest/amd64", "admin", "public_dns"),
+    ],
+)
+def test_a_step_after_a_reboot_runs_on_the_machine_that_has_rebooted(
+    lab, client, tmp_path: Path, parameter: str, user: str, interface: str
+):
+    found = client("ssm").get_parameter(Name=f"/aws/service/{parameter}")
+    done = packer(
+        lab,
+        tmp_path,
+        source_ami=found["Parameter"]["Value"],
+        user=user,
+        name=f"reboots-{user}",
+        ssh_interface=interface,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "third boot of ip-10-" in done.stdout

@@ -1,0 +1,262 @@
+"""Vendors' repositories and files on a local HTTPS server, in the form that vendors publish.
+
+Debian repositories have Packages.gz and a clear-signed InRelease, RPM repositories repomd.xml with
+its signature, primary.xml.gz and modules.yaml. Their content is each test's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import ssl
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass(frozen=True)
+class Pkg:
+    """A package of an index: `requires` are names, `stream` is a DNF module stream."""
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
+    stream: str = ""
+
+
+@dataclass
+class Site:
+    """What the server has, by path; `cut` are paths whose connection ends in the middle."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+    statuses: dict[str, int] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    asked: Counter[str] = field(default_factory=Counter)
+
+
+class Signer:
+    """A vendor with a signing key of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        home.mkdir(mode=0o700)
+        self._gpg("--passphrase", "", "--quick-gen-key", "vendor@example.com", "ed25519", "sign")
+        listed = self._gpg("--with-colons", "--list-keys").decode()
+        lines = [line.split(":") for line in listed.splitlines()]
+        self.fingerprint = next(line[9] for line in lines if line[0] == "fpr")
+        self.key_file = self._gpg("--armor", "--export")
+
+    def clear_signed(self, text: str) -> bytes:
+        return self._gpg("--clearsign", given=text.encode())
+
+    def signature(self, data: bytes) -> bytes:
+        return self._gpg("--armor", "--detach-sign", given=data)
+
+    def close(self) -> None:
+        """No agent stays behind."""
+        command = ["gpgconf", "--homedir", str(self._home), "--kill", "all"]
+        subprocess.run(command, check=True)
+
+    def _gpg(self, *words: str, given: bytes = b"") -> bytes:
+        command = ["gpg", "--homedir", str(self._home), "--batch", "--quiet", *words]
+        return subprocess.run(command, input=given, capture_output=True, check=True).stdout
+
+
+def deb_repository(
+    signer: Signer, arch: str, packages: list[Pkg], *, suite: str = "", parts: tuple[str, ...] = ()
+) -> dict[str, bytes]:
+    """Path → content of a Debian repository; a flat one without `suite`."""
+    index = gzip.compress("\n".join(_stanza(package, arch) for package in packages).encode())
+    empty = gzip.compress(b"")
+    indexes = {"Packages.gz": index}
+    if suite:
+        indexes = {f"{part}/binary-{arch}/Packages.gz": empty for part in parts}
+        indexes[f"{parts[0]}/binary-{arch}/Packages.gz"] = index
+    # apt takes an index only if its unpacked form is listed too.
+    listed = indexes | {p.removesuffix(".gz"): gzip.decompress(d) for p, d in indexes.items()}
+    sums = [f" {hashlib.sha256(data).hexdigest()} {len(data)} {p}" for p, data in listed.items()]
+    now = datetime.now(timezone.utc)
+    release = "\n".join(
+        [
+            f"Suite: {suite or '/'}",
+            f"Codename: {suite or '/'}",
+            f"Date: {now:%a, %d %b %Y %H:%M:%S} UTC",
+            f"Architectures: {arch}",
+            f"Components: {' '.join(parts)}",
+            "SHA256:",
+            *sums,
+            "",
+        ]
+    )
+    folder = f"dists/{suite}/" if suite else ""
+    named = {f"{folder}{path}": data for path, data in indexes.items()}
+    return {**named, f"{folder}InRelease": signer.clear_signed(release)}
+
+
+def _stanza(package: Pkg, arch: str) -> str:
+    depends = f"Depends: {', '.join(package.requires)}\n" if package.requires else ""
+    return (
+        f"Package: {package.name}\nVersion: {package.version}\nArchitecture: {arch}\n{depends}"
+        f"Filename: ./{package.name}.deb\nSize: 1\nSHA256: {'0' * 64}\nMaintainer: v\n"
+        "Description: p\n"
+    )
+
+
+def rpm_repository(signer: Signer | None, arch: str, packages: list[Pkg]) -> dict[str, bytes]:
+    """Path → content of an RPM repository; metadata is signed if there is a signer."""
+    primary = gzip.compress(_primary(packages, arch).encode())
+    data = {"primary.xml.gz": primary}
+    streams = sorted({package.stream for package in packages if package.stream})
+    if streams:
+        data["modules.yaml"] = "".join(_module(s, packages, arch) for s in streams).encode()
+    entries = "".join(
+        f'<data type="{name.split(".")[0]}"><checksum type="sha256">'
+        f'{hashlib.sha256(content).hexdigest()}</checksum><location href="repodata/{name}"/>'
+        f"<size>{len(content)}</size></data>"
+        for name, content in data.items()
+    )
+    repomd = (
+        '<?xml version="1.0" encoding="UTF-8"?><repomd xmlns="http://linux.duke.edu/metadata/repo">'
+        f"<revision>1</revision>{entries}</repomd>"
+    ).encode()
+    files = {f"repodata/{name}": content for name, content in data.items()}
+    files["repodata/repomd.xml"] = repomd
+    if signer:
+        files["repodata/repomd.xml.asc"] = signer.signature(repomd)
+    return files
+
+
+def _primary(packages: list[Pkg], arch: str) -> str:
+    body = "".join(_rpm(package, arch) for package in packages)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>'
+        '<metadata xmlns="http://linux.duke.edu/metadata/common" '
+        f'xmlns:rpm="http://linux.duke.edu/metadata/rpm" packages="{len(packages)}">'
+        f"{body}</metadata>"
+    )
+
+
+def _rpm(package: Pkg, arch: str) -> str:
+    version, _, release = package.version.partition("-")
+    evr = f'epoch="0" ver={quoteattr(version)} rel={quoteattr(release or "1")}'
+    requires = "".join(f'<rpm:entry name="{name}"/>' for name in package.requires)
+    return (
+        f'<package type="rpm"><name>{package.name}</name><arch>{arch}</arch><version {evr}/>'
+        f'<checksum type="sha256" pkgid="YES">{hashlib.sha256(repr(package).encode()).hexdigest()}'
+        "</checksum><summary>p</summary><description>p</description><packager/><url/>"
+        '<time file="1" build="1"/><size package="1" installed="1" archive="1"/>'
+        f'<location href="{package.name}-{version}.rpm"/><format><rpm:license>x</rpm:license>'
+        "<rpm:vendor/><rpm:group>x</rpm:group><rpm:buildhost>x</rpm:buildhost><rpm:sourcerpm/>"
+        '<rpm:header-range start="0" end="1"/><rpm:provides>'
+        f'<rpm:entry name="{package.name}" flags="EQ" {evr}/></rpm:provides>'
+        f"<rpm:requires>{requires}</rpm:requires></format></package>"
+    )
+
+
+def _module(stream: str, packages: list[Pkg], arch: str) -> str:
+    rpms = "".join(f"    - {p.name}-0:{p.version}.{arch}\n" for p in packages if p.stream == stream)
+    name, _, branch = stream.partition(":")
+    return (
+        "---\ndocument: modulemd\nversion: 2\ndata:\n"
+        f"  name: {name}\n  stream: {branch}\n  version: 1\n  context: '00000000'\n"
+        f"  arch: {arch}\n  summary: m\n  description: m\n  license:\n    module: [MIT]\n"
+        f"  artifacts:\n    rpms:\n{rpms}...\n"
+    )
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[tuple[Site, Path]]:
+    """A running HTTPS server, and the file with the certificate to trust."""
+    certificate = _certificate(folder)
+    site = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self._answer(with_body=False)
+
+        def do_GET(self) -> None:
+            self._answer(with_body=True)
+
+        def _answer(self, *, with_body: bool) -> None:
+            site.asked[self.path] += 1
+            data = site.files.get(self.path)
+            status = site.statuses.get(self.path, 200 if data is not None else 404)
+            content = (data or b"") if status == 200 else b""
+            tag = f'"{hashlib.sha256(content).hexdigest()}"'
+            if status == 200 and self.headers.get("If-None-Match") == tag:
+                status, content = 304, b""
+            self.send_response(status)
+            self.send_header("ETag", tag)
+            if status != 304:
+                self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if with_body and status == 200:
+                site.sent[self.path] += 1
+                half = self.path in site.cut
+                self.wfile.write(content[: len(content) // 2] if half else content)
+                self.close_connection = half
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, folder / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    site.url = f"https://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield site, certificate
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _certificate(folder: Path) -> Path:
+    """A certificate of its own authority for 127.0.0.1."""
+    import ipaddress
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vendors of a test")])
+    now = datetime.now(timezone.utc)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "certificate.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
