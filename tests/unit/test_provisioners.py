@@ -6,8 +6,8 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
