@@ -84,6 +84,8 @@ check "logs with content" under /var/log -- -type f -size +0 ! -path '*/journal/
 check "journals of the build instance" under /var/log/journal -- -mindepth 1 -maxdepth 1 -type d
 check "GPU events" under /var/log -- -name 'gpuevent.log*' -size +0
 check "CloudWatch agent state" under /opt/aws/amazon-cloudwatch-agent/logs /opt/aws/amazon-cloudwatch-agent/var -- -type f
+check "ECS agent registration" under /var/lib/ecs/data /var/lib/ecs/gpu -- -type f
+check "ECS agent logs" under /var/log/ecs -- -type f
 check "SSM agent registration" under /var/lib/amazon/ssm -- -type f
 check "package caches" under /var/cache/apt/archives /var/cache/yum /var/cache/dnf -- -type f \( -name '*.deb' -o -name '*.rpm' \)
 check "package sources of a snapshot" under /etc/apt/sources.list.d -- -name kiln-package-snapshot.list

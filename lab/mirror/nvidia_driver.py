@@ -82,9 +82,12 @@ def fabric_manager(version: str, platform: str, target: Path) -> bool:
     if facts is None or (platform == "linux-sbsa" and facts.branch < _FIRST_SBSA):
         return False
     top = f"fabricmanager-{platform}-{version}-archive"
-    payload = model.tree("fabricmanager", {"version": version})
+    payload: dict[str, File] = {}
+    for tree in driver.fabric_manager(facts.branch):
+        payload |= model.tree(tree, {"version": version})
+    programs = [path for path in payload if path.startswith("/usr/bin/")]
     files = {
-        f"{top}/bin/nv-fabricmanager": payload["/usr/bin/nv-fabricmanager"],
+        **{f"{top}/bin/{path.rsplit('/', 1)[1]}": payload[path] for path in programs},
         f"{top}/etc/fabricmanager.cfg": payload["/usr/share/nvidia/nvswitch/fabricmanager.cfg"],
         f"{top}/systemd/nvidia-fabricmanager.service": payload[
             "/usr/lib/systemd/system/nvidia-fabricmanager.service"

@@ -490,6 +490,8 @@ DIRTY = {
     "journals of the build instance": ("var/log/journal/0123/system.journal", ""),
     "GPU events": ("var/log/gpuevent.log.1", "x"),
     "CloudWatch agent state": ("opt/aws/amazon-cloudwatch-agent/logs/state/x", "x"),
+    "ECS agent registration": ("var/lib/ecs/data/agent.db", "x"),
+    "ECS agent logs": ("var/log/ecs/ecs-init.log.2026", ""),
     "SSM agent registration": ("var/lib/amazon/ssm/Vault/x", "x"),
     "package caches": ("var/cache/apt/archives/x.deb", "x"),
     "package sources of a snapshot": (
