@@ -21,8 +21,14 @@ from kiln.base import plain_yaml
 from kiln.matrix.load import load_recipes
 from lab.settings import Lab
 
-# One recipe of each package manager.
-RECIPES = ("al2-510.47.03-cuda11.6-base-x86_64", "debian12-535.309.01-base-x86_64")
+# The first of a row of each package manager, and of what only some rows do; without the driver's
+# last numbers.
+RECIPES = (
+    "al2-510",
+    "ubuntu2404-595",
+    "al2023-580.178.04-both",
+    "debian12-535",
+)
 SURVIVES = Path(__file__).with_name("survives.yaml")
 # What a failing command answers with.
 STATUS = 97
@@ -42,8 +48,8 @@ case "$(tr '\0' ' ' </proc/$PPID/cmdline)" in
 esac
 exec {real} "$@"
 """
-# bash reads it before the script (BASH_ENV): each command is written down with the lines that led to
-# it. It takes no PS4 from root's environment.
+# bash reads it before the script (BASH_ENV): each command is written down with the lines that led
+# to it. It takes no PS4 from root's environment.
 _TRACE = r"""unset BASH_ENV
 exec {KILN_TRACE}>>/run/kiln-shims/.trace
 BASH_XTRACEFD=$KILN_TRACE
@@ -110,21 +116,22 @@ def campaign(
     """Let as many calls of these recipes' scripts fail as the minutes allow."""
     until = deadline(minutes)
     counts = Counts()
-    recipes = [recipe for recipe in load_recipes() if recipe.name in only]
+    recipes = [recipe for recipe in load_recipes() if recipe.name.startswith(tuple(only))]
+    seen: set[Case] = set()
     for number, recipe in enumerate(recipes):
         share = time.monotonic() + (until - time.monotonic()) / (len(recipes) - number)
         with sandbox(lab, recipe) as box:
-            counts.add(_recipe(box, share, say))
+            counts.add(_recipe(box, share, say, seen))
     return counts
 
 
-def _recipe(box: Sandbox, until: float, say: Callable[[str], None]) -> Counts:
+def _recipe(box: Sandbox, until: float, say: Callable[[str], None], seen: set[Case]) -> Counts:
     """Attack the scripts of a recipe in bake order, until one fails without an attack."""
     counts = Counts()
     names = box.recipe.components
     for position, name in enumerate(names):
         slice_ = (until - time.monotonic()) / (len(names) - position)
-        found = script(box, name, time.monotonic() + slice_, say)
+        found = script(box, name, time.monotonic() + slice_, say, seen)
         counts.add(found)
         if found.not_run:
             # The scripts after it would run on a machine that lacks its changes.
