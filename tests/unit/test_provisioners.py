@@ -129,8 +129,8 @@ class Machine:
         path.chmod(0o755)
 
     def bash(self, code: str, **more: str) -> subprocess.CompletedProcess[str]:
-        # gpg starts an agent for each new keyring, which ends when the keyring's folder is gone: also
-        # where the script could not remove it.
+        # gpg starts an agent for each new keyring, which ends when the keyring's folder is gone:
+        # also where the script could not remove it.
         with tempfile.TemporaryDirectory(prefix="kiln-unit-") as folder:
             return subprocess.run(
                 [self.interpreter, "-c", f'source "$KILN_DIR/lib/kiln.sh"\n{code}'],
