@@ -90,7 +90,7 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     lines.append(f"{subject}: {verdict} ({counts})")
     if "packages" in answer:
         counts = ", ".join(f"{number} {state}" for state, number in answer["packages"].items())
-        lines.append(f"packages: {counts} (./invoke preflight --record asks for them)")
+        lines.append(f"packages: {counts}")
     if answer["instance_types"] and "amis" not in answer:
         lines.append(f"serves: {', '.join(answer['instance_types'])}")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ import yaml
 
 from kiln import facts
 from kiln.facts.indexes import index_file, recorded_index
+from kiln.facts.tables import read_table
 from kiln.preflight.ask import AskedWorld
 from kiln.preflight.indexes import SIGNED, Index
 from kiln.preflight.world import Offer, World
@@ -115,7 +116,7 @@ def _forms(distro: str) -> re.Pattern[str]:
 def _save(path: Path, data: dict[str, Any]) -> bool:
     """Write the file unless only its date would change; whether it was written."""
     if path.is_file():
-        old = yaml.safe_load(path.read_text(encoding="utf-8"))
+        old = read_table(path)
         if {**old, "recorded": ""} == {**data, "recorded": ""}:
             return False
     path.parent.mkdir(parents=True, exist_ok=True)
