@@ -113,6 +113,14 @@ def fault(
     show(left, as_json=json, text=_faults)
 
 
+@task(help=JSON)
+def coverage(c: Context, json: bool = False) -> None:
+    """EC2's calls in the lab: real, booked only or refused; the lab need not be up."""
+    from lab import coverage
+
+    show(coverage.table(), as_json=json, text=coverage.text)
+
+
 @task(help={"bases": "also delete the root filesystems and packages that labs share", **FORCE})
 def clean(c: Context, bases: bool = False, force: bool = False) -> None:
     """`lab.down`, and delete the lab's AMIs, disks and logs."""
