@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from lab import aptsources, distros, emulation, folders, prune, settings, tree
+from lab import aptsources, distros, emulation, folders, parents, prune, settings, tree
 from lab.mirror import ca, debian, keys
 from lab.shell import CommandError, run
 from lab.tree import Progress
@@ -35,10 +35,12 @@ _RPM_KEYS = "etc/pki/rpm-gpg"
 def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = None) -> Path:
     """The root filesystem of a distribution, made when it is missing. Callers must not change it.
 
-    `progress` gets one line per step. Raises KilnError for an unknown distribution, and
-    operation_failed without root or when mmdebstrap or the package mirror fails.
+    `distro_id` may name a parent of a flavour: al2023+eks. `progress` gets one line per step.
+    Raises KilnError for an unknown distribution, and operation_failed without root or when
+    mmdebstrap or the package mirror fails.
     """
     say = progress or (lambda _: None)
+    distro_id, kind = parents.split(distro_id)
     spec = distros.spec(distro_id)
     imported = imported_link(distro_id, arch)
     if imported.is_dir():
@@ -50,11 +52,12 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     folders.private(settings.current().root, home)
     with _locked(home / ".lock"):
         common = tree.ensure(home, arch, spec["family"], say)
-        digest = _digest(distro_id, arch, common.name)
-        base = home / f"{distro_id}-{arch}-{digest}"
+        digest = _digest(distro_id, kind, arch, common.name)
+        name = f"{distro_id}-{kind}" if kind else distro_id
+        base = home / f"{name}-{arch}-{digest}"
         if not base.is_dir():
-            say(f"{spec['name']}: laying its identity over the common tree")
-            _identify(distro_id, spec, arch, common, base)
+            say(f"{spec['name']} {kind}".rstrip() + ": laying its identity over the common tree")
+            _identify(distro_id, kind, spec, arch, common, base)
             prune.use(base)
             for name in prune.prune(home):
                 say(f"deleted {name}, which is no longer used")
@@ -85,14 +88,15 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _digest(distro_id: str, arch: str, common: str) -> str:
+def _digest(distro_id: str, kind: str, arch: str, common: str) -> str:
     """A digest of a base's inputs: tree, identity, the lab's CA, keys and packages."""
     from lab.packages import system
 
     total = hashlib.sha256()
     trusted = [ca.ensure().certificate.read_text()]
     trusted += [keys.ensure().fingerprint(name) for name in keys.DISTRIBUTIONS]
-    for part in (distro_id, arch, common, *trusted, system.digest()):
+    own = parents.digest(kind, distro_id, emulation.machine(arch)) if kind else ""
+    for part in (distro_id, kind, own, arch, common, *trusted, system.digest()):
         total.update(part.encode() + b"\0")
     inputs = [p for p in distros.FILES.rglob("*") if p.is_file()] + [Path(__file__)]
     for path in sorted(inputs):
@@ -102,8 +106,10 @@ def _digest(distro_id: str, arch: str, common: str) -> str:
     return total.hexdigest()[:12]
 
 
-def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, base: Path) -> None:
-    """Lay a distribution's identity over a linked copy of the common tree."""
+def _identify(
+    distro_id: str, kind: str, spec: dict[str, Any], arch: str, common: Path, base: Path
+) -> None:
+    """Lay a distribution's identity over a linked copy of the common tree, and what AWS adds."""
     making = base.with_name(f".making-{base.name}")
     tree.copy(common, making)
     try:
@@ -121,6 +127,9 @@ def _identify(distro_id: str, spec: dict[str, Any], arch: str, common: Path, bas
                 _with_lib64(making)
             system.install(distro_id, emulation.machine(arch), making)
             run("chroot", str(making), "rpm", "--import", f"/{_RPM_KEYS}/{spec['rpm_key']}")
+            if kind:
+                _copy_tree(parents.folder(kind), making, _placeholders(spec, arch))
+                parents.install(kind, distro_id, emulation.machine(arch), making)
         else:
             _as_debian_family(distro_id, making, spec, arch)
         _mark(making, distro_id, spec, arch)
@@ -261,7 +270,7 @@ def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
 
 
 def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
-    """Copy a tree of files and fill in placeholders; files in bin and sbin are executable."""
+    """Copy a tree of files and fill in placeholders; programs and scripts are executable."""
     for path in sorted(source.rglob("*")):
         if path.name == ".keep":
             (root / path.relative_to(source)).parent.mkdir(exist_ok=True)
@@ -270,7 +279,7 @@ def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
         text = path.read_text()
         for name, value in placeholders.items():
             text = text.replace(name, value)
-        executable = path.parent.name in ("bin", "sbin")
+        executable = path.parent.name in ("bin", "sbin") or text.startswith("#!")
         replace(root / path.relative_to(source), text, mode=0o755 if executable else 0o644)
 
 

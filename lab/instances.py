@@ -71,7 +71,7 @@ class Machines:
             image = self.made[image_id]
             return image.distro, Path(image.base), image.layers
         if image_id in self.public:
-            return self.public[image_id].distro, None, []
+            return self.public[image_id].base, None, []
         raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
     def has_key_pairs(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 from kiln import facts
 from kiln.base import plain_yaml
 from kiln.base.recipe import Recipe
+from lab import parents
 from lab.settings import Lab
 
 AMAZON = "137112412989"
@@ -29,7 +30,8 @@ _DEB_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
 class PublicImage:
     """A stand-in for an AMI that AWS or a vendor publishes, and how clients look it up.
 
-    Times are written as EC2 writes them. `boot_mode` is None where EC2 shows none.
+    Times are written as EC2 writes them. `boot_mode` is None where EC2 shows none. `kind` is that
+    of `lab.parents`: what AWS added to the distribution.
     """
 
     id: str
@@ -43,6 +45,12 @@ class PublicImage:
     created: str
     deprecated: str
     boot_mode: str | None
+    kind: str = ""
+
+    @property
+    def base(self) -> str:
+        """The name of its root filesystem in the lab."""
+        return f"{self.distro}{parents.SEPARATOR}{self.kind}" if self.kind else self.distro
 
 
 def public_images(recipes: Iterable[Recipe]) -> list[PublicImage]:
@@ -107,6 +115,7 @@ def _of_entry(entry: dict[str, Any]) -> Iterator[PublicImage]:
             parameters=tuple(form.format(**words) for form in (*entry["parameters"], *more)),
             **_times(entry["created"], entry.get("deprecated", _file()["deprecated"])),
             boot_mode=entry["boot_mode"].get(arch),
+            kind=entry.get("kind", ""),
         )
 
 

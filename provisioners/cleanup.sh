@@ -7,6 +7,7 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 
 # What writes state or logs must not write them again after they are removed. None of it exists on every image.
 systemctl stop amazon-cloudwatch-agent amazon-ssm-agent snap.amazon-ssm-agent.amazon-ssm-agent \
+    ecs amazon-ecs-volume-plugin.socket amazon-ecs-volume-plugin docker.socket docker \
     aws-hw-monitor aws-gpu-mig unattended-upgrades cron crond atd sysstat syslog.socket rsyslog 2>/dev/null || true
 # auditd refuses to be stopped by systemd; its own init script can stop it.
 if command -v auditctl >/dev/null; then service auditd stop >/dev/null 2>&1 || auditctl -e 0 >/dev/null 2>&1 || true; fi
@@ -38,6 +39,8 @@ rm -rf /opt/aws/amazon-cloudwatch-agent/logs/* /opt/aws/amazon-cloudwatch-agent/
 rm -f /opt/aws/amazon-cloudwatch-agent/etc/{amazon-cloudwatch-agent.toml,amazon-cloudwatch-agent.yaml,env-config.json,log-config.json}
 rm -rf /var/lib/amazon/ssm/* /var/snap/amazon-ssm-agent/common/* /var/snap/amazon-ssm-agent/current/*
 rm -rf /var/lib/gpu-xid /var/lib/gpu-mig /var/lib/kiln
+# The ECS agent's registration: with it every instance would say that it is the build instance.
+rm -rf /var/lib/ecs/data/* /var/lib/ecs/gpu /var/log/ecs/*
 
 rm -rf /var/lib/dhcp/* /var/lib/dhclient/* /var/lib/NetworkManager/*.lease /var/lib/systemd/random-seed \
     /var/lib/systemd/credential.secret /var/lib/systemd/timers/* /var/lib/private/* /var/crash/* /var/lib/update-notifier/*

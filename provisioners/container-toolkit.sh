@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The NVIDIA container toolkit, configured for each container runtime that the image has.
+# The NVIDIA container toolkit, and its runtime made known to the container runtimes of the image.
 #
+#@ env      CONTAINER_RUNTIME_REGISTRY         required  who makes it known: nvidia-ctk, docker-runtimes.d or nodeadm
 #@ env      CONTAINER_TOOLKIT_VERSION          required  as nvidia-ctk prints it
 #@ env      CONTAINER_TOOLKIT_PACKAGES         required  name=version …
 #@ env      CONTAINER_TOOLKIT_REPO_URL         required  repository, without the architecture
@@ -38,12 +39,52 @@ answer=$(nvidia-ctk --version) || kiln_die "nvidia-ctk does not run"
 version=${BASH_REMATCH[0]}
 [[ $version == "$CONTAINER_TOOLKIT_VERSION" ]] || kiln_die "nvidia-ctk is $version, not $CONTAINER_TOOLKIT_VERSION"
 
+# By a tool of NVIDIA's, which edits the configuration of each container runtime that is there.
+by_nvidia_ctk() {
+    local runtime
+    if command -v dockerd >/dev/null; then runtimes+=(docker); fi
+    if command -v containerd >/dev/null; then runtimes+=(containerd); fi
+    # AL2's bash 4.2 calls an empty array unbound.
+    for runtime in ${runtimes[@]+"${runtimes[@]}"}; do
+        nvidia-ctk --quiet runtime configure --runtime="$runtime" >&2 || kiln_die "nvidia-ctk cannot configure $runtime"
+    done
+    ((${#runtimes[@]})) || kiln_say "no container runtime on this image: install one later and run nvidia-ctk runtime configure"
+}
+
+# By a file that Amazon's docker package turns into a flag of dockerd. dockerd refuses to start when
+# daemon.json names the runtime too. The ECS agent looks for GPUs only if its configuration says so.
+by_docker_runtimes() {
+    local file=/etc/docker/daemon.json config=/var/lib/ecs/ecs.config
+    [[ -x /usr/libexec/docker/docker-setup-runtimes.sh ]] || kiln_die "the parent has no docker of Amazon's" \
+        "the flavour ecs needs an ECS-optimized parent AMI"
+    if [[ -e $file ]] && grep -q '"nvidia"' "$file"; then
+        kiln_die "$file of the parent names the runtime nvidia, and so does /etc/docker-runtimes.d/nvidia" \
+            "dockerd would not start; use the ECS-optimized AMI as it is"
+    fi
+    write_runtime || kiln_die "/etc/docker-runtimes.d/nvidia cannot be written"
+    mkdir -p "${config%/*}" || kiln_die "${config%/*} cannot be made"
+    if [[ ! -e $config ]] || ! grep -qx 'ECS_ENABLE_GPU_SUPPORT=true' "$config"; then
+        printf 'ECS_ENABLE_GPU_SUPPORT=true\n' >>"$config" || kiln_die "$config cannot be written"
+    fi
+    runtimes=(docker)
+}
+
+write_runtime() {
+    mkdir -p /etc/docker-runtimes.d || return 1
+    printf '#!/bin/sh\nexec /usr/bin/nvidia-container-runtime "$@"\n' >/etc/docker-runtimes.d/nvidia || return 1
+    chmod 0755 /etc/docker-runtimes.d/nvidia
+}
+
 runtimes=()
-if command -v dockerd >/dev/null; then runtimes+=(docker); fi
-if command -v containerd >/dev/null; then runtimes+=(containerd); fi
-# AL2's bash 4.2 calls an empty array unbound.
-for runtime in ${runtimes[@]+"${runtimes[@]}"}; do
-    nvidia-ctk --quiet runtime configure --runtime="$runtime" >&2 || kiln_die "nvidia-ctk cannot configure $runtime"
-done
-((${#runtimes[@]})) || kiln_say "no container runtime on this image: install one later and run nvidia-ctk runtime configure"
-kiln_record "version=$version" "runtimes+=${runtimes[*]:-}"
+case $CONTAINER_RUNTIME_REGISTRY in
+    nvidia-ctk) by_nvidia_ctk ;;
+    docker-runtimes.d) by_docker_runtimes ;;
+    # At boot nodeadm writes containerd's configuration anew, and makes nvidia the default runtime where its
+    # program is installed.
+    nodeadm)
+        command -v nodeadm >/dev/null || kiln_die "the parent has no nodeadm" "the flavour eks needs an EKS-optimized parent AMI"
+        [[ -x /usr/bin/nvidia-container-runtime ]] || kiln_die "/usr/bin/nvidia-container-runtime is missing: nodeadm would not use it"
+        ;;
+    *) kiln_die "unknown registry $CONTAINER_RUNTIME_REGISTRY" "it is nvidia-ctk, docker-runtimes.d or nodeadm" ;;
+esac
+kiln_record "version=$version" "runtimes+=${runtimes[*]:-}" "registry=$CONTAINER_RUNTIME_REGISTRY"

@@ -19,7 +19,8 @@ installed_version() {
 }
 
 version=$(installed_version) || exit 1
-if [[ $version == "$EFA_INSTALLER_VERSION" ]]; then
+# A parent's installer may have run with --minimal, as in EKS's: same version, no libfabric.
+if [[ $version == "$EFA_INSTALLER_VERSION" && -x /opt/amazon/efa/bin/fi_info ]]; then
     kiln_say "EFA installer $EFA_INSTALLER_VERSION has run already"
 else
     archive=$(kiln_download EFA_INSTALLER) || exit 1

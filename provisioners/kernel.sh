@@ -75,12 +75,7 @@ if [[ $KILN_FAMILY == debian ]]; then
     done <<<"$listed"
 else
     machine=$(uname -m) || kiln_die "uname does not print the architecture"
-    # No package may own the file, as in the lab.
-    if ! package=$(rpm -qf --qf '%{NAME}' "/boot/vmlinuz-$boots" 2>/dev/null); then
-        kiln_in_container || kiln_die "rpm does not know which package brings the kernel $boots"
-        package=kernel
-    fi
-    package=${package%-core}
+    package=$(kiln_kernel_package "$boots") || exit 1
     kiln_install "${tools[@]}" "$package-devel=${boots%."$machine"}" "$package-headers"
     listed=$(rpm -qa --qf '%{NAME}\n' "$package" "$package-devel" "$package-headers" | sort -u) \
         || kiln_die "rpm cannot list the kernel's packages"

@@ -6,6 +6,7 @@
 #@ env      NVIDIA_FABRICMANAGER_PACKAGES  optional  name=version …; empty: NVIDIA's archive
 #@ env      NVLSM_PACKAGES                 optional  name=version …, for fourth-generation NVSwitch
 #@ env      NVLSM_OS_PACKAGES              optional  the distribution's libraries and tools for it
+#@ env      NVLSM_PROGRAM                  optional  where its package puts it
 #@ download NVIDIA_FABRICMANAGER           optional  NVIDIA's archive, where there are no packages
 export KILN_COMPONENT=nvidia-fabricmanager
 # shellcheck source=provisioners/lib/kiln.sh
@@ -60,8 +61,8 @@ version=$(fabricmanager_version) || exit 1
     || kiln_die "fabric manager is ${version:-missing}, the driver $NVIDIA_DRIVER_VERSION" "they must be equal"
 
 kiln_install_runtime etc/systemd/system/nvidia-fabricmanager.service.d
-units=(nvidia-fabricmanager.service)
-# NVLSM runs fourth-generation NVSwitch; it talks to it over ib_umad.
+# NVLSM runs fourth-generation NVSwitch; it talks to it over ib_umad. It has no unit: fabric manager starts
+# it, and a second one would be in its way.
 if [[ -n $NVLSM_PACKAGES ]]; then
     read -ra libraries <<<"$NVLSM_OS_PACKAGES"
     ((${#libraries[@]})) || kiln_die "NVLSM_OS_PACKAGES is empty" "NVLSM needs libibumad of the distribution"
@@ -69,8 +70,13 @@ if [[ -n $NVLSM_PACKAGES ]]; then
     kiln_install_held "$NVLSM_PACKAGES"
     # shellcheck disable=SC2154 # kiln_install_held sets `names`
     kiln_record "nvlsm+=${names[*]}"
-    kiln_install_runtime etc/systemd/system/nvlsm.service.d
-    units+=(nvlsm.service)
+    [[ -x ${NVLSM_PROGRAM:?} ]] || kiln_die "$NVLSM_PROGRAM is not there: fabric manager would not find NVLSM" \
+        "the package has moved it; correct nvlsm in kiln/facts/knowledge/drivers.yaml"
+    # Fabric manager's start script refuses to start without it. With the kernel's base package only, Amazon
+    # Linux 2023 and Ubuntu do not have it.
+    kernel=$(kiln_boot_kernel) || exit 1
+    kiln_kernel_module "$kernel" ib_umad
+    kiln_install_runtime etc/modules-load.d/kiln-nvlsm.conf
 fi
-kiln_enable "${units[@]}"
+kiln_enable nvidia-fabricmanager.service
 kiln_record "version=$version"

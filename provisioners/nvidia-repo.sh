@@ -4,6 +4,7 @@
 #
 #@ env      CUDA_REPO                 required  the repository's name for this distribution: rhel7, ubuntu2204
 #@ env      CUDA_REPO_URL             required  its URL for this architecture
+#@ env      CUDA_LIBRARIES_REPO_URL   optional  another of NVIDIA's repositories, for cuDNN and NCCL alone (RPM)
 #@ env      CUDA_RPM_KEY_FINGERPRINT  required  of the key that signs RPMs
 #@ env      CUDA_DEB_KEY_FINGERPRINT  required  of the key that signs Debian repositories
 #@ download CUDA_REPO_KEY             required  the family's key file
@@ -26,6 +27,21 @@ gpgcheck=1
 gpgkey=$signed_by
 skip_if_unavailable=0
 REPO
+    # Amazon Linux 2023's repository of NVIDIA had these libraries late; EL 9's has them, signed by the same key.
+    # Nothing else may come from there.
+    rm -f /etc/yum.repos.d/nvidia-cuda-libraries.repo
+    if [[ -n $CUDA_LIBRARIES_REPO_URL ]]; then
+        cat >/etc/yum.repos.d/nvidia-cuda-libraries.repo <<REPO
+[nvidia-cuda-libraries]
+name=NVIDIA cuDNN and NCCL
+baseurl=$CUDA_LIBRARIES_REPO_URL
+enabled=1
+gpgcheck=1
+gpgkey=$signed_by
+includepkgs=libcudnn* libnccl*
+skip_if_unavailable=0
+REPO
+    fi
 fi
 kiln_refresh
 kiln_record "version=$CUDA_REPO" "url=$CUDA_REPO_URL"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kiln import facts
 from kiln.base.recipe import Recipe
 from kiln.components.component import Component, Download, Environment, download, packaged, packages
 
@@ -15,6 +16,7 @@ def environment(recipe: Recipe) -> Environment:
         ),
         "NVLSM_PACKAGES": packages(recipe, "nvlsm", recipe.nvlsm) if recipe.nvlsm else "",
         "NVLSM_OS_PACKAGES": packages(recipe, "nvlsm-libraries") if recipe.nvlsm else "",
+        "NVLSM_PROGRAM": facts.nvlsm_program() if recipe.nvlsm else "",
     }
 
 

@@ -19,10 +19,14 @@ def gives_something(stack: Mapping[str, Any]) -> bool:
 
 
 def environment(recipe: Recipe) -> Environment:
-    """NVIDIA's name of the distribution and the repository's URL."""
+    """NVIDIA's name of the distribution and the repository's URL; where that one lacks cuDNN and
+    NCCL, a second one for these alone."""
     return {
         "CUDA_REPO": recipe.distro.cuda_repo,
         "CUDA_REPO_URL": repository(recipe, "CUDA_REPO_URL"),
+        "CUDA_LIBRARIES_REPO_URL": (
+            repository(recipe, "CUDA_LIBRARIES_REPO_URL") if recipe.cudnn or recipe.nccl else ""
+        ),
     }
 
 

@@ -19,6 +19,7 @@ from kiln.facts.drivers import Branch as Branch
 from kiln.facts.drivers import branch as branch
 from kiln.facts.drivers import branches as branches
 from kiln.facts.drivers import driver_cuda as driver_cuda
+from kiln.facts.drivers import nvlsm_program as nvlsm_program
 from kiln.facts.drivers import nvlsm_versions as nvlsm_versions
 from kiln.facts.drivers import supported_branches as supported_branches
 from kiln.facts.instance_types import InstanceType as InstanceType

@@ -85,6 +85,11 @@ def driver_cuda(driver: str) -> str:
     return runs[-1] if runs else majors[0]
 
 
+def nvlsm_program() -> str:
+    """Where NVLSM's package puts the program that fabric manager starts."""
+    return str(table("drivers")["nvlsm"]["program"])
+
+
 def nvlsm_versions() -> list[str]:
     """The known releases of NVLSM, oldest first."""
     return sorted(table("drivers")["nvlsm"]["versions"], key=versions.key)

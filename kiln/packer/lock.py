@@ -287,6 +287,7 @@ def _packages(filled: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, li
     """(repository, fingerprint of its key, packages) per component that installs packages."""
     own = {step.name: _repository(step) for step in filled}
     vendor = own.get("nvidia-repo")
+    others = _libraries(filled, vendor)
     for step in filled:
         packages, libraries = _named(step, "_PACKAGES"), _named(step, "_OS_PACKAGES")
         packages = [package for package in packages if package not in libraries]
@@ -296,13 +297,19 @@ def _packages(filled: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, li
             "driver",
             "imex",
         }
-        where = own[step.name] or vendor
+        where = own[step.name] or (others if step.name in {"cudnn", "nccl"} else vendor)
         if from_distro or where is None:
             packages, libraries = [], [*packages, *libraries]
         if libraries:
             yield f"archive of {recipe.distro.id}", "the distribution's own keys", libraries
         if packages and where:
             yield where[0], where[1], packages
+
+
+def _libraries(filled: list[Step], vendor: tuple[str, str] | None) -> tuple[str, str] | None:
+    """The repository of cuDNN and NCCL: NVIDIA's for the distribution, unless there is another."""
+    urls = [step.env.get("CUDA_LIBRARIES_REPO_URL") for step in filled if vendor]
+    return next(((url, vendor[1]) for url in urls if url and vendor), vendor)
 
 
 def _named(step: Step, ending: str) -> list[str]:

@@ -18,7 +18,7 @@ from kiln.base.paths import AMI_TESTS, ROOT
 from kiln.base.stopping import Stop
 from kiln.cloud.machine import Machine
 from kiln.cloud.target import Target
-from kiln.facts import instances
+from kiln.facts import instances, table
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -76,7 +76,15 @@ def expectations(
         "gpu": gpu,
         "target": target.kind,
         "ami": image,
+        "needs_cluster": units_that_need_a_cluster(recipe["flavor"]),
     }
+
+
+def units_that_need_a_cluster(flavor: str) -> list[str]:
+    """The units of the parent that fail on an instance without a cluster, as the checked one is."""
+    entry = table("distros")["flavors"].get(flavor, {})
+    units: list[str] = entry.get("needs_cluster", [])
+    return units
 
 
 def run_checks(

@@ -119,6 +119,7 @@ def _section(index: Index) -> str:
         "gpgcheck=0",
         f"repo_gpgcheck={int(signed)}",
         *([f"gpgkey=file://{index.keyring}"] if signed else []),
+        *([f"includepkgs={' '.join(index.repository.only)}"] if index.repository.only else []),
         "",
     ]
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ class Repository:
     is the repository's. `suites` and `components` are apt's; the suite "/" is a flat repository.
     Its metadata counts if it is signed by one of `fingerprints`; with `signed` false the vendor
     does not sign metadata. The keys come from `key_file` on this machine, or from `key_url`.
+    `only` are patterns of the packages that are taken from it; without any, all are.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Repository:
     mirror_list: bool
     key_file: str
     key_url: str
+    only: tuple[str, ...] = ()
 
     def release_files(self) -> list[str]:
         """The URLs of the signed files that name the repository's indexes; of apt only."""
@@ -43,8 +45,8 @@ class Repository:
 
 def of_row(recipe: Recipe, steps: Iterable[Step]) -> tuple[Repository, ...]:
     """The repositories from which a bake of the recipe installs packages."""
-    known = [_of_vendor(recipe, step) for step in steps]
-    return (*_of_distribution(recipe), *(repository for repository in known if repository))
+    vendors = [repository for step in steps for repository in _of_vendor(recipe, step)]
+    return (*_of_distribution(recipe), *vendors)
 
 
 def _of_distribution(recipe: Recipe) -> list[Repository]:
@@ -102,8 +104,8 @@ def _from_line(line: str, like: Repository, number: int) -> Repository:
     )
 
 
-def _of_vendor(recipe: Recipe, step: Step) -> Repository | None:
-    """The repository that a component's script adds; None if it adds none."""
+def _of_vendor(recipe: Recipe, step: Step) -> Iterator[Repository]:
+    """The repositories that a component's script adds."""
     for variable, layout in facts.table("archives")["vendors"].items():
         url = step.env.get(variable)
         kind = "apt" if recipe.distro.family == "debian" else "rpm"
@@ -113,7 +115,7 @@ def _of_vendor(recipe: Recipe, step: Step) -> Repository | None:
         fields = {**_fields(recipe), "url": url}
         key = next(entry for entry in step.downloads if entry.env.endswith("_KEY"))
         known = facts.table("keys")["keys"]
-        return Repository(
+        yield Repository(
             name=layout["name"],
             kind=kind,
             url=shape["url"].format(**fields),
@@ -124,8 +126,8 @@ def _of_vendor(recipe: Recipe, step: Step) -> Repository | None:
             mirror_list=False,
             key_file="",
             key_url=key.url,
+            only=tuple(shape.get("only", ())),
         )
-    return None
 
 
 def _holds(when: dict[str, str], fields: dict[str, str]) -> bool:

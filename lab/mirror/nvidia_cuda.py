@@ -110,6 +110,7 @@ def driver_packages(version: Driver, format_: str, dist: str, arch: str) -> list
         cuda=version.cuda,
         kernel_modules=kernel_modules,
         dkms_name=names,
+        fabric_manager=driver.fabric_manager(version.branch),
         dist=dist,
         arch=arch,
         libdir=folder,
@@ -234,6 +235,8 @@ def _libraries(
     packages: list[Package] = []
     builds = catalogue.nccl()
     for nccl in catalogue.choose(builds, _series, wanted):
+        if _late(name, "nccl", nccl):
+            continue
         major, minor, patch = _number(nccl)
         for series in builds[nccl]:
             if contents.has_cuda(series):
@@ -250,7 +253,8 @@ def _libraries(
     for cudnn, entry in catalogue.data()["cudnn"].items():
         major, minor, patch, _ = _number(cudnn)
         for series in entry["cuda"]:
-            if contents.has_cuda(series) and not _lacks_cudnn(name, cudnn):
+            lacking = _lacks_cudnn(name, cudnn) or _late(name, "cudnn", cudnn)
+            if contents.has_cuda(series) and not lacking:
                 packages += model.load(
                     "cudnn",
                     cudnn=cudnn,
@@ -264,6 +268,15 @@ def _libraries(
     return packages
 
 
+def _late(name: str, library: str, version: str) -> bool:
+    """Was this release of a library out before the repository had its first?"""
+    return any(
+        (entry["repo"], entry["library"]) == (name, library)
+        and versions.below(version, entry["first"])
+        for entry in facts.table("cuda")["libraries_late"]
+    )
+
+
 def _lacks_cudnn(name: str, cudnn: str) -> bool:
     return any(
         entry["repo"] == name and versions.at_least(cudnn, entry["from"])
@@ -273,7 +286,7 @@ def _lacks_cudnn(name: str, cudnn: str) -> bool:
 
 _BASE = (
     r"https://developer\.download\.nvidia\.com/compute/cuda/repos/"
-    r"(?P<repo>[a-z]+\d+)/(?P<machine>x86_64|sbsa)"
+    r"(?P<repo>[a-z]+[0-9]+)/(?P<machine>x86_64|sbsa)"
 )
 
 

@@ -59,7 +59,7 @@ def run_file(version: str, arch: str, target: Path) -> bool:
 
 
 @route(
-    r"https://us\.download\.nvidia\.com/tesla/(?P<version>[\d.]+)/"
+    r"https://us\.download\.nvidia\.com/tesla/(?P<version>[0-9.]+)/"
     r"NVIDIA-Linux-(?P<arch>x86_64|aarch64)-(?P=version)\.run"
 )
 def _run_file(site: Site, url: re.Match[str]) -> Path | None:
@@ -82,9 +82,12 @@ def fabric_manager(version: str, platform: str, target: Path) -> bool:
     if facts is None or (platform == "linux-sbsa" and facts.branch < _FIRST_SBSA):
         return False
     top = f"fabricmanager-{platform}-{version}-archive"
-    payload = model.tree("fabricmanager", {"version": version})
+    payload: dict[str, File] = {}
+    for tree in driver.fabric_manager(facts.branch):
+        payload |= model.tree(tree, {"version": version})
+    programs = [path for path in payload if path.startswith("/usr/bin/")]
     files = {
-        f"{top}/bin/nv-fabricmanager": payload["/usr/bin/nv-fabricmanager"],
+        **{f"{top}/bin/{path.rsplit('/', 1)[1]}": payload[path] for path in programs},
         f"{top}/etc/fabricmanager.cfg": payload["/usr/share/nvidia/nvswitch/fabricmanager.cfg"],
         f"{top}/systemd/nvidia-fabricmanager.service": payload[
             "/usr/lib/systemd/system/nvidia-fabricmanager.service"
@@ -109,7 +112,7 @@ def tar_xz(files: dict[str, File]) -> bytes:
 
 @route(
     rf"{_REDIST}/fabricmanager/(?P<platform>linux-x86_64|linux-sbsa)/"
-    r"fabricmanager-(?P=platform)-(?P<version>[\d.]+)-archive\.tar\.xz"
+    r"fabricmanager-(?P=platform)-(?P<version>[0-9.]+)-archive\.tar\.xz"
 )
 def _fabric_manager(site: Site, url: re.Match[str]) -> Path | None:
     return site.made(
@@ -118,7 +121,7 @@ def _fabric_manager(site: Site, url: re.Match[str]) -> Path | None:
     )
 
 
-@route(rf"{_REDIST}/redistrib_(?P<version>[\d.]+)\.json")
+@route(rf"{_REDIST}/redistrib_(?P<version>[0-9.]+)\.json")
 def _index(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
     platforms: dict[str, object] = {}

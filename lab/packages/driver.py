@@ -26,8 +26,11 @@ LIBRARIES = {
     "libcudadebugger.so.1": "libcudadebugger.so",
 }
 PROGRAMS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-persistenced", "/usr/bin/nvidia-modprobe")
-# Fabric manager has a package of its own; its program checks versions and then runs this.
-FABRIC_MANAGER = "/usr/bin/nv-fabricmanager"
+# Fabric manager has a package of its own; its programs check versions and then run these.
+FABRIC_MANAGER = ("/usr/bin/nv-fabricmanager", "/usr/bin/nvidia-fabricmanager-start.sh")
+# The branch from which fabric manager's package has a start script.
+# source: github:spectrocloud/CanvOS pull request 700 ("570+")
+FABRIC_START = 570
 
 
 def libraries(version: str, arch: str) -> dict[str, File]:
@@ -44,7 +47,7 @@ def shared() -> dict[str, File]:
     """The files behind the stand-in programs, below /usr/lib/kiln-lab."""
     payload = _payload()
     files = {path: file for path, file in payload.items() if path.startswith(install.LIB)}
-    for path in (FABRIC_MANAGER, "/usr/bin/kiln-lab-gpu"):
+    for path in (*FABRIC_MANAGER, "/usr/bin/kiln-lab-gpu"):
         name = f"/usr/lib/kiln-lab/bin/{path.rsplit('/', 1)[1]}"
         files[name] = payload[path]
     return files
@@ -53,6 +56,11 @@ def shared() -> dict[str, File]:
 def programs(*paths: str) -> dict[str, File]:
     """The stand-in programs for these paths."""
     return {path: _payload()[path] for path in paths}
+
+
+def fabric_manager(branch: int) -> list[str]:
+    """The payloads of fabric manager's package of a branch."""
+    return ["fabricmanager", *(["fabricmanager-start"] if branch >= FABRIC_START else [])]
 
 
 @cache

@@ -42,6 +42,11 @@ def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[
     return model.load("amazon-linux", distro=distro_id, arch=arch, **_as_of(facts, release))
 
 
+def dist(distro_id: str) -> str:
+    """The distribution's part of its packages' releases: amzn2023."""
+    return str(_catalogue()[distro_id]["dist"])
+
+
 def releases(distro_id: str) -> list[str]:
     """The lab's states of a repository, oldest first; only al2023 has any."""
     return list(_catalogue().get(distro_id, {}).get("releases", {}))

@@ -11,7 +11,7 @@
 # Packer 1.6.6, which cannot require IMDSv2:
 #   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=["<your address>/32"]' al2-al2_last-ecs-x86_64/packer-1.6
 # The parent AMI: aws ssm get-parameter --query Parameter.Value --output text \
-#   --name /aws/service/ecs/optimized-ami/amazon-linux-2/kernel-5.10/gpu/recommended/image_id
+#   --name /aws/service/ecs/optimized-ami/amazon-linux-2/kernel-5.10/recommended/image_id
 
 locals {
   components = {
@@ -24,8 +24,9 @@ locals {
     }
     "nvidia-repo" = {
       env = {
-        CUDA_REPO     = "rhel7"
-        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"
+        CUDA_REPO               = "rhel7"
+        CUDA_REPO_URL           = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"
+        CUDA_LIBRARIES_REPO_URL = ""
       }
       downloads = {
         CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub"
@@ -55,6 +56,7 @@ locals {
         NVIDIA_FABRICMANAGER_PACKAGES = ""
         NVLSM_PACKAGES                = ""
         NVLSM_OS_PACKAGES             = ""
+        NVLSM_PROGRAM                 = ""
       }
       downloads = {
         NVIDIA_FABRICMANAGER = "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-550.163.01-archive.tar.xz"
@@ -111,6 +113,7 @@ locals {
     }
     "container-toolkit" = {
       env = {
+        CONTAINER_RUNTIME_REGISTRY = "docker-runtimes.d"
         CONTAINER_TOOLKIT_VERSION  = "1.17.8"
         CONTAINER_TOOLKIT_PACKAGES = "libnvidia-container1=1.17.8 libnvidia-container-tools=1.17.8 nvidia-container-toolkit-base=1.17.8 nvidia-container-toolkit=1.17.8"
         CONTAINER_TOOLKIT_REPO_URL = "https://nvidia.github.io/libnvidia-container/stable/rpm"

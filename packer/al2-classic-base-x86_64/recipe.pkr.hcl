@@ -24,8 +24,9 @@ locals {
     }
     "nvidia-repo" = {
       env = {
-        CUDA_REPO     = "rhel7"
-        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"
+        CUDA_REPO               = "rhel7"
+        CUDA_REPO_URL           = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"
+        CUDA_LIBRARIES_REPO_URL = ""
       }
       downloads = {
         CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub"
@@ -55,6 +56,7 @@ locals {
         NVIDIA_FABRICMANAGER_PACKAGES = ""
         NVLSM_PACKAGES                = ""
         NVLSM_OS_PACKAGES             = ""
+        NVLSM_PROGRAM                 = ""
       }
       downloads = {
         NVIDIA_FABRICMANAGER = "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz"
@@ -111,6 +113,7 @@ locals {
     }
     "container-toolkit" = {
       env = {
+        CONTAINER_RUNTIME_REGISTRY = "nvidia-ctk"
         CONTAINER_TOOLKIT_VERSION  = "1.17.8"
         CONTAINER_TOOLKIT_PACKAGES = "libnvidia-container1=1.17.8 libnvidia-container-tools=1.17.8 nvidia-container-toolkit-base=1.17.8 nvidia-container-toolkit=1.17.8"
         CONTAINER_TOOLKIT_REPO_URL = "https://nvidia.github.io/libnvidia-container/stable/rpm"

@@ -24,8 +24,9 @@ locals {
     }
     "nvidia-repo" = {
       env = {
-        CUDA_REPO     = "rhel7"
-        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"
+        CUDA_REPO               = "rhel7"
+        CUDA_REPO_URL           = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"
+        CUDA_LIBRARIES_REPO_URL = ""
       }
       downloads = {
         CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub"
@@ -58,6 +59,7 @@ locals {
     }
     "container-toolkit" = {
       env = {
+        CONTAINER_RUNTIME_REGISTRY = "nvidia-ctk"
         CONTAINER_TOOLKIT_VERSION  = "1.17.8"
         CONTAINER_TOOLKIT_PACKAGES = "libnvidia-container1=1.17.8 libnvidia-container-tools=1.17.8 nvidia-container-toolkit-base=1.17.8 nvidia-container-toolkit=1.17.8"
         CONTAINER_TOOLKIT_REPO_URL = "https://nvidia.github.io/libnvidia-container/stable/rpm"

@@ -24,8 +24,9 @@ locals {
     }
     "nvidia-repo" = {
       env = {
-        CUDA_REPO     = "amzn2023"
-        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/amzn2023/x86_64"
+        CUDA_REPO               = "amzn2023"
+        CUDA_REPO_URL           = "https://developer.download.nvidia.com/compute/cuda/repos/amzn2023/x86_64"
+        CUDA_LIBRARIES_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64"
       }
       downloads = {
         CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/amzn2023/x86_64/D42D0685.pub"
@@ -52,6 +53,7 @@ locals {
         NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=580.178.04"
         NVLSM_PACKAGES                = "nvlsm=2025.10.14"
         NVLSM_OS_PACKAGES             = "libibumad infiniband-diags"
+        NVLSM_PROGRAM                 = "/opt/nvidia/nvlsm/sbin/nvlsm"
       }
     }
     "cuda" = {
@@ -103,6 +105,7 @@ locals {
     }
     "container-toolkit" = {
       env = {
+        CONTAINER_RUNTIME_REGISTRY = "nodeadm"
         CONTAINER_TOOLKIT_VERSION  = "1.20.0"
         CONTAINER_TOOLKIT_PACKAGES = "libnvidia-container1=1.20.0 libnvidia-container-tools=1.20.0 nvidia-container-toolkit-base=1.20.0 nvidia-container-toolkit=1.20.0"
         CONTAINER_TOOLKIT_REPO_URL = "https://nvidia.github.io/libnvidia-container/stable/rpm"

@@ -24,8 +24,9 @@ locals {
     }
     "nvidia-repo" = {
       env = {
-        CUDA_REPO     = "ubuntu2204"
-        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/sbsa"
+        CUDA_REPO               = "ubuntu2204"
+        CUDA_REPO_URL           = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/sbsa"
+        CUDA_LIBRARIES_REPO_URL = ""
       }
       downloads = {
         CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/sbsa/3bf863cc.pub"
@@ -49,9 +50,10 @@ locals {
     "nvidia-fabricmanager" = {
       env = {
         NVIDIA_DRIVER_VERSION         = "580.178.04"
-        NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager-580=580.178.04"
+        NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=580.178.04"
         NVLSM_PACKAGES                = "nvlsm=2025.10.14"
         NVLSM_OS_PACKAGES             = "libibumad3 infiniband-diags"
+        NVLSM_PROGRAM                 = "/opt/nvidia/nvlsm/sbin/nvlsm"
       }
     }
     "cuda" = {
@@ -103,6 +105,7 @@ locals {
     }
     "container-toolkit" = {
       env = {
+        CONTAINER_RUNTIME_REGISTRY = "nvidia-ctk"
         CONTAINER_TOOLKIT_VERSION  = "1.20.0"
         CONTAINER_TOOLKIT_PACKAGES = "libnvidia-container1=1.20.0 libnvidia-container-tools=1.20.0 nvidia-container-toolkit-base=1.20.0 nvidia-container-toolkit=1.20.0"
         CONTAINER_TOOLKIT_REPO_URL = "https://nvidia.github.io/libnvidia-container/stable/deb"

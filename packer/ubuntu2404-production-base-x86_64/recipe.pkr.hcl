@@ -24,8 +24,9 @@ locals {
     }
     "nvidia-repo" = {
       env = {
-        CUDA_REPO     = "ubuntu2404"
-        CUDA_REPO_URL = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64"
+        CUDA_REPO               = "ubuntu2404"
+        CUDA_REPO_URL           = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64"
+        CUDA_LIBRARIES_REPO_URL = ""
       }
       downloads = {
         CUDA_REPO_KEY = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/3bf863cc.pub"
@@ -52,6 +53,7 @@ locals {
         NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=595.112.07"
         NVLSM_PACKAGES                = "nvlsm=2025.10.14"
         NVLSM_OS_PACKAGES             = "libibumad3 infiniband-diags"
+        NVLSM_PROGRAM                 = "/opt/nvidia/nvlsm/sbin/nvlsm"
       }
     }
     "cuda" = {
@@ -69,8 +71,8 @@ locals {
     }
     "nccl" = {
       env = {
-        NCCL_VERSION  = "2.30.7"
-        NCCL_PACKAGES = "libnccl2=2.30.7@cuda13.2 libnccl-dev=2.30.7@cuda13.2"
+        NCCL_VERSION  = "2.30.4"
+        NCCL_PACKAGES = "libnccl2=2.30.4@cuda13.2 libnccl-dev=2.30.4@cuda13.2"
       }
     }
     "efa" = {
@@ -111,6 +113,7 @@ locals {
     }
     "container-toolkit" = {
       env = {
+        CONTAINER_RUNTIME_REGISTRY = "nvidia-ctk"
         CONTAINER_TOOLKIT_VERSION  = "1.20.0"
         CONTAINER_TOOLKIT_PACKAGES = "libnvidia-container1=1.20.0 libnvidia-container-tools=1.20.0 nvidia-container-toolkit-base=1.20.0 nvidia-container-toolkit=1.20.0"
         CONTAINER_TOOLKIT_REPO_URL = "https://nvidia.github.io/libnvidia-container/stable/deb"

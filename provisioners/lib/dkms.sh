@@ -33,6 +33,37 @@ kiln_boot_kernel() {
     printf '%s\n' "$kernel"
 }
 
+# kiln_kernel_package KERNEL: prints the name of the package that brings it, on Amazon Linux: kernel6.12.
+kiln_kernel_package() {
+    local package
+    # No package may own the file, as in the lab.
+    if ! package=$(rpm -qf --qf '%{NAME}' "${KILN_ROOT:-}/boot/vmlinuz-$1" 2>/dev/null); then
+        kiln_in_container || kiln_die "rpm does not know which package brings the kernel $1"
+        package=kernel
+    fi
+    printf '%s\n' "${package%-core}"
+}
+
+# kiln_kernel_module KERNEL MODULE: the module is there for that kernel, from the package with the kernel's
+# further modules if need be, which is then held like the kernel.
+kiln_kernel_module() {
+    local package machine
+    if modinfo -k "$1" -F filename "$2" >/dev/null 2>&1; then return 0; fi
+    if [[ $KILN_FAMILY == debian ]]; then
+        package=linux-modules-extra-$1
+        kiln_install "$package"
+    else
+        machine=$(uname -m) || kiln_die "uname does not print the architecture"
+        package=$(kiln_kernel_package "$1") || exit 1
+        package+=-modules-extra
+        kiln_install "$package=${1%."$machine"}"
+    fi
+    kiln_hold "$package"
+    depmod "$1" || kiln_die "depmod failed for $1"
+    modinfo -k "$1" -F filename "$2" >/dev/null 2>&1 || kiln_die "the kernel $1 has no module $2" \
+        "$package does not bring it either"
+}
+
 # kiln_assert_kernel: prints the kernel that will boot. Modules are built for it, so it must be the one that
 # runs, and its headers must be installed.
 kiln_assert_kernel() {

@@ -13,6 +13,7 @@
 #   kiln_repo_key FILE FPR NAME                  hand a checked key to the package manager; prints its place
 # dkms.sh
 #   kiln_boot_kernel, kiln_assert_kernel         print the kernel that will boot, as in `uname -r`
+#   kiln_kernel_module KERNEL MODULE             the module is there, from the kernel's further packages if need be
 #   kiln_dkms_compiler KERNEL MODULE…            DKMS builds these modules with that kernel's compiler
 # image.sh
 #   kiln_install_runtime path…                   install files that ship on the AMI, from runtime/

@@ -24,10 +24,12 @@ UNITS = (
     "nvidia-imex.service",
     "nvidia-mig-manager.service",
     "nvidia-persistenced.service",
-    "nvlsm.service",
     "multi-user.target",
     "docker.service",
     "containerd.service",
+    "ecs.service",
+    "nodeadm-config.service",
+    "nodeadm-run.service",
 )
 TEXTS = (
     "/etc/kiln/hygiene.json",
@@ -37,16 +39,19 @@ TEXTS = (
     "/etc/apt/sources.list.d/kiln-package-snapshot.list",
     "/etc/machine-id",
     "/etc/ld.so.conf.d/kiln-cuda.conf",
+    "/etc/modules-load.d/kiln-nvlsm.conf",
     "/etc/profile.d/kiln-cuda.sh",
     "/etc/modprobe.d/kiln-nouveau.conf",
     "/etc/modprobe.d/kiln-gpu-select.conf",
     "/etc/apt/sources.list.d/nvidia-cuda.list",
     "/etc/apt/sources.list.d/nvidia-container-toolkit.list",
     "/etc/yum.repos.d/nvidia-cuda.repo",
+    "/etc/yum.repos.d/nvidia-cuda-libraries.repo",
     "/etc/yum.repos.d/nvidia-container-toolkit.repo",
     "/etc/docker/daemon.json",
     "/etc/containerd/config.toml",
     "/etc/default/gpu-mig",
+    "/var/lib/ecs/ecs.config",
     "/run/kiln/gpu-boot/decision.json",
     "/etc/kiln/dcgm-counters.csv",
     "/etc/sysctl.d/60-kiln.conf",
@@ -150,6 +155,12 @@ def sysctls(recorded):
     return {n: (text("/proc/sys/" + n.replace(".", "/")) or "").strip() for n in names}
 
 
+def programs():
+    """The programs that run now: the first words of their command lines."""
+    lines = [text(path) or "" for path in glob.glob("/proc/[0-9]*/cmdline")]
+    return sorted({word for line in lines for word in line.split("\0")[:2] if word[:1] == "/"})
+
+
 def main():
     baked = load("/etc/kiln/version-info.json", None)
     kernel = (baked or {}).get("kernel", {}).get("boots", "")
@@ -164,6 +175,9 @@ def main():
         "/var/lib/dbus/machine-id",
         "/opt/amazon/efa/bin/fi_info",
         "/opt/amazon/efa_installed_packages",
+        "/opt/nvidia/nvlsm/sbin/nvlsm",
+        "/etc/docker-runtimes.d/nvidia",
+        "/usr/bin/nvidia-container-runtime",
         "/lib/modules/%s/build" % kernel,
         "/usr/src/kernels/%s" % kernel,
         "/boot/vmlinuz-%s" % kernel,
@@ -205,6 +219,9 @@ def main():
             "nv-fabricmanager": command("nv-fabricmanager", "--version"),
             "nvidia-mig-parted": command("nvidia-mig-parted", "--version"),
             "nvidia-ctk": command("nvidia-ctk", "--version"),
+            "containerd-config": command("containerd", "config", "dump"),
+            "docker-info": command("docker", "info"),
+            "ib_umad": command("modinfo", "-k", kernel, "-F", "filename", "ib_umad"),
             "cloud-init": command("cloud-init", "status"),
             "gpu-mig": command("gpu-mig", "validate"),
         },
@@ -215,6 +232,7 @@ def main():
             "instance_id": (text("/var/lib/cloud/data/instance-id") or "").strip(),
             "now": time.time(),
         },
+        "programs": programs(),
         "modules_loaded": [line.split()[0] for line in (text("/proc/modules") or "").splitlines()],
     }
     print(json.dumps(answer))

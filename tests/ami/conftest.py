@@ -5,7 +5,8 @@
 KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"lab",
               "gpu": {"count": int, "name": str, "nvswitch": bool, "nvlsm": bool, "efa": int,
                       "mig": bool, "prefers": "open"|"proprietary",
-                      "clocks": [memory, graphics] in MHz or null} or null}
+                      "clocks": [memory, graphics] in MHz or null} or null,
+              "needs_cluster": [units that fail without one]}
 
 A single program on the machine (`collect.py`) collects all facts, so that checks cost nothing.
 A check of what is not part of the image is neither run nor counted: see applies.py.

@@ -3,13 +3,21 @@
 import json
 
 import pytest
+from applies import only_if
 from expectations import assert_active, assert_enabled
 
 pytestmark = pytest.mark.boot
 
 
-def test_no_unit_failed(machine):
-    assert machine["failed"] == []
+def test_no_unit_failed_but_those_that_need_a_cluster(machine, expect):
+    excused = expect.get("needs_cluster", [])
+    assert [unit for unit in machine["failed"] if unit not in excused] == []
+
+
+@only_if(lambda expect: expect.get("needs_cluster"))
+def test_the_parents_way_into_its_cluster_starts_at_boot(machine):
+    assert_enabled(machine, "nodeadm-config.service")
+    assert_enabled(machine, "nodeadm-run.service")
 
 
 def test_boot_is_finished(machine):

@@ -1,6 +1,9 @@
 """The container toolkit, and its registration with the image's container runtimes."""
 
+import json
+
 import pytest
+from applies import only_if
 from expectations import assert_held, assert_packages_at, recorded
 
 pytestmark = pytest.mark.bake
@@ -26,10 +29,48 @@ def test_the_image_has_no_retired_repository(machine):
         assert "nvidia.github.io/nvidia-docker" not in (text or ""), f"{path} is retired"
 
 
+def of_flavor(*flavors):
+    return only_if(lambda expect: expect["recipe"].get("flavor", "base") in flavors)
+
+
+@of_flavor("base", "parallelcluster")
 def test_every_runtime_on_the_image_knows_it(machine, version_info):
     runtimes = recorded(version_info, "container-toolkit").get("runtimes", [])
     if not runtimes:
         pytest.skip("there is no container runtime on this image")
-    files = {"docker": "/etc/docker/daemon.json", "containerd": "/etc/containerd/config.toml"}
+    # containerd says itself what it imports: from 1.18 on nvidia-ctk writes a drop-in.
+    told = {
+        "docker": machine["text"]["/etc/docker/daemon.json"] or "",
+        "containerd": machine["commands"]["containerd-config"]["out"],
+    }
     for runtime in runtimes:
-        assert "nvidia-container-runtime" in (machine["text"][files[runtime]] or ""), runtime
+        assert "nvidia-container-runtime" in told[runtime], runtime
+
+
+@of_flavor("ecs")
+def test_docker_knows_it_by_amazons_way_alone(machine):
+    script = machine["files"]["/etc/docker-runtimes.d/nvidia"]
+    assert script, "/etc/docker-runtimes.d/nvidia is missing"
+    assert int(script["mode"], 8) & 0o111, "/etc/docker-runtimes.d/nvidia cannot be run"
+    settings = json.loads(machine["text"]["/etc/docker/daemon.json"] or "{}")
+    assert "nvidia" not in settings.get("runtimes", {}), "dockerd refuses a runtime named twice"
+
+
+@of_flavor("ecs")
+def test_the_ecs_agent_is_told_to_use_gpus(machine):
+    lines = (machine["text"]["/var/lib/ecs/ecs.config"] or "").splitlines()
+    assert "ECS_ENABLE_GPU_SUPPORT=true" in lines
+
+
+@of_flavor("ecs")
+@pytest.mark.boot
+def test_docker_runs_and_lists_the_runtime(machine):
+    answer = machine["commands"]["docker-info"]
+    assert answer["rc"] == 0, answer["out"].strip()
+    assert "nvidia" in answer["out"], "docker does not know the runtime nvidia"
+
+
+@of_flavor("eks")
+def test_nodeadm_finds_the_runtime(machine):
+    program = machine["files"]["/usr/bin/nvidia-container-runtime"]
+    assert program, "/usr/bin/nvidia-container-runtime is missing: containers would have no GPUs"

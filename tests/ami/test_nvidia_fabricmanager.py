@@ -13,6 +13,8 @@ from expectations import (
     recorded,
 )
 
+NVLSM = "/opt/nvidia/nvlsm/sbin/nvlsm"
+
 
 @pytest.mark.bake
 def test_its_version_is_the_drivers(machine, recipe):
@@ -42,16 +44,30 @@ def test_nvlsm_is_of_the_recipes_version(machine, recipe, version_info):
     names = recorded(version_info, "nvidia-fabricmanager").get("nvlsm", [])
     assert_packages_at(machine, names, recipe["nvlsm"])
     assert_held(machine, names)
-    assert_enabled(machine, "nvlsm.service")
+
+
+@recipe_has("nvlsm")
+@pytest.mark.bake
+def test_nvlsm_is_where_fabric_manager_starts_it(machine):
+    program = machine["files"][NVLSM]
+    assert program, f"{NVLSM} is missing"
+    assert int(program["mode"], 8) & 0o111, f"{NVLSM} cannot be run"
+
+
+@recipe_has("nvlsm")
+@pytest.mark.bake
+def test_the_kernel_that_boots_has_and_loads_ib_umad(machine):
+    answer = machine["commands"]["ib_umad"]
+    assert answer["rc"] == 0, f"ib_umad is missing: {answer['out'].strip()}"
+    lines = (machine["text"]["/etc/modules-load.d/kiln-nvlsm.conf"] or "").splitlines()
+    assert "ib_umad" in lines, "nothing loads ib_umad at boot"
 
 
 @recipe_has("nvlsm")
 @pytest.mark.boot
 def test_nvlsm_runs_exactly_where_there_is_a_switch_for_it(machine, expect):
-    if expect["gpu"] and expect["gpu"].get("nvlsm"):
-        assert_active(machine, "nvlsm.service")
-    else:
-        assert_not_started(machine, "nvlsm.service")
+    wanted = bool(expect["gpu"] and expect["gpu"].get("nvlsm"))
+    assert (NVLSM in machine["programs"]) == wanted
 
 
 @pytest.mark.bake

@@ -1,6 +1,7 @@
 """NVIDIA's repository is the right one, and nothing from it is installed unsigned."""
 
 import pytest
+from applies import only_if
 
 pytestmark = pytest.mark.bake
 
@@ -12,6 +13,15 @@ def test_the_repository_is_the_distributions(machine, recipe):
         f"https://developer.download.nvidia.com/compute/cuda/repos/{recipe['distro']['cuda_repo']}/"
     )
     assert wanted in text, f"no repository definition names {wanted}"
+
+
+@only_if(lambda expect: expect["recipe"].get("distro", {}).get("id") == "al2023")
+def test_another_repository_gives_only_cudnn_and_nccl(machine):
+    text = machine["text"]["/etc/yum.repos.d/nvidia-cuda-libraries.repo"] or ""
+    if not text:
+        pytest.skip("this image has neither cuDNN nor NCCL")
+    assert "includepkgs=libcudnn* libnccl*" in text.splitlines()
+    assert "gpgcheck=1" in text.splitlines()
 
 
 def test_packages_are_checked_against_the_key(machine, recipe):

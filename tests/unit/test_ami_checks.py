@@ -18,6 +18,7 @@ import yaml
 from kiln import components
 from kiln.base.paths import AMI_TESTS, ROOT
 from kiln.matrix import load
+from kiln.pipeline.ami_checks import units_that_need_a_cluster
 
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 
@@ -98,7 +99,8 @@ def test_every_check_says_where_it_holds(path: Path):
 
 def selected(recipe: dict[str, Any], gpu: object = None) -> set[str]:
     """The checks ("file::name") that are run for a recipe, as pytest lists them."""
-    return _listed(json.dumps({"recipe": recipe, "gpu": gpu}))
+    units = units_that_need_a_cluster(recipe.get("flavor", "base"))
+    return _listed(json.dumps({"recipe": recipe, "gpu": gpu, "needs_cluster": units}))
 
 
 @cache
@@ -114,6 +116,7 @@ def _listed(expect: str) -> set[str]:
 
 PLAIN: dict[str, Any] = {"components": components.names(), "kernel_module": "open"}
 FULL: dict[str, Any] = {
+    "distro": {"id": "al2023"},
     "components": components.names(),
     "kernel": "kernel6.12",
     "kernel_module": "both",
@@ -139,13 +142,29 @@ def test_checks_of_components_that_are_not_part_of_the_image_are_not_run():
     assert baked - files == {"test_cleanup.py"}
 
 
+FLAVORS = ("base", "ecs", "eks")
 MIG_CHECK = "test_gpu_mig.py::test_mig_is_on_exactly_where_the_recipe_and_the_gpu_say_so"
 ON_MIG = {**FULL, "mig_config": "all-balanced"}
 
 
 def test_every_check_is_run_for_some_recipe():
     every = {f"{name}::{check}" for name, names in checks().items() for check in names}
-    assert selected(FULL, KNOWN_CLOCKS) | selected(ON_MIG, KNOWN_CLOCKS) == every
+    flavors = [{**FULL, "flavor": flavor} for flavor in FLAVORS]
+    run = {check for recipe in (*flavors, ON_MIG) for check in selected(recipe, KNOWN_CLOCKS)}
+    assert run == every
+
+
+@pytest.mark.parametrize(
+    ("flavor", "check"),
+    [
+        ("base", "test_container_toolkit.py::test_every_runtime_on_the_image_knows_it"),
+        ("ecs", "test_container_toolkit.py::test_docker_knows_it_by_amazons_way_alone"),
+        ("eks", "test_boot.py::test_the_parents_way_into_its_cluster_starts_at_boot"),
+    ],
+)
+def test_a_check_of_one_flavour_is_not_run_for_another(flavor: str, check: str):
+    run = {name: check in selected({**FULL, "flavor": name}, KNOWN_CLOCKS) for name in FLAVORS}
+    assert run == {name: name == flavor for name in FLAVORS}
 
 
 def test_a_mig_layout_decides_which_checks_are_run():

@@ -282,7 +282,8 @@ def test_a_packaged_driver_is_not_downloaded() -> None:
     [
         ("al2023", "repo", "570.211.01", "nvidia-fabric-manager=570.211.01"),
         ("al2023", "repo", "580.178.04", "nvidia-fabricmanager=580.178.04"),
-        ("ubuntu2404", "repo", "580.178.04", "nvidia-fabricmanager-580=580.178.04"),
+        ("ubuntu2404", "repo", "570.211.01", "nvidia-fabricmanager-570=570.211.01"),
+        ("ubuntu2404", "repo", "580.178.04", "nvidia-fabricmanager=580.178.04"),
         ("ubuntu2404", "repo", "590.48.01", "nvidia-fabricmanager=590.48.01"),
         ("ubuntu2404", "distro", "590.48.01", "nvidia-fabricmanager-590=590.48.01"),
         ("debian12", "repo", "595.112.07", "nvidia-fabricmanager=595.112.07"),
@@ -333,7 +334,7 @@ def test_nvlsm_brings_the_distributions_libraries_without_a_version() -> None:
     [
         ("al2023", "repo", "570.211.01", "nvidia-imex-570=570.211.01"),
         ("al2023", "repo", "580.178.04", "nvidia-imex=580.178.04"),
-        ("ubuntu2404", "repo", "580.178.04", "nvidia-imex-580=580.178.04"),
+        ("ubuntu2404", "repo", "580.178.04", "nvidia-imex=580.178.04"),
         ("ubuntu2404", "repo", "595.112.07", "nvidia-imex=595.112.07"),
         ("ubuntu2404", "distro", "595.91.07", "nvidia-imex-595=595.91.07"),
     ],

@@ -179,13 +179,13 @@ def test_a_row_whose_vendors_have_everything_passes(vendors: Vendors, name: str)
         (
             UBUNTU,
             lambda _, packages: [
-                dataclasses.replace(p, name="nvidia-fabricmanager")
-                if p.name == "nvidia-fabricmanager-580"
+                dataclasses.replace(p, name="nvidia-fabricmanager-580")
+                if p.name == "nvidia-fabricmanager"
                 else p
                 for p in packages
             ],
-            "nvidia-fabricmanager-580=580.178.04: no package of this name; "
-            "published is nvidia-fabricmanager",
+            "nvidia-fabricmanager=580.178.04: no package of this name; "
+            "published is nvidia-fabricmanager-580",
         ),
         (
             AL2023,

@@ -11,6 +11,7 @@ import itertools
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,7 @@ ANSWERS = {
     "_kiln_write_keyring",
     "build",
     "lay_out",
+    "write_runtime",
 }
 # These run no external command, so nothing in them can fail.
 NOTHING_TO_FAIL = {"kiln_say", "kiln_die", "kiln_matches", "kiln_version_lt", "kiln_record"}
@@ -87,6 +89,14 @@ def dnf(machine: Machine) -> None:
         machine.root / "image/etc/dnf/plugins",
         {"versionlock.conf": "", "versionlock.list": "libnccl-0:2.28.8-1.*\n"},
     )
+
+
+def with_modules_extra(machine: Machine) -> None:
+    """The package with the kernel's further modules can be had, and brings the module."""
+    apt(machine)
+    machine.command("dpkg-query", '[[ -e "${0%/*}/installed" ]] || exit 1; echo "ii 5.10-1"')
+    machine.command("depmod", "")
+    machine.command("modinfo", '[[ -e "${0%/*}/installed" ]]')
 
 
 def dnf_installed(machine: Machine) -> None:
@@ -209,6 +219,18 @@ CALLS = {
     ),
     "kiln_in_container": Call(
         "kiln_in_container || exit 1", ready=lambda m: m.command("systemd-detect-virt", "")
+    ),
+    "kiln_kernel_package": Call(
+        "kiln_kernel_package 5.10",
+        family="al",
+        ready=lambda m: m.command("rpm", "echo kernel6.12-core"),
+        prints="kernel6.12",
+        harmless={"rpm": "in a container no package may own the file"},
+    ),
+    "kiln_kernel_module": Call(
+        "kiln_kernel_module 5.10 ib_umad",
+        ready=with_modules_extra,
+        harmless={"modinfo": "the module counts as missing, and its package is installed"},
     ),
     "kiln_compiler": Call("kiln_compiler 5.10", ready=kernel, prints="gcc10-gcc"),
     "kiln_dkms_compiler": Call("kiln_dkms_compiler 5.10 nvidia", ready=kernel),
@@ -371,6 +393,29 @@ def test_a_keyring_that_cannot_be_written_whole_is_not_left_in_part(
     assert done.returncode == 1
     assert "ERROR: /usr/share/keyrings/vendor.gpg cannot be written" in done.stderr
     assert [path for path in (machine.root / "image").rglob("*") if path.is_file()] == []
+
+
+def test_a_keyring_that_cannot_be_removed_leaves_no_agent_of_gpg_behind(
+    tmp_path: Path, signed: dict[str, str]
+):
+    machine = Machine(tmp_path)
+    machine.command("rm", f'echo "$TMPDIR" >"{tmp_path}/folder"; exit 1')
+    machine.bash(f"kiln_check_key '{signed['key']}' {signed['fingerprint']}")
+    folder = (tmp_path / "folder").read_text().strip()
+    for _ in range(100):
+        agents = [path for path in Path("/proc").glob("[0-9]*/cmdline") if folder in read(path)]
+        if not agents:
+            break
+        time.sleep(0.1)
+    assert agents == []
+
+
+def read(path: Path) -> str:
+    """The file's text, empty if it is gone."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 # ------------------------------------------------------------------- every place that calls

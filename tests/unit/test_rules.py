@@ -288,8 +288,8 @@ CASES = {
         {"distro": "al2023", "driver": "580.178.04", "cuda": "13.0", "efa": "1.44.0"},
     ),
     "NCCL-CUDA": (
-        {"distro": "al2", "driver": "535.309.01", "packages": ("libnccl2=2.12.7-1+cuda12.2",)},
-        {"distro": "al2", "driver": "535.309.01", "packages": ("libnccl2=2.12.7-1+cuda11.6",)},
+        {"distro": "al2", "driver": "535.309.01", "packages": ("libnccl=2.30.7-1+cuda13.2",)},
+        {"distro": "al2", "driver": "535.309.01", "packages": ("libnccl=2.30.4-1+cuda13.2",)},
     ),
     "NCCL-ARCH": (
         {
@@ -520,6 +520,8 @@ MORE = [
     ("EFA-OS", {"distro": "debian12", "driver": "580.178.04", "efa": "1.35.0"}),
     ("NCCL-CUDA", {"distro": "al2023", "driver": "580.178.04",
                    "packages": ("libnccl=2.28.9@cuda12.4",)}),
+    ("NCCL-CUDA", {"distro": "al2", "driver": "535.309.01",
+                   "packages": ("libnccl2=2.12.7-1+cuda12.2",)}),
     ("NCCL-CUDA", {"distro": "al2023", "driver": "580.178.04", "cuda": "12.2", "nccl": "2.12.7"}),
     ("CUDNN-CUDA", {"distro": "al2", "driver": "550.163.01", "cudnn": "9.1.0"}),
     (

@@ -133,3 +133,60 @@ def test_a_driver_in_use_does_not_unload(make: Make) -> None:
 def test_hold_names_the_gpu_that_is_not_there(make: Make, gpu: str) -> None:
     output = make("p5.48xlarge").run("kiln-lab-gpu", "hold", gpu)
     assert (output.code, output.err) == (2, f"kiln-lab-gpu hold: no GPU {gpu} here (0 to 7)\n")
+
+
+# ------------------------------------------------------------------- fabric manager's start script
+
+NVLSM_PID = "run/nvidia-fabricmanager/nvlsm.pid"
+START = ("nvidia-fabricmanager-start.sh", "--mode", "start")
+
+
+def with_ib_umad(guest: Guest) -> None:
+    for path, text in {
+        "etc/modules-load.d/x.conf": "ib_umad\n",
+        "lib/modules/6.1/kernel/drivers/infiniband/core/ib_umad.ko": "",
+    }.items():
+        (guest.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (guest.root / path).write_text(text)
+
+
+def with_nvlsm(guest: Guest) -> None:
+    program = guest.root / "opt/nvidia/nvlsm/sbin/nvlsm"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nsleep 60 &\nwait\n")
+    program.chmod(0o755)
+
+
+def test_fabric_manager_does_not_start_on_b200_without_ib_umad(make: Make) -> None:
+    said = make("p6-b200.48xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
+    assert said.code == 1
+    assert "Detected NVL5+ system" in said.err
+    assert 'Kernel module "ib_umad" has not been loaded' in said.err
+
+
+def test_fabric_manager_does_not_start_on_b200_without_nvlsm(make: Make) -> None:
+    guest = make("p6-b200.48xlarge")
+    with_ib_umad(guest)
+    said = guest.run(*START)
+    assert said.code == 1
+    assert '"/opt/nvidia/nvlsm/sbin/nvlsm" does not exist' in said.err
+
+
+def test_fabric_manager_starts_nvlsm_itself_and_bears_no_second_one(make: Make) -> None:
+    guest = make("p6-b200.48xlarge")
+    with_ib_umad(guest)
+    with_nvlsm(guest)
+    assert guest.run(*START).code == 0
+    manager, nvlsm = (guest.root / name for name in (FABRIC_MANAGER, NVLSM_PID))
+    try:
+        again = guest.run(*START)
+        assert again.code == 1
+        assert "another instance of OpenSM is already running" in again.err
+    finally:
+        for path in (manager, nvlsm):
+            os.kill(int(path.read_text()), signal.SIGTERM)
+
+
+def test_older_switches_need_neither(make: Make) -> None:
+    said = make("p4d.24xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
+    assert (said.code, "Detected Pre-NVL5 system" in said.err) == (0, True)

@@ -63,7 +63,9 @@ def nccl_packaged(c: Combination) -> Iterator[Objection]:
         if not fits:
             yield Objection(
                 f"NCCL {nccl} was packaged for CUDA {', '.join(built)}, not for {cuda}",
-                hint=_nccl_for(cuda),
+                hint=_nccl_for(cuda, exact),
+                # Only a list with a source of its own was read in a repository's index.
+                unsure="source" not in entry or "cuda" in entry.get("unsure", ()),
             )
 
 
@@ -75,11 +77,11 @@ def _fits(cuda: str, built: str, exact: bool) -> bool:
     return versions.major(cuda) == versions.major(built)
 
 
-def _nccl_for(cuda: str) -> str:
+def _nccl_for(cuda: str, exact: bool) -> str:
     fitting = [
         version
         for version, entry in table("nccl")["versions"].items()
-        if entry["cuda"] and any(_fits(cuda, built, False) for built in entry["cuda"])
+        if entry["cuda"] and any(_fits(cuda, built, exact) for built in entry["cuda"])
     ]
     return f"for CUDA {cuda} choose NCCL {fitting[0]} to {fitting[-1]}" if fitting else ""
 

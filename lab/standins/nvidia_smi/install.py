@@ -33,6 +33,7 @@ PROGRAMS = {
     "/usr/bin/nvidia-smi": ("main", "main"),
     "/usr/bin/nvidia-persistenced": ("daemons", "persistenced"),
     "/usr/bin/nv-fabricmanager": ("daemons", "fabricmanager"),
+    "/usr/bin/nvidia-fabricmanager-start.sh": ("fabric", "start"),
     "/usr/bin/nvidia-modprobe": ("daemons", "modprobe"),
     "/usr/bin/kiln-lab-gpu": ("daemons", "handle"),
 }
@@ -124,6 +125,7 @@ def _machines() -> dict[str, Any]:
             "bus": families["*"][machine["gpus"]],
             "vcpus": 32,
             "fabric": False,
+            "nvlsm": False,
         }
         for name, machine in addresses["elsewhere"].items()
     }
@@ -134,6 +136,7 @@ def _machines() -> dict[str, Any]:
             "bus": families.get(entry.family, families["*"])[count],
             "vcpus": entry.vcpus,
             "fabric": entry.nvswitch,
+            "nvlsm": entry.nvlsm,
         }
         if entry.fractional:
             # The GRID driver names a slice of an L4 by its frame buffer in GB.

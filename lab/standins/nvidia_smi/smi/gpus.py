@@ -32,6 +32,7 @@ class Gpu:
         self.uuid = "GPU-" + ident(seed)
         self.serial = "165" + str(int(ident(seed)[:8], 16)).rjust(10, "0")
         self.fabric = False  # sits behind an NVSwitch
+        self.nvlsm = False  # … that is managed over InfiniBand
         self.state: dict[str, Any] = {}
 
     @property
@@ -80,7 +81,7 @@ def load(driver: dict[str, Any]) -> Lab:
                 name, mib = entry["slice"]
                 model = dict(model, product=name, mib=[mib, 0, 256])
             gpu = Gpu(index, model, f"00000000:{at}", f"{seed}/{index}")
-            gpu.fabric = bool(entry["fabric"])
+            gpu.fabric, gpu.nvlsm = bool(entry["fabric"]), bool(entry["nvlsm"])
             gpus.append(gpu)
     machine = dict(instance, vcpus=entry.get("vcpus", 0))
     lab = Lab(driver, machine, gpus, int(os.environ.get("KILN_LAB_EUID", os.geteuid())) == 0)
