@@ -12,6 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import moto.ssm.models as moto_ssm
@@ -28,7 +29,11 @@ _BY_PARAMETER = "resolve:ssm:"
 _USER_DATA_MOST = 16 << 10
 # Types with a processor of Arm's: the same as moto's list of types says of each (moto 5.2.5, 1395
 # types), and for types that it lacks.
-_ARM = re.compile(r"a1\.|[a-z]+\d+g|[a-z]+\d+[a-z]*-gb|im4gn|is4gen")
+_ARM = re.compile(r"a1\.|[a-z]+[0-9]+g|[a-z]+[0-9]+[a-z]*-gb|im4gn|is4gen")
+
+
+# The version of the launch template that an Auto Scaling group launches from just now.
+version_of_group: ContextVar[str | None] = ContextVar("version_of_group", default=None)
 
 
 @call("RunInstances", tries=True)
@@ -114,6 +119,8 @@ def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
     asked.setdefault("metadata_options", {})
     if not asked.get("launch_template"):
         return {}
+    if version_of_group.get():
+        asked["launch_template"] = asked["launch_template"] | {"Version": version_of_group.get()}
     data = backend._get_template_from_args(asked["launch_template"]).data
     behavior = "instance_initiated_shutdown_behavior"
     found = {
