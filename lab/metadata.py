@@ -70,6 +70,7 @@ def of(address: str) -> Metadata | None:
         identity=identity,
         tokens_required=options.http_tokens == "required",
         enabled=options.http_endpoint != "disabled",
+        hop_limit=int(options.http_put_response_hop_limit or 1),
     )
 
 
