@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/systems-manager/latest/userguide/send-commands-multi
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -98,7 +99,7 @@ class Command:
 def number(text: str, total: int, name: str) -> int:
     """`10` or `10%` of the targets. Of a percentage of them at least one, for concurrency."""
     share = text.removesuffix("%")
-    if not share.isdigit() or (name == "MaxConcurrency" and int(share) == 0):
+    if not re.fullmatch("[0-9]{1,7}", share) or (name == "MaxConcurrency" and int(share) == 0):
         raise SsmError("ValidationException", f"{name}: {text} is not a number or a percentage")
     if share == text:
         return int(text)
