@@ -28,7 +28,7 @@ _BY_PARAMETER = "resolve:ssm:"
 _USER_DATA_MOST = 16 << 10
 # Types with a processor of Arm's: the same as moto's list of types says of each (moto 5.2.5, 1395
 # types), and for types that it lacks.
-_ARM = re.compile(r"a1\.|[a-z]+\d+g|[a-z]+\d+[a-z]*-gb|im4gn|is4gen")
+_ARM = re.compile(r"a1\.|[a-z]+[0-9]+g|[a-z]+[0-9]+[a-z]*-gb|im4gn|is4gen")
 
 
 @call("RunInstances", tries=True)
