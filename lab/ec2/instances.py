@@ -13,11 +13,25 @@ from lab.ec2 import launch
 from lab.ec2.calls import Request, call, error, missing
 
 _BEHAVIOR = "InstanceInitiatedShutdownBehavior"
+# Options of the metadata service, and where moto keeps them.
+_OPTIONS = {
+    "HttpTokens": "http_tokens",
+    "HttpPutResponseHopLimit": "http_put_response_hop_limit",
+    "HttpEndpoint": "http_endpoint",
+    "HttpProtocolIpv6": "http_protocol_ipv6",
+    "InstanceMetadataTags": "instance_metadata_tags",
+}
 
 
 @call("ModifyInstanceAttribute", tries=True)
 def _modify(request: Request) -> Any:
     """moto takes a changed shutdown behavior for an empty list of security groups."""
+    instance = request.backend.get_instance(request.asked.get("InstanceId"))
+    stopped = {"InstanceType", "UserData", "Kernel", "Ramdisk"} & set(request.asked)
+    if stopped and instance.state != "stopped":
+        raise error(
+            "IncorrectInstanceState", f"The instance '{instance.id}' is not in the 'stopped' state."
+        )
     value = (request.asked.get(_BEHAVIOR) or {}).get("Value")
     if request.asked.get("Attribute") == "instanceInitiatedShutdownBehavior":
         value = request.asked.get("Value")
@@ -25,7 +39,6 @@ def _modify(request: Request) -> Any:
         return request.of_moto().result
     if value not in ("stop", "terminate"):
         raise error("InvalidParameterValue", f"Value ({value}) for {_BEHAVIOR} is invalid.")
-    instance = request.backend.get_instance(request.asked.get("InstanceId"))
     instance.instance_initiated_shutdown_behavior = value
     return None
 
@@ -39,8 +52,91 @@ def _detach(request: Request) -> Any:
     attachment = request.backend.get_volume(volume_id).attachment
     if attachment is None:
         raise error("IncorrectState", f"Volume '{volume_id}' is in the 'available' state.")
+    instance, device = attachment.instance, attachment.device
+    if device == instance.root_device_name and instance.state != "stopped":
+        raise error(
+            "OperationNotPermitted",
+            f"Unable to detach root volume '{device}' from instance '{instance.id}'",
+        )
     request.response.params = {"InstanceId": attachment.instance.id, **request.asked}
     return request.of_moto().result
+
+
+@call("ModifyInstanceMetadataOptions")
+def _modify_metadata(request: Request) -> dict[str, Any]:
+    """moto forgets the options that a call does not name.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyInstanceMetadataOptions.html
+    """
+    instance = request.backend.get_instance(request.asked.get("InstanceId"))
+    given = {name: request.asked[name] for name in _OPTIONS if name in request.asked}
+    hops = given.get("HttpPutResponseHopLimit", 1)
+    if not 1 <= int(hops) <= 64:
+        raise error("InvalidParameterValue", f"The hop limit must be from 1 to 64, and is {hops}")
+    for name, value in given.items():
+        setattr(instance.metadata_options, _OPTIONS[name], value)
+    shown = {name: getattr(instance.metadata_options, kept) for name, kept in _OPTIONS.items()}
+    return {"InstanceId": instance.id, "InstanceMetadataOptions": shown | {"State": "pending"}}
+
+
+@call("DeleteSecurityGroup", tries=True)
+def _delete_group(request: Request) -> Any:
+    """moto deletes the default group, and groups that instances have.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteSecurityGroup.html
+    """
+    backend, asked = request.backend, request.asked
+    group_id, name = asked.get("GroupId"), asked.get("GroupName")
+    found = backend.get_security_group_by_name_or_id(group_id or name)
+    if found and found.name == "default":
+        raise error(
+            "CannotDelete",
+            f'the specified group: "{found.id}" name: "default" cannot be deleted by a user',
+        )
+    for instance in backend.all_instances() if found else []:
+        groups = [*instance.security_groups, *(instance.nics[0].group_set if instance.nics else [])]
+        if instance.state != "terminated" and found.id in {one.id for one in groups}:
+            raise error("DependencyViolation", f"resource {found.id} has a dependent object")
+    return request.of_moto().result
+
+
+@call("CreateTags", tries=True)
+def _create_tags(request: Request) -> Any:
+    """Keys that begin with aws: are AWS's. A public AMI of another owner can be tagged.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html
+    """
+    for tag in request.asked.get("Tags") or []:
+        if str(tag.get("Key", "")).lower().startswith("aws:"):
+            raise error(
+                "InvalidParameterValue",
+                "Tag keys starting with 'aws:' are reserved for internal use",
+            )
+    return getattr(request.of_moto(), "result", None)
+
+
+@call("DescribeVolumeStatus")
+def _volume_status(request: Request) -> dict[str, Any]:
+    """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeVolumeStatus.html"""
+    backend = request.backend
+    wanted = request.asked.get("VolumeIds") or []
+    volumes = [backend.get_volume(one) for one in wanted] or backend.describe_volumes()
+    good = [
+        {"Name": "io-enabled", "Status": "passed"},
+        {"Name": "io-performance", "Status": "not-applicable"},
+    ]
+    return {
+        "VolumeStatuses": [
+            {
+                "VolumeId": volume.id,
+                "AvailabilityZone": volume.zone.name,
+                "VolumeStatus": {"Status": "ok", "Details": good},
+                "Actions": [],
+                "Events": [],
+            }
+            for volume in volumes
+        ]
+    }
 
 
 @call("CreateImage", tries=True)

@@ -96,6 +96,7 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
         named |= {name: value for name, value in template.items() if name != "image_id"}
         ami = _may_be_launched(backend, image_id)
         _fits(named, template, ami)
+        named["public_address"] = _public(named)
         named["metadata_options"] = _metadata_options(backend, ami, named["metadata_options"])
         named["block_device_mappings"] = _volumes(backend, ami, named)
         if not (named.get("security_group_ids") or any(arguments[2:3]) or named.get("nics")):
@@ -147,6 +148,16 @@ def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
     if not asked.get("nics") and data.get("NetworkInterfaces"):
         found["nics"] = data["NetworkInterfaces"]
     return found
+
+
+def _public(named: dict[str, Any]) -> bool:
+    """Whether the first interface has a public address: as in a default subnet, unless told not to.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/working-with-ip-addresses.html
+    """
+    nics: list[dict[str, Any]] = named.get("nics") or []
+    first = [one for one in nics if not int(one.get("DeviceIndex") or 0)]
+    return not first or first[0].get("AssociatePublicIpAddress") is not False
 
 
 def _resolved(backend: Any, image_id: str) -> str:

@@ -27,6 +27,7 @@ from lab.ec2 import (
     pages,
     registering,
     snapshots,
+    tasks,
 )
 
 # Their handlers are registered when they are imported.
@@ -39,6 +40,7 @@ HANDLERS = (
     launch,
     registering,
     snapshots,
+    tasks,
 )
 
 Method = Callable[[Any], Any]

@@ -22,7 +22,7 @@ def found() -> dict[str, str]:
         ("StopInstances", "real"),
         ("EnableSerialConsoleAccess", "booked only"),
         ("CreateVpnGateway", "booked only"),
-        ("DescribeVolumeStatus", "refused"),  # moto has it, and only says that it is not done
+        ("EnableVolumeIO", "refused"),  # moto has it, and only says that it is not done
         ("CreateIpam", "refused"),
     ],
 )
