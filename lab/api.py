@@ -1,9 +1,7 @@
-"""What stands in front of moto: who may call, EC2 calls that moto lacks, injected failures, the
-lab's own calls."""
+"""What stands in front of moto: who may call, injected failures, the lab's own calls."""
 
 from __future__ import annotations
 
-import base64
 import functools
 import io
 import json
@@ -11,7 +9,6 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -19,13 +16,12 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab import auth, disks, imaging, instances, refusals, unsupported
+from lab import auth, imaging, refusals, unsupported
 from lab.faults import KNOWN, Fault, Faults
 from lab.keys import Lookup
 
 log = logging.getLogger("lab.api")
 
-_NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 HEALTH = "/_lab/health"
 _OWNERS = ("/_lab/", "/moto-api")
 # What the guard keeps in memory of one request. S3 takes more in one PUT; nothing here sends it.
@@ -154,16 +150,6 @@ def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
         if fault:
             return _injected(fault, parameters, start_response)
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][_region(environ)]
-        extra = _EXTRA.get(action)
-        if extra and (action != "ModifyImageAttribute" or "ImdsSupport.Value" in parameters):
-            return extra(backend, parameters, start_response)
-        if action == "DeregisterImage" and _protected(backend, parameters):
-            return _error(
-                400,
-                "OperationNotPermitted",
-                "The AMI is protected: disable its deregistration protection first",
-                start_response,
-            )
         imaging.no_reboot.set(parameters.get("NoReboot") == "true")
         answer = moto(environ, start_response)
         if _CHANGES_IMAGES.search(action) and not action.startswith("Describe"):
@@ -185,11 +171,6 @@ def _region(environ: dict[str, Any]) -> str:
     return scope.group(1) if scope else "us-east-1"
 
 
-def _protected(backend: Any, parameters: dict[str, str]) -> bool:
-    ami = backend.amis.get(parameters.get("ImageId"))
-    return getattr(ami, "deregistration_protection", "disabled").startswith("enabled")
-
-
 def _injected(
     fault: Fault, parameters: dict[str, str], start_response: Callable[..., Any]
 ) -> list[bytes]:
@@ -208,95 +189,12 @@ def _error(status: int, code: str, message: str, start_response: Callable[..., A
     return _xml(f"{status} {code}", xml, start_response)
 
 
-def _done(action: str, inner: str, start_response: Callable[..., Any]) -> list[bytes]:
-    xml = (
-        f'<?xml version="1.0" encoding="UTF-8"?><{action}Response xmlns="{_NAMESPACE}">'
-        f"<requestId>{uuid.uuid4()}</requestId>{inner}</{action}Response>"
-    )
-    return _xml("200 OK", xml, start_response)
-
-
 def _xml(status: str, xml: str, start_response: Callable[..., Any]) -> list[bytes]:
     data = xml.encode()
     start_response(
         status, [("Content-Type", "text/xml;charset=UTF-8"), ("Content-Length", str(len(data)))]
     )
     return [data]
-
-
-def _set_on_image(
-    action: str, attribute: str, value: Callable[[dict[str, str]], Any]
-) -> Callable[..., list[bytes]]:
-    """The handler of a call that moto lacks and that sets one attribute of an AMI."""
-
-    def answer(
-        backend: Any, parameters: dict[str, str], start_response: Callable[..., Any]
-    ) -> list[bytes]:
-        image_id = parameters.get("ImageId", "")
-        ami = backend.amis.get(image_id)
-        if ami is None:
-            return _error(
-                400,
-                "InvalidAMIID.NotFound",
-                f"The image id '[{image_id}]' does not exist",
-                start_response,
-            )
-        setattr(ami, attribute, value(parameters))
-        imaging.remember(backend)
-        return _done(action, "<return>true</return>", start_response)
-
-    return answer
-
-
-def _console_output(
-    backend: Any, parameters: dict[str, str], start_response: Callable[..., Any]
-) -> list[bytes]:
-    """GetConsoleOutput: the last 64 KiB of what the guest wrote to its console."""
-    instance_id = parameters.get("InstanceId", "")
-    if not any(instance.id == instance_id for instance in backend.all_instances()):
-        return _error(
-            400,
-            "InvalidInstanceID.NotFound",
-            f"The instance ID '{instance_id}' does not exist",
-            start_response,
-        )
-    log = disks.folder(instances.LabInstance.machines.lab, instance_id) / "console.log"
-    text = log.read_bytes()[-(64 << 10) :] if log.exists() else b""
-    written = datetime.fromtimestamp(log.stat().st_mtime if text else 0, timezone.utc)
-    return _done(
-        "GetConsoleOutput",
-        f"<instanceId>{instance_id}</instanceId><timestamp>{written:%Y-%m-%dT%H:%M:%S.000Z}"
-        f"</timestamp><output>{base64.b64encode(text).decode()}</output>",
-        start_response,
-    )
-
-
-_EXTRA: dict[str, Callable[..., list[bytes]]] = {
-    "GetConsoleOutput": _console_output,
-    "EnableImageDeprecation": _set_on_image(
-        "EnableImageDeprecation",
-        "deprecation_time",
-        lambda parameters: parameters.get("DeprecateAt"),
-    ),
-    "DisableImageDeprecation": _set_on_image(
-        "DisableImageDeprecation", "deprecation_time", lambda parameters: None
-    ),
-    "EnableImageDeregistrationProtection": _set_on_image(
-        "EnableImageDeregistrationProtection",
-        "deregistration_protection",
-        lambda parameters: (
-            "enabled-with-cooldown" if parameters.get("WithCooldown") == "true" else "enabled"
-        ),
-    ),
-    "DisableImageDeregistrationProtection": _set_on_image(
-        "DisableImageDeregistrationProtection",
-        "deregistration_protection",
-        lambda parameters: "disabled",
-    ),
-    "ModifyImageAttribute": _set_on_image(
-        "ModifyImageAttribute", "imds_support", lambda parameters: parameters["ImdsSupport.Value"]
-    ),
-}
 
 
 def _admin(admin: Admin, path: str, body: bytes, start_response: Callable[..., Any]) -> list[bytes]:

@@ -37,8 +37,8 @@ _NEVER = re.compile(
 )
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-naming.html
 _INSTANCE = re.compile(
-    r"ip-(\d+)-(\d+)-(\d+)-(\d+)\.(?:ec2|[a-z0-9-]+\.compute)\.internal"
-    r"|ec2-(\d+)-(\d+)-(\d+)-(\d+)\.(?:compute-1|[a-z0-9-]+\.compute)\.amazonaws\.com"
+    r"ip-([0-9]+)-([0-9]+)-([0-9]+)-([0-9]+)\.(?:ec2|[a-z0-9-]+\.compute)\.internal"
+    r"|ec2-([0-9]+)-([0-9]+)-([0-9]+)-([0-9]+)\.(?:compute-1|[a-z0-9-]+\.compute)\.amazonaws\.com"
 )
 Known = Callable[[str], "str | None"]
 

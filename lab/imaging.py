@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from moto.ec2.models import ec2_backends
 from lab import disks, images
 from lab.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
 
+# GiB of a public AMI's root volume.
+SIZE_OF_PUBLIC = 8
+
 log = logging.getLogger("lab.imaging")
 
 # CreateImage's NoReboot, which moto does not pass on; lab.api sets it for each request.
@@ -31,7 +35,7 @@ def create_image(
     backend: Any, instance_id: str, name: str, description: str, tag_specifications: list[Any]
 ) -> Any:
     """CreateImage: freeze the instance's disk and register the AMI with its size and tags."""
-    _name_is_free(backend, name)
+    _check_name(backend, name)
     instance = backend.get_instance(instance_id)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
@@ -84,6 +88,17 @@ def create_image(
     return ami
 
 
+def wait_until_made(ami: Any, timeout: float = 3.0) -> None:
+    """Wait a moment for an AMI that is nearly made.
+
+    Packer's amazon plugin 1.8.2 sleeps 15 s when its first DescribeImages says `pending`, and here
+    an AMI takes a second.
+    """
+    deadline = time.monotonic() + timeout
+    while ami.state == "pending" and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
 def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
     """Freeze the disk as EC2 does: a running instance is stopped for it and started again.
 
@@ -133,7 +148,7 @@ def copy_image(response: Any) -> ActionResult:
     region = asked("SourceRegion")
     source_id, name = asked("SourceImageId"), asked("Name")
     source = _source_of_copy(backend, source_id, region)
-    _name_is_free(backend, name)
+    _check_name(backend, name)
     image = _image_of(source, region)
     tags = _asked_tags(asked("TagSpecifications", []))
     if asked("CopyImageTags"):
@@ -225,7 +240,20 @@ def _image_of(ami: Any, region: str) -> images.Image:
     )
 
 
-def _name_is_free(backend: Any, name: str) -> None:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html, parameter Name.
+_NAME = re.compile(r"[A-Za-z0-9()\[\] ./\-'@_]{3,128}")
+
+
+def _check_name(backend: Any, name: str) -> None:
+    """Raise EC2's error for a name that no AMI can have, or that another one has."""
+    if not name:
+        raise EC2ClientError("MissingParameter", "The request must contain the parameter name")
+    if not _NAME.fullmatch(name):
+        raise EC2ClientError(
+            "InvalidAMIName.Malformed",
+            "AMI names must be between 3 and 128 characters long, and may contain letters, "
+            "numbers, spaces and ( ) [ ] . / - ' @ _",
+        )
     for ami in list(backend.amis.values()):
         if ami.name == name and ami.owner_id == backend.account_id:
             raise EC2ClientError(
@@ -255,7 +283,7 @@ def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
             "DeviceName": ami.root_device_name,
             "Ebs": {
                 "SnapshotId": ami.ebs_snapshot.id,
-                "VolumeSize": image.volume_size if image else 8,
+                "VolumeSize": image.volume_size if image else SIZE_OF_PUBLIC,
                 "DeleteOnTermination": True,
                 "VolumeType": "gp3",
                 "Encrypted": image.encrypted if image else False,
@@ -321,6 +349,17 @@ def _describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
     ami.ebs_snapshot.add_tags(image.snapshot_tags)
 
 
+# What calls change of an AMI, and outlives the lab's process.
+_KEPT = (
+    "deprecation_time",
+    "deregistration_protection",
+    "description",
+    "imds_support",
+    "last_launched_time",
+    "launch_permissions",
+)
+
+
 def remember(backend: Any) -> None:
     """Save the tags and attributes of a backend's AMIs, after a call that may have changed them."""
     for image_id, image in list(LabInstance.machines.made.items()):
@@ -328,11 +367,9 @@ def remember(backend: Any) -> None:
         if ami is None:
             continue
         tags = {tag["key"]: tag["value"] for tag in ami.get_tags()}
-        attributes = {
-            name: getattr(ami, name)
-            for name in ("deprecation_time", "imds_support", "deregistration_protection")
-            if hasattr(ami, name)
-        }
+        attributes = {name: getattr(ami, name) for name in _KEPT if hasattr(ami, name)}
+        if ami.state in ("available", "disabled"):
+            attributes["state"] = ami.state
         attributes = image.attributes | attributes
         current = replace(image, tags=tags, attributes=attributes)
         if current != image:

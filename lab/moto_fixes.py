@@ -7,19 +7,17 @@ replaced.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import moto.ec2.models.amis as moto_amis
+import moto.ec2.models.elastic_block_store as moto_volumes
 import moto.ec2.models.instances as moto_instances
 import moto.ec2.responses.amis as moto_amis_responses
 import moto.ssm.models as moto_ssm
-from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
-from moto.ec2.exceptions import EC2ClientError
 
 from lab import imaging, instances
+from lab.ec2 import launch, layer
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
@@ -29,7 +27,6 @@ _OF_ALL_IMAGES = {
     "platform_details": "Linux/UNIX",
     "usage_operation": "RunInstances",
 }
-_BY_PARAMETER = "resolve:ssm:"
 
 
 def install(machines: instances.Machines) -> None:
@@ -37,7 +34,7 @@ def install(machines: instances.Machines) -> None:
     instances.LabInstance.machines = machines
     moto_instances.Instance = instances.LabInstance
     backend = moto_instances.InstanceBackend
-    backend.run_instances = _launching(backend.run_instances)
+    backend.run_instances = launch.launching(backend.run_instances)
     moto_amis.Ami.block_device_mappings = property(imaging.block_device_mappings)
     moto_amis.AmiBackend.create_image = imaging.create_image
     moto_amis.AmiBackend.deregister_image = imaging.deregistering(
@@ -50,67 +47,20 @@ def install(machines: instances.Machines) -> None:
     def load_all(backend: Any) -> None:
         load_public(backend)
         for image in machines.public.values():
-            backend.amis[image.id].deprecation_time = image.deprecated
+            ami = backend.amis[image.id]
+            ami.deprecation_time = image.deprecated
+            # moto: 15 GiB.
+            ami.ebs_snapshot.volume.size = imaging.SIZE_OF_PUBLIC
         imaging.restore(backend)
 
     moto_amis.AmiBackend._load_amis = load_all
     # moto: DescribeImages shows none of these.
     for name, value in _OF_ALL_IMAGES.items():
         setattr(moto_amis.Ami, name, value)
+    # moto: DescribeVolumes shows no DeleteOnTermination.
+    moto_volumes.VolumeAttachment.delete_on_termination = property(_deleted_with_instance)
     _serve_parameters(machines)
-
-
-def _launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
-    def run_and_launch(backend: Any, image_id: str, *arguments: Any, **named: Any) -> Any:
-        template = _of_template(backend, named)
-        image_id = _resolved(backend, image_id or template.pop("image_id", ""))
-        named |= {name: value for name, value in template.items() if name != "image_id"}
-        reservation = run_instances(backend, image_id, *arguments, **named)
-        for instance in reservation.instances:
-            instance.launch()
-        return reservation
-
-    return run_and_launch
-
-
-def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a launch that moto does not take from its launch template.
-
-    moto takes the image too late for its own check and for the lab, and no metadata options.
-    """
-    if not asked.get("launch_template"):
-        return {}
-    data = backend._get_template_from_args(asked["launch_template"]).data
-    behavior = "instance_initiated_shutdown_behavior"
-    return {
-        "image_id": data.get("ImageId", ""),
-        "metadata_options": data.get("MetadataOptions", {}) | asked.get("metadata_options", {}),
-        behavior: asked.get(behavior) or data.get("InstanceInitiatedShutdownBehavior"),
-    }
-
-
-def _resolved(backend: Any, image_id: str) -> str:
-    """The AMI's id that `resolve:ssm:` with a parameter's name, version or label stands for.
-
-    EC2's error for a parameter that does not exist was not seen.
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-systems-manager-parameter-to-find-AMI.html
-    """
-    if not image_id:
-        raise EC2ClientError(
-            "MissingParameter", "The request must contain the parameter ImageId or LaunchTemplate"
-        )
-    if not image_id.startswith(_BY_PARAMETER):
-        return image_id
-    name = image_id[len(_BY_PARAMETER) :]
-    parameters = moto_ssm.ssm_backends[backend.account_id][backend.region_name]
-    found = None
-    with contextlib.suppress(ServiceException):  # no such version or label
-        found = parameters.get_parameter(name)
-    if found is None:
-        raise EC2ClientError(
-            "InvalidParameterValue", f"The SSM parameter {name} of the image ID does not exist"
-        )
-    return str(found.value)
+    layer.install()
 
 
 def _serve_parameters(machines: instances.Machines) -> None:
@@ -139,3 +89,8 @@ def _serve_parameters(machines: instances.Machines) -> None:
             )
 
     moto_ssm.ParameterDict.__init__ = prepare
+
+
+def _deleted_with_instance(attachment: Any) -> bool:
+    device = attachment.instance.block_device_mapping.get(attachment.device)
+    return bool(device and device.delete_on_termination)

@@ -87,7 +87,7 @@ def up(lab: Lab) -> None:
 def down(lab: Lab) -> None:
     """Delete the bridge, NAT and any remaining interfaces of guests."""
     for interface in Path("/sys/class/net").iterdir():
-        if re.fullmatch(rf"{lab.bridge}(p\d+x\d+)?", interface.name):
+        if re.fullmatch(rf"{lab.bridge}(p[0-9]+x[0-9]+)?", interface.name):
             run("ip", "link", "delete", interface.name, check=False)
     for family in ("ip", "ip6"):
         run("nft", "delete", "table", family, lab.table, check=False)

@@ -59,7 +59,9 @@ def _where(error: Exception) -> str:
 def _refuse(
     environ: dict[str, Any], body: bytes, why: str, start_response: Callable[..., Any]
 ) -> list[bytes]:
-    scope = re.search(r"Credential=[^/]+/\d+/[^/]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    scope = re.search(
+        r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", "")
+    )
     service = scope.group(1) if scope else ""
     call = _call(environ, body)
     log.warning("%s %s is not supported%s", service or "?", call, f": {why}" if why else "")

@@ -55,7 +55,7 @@ def users(lab: Lab) -> list[User]:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 text = file.read()
-                match = re.search(r"process (\d+)$", text)
+                match = re.search(r"process ([0-9]+)$", text)
                 found.append(User(int(match[1]) if match else 0, text or f"run {path.name}"))
             else:
                 path.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ while read -r file; do
 done <<<"$configuration"
 kiln_enable amazon-cloudwatch-agent.service
 # Agents before 1.300068 cannot read EFA counters: the recipe's files then ask for our collector.
-if grep -qs '"statsd"' "/$etc/kiln.d/efa.json"; then
-    kiln_enable kiln-efa-statsd.timer
-fi
+efa=
+[[ ! -e /$etc/kiln.d/efa.json ]] || efa=$(<"/$etc/kiln.d/efa.json")
+[[ $efa != *'"statsd"'* ]] || kiln_enable kiln-efa-statsd.timer
 kiln_record "version=$installed"

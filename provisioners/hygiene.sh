@@ -93,8 +93,14 @@ check "build files" under /var/tmp/kiln -- -maxdepth 0
 check "temporary files" under /tmp /var/tmp -- -mindepth 1 -maxdepth 1 ! -name 'systemd-private-*' ! -name '.*-unix' ! -path "$0"
 check "passwords" passwords
 
-mkdir -p "${report%/*}"
-now=$(date -u +%FT%TZ)
+# die MESSAGE: the library, which has such a function, is gone by now.
+die() {
+    printf 'kiln: hygiene: ERROR: %s\n' "$1" >&2
+    exit 1
+}
+
+mkdir -p "${report%/*}" || die "${report%/*} cannot be made"
+now=$(date -u +%FT%TZ) || die "date does not print the time"
 {
     printf '{\n "schema": 1,\n "checked_at": "%s",\n "failed": %d,\n "checks": [\n' "$now" "$failed"
     comma=
@@ -103,8 +109,8 @@ now=$(date -u +%FT%TZ)
         comma=$',\n'
     done
     printf '\n ]\n}\n'
-} >"$report"
-chmod 0644 "$report"
+} >"$report" || die "$report cannot be written"
+chmod 0644 "$report" || die "$report cannot be made readable"
 if ((failed)); then
     printf 'kiln: hygiene: %d of %d checks failed: no snapshot is taken\n' "$failed" "${#results[@]}" >&2
     exit 1

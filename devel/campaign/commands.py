@@ -1,16 +1,18 @@
 """Makes each command that a provisioner runs fail, one call at a time: the bake must stop there.
 
 A call is one that the script or the library makes itself, not one that a package tool or an
-installer makes. A failure that the script may survive stands in survives.yaml with its reason.
+installer makes. Of the calls that one place makes, in a loop say, the first fails. A failure that
+the script may survive stands in survives.yaml with its reason.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from devel.campaign.sandbox import PATH, Done, Sandbox, asked_for, forget, sandbox, words
@@ -19,15 +21,21 @@ from kiln.base import plain_yaml
 from kiln.matrix.load import load_recipes
 from lab.settings import Lab
 
-# One recipe of each package manager.
-RECIPES = ("al2-510.47.03-cuda11.6-base-x86_64", "debian12-535.309.01-base-x86_64")
+# The first of a row of each package manager, and of what only some rows do; without the driver's
+# last numbers.
+RECIPES = (
+    "al2-510",
+    "ubuntu2404-595",
+    "al2023-580.178.04-both",
+    "debian12-535",
+)
 SURVIVES = Path(__file__).with_name("survives.yaml")
 # What a failing command answers with.
 STATUS = 97
-_CALLER = '"bash /run/kiln-provisioners/"*'
-# Built into bash: a program of that name is never run. `sudo` and `env` start the script.
-_BUILT_IN = {"bash", "command", "echo", "exit", "false", "kill", "printf", "pwd", "read", "sh"}
-_BUILT_IN |= {"test", "true", "wait", "env", "sudo", "time"}
+_CALLER = '"/bin/bash /run/kiln-provisioners/"*'
+# Built into bash: a program of that name is never run.
+_BUILT_IN = {"command", "echo", "exit", "false", "kill", "printf", "pwd", "read"}
+_BUILT_IN |= {"test", "true", "wait", "time"}
 # Counts the calls that the script makes itself; fails one of them. $0 is the shim's path.
 SHIM = r"""#!/bin/sh
 PATH={path}
@@ -40,6 +48,15 @@ case "$(tr '\0' ' ' </proc/$PPID/cmdline)" in
 esac
 exec {real} "$@"
 """
+# bash reads it before the script (BASH_ENV): each command is written down with the lines that led
+# to it. It takes no PS4 from root's environment.
+_TRACE = r"""unset BASH_ENV
+exec {KILN_TRACE}>>/run/kiln-shims/.trace
+BASH_XTRACEFD=$KILN_TRACE
+PS4='+ ${BASH_SOURCE[*]} ${BASH_LINENO[*]} $LINENO| '
+set -x
+"""
+_TRACED = re.compile(r"\++ ([^|]*)\| (?:command )?'?([^ ']+)")
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,13 @@ class Case:
     command: str
     nth: int
     line: str = ""
+    # The line of the script that calls, and the lines that led there; empty: not known.
+    place: str = ""
+
+    @property
+    def anywhere(self) -> Case:
+        """What is the same in every recipe: the same line runs the same command."""
+        return Case(self.script, self.command, 0, "", self.place) if self.place else self
 
     def __str__(self) -> str:
         return f"{self.script}: {self.command}, call {self.nth}: {self.line[:200]}"
@@ -92,21 +116,22 @@ def campaign(
     """Let as many calls of these recipes' scripts fail as the minutes allow."""
     until = deadline(minutes)
     counts = Counts()
-    recipes = [recipe for recipe in load_recipes() if recipe.name in only]
+    recipes = [recipe for recipe in load_recipes() if recipe.name.startswith(tuple(only))]
+    seen: set[Case] = set()
     for number, recipe in enumerate(recipes):
         share = time.monotonic() + (until - time.monotonic()) / (len(recipes) - number)
         with sandbox(lab, recipe) as box:
-            counts.add(_recipe(box, share, say))
+            counts.add(_recipe(box, share, say, seen))
     return counts
 
 
-def _recipe(box: Sandbox, until: float, say: Callable[[str], None]) -> Counts:
+def _recipe(box: Sandbox, until: float, say: Callable[[str], None], seen: set[Case]) -> Counts:
     """Attack the scripts of a recipe in bake order, until one fails without an attack."""
     counts = Counts()
     names = box.recipe.components
     for position, name in enumerate(names):
         slice_ = (until - time.monotonic()) / (len(names) - position)
-        found = script(box, name, time.monotonic() + slice_, say)
+        found = script(box, name, time.monotonic() + slice_, say, seen)
         counts.add(found)
         if found.not_run:
             # The scripts after it would run on a machine that lacks its changes.
@@ -119,8 +144,13 @@ def _recipe(box: Sandbox, until: float, say: Callable[[str], None]) -> Counts:
     return counts
 
 
-def script(box: Sandbox, name: str, until: float, say: Callable[[str], None]) -> Counts:
-    """Run a component's script with calls failing, then let it succeed: the next one's state."""
+def script(
+    box: Sandbox, name: str, until: float, say: Callable[[str], None], seen: set[Case]
+) -> Counts:
+    """Run a component's script with calls failing, then let it succeed: the next one's state.
+
+    Cases that are in `seen`, those of recipes before this one, are left out; new ones are added.
+    """
     before = box.commands()
     clean = box.run(name)
     if clean.status:
@@ -141,10 +171,12 @@ def script(box: Sandbox, name: str, until: float, say: Callable[[str], None]) ->
     if dry.status or not calls:
         say(f"NOT TRIED {box.recipe.name} {name}: {len(calls)} calls counted, {dry.text[-1500:]}")
         return Counts(not_run=[f"{box.recipe.name} {name}"])
-    whole = cases(name, calls)
+    whole = one_per_place(cases(name, calls), (shims / ".trace").read_text(errors="replace"))
+    whole = [case for case in whole if case.anywhere not in seen]
+    seen.update(case.anywhere for case in whole if case.place)
     counts = Counts(whole=len(whole))
     for index in spread(len(whole), random.random()):
-        if time.monotonic() > until and counts.tried:
+        if time.monotonic() > until:
             break
         case = whole[index]
         done, _ = _attack(box, shims, programs, case)
@@ -172,6 +204,24 @@ def cases(name: str, calls: list[str]) -> list[Case]:
     return found
 
 
+def one_per_place(found: list[Case], trace: str) -> list[Case]:
+    """The first case of each place that calls; a place is a line, and the lines that led there.
+
+    `trace` is what bash wrote down. All cases of a command stay if it has another number of them.
+    """
+    places: dict[str, list[str]] = {}
+    for line in trace.splitlines():
+        if traced := _TRACED.match(line):
+            places.setdefault(traced[2], []).append(traced[1])
+    number = Counter(case.command for case in found)
+    first: dict[tuple[str, str], Case] = {}
+    for case in found:
+        known = places.get(case.command, [])
+        place = known[case.nth - 1] if len(known) == number[case.command] else ""
+        first.setdefault((case.command, place or str(case.nth)), replace(case, place=place))
+    return list(first.values())
+
+
 def _attack(
     box: Sandbox, shims: Path, programs: dict[str, str], case: Case
 ) -> tuple[Done, list[str]]:
@@ -185,6 +235,10 @@ def _attack(
         text = SHIM.format(name=command, real=real, path=PATH, status=STATUS, caller=_CALLER)
         shim.write_text(text)
         shim.chmod(0o755)
-    done = box.run(case.script, shims, {"KILN_FAIL": case.command, "KILN_NTH": str(case.nth)})
+    more = {"KILN_FAIL": case.command, "KILN_NTH": str(case.nth)}
+    if not case.nth:
+        (shims / ".trace.sh").write_text(_TRACE)
+        more["BASH_ENV"] = "/run/kiln-shims/.trace.sh"
+    done = box.run(case.script, shims, more)
     forget(done.upper)
     return done, (shims / ".calls").read_text().splitlines()

@@ -44,8 +44,8 @@ def scenarios(actions: list[str]) -> list[Scenario]:
     return [*found, *(Scenario("boot", code) for code in sorted(LAUNCH))]
 
 
-def campaign(world: World, minutes: float, say: Callable[[str], None]) -> tuple[int, int]:
-    """Try as many scenarios as the minutes allow; returns those tried, and the clean ones."""
+def campaign(world: World, minutes: float, say: Callable[[str], None]) -> tuple[int, int, int]:
+    """Try as many scenarios as the minutes allow; returns those tried, the clean ones, all."""
     until = deadline(minutes)
     whole = scenarios(_actions(world))
     tried = clean = 0
@@ -57,8 +57,7 @@ def campaign(world: World, minutes: float, say: Callable[[str], None]) -> tuple[
         clean += not ended.left
         if ended.left:
             say(f"NOT CLEAN {whole[index]}: {'; '.join(ended.left)}\n{ended.text}")
-    say(f"faults {tried} / clean {clean} ({len(whole)} faults in all)")
-    return tried, clean
+    return tried, clean, len(whole)
 
 
 def fail(world: World, scenario: Scenario) -> Ended:

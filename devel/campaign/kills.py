@@ -43,8 +43,8 @@ def points(seconds: float, calls: int) -> list[Point]:
     ]
 
 
-def campaign(world: World, minutes: float, say: Callable[[str], None]) -> tuple[int, int]:
-    """End builds at as many points as the minutes allow; returns points tried, and leaks."""
+def campaign(world: World, minutes: float, say: Callable[[str], None]) -> tuple[int, int, int]:
+    """End builds at as many points as the minutes allow; returns points tried, leaks, all."""
     until = deadline(minutes)
     whole = points(*_measured(world))
     tried = leaks = 0
@@ -57,8 +57,7 @@ def campaign(world: World, minutes: float, say: Callable[[str], None]) -> tuple[
         if ended.left:
             leaks += 1
             say(f"LEAK {point}: {'; '.join(ended.left)}\n{ended.text}")
-    say(f"points {tried} / leaks {leaks} ({len(whole)} points in all)")
-    return tried, leaks
+    return tried, leaks, len(whole)
 
 
 def kill(world: World, point: Point) -> Ended:

@@ -94,7 +94,7 @@ class Sandbox:
                 f"PATH={_SHIMS}:{PATH}" if shims else f"PATH={PATH}",
                 *(f"{key}={text}" for key, text in self.environment(name).items()),
                 *(f"{key}={text}" for key, text in (more or {}).items()),
-                "bash",
+                "/bin/bash",
                 f"{_SCRIPTS}/{name}.sh",
             ]
             try:

@@ -25,7 +25,7 @@ def repository(distro_id: str, arch: str) -> Repo | None:
 
 
 @route(
-    r"https://ubuntu\.kiln-lab\.internal/(?P<distro>ubuntu\d+)/(?P<arch>x86_64|aarch64)/(?P<path>.+)"
+    r"https://ubuntu\.kiln-lab\.internal/(?P<distro>ubuntu[0-9]+)/(?P<arch>x86_64|aarch64)/(?P<path>.+)"
 )
 def _packages(site: Site, url: re.Match[str]) -> Path | None:
     return site.repo(repository(url["distro"], url["arch"]), url["path"])

@@ -105,7 +105,7 @@ def _key(site: Site, _: re.Match[str]) -> Path | None:
     return site.text("aws-efa-installer.key", site.keyring.public("efa"))
 
 
-@route(rf"{_BASE}/aws-efa-installer-(?P<version>[\d.]+|latest)\.tar\.gz(?P<sig>\.sig)?")
+@route(rf"{_BASE}/aws-efa-installer-(?P<version>[0-9.]+|latest)\.tar\.gz(?P<sig>\.sig)?")
 def _archive(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
     if version == "latest":

@@ -38,7 +38,7 @@ def _aws_ofi_nccl(site: Site, url: re.Match[str]) -> Path | None:
 
 
 @route(
-    r"https://github\.com/NVIDIA/gdrcopy/archive/refs/tags/v(?P<version>[\d.]+)"
+    r"https://github\.com/NVIDIA/gdrcopy/archive/refs/tags/v(?P<version>[0-9.]+)"
     r"(?:/gdrcopy-(?P=version))?\.tar\.gz"
 )
 def _gdrcopy(site: Site, url: re.Match[str]) -> Path | None:
@@ -49,7 +49,7 @@ def _gdrcopy(site: Site, url: re.Match[str]) -> Path | None:
     return site.made(f"{name}.tar.gz", source("gdrcopy-source", version, name))
 
 
-@route(r"https://github\.com/NVIDIA/nccl-tests/archive/refs/tags/v(?P<version>[\d.]+)\.tar\.gz")
+@route(r"https://github\.com/NVIDIA/nccl-tests/archive/refs/tags/v(?P<version>[0-9.]+)\.tar\.gz")
 def _nccl_tests(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
     if version not in catalogue.data()["nccl_tests"]:
@@ -59,7 +59,7 @@ def _nccl_tests(site: Site, url: re.Match[str]) -> Path | None:
 
 
 @route(
-    r"https://github\.com/NVIDIA/mig-parted/releases/download/v(?P<version>[\d.]+)/"
+    r"https://github\.com/NVIDIA/mig-parted/releases/download/v(?P<version>[0-9.]+)/"
     r"nvidia-mig-manager-(?P=version)-1\.(?:x86_64|aarch64)\.tar\.gz"
 )
 def _mig_parted(site: Site, url: re.Match[str]) -> Path | None:

@@ -286,7 +286,7 @@ def _lacks_cudnn(name: str, cudnn: str) -> bool:
 
 _BASE = (
     r"https://developer\.download\.nvidia\.com/compute/cuda/repos/"
-    r"(?P<repo>[a-z]+\d+)/(?P<machine>x86_64|sbsa)"
+    r"(?P<repo>[a-z]+[0-9]+)/(?P<machine>x86_64|sbsa)"
 )
 
 

@@ -59,7 +59,7 @@ def run_file(version: str, arch: str, target: Path) -> bool:
 
 
 @route(
-    r"https://us\.download\.nvidia\.com/tesla/(?P<version>[\d.]+)/"
+    r"https://us\.download\.nvidia\.com/tesla/(?P<version>[0-9.]+)/"
     r"NVIDIA-Linux-(?P<arch>x86_64|aarch64)-(?P=version)\.run"
 )
 def _run_file(site: Site, url: re.Match[str]) -> Path | None:
@@ -112,7 +112,7 @@ def tar_xz(files: dict[str, File]) -> bytes:
 
 @route(
     rf"{_REDIST}/fabricmanager/(?P<platform>linux-x86_64|linux-sbsa)/"
-    r"fabricmanager-(?P=platform)-(?P<version>[\d.]+)-archive\.tar\.xz"
+    r"fabricmanager-(?P=platform)-(?P<version>[0-9.]+)-archive\.tar\.xz"
 )
 def _fabric_manager(site: Site, url: re.Match[str]) -> Path | None:
     return site.made(
@@ -121,7 +121,7 @@ def _fabric_manager(site: Site, url: re.Match[str]) -> Path | None:
     )
 
 
-@route(rf"{_REDIST}/redistrib_(?P<version>[\d.]+)\.json")
+@route(rf"{_REDIST}/redistrib_(?P<version>[0-9.]+)\.json")
 def _index(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
     platforms: dict[str, object] = {}

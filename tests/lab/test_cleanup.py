@@ -68,7 +68,7 @@ class Going:
         while not happened():
             assert self.process.poll() is None, self.end()
             assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def signal(self, number: int) -> None:
         os.killpg(self.process.pid, number)

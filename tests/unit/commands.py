@@ -6,6 +6,7 @@ the shell script `invoke` does before is left out; test_front.py and test_first_
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -92,6 +93,8 @@ def _processes() -> multiprocessing.context.ForkServerContext:
 
 def _call(arguments: tuple[str, ...], environment: dict[str, str], out: str, err: str) -> None:
     """In the copy: become `./invoke`, as the shell script starts it."""
+    # What is imported is shared with the first process until something writes to it.
+    gc.freeze()
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)

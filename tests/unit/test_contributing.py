@@ -87,7 +87,8 @@ class Checkout:
         self.root = root
         root.mkdir()
         for name in FOLDERS:
-            leave_out = shutil.ignore_patterns("__pycache__", "golden", "images")
+            # Compiled files are not made again; those that are being written have a number behind.
+            leave_out = shutil.ignore_patterns("*.pyc.*", "golden", "images")
             shutil.copytree(ROOT / name, root / name, ignore=leave_out, symlinks=True)
         for name in FILES:
             shutil.copy(ROOT / name, root / name)

@@ -11,6 +11,7 @@ import itertools
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -392,6 +393,29 @@ def test_a_keyring_that_cannot_be_written_whole_is_not_left_in_part(
     assert done.returncode == 1
     assert "ERROR: /usr/share/keyrings/vendor.gpg cannot be written" in done.stderr
     assert [path for path in (machine.root / "image").rglob("*") if path.is_file()] == []
+
+
+def test_a_keyring_that_cannot_be_removed_leaves_no_agent_of_gpg_behind(
+    tmp_path: Path, signed: dict[str, str]
+):
+    machine = Machine(tmp_path)
+    machine.command("rm", f'echo "$TMPDIR" >"{tmp_path}/folder"; exit 1')
+    machine.bash(f"kiln_check_key '{signed['key']}' {signed['fingerprint']}")
+    folder = (tmp_path / "folder").read_text().strip()
+    for _ in range(100):
+        agents = [path for path in Path("/proc").glob("[0-9]*/cmdline") if folder in read(path)]
+        if not agents:
+            break
+        time.sleep(0.1)
+    assert agents == []
+
+
+def read(path: Path) -> str:
+    """The file's text, empty if it is gone."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 # ------------------------------------------------------------------- every place that calls

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,13 +129,16 @@ class Machine:
         path.chmod(0o755)
 
     def bash(self, code: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self.interpreter, "-c", f'source "$KILN_DIR/lib/kiln.sh"\n{code}'],
-            env={**self.environment, **more},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        # gpg starts an agent for each new keyring, which ends when the keyring's folder is gone:
+        # also where the script could not remove it.
+        with tempfile.TemporaryDirectory(prefix="kiln-unit-") as folder:
+            return subprocess.run(
+                [self.interpreter, "-c", f'source "$KILN_DIR/lib/kiln.sh"\n{code}'],
+                env={**self.environment, "TMPDIR": folder, **more},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
 
 
 @pytest.fixture

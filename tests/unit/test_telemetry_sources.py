@@ -172,3 +172,23 @@ def test_when_it_breaks_half_way_no_old_metrics_are_left_behind(machine):
     done = subprocess.run([str(PROGRAM)], env=env, capture_output=True, check=False)
     assert done.returncode != 0
     assert [path.name for path in (machine / MERGED).iterdir()] == ["kiln-events.json"]
+
+
+@pytest.mark.parametrize("program", ["grep", "head", "cat"])
+def test_a_program_that_fails_is_not_taken_for_an_answer(machine, program):
+    give(machine, "gpu", "efa", "exporter")
+    put(machine / "tools" / program, "#!/bin/sh\nexit 97\n", 0o755)
+    path = f"{machine}/tools:{os.environ['PATH']}"
+    assert start(machine, PATH=path)[0] == ["kiln-dcgm.json", "kiln-efa.json", "kiln-gpu.json"]
+    put(machine / MERGED / "theirs.json", '{"metrics": {"metrics_collected": {"nvidia_gpu": {}}}}')
+    found, said = start(machine, PATH=path)
+    assert "kiln-gpu.json" not in found
+    assert "has a section nvidia_gpu of its own" in said
+
+
+def test_a_scrape_target_that_cannot_be_written_is_named(machine):
+    give(machine, "gpu", "exporter")
+    (machine / "run/kiln/dcgm-target.json").mkdir(parents=True)
+    found, said = start(machine)
+    assert found == ["kiln-gpu.json"]
+    assert "dcgm-target.json cannot be written" in said

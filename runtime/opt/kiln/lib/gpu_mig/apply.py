@@ -18,7 +18,7 @@ from .smi import Gpu, Smi, failed
 from .target import Shape, Wanted, check, counted, devices_of, shape_order
 
 PARTED = "nvidia-mig-parted"
-_MADE = re.compile(r"created GPU instance ID\s+(\d+)\s+on GPU\s+(\d+)")
+_MADE = re.compile(r"created GPU instance ID\s+([0-9]+)\s+on GPU\s+([0-9]+)")
 
 
 class Outcome(NamedTuple):

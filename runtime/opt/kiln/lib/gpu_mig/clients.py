@@ -17,7 +17,7 @@ STOPPED = paths.RUN_DIR + "/stopped-services.json"
 _FABRIC_MANAGER = "nv-fabricmanage"
 # How `systemctl is-…` says no: 1, 3 for what is not active, 4 for a unit that does not exist.
 _NO = (1, 3, 4)
-_DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-modeset)$")
+_DEVICE = re.compile(r"^/dev/nvidia([0-9]+|ctl|-uvm|-modeset)$")
 
 
 class Client(NamedTuple):
@@ -43,8 +43,9 @@ def holders(smi: Smi | None = None) -> list[Client]:
         rc, out = smi.run("--query-compute-apps=pid,process_name", "--format=csv,noheader")
         for line in out.splitlines() if rc == 0 else []:
             pid, _, name = line.partition(",")
-            if pid.strip().isdecimal() and len(pid) < 20:
-                clients.setdefault(int(pid), _client(pid.strip(), name.strip()))
+            pid = pid.strip()
+            if pid.isdecimal() and pid.isascii() and len(pid) < 20:
+                clients.setdefault(int(pid), _client(pid, name.strip()))
     return sorted(clients.values())
 
 

@@ -23,10 +23,10 @@ _MODES = {"Enabled": True, "Disabled": False, "N/A": None, "Not Supported": None
 _GI = r"^\|\s+#\s+MIG (\S+)\s+#\s+#\s+#:#\s*\|"
 _CI = r"^\|\s+#\s+#\s+MIG (\S+)\s+#\*?\s+#\s+#:#\s*\|"
 _LGIP = (
-    r"^\|\s+#\s+MIG (\S+)\s+#\s+#/#\s+(\d{1,9}(?:\.\d{1,9})?)\s+(?:No|Yes)"
+    r"^\|\s+#\s+MIG (\S+)\s+#\s+#/#\s+([0-9]{1,9}(?:\.[0-9]{1,9})?)\s+(?:No|Yes)"
     r"\s+#\s+#\s+#\s*\|(?:\s*\n\|\s+#\s+#\s+#\s*\|)?"
 )
-_LGIPP = r"GPU\s+#\s+Profile ID\s+#\s+Placements?\s*:\s*\{(\d{1,9}(?:,\d{1,9})*)\}:#"
+_LGIPP = r"GPU\s+#\s+Profile ID\s+#\s+Placements?\s*:\s*\{([0-9]{1,9}(?:,[0-9]{1,9})*)\}:#"
 
 
 class Instance(NamedTuple):
@@ -195,7 +195,7 @@ class Smi:
 
 
 def _rows(pattern: str, table: str) -> Iterator[re.Match[str]]:
-    return re.finditer(pattern.replace("#", r"(\d{1,9})"), table, re.M)
+    return re.finditer(pattern.replace("#", r"([0-9]{1,9})"), table, re.M)
 
 
 def decoded(output: bytes) -> str:

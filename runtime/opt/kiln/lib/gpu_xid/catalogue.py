@@ -179,4 +179,4 @@ def _bits_match(pattern: str, value: int) -> bool:
 def _branch(driver: str | None) -> int | None:
     """`570.133.20` -> 570; None for anything else."""
     head = (driver or "").partition(".")[0]
-    return int(head) if head.isdecimal() and len(head) < 10 else None
+    return int(head) if head.isdecimal() and head.isascii() and len(head) < 10 else None

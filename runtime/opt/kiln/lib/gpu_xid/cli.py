@@ -103,7 +103,7 @@ def _parser() -> ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit():
+    if not (text.isdigit() and text.isascii()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
     return int(text)
 

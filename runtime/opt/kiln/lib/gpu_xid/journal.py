@@ -76,7 +76,7 @@ def message(row: dict[str, Any]) -> tuple[bool, int | None, str]:
 def _number(value: object) -> int | None:
     """The number in a field of the journal, which is text; None for anything else."""
     text = str(value)
-    return int(text) if text.isdecimal() and len(text) < 20 else None
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 20 else None
 
 
 class JournalReader:

@@ -8,34 +8,37 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 from . import journal
 from .kmsg import unescape
 
+# ASCII: `\d` also matches the digits of other scripts, which no kernel or logger writes.
+_compiled = partial(re.compile, flags=re.ASCII)
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 # Bounded, because int() refuses thousands of digits.
-_KMSG = re.compile(r"(\d{1,9}),(\d{1,20}),(\d{1,20}),[^;]{0,200};")
-_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
-_BARE_COLOUR = re.compile(r"\[\d{1,2}(?:;\d{1,2}){0,3}m")  # copied from a place that drops ESC
-_QUOTE = re.compile(r"(?:> ?){1,5}")  # an issue, a mail
+_KMSG = _compiled(r"(\d{1,9}),(\d{1,20}),(\d{1,20}),[^;]{0,200};")
+_COLOUR = _compiled(r"\x1b\[[0-9;]{0,20}m")
+_BARE_COLOUR = _compiled(r"\[\d{1,2}(?:;\d{1,2}){0,3}m")  # copied from a place that drops ESC
+_QUOTE = _compiled(r"(?:> ?){1,5}")  # an issue, a mail
 _DELTA = r"(?: <[ +.\d]{1,30}>| {0,30})"  # dmesg -d, journalctl -o short-delta
-_KERNEL_TIME = re.compile(r"\[ *(\d{1,12})(?:\.(\d{1,9}))?" + _DELTA + r"\](?:\[ *[TC]\d+\])? ")
-_CALLER = re.compile(r"\[ *[TC]\d+\] ")
-_CTIME = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}" + _DELTA + r"\] ")
+_KERNEL_TIME = _compiled(r"\[ *(\d{1,12})(?:\.(\d{1,9}))?" + _DELTA + r"\](?:\[ *[TC]\d+\])? ")
+_CALLER = _compiled(r"\[ *[TC]\d+\] ")
+_CTIME = _compiled(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}" + _DELTA + r"\] ")
 # dmesg -H: the minute, then the time since.
-_HUMAN = re.compile(r"\[(?:[A-Z][a-z]{2} {0,2}\d{1,2} \d\d:\d\d| *\+\d{1,9}\.\d{1,9})\] ")
-_ISO = re.compile(
+_HUMAN = _compiled(r"\[(?:[A-Z][a-z]{2} {0,2}\d{1,2} \d\d:\d\d| *\+\d{1,9}\.\d{1,9})\] ")
+_ISO = _compiled(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)? "
 )
-_SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? ")
-_FULL = re.compile(
+_SYSLOG = _compiled(r"[A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})? ")
+_FULL = _compiled(
     r"[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) (?:[A-Z]{3,5}|[+-]\d{2,4}) "
 )
-_UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-_DECODED = re.compile(r"[a-z0-9]{3,8} *:[a-z]{3,6} *: ")
-_LEVEL = re.compile(r"<(\d{1,3})>(?:1 )?")
-_HOST = re.compile(
+_UNIX = _compiled(r"(\d{9,11}\.\d{1,9}) ")
+_DECODED = _compiled(r"[a-z0-9]{3,8} *:[a-z]{3,6} *: ")
+_LEVEL = _compiled(r"<(\d{1,3})>(?:1 )?")
+_HOST = _compiled(
     r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,254}|(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
     r"|[0-9a-f:]{0,30}::[0-9a-f:.]{0,30}[0-9a-f]) "
     r"(?:kern\.[a-z]{3,7} )?"  # BusyBox
@@ -43,19 +46,19 @@ _HOST = re.compile(
 )
 # The collector of the line (a file and line number, a host, a pod), at the very beginning only:
 # further on, such a word names a program that wrote the line itself.
-_COLLECTED = re.compile(
+_COLLECTED = _compiled(
     r"(?:\[pod/[^\]]{1,300}\] |[A-Za-z0-9/][A-Za-z0-9./_-]{0,254}:(?:\d{1,9}:)? ?)"
     r"(?=\[ *\d+\.\d+|\[[A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ])"
 )
-_TALOS = re.compile(
+_TALOS = _compiled(
     r"(?:[A-Za-z0-9][A-Za-z0-9._:-]{0,254}: )?([a-z]{3,8}): {1,8}[a-z]{3,7}: \[(?=\d{4}-\d\d-\d\dT)"
 )
-_CONTAINER = re.compile(r"std(?:out|err) [FP] ")  # log files of Kubernetes
-_REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$")
+_CONTAINER = _compiled(r"std(?:out|err) [FP] ")  # log files of Kubernetes
+_REPEATED = _compiled(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$")
 # A line of `dmesg --json` or `journalctl -o json-pretty`; other JSON has one object per line.
-_JSON_FIELD = re.compile(r'"(?:msg|MESSAGE)" ?: ("(?:[^"\\]|\\.)*"),?$')
-_TAG = re.compile(r"kernel(?:: | - - - |\[\d+\]: )")
-_PID = re.compile(r"\[\d+\] ")
+_JSON_FIELD = _compiled(r'"(?:msg|MESSAGE)" ?: ("(?:[^"\\]|\\.)*"),?$')
+_TAG = _compiled(r"kernel(?:: | - - - |\[\d+\]: )")
+_PID = _compiled(r"\[\d+\] ")
 _json = json.JSONDecoder(strict=False)  # an archive may hold a tab where JSON wants \t
 
 
@@ -130,7 +133,7 @@ def _strip_json(line: str) -> Stripped:
     if "MESSAGE" in row:
         stripped.injected, stripped.usec, stripped.text = journal.message(row)
         when = str(row.get("__REALTIME_TIMESTAMP", ""))
-        if when.isdecimal() and len(when) < 20:
+        if when.isdecimal() and when.isascii() and len(when) < 20:
             stripped.when = int(when) / 1000000.0
     elif isinstance(row.get("raw"), str) and row.get("event") in ("xid", "sxid"):
         stripped = _strip_event(row)

@@ -1,0 +1,218 @@
+"""What an account has set in a region, besides its resources: defaults, and who may share what.
+
+It lasts as long as the lab is up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
+
+from lab.ec2.calls import BOOKED, Request, call, error, missing
+
+
+@dataclass
+class Settings:
+    """The settings of an account in a region.
+
+    A new account's public sharing of AMIs is blocked, that of snapshots is not.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/block-public-access-to-amis.html
+    https://docs.aws.amazon.com/ebs/latest/userguide/block-public-access-snapshots.html
+    """
+
+    images_public: str = "block-new-sharing"
+    snapshots_public: str = "unblocked"
+    allowed_images: str = "disabled"
+    criteria: list[dict[str, Any]] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    fast_launch: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    launches: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    serial_console: bool = False
+
+
+_BLOCKED = "block-new-sharing"
+
+
+def of(backend: Any) -> Settings:
+    """The settings of moto's backend of an account and region."""
+    if not hasattr(backend, "kiln_settings"):
+        backend.kiln_settings = Settings()
+    settings: Settings = backend.kiln_settings
+    return settings
+
+
+@call("EnableImageBlockPublicAccess")
+def _block_images(request: Request) -> dict[str, Any]:
+    state = request.asked.get("ImageBlockPublicAccessState")
+    if not state:
+        raise missing("ImageBlockPublicAccessState")
+    if state != _BLOCKED:
+        raise _invalid(state, "imageBlockPublicAccessState")
+    of(request.backend).images_public = state
+    return {"ImageBlockPublicAccessState": state}
+
+
+@call("DisableImageBlockPublicAccess")
+def _unblock_images(request: Request) -> dict[str, Any]:
+    of(request.backend).images_public = "unblocked"
+    return {"ImageBlockPublicAccessState": "unblocked"}
+
+
+@call("GetImageBlockPublicAccessState")
+def _images_blocked(request: Request) -> dict[str, Any]:
+    state = of(request.backend).images_public
+    return {"ImageBlockPublicAccessState": state, "ManagedBy": "account"}
+
+
+@call("EnableSnapshotBlockPublicAccess")
+def _block_snapshots(request: Request) -> dict[str, Any]:
+    state = request.asked.get("State")
+    if not state:
+        raise missing("State")
+    if state not in ("block-all-sharing", _BLOCKED):
+        raise _invalid(state, "state")
+    of(request.backend).snapshots_public = state
+    return {"State": state}
+
+
+@call("DisableSnapshotBlockPublicAccess")
+def _unblock_snapshots(request: Request) -> dict[str, Any]:
+    of(request.backend).snapshots_public = "unblocked"
+    return {"State": "unblocked"}
+
+
+@call("GetSnapshotBlockPublicAccessState")
+def _snapshots_blocked(request: Request) -> dict[str, Any]:
+    return {"State": of(request.backend).snapshots_public, "ManagedBy": "account"}
+
+
+@call("GetAllowedImagesSettings")
+def _allowed(request: Request) -> dict[str, Any]:
+    settings = of(request.backend)
+    return {
+        "State": settings.allowed_images,
+        "ImageCriteria": settings.criteria,
+        "ManagedBy": "account",
+    }
+
+
+@call("EnableAllowedImagesSettings")
+def _enable_allowed(request: Request) -> dict[str, Any]:
+    state = request.asked.get("AllowedImagesSettingsState")
+    if not state:
+        raise missing("AllowedImagesSettingsState")
+    if state not in ("enabled", "audit-mode"):
+        raise _invalid(state, "allowedImagesSettingsState")
+    of(request.backend).allowed_images = state
+    return {"AllowedImagesSettingsState": state}
+
+
+@call("DisableAllowedImagesSettings")
+def _disable_allowed(request: Request) -> dict[str, Any]:
+    of(request.backend).allowed_images = "disabled"
+    return {"AllowedImagesSettingsState": "disabled"}
+
+
+@call("ReplaceImageCriteriaInAllowedImagesSettings")
+def _replace_criteria(request: Request) -> dict[str, Any]:
+    criteria = request.asked.get("ImageCriteria") or []
+    unknown = {"ImageWatermarks", "ScanResultCondition"}
+    if any(unknown & set(one) for one in criteria):
+        raise error(
+            "UnsupportedOperation",
+            "AMI Kiln lab: the criteria for allowed AMIs take no watermarks and no scans",
+        )
+    of(request.backend).criteria = criteria
+    return {"ReturnValue": True}
+
+
+def allows(backend: Any, ami: Any) -> bool:
+    """Whether an AMI meets the criteria for allowed AMIs; an account's own always do.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-allowed-amis.html
+    """
+    if ami.owner_id == backend.account_id:
+        return True
+    return any(_meets(ami, one) for one in of(backend).criteria)
+
+
+def _meets(ami: Any, criterion: dict[str, Any]) -> bool:
+    providers = criterion.get("ImageProviders")
+    if providers and not {ami.owner_id, ami.owner_alias} & set(providers):
+        return False
+    names = criterion.get("ImageNames")
+    if names and not any(fnmatchcase(ami.name, name) for name in names):
+        return False
+    if criterion.get("MarketplaceProductCodes"):
+        return False
+    days = criterion.get("CreationDateCondition", {}).get("MaximumDaysSinceCreated")
+    if days is not None and ami.creation_date.replace(tzinfo=None) < _ago(days):
+        return False
+    days = criterion.get("DeprecationTimeCondition", {}).get("MaximumDaysSinceDeprecated")
+    deprecated = getattr(ami, "deprecation_time", None)
+    return not (
+        days is not None
+        and deprecated
+        and datetime.strptime(deprecated[:19], "%Y-%m-%dT%H:%M:%S") < _ago(days)
+    )
+
+
+def _ago(days: int) -> datetime:
+    now: datetime = utcnow().replace(tzinfo=None)
+    return now - timedelta(days=int(days))
+
+
+_DEFAULTS = ("HttpTokens", "HttpEndpoint", "InstanceMetadataTags", "HttpTokensEnforced")
+
+
+@call("ModifyInstanceMetadataDefaults")
+def _modify_metadata(request: Request) -> dict[str, Any]:
+    metadata = of(request.backend).metadata
+    for name in _DEFAULTS:
+        value = request.asked.get(name)
+        if value == "no-preference":
+            metadata.pop(name, None)
+        elif value is not None:
+            metadata[name] = value
+    hops = request.asked.get("HttpPutResponseHopLimit")
+    if hops is not None:
+        if int(hops) != -1 and not 1 <= int(hops) <= 64:
+            raise _invalid(hops, "httpPutResponseHopLimit")
+        metadata.pop("HttpPutResponseHopLimit", None)
+        if int(hops) != -1:
+            metadata["HttpPutResponseHopLimit"] = int(hops)
+    return {"Return": True}
+
+
+@call("GetInstanceMetadataDefaults")
+def _metadata(request: Request) -> dict[str, Any]:
+    metadata = of(request.backend).metadata
+    return {"AccountLevel": metadata | {"ManagedBy": "account"} if metadata else {}}
+
+
+@call("EnableSerialConsoleAccess", BOOKED)
+def _enable_serial(request: Request) -> dict[str, Any]:
+    of(request.backend).serial_console = True
+    return {"SerialConsoleAccessEnabled": True}
+
+
+@call("DisableSerialConsoleAccess", BOOKED)
+def _disable_serial(request: Request) -> dict[str, Any]:
+    of(request.backend).serial_console = False
+    return {"SerialConsoleAccessEnabled": False}
+
+
+@call("GetSerialConsoleAccessStatus", BOOKED)
+def _serial(request: Request) -> dict[str, Any]:
+    return {"SerialConsoleAccessEnabled": of(request.backend).serial_console}
+
+
+def _invalid(value: Any, name: str) -> EC2ClientError:
+    return error("InvalidParameterValue", f"Value ({value}) for parameter {name} is invalid.")

@@ -1,0 +1,56 @@
+"""Ids that are not of EC2's form are refused as malformed, before anything is looked up.
+
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lab.ec2.calls import error
+
+# Parameter, singular: prefix of its ids, and the error.
+_FORMS = {
+    "ImageId": ("ami", "InvalidAMIID.Malformed"),
+    "InstanceId": ("i", "InvalidInstanceID.Malformed"),
+    "SnapshotId": ("snap", "InvalidSnapshotID.Malformed"),
+    "VolumeId": ("vol", "InvalidVolumeID.Malformed"),
+    "GroupId": ("sg", "InvalidGroupId.Malformed"),
+    "LaunchTemplateId": ("lt", "InvalidLaunchTemplateId.Malformed"),
+}
+# These take `resolve:ssm:` too.
+_BY_PARAMETER = (
+    "CreateFleet",
+    "CreateLaunchTemplate",
+    "CreateLaunchTemplateVersion",
+    "RequestSpotInstances",
+    "RunInstances",
+)
+
+
+def check(call: str, asked: Any) -> None:
+    """Raise EC2's error for the first malformed id among a call's parameters."""
+    for name, value in _ids(asked):
+        prefix, code = _FORMS[name]
+        if name == "ImageId" and call in _BY_PARAMETER and value.startswith("resolve:ssm:"):
+            continue
+        if value and not re.fullmatch(f"{prefix}-([0-9a-f]{{8}}|[0-9a-f]{{17}})", value):
+            raise error(code, f'Invalid id: "{value}" (expecting "{prefix}-...")')
+
+
+def _ids(asked: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(asked, list):
+        for inner in asked:
+            yield from _ids(inner)
+    if not isinstance(asked, dict):
+        return
+    for name, value in asked.items():
+        if name in _FORMS and isinstance(value, str):
+            yield name, value
+        elif name.endswith("s") and name[:-1] in _FORMS and isinstance(value, list):
+            yield from ((name[:-1], one) for one in value if isinstance(one, str))
+        else:
+            yield from _ids(value)

@@ -1,0 +1,313 @@
+"""DescribeImages, the life of an AMI after it is made, and its attributes.
+
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeImages.html
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from moto.core.utils import utcnow
+
+from lab import imaging
+from lab.ec2 import account, filters
+from lab.ec2.calls import Request, call, error, missing
+
+_TIME = "%Y-%m-%dT%H:%M:%S.000Z"
+
+
+def find(backend: Any, image_id: str | None) -> Any:
+    """An AMI that the account may see. Raises EC2's error when there is none."""
+    if not image_id:
+        raise missing("ImageId")
+    ami = backend.amis.get(image_id)
+    if ami is not None:
+        return ami
+    if image_id in backend.deleted_amis:
+        raise error("InvalidAMIID.Unavailable", f"The image ID '{image_id}' is no longer available")
+    raise error("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+
+
+def own(backend: Any, image_id: str | None) -> Any:
+    """An AMI of the account itself, which it may change."""
+    ami = find(backend, image_id)
+    if ami.owner_id != backend.account_id:
+        raise error("AuthFailure", f"Not authorized for image:{image_id}")
+    return ami
+
+
+@call("DescribeImages")
+def _describe(request: Request) -> dict[str, Any]:
+    backend, asked = request.backend, request.asked
+    amis = list(backend.amis.values())
+    wanted = asked.get("ImageIds") or []
+    if wanted:
+        amis = _by_id(backend, wanted)
+    owners = asked.get("Owners") or []
+    if owners:
+        owners = [backend.account_id if owner == "self" else owner for owner in owners]
+        amis = [ami for ami in amis if ami.owner_id in owners or ami.owner_alias in owners]
+    users = asked.get("ExecutableUsers") or []
+    if users:
+        amis = [ami for ami in amis if _may_launch(backend, ami, users)]
+    if not asked.get("IncludeDisabled"):
+        amis = [ami for ami in amis if ami.state != "disabled"]
+    if account.of(backend).allowed_images == "enabled":
+        amis = [ami for ami in amis if account.allows(backend, ami)]
+    chosen = asked.get("Filters") or []
+    for name in ("image-allowed", "is-public"):
+        values = [value for one in chosen if one["Name"] == name for value in one["Values"]]
+        if values and name == "image-allowed":
+            amis = [ami for ami in amis if str(account.allows(backend, ami)).lower() in values]
+    chosen = [one for one in chosen if one["Name"] != "image-allowed"]
+    if chosen:
+        amis = filters.keep("DescribeImages", amis, chosen)
+    if len(wanted) == 1:
+        for ami in amis:
+            imaging.wait_until_made(ami)
+    state = account.of(backend).allowed_images
+    for ami in amis:
+        ami.image_allowed = account.allows(backend, ami) if state != "disabled" else None
+    return {"Images": amis}
+
+
+def _by_id(backend: Any, wanted: list[str]) -> list[Any]:
+    """The AMIs of these ids.
+
+    A deregistered one is left out while an instance of it exists, and does not exist afterwards.
+    """
+    still = {
+        instance.image_id for instance in backend.all_instances() if instance.state != "terminated"
+    }
+    unknown = [
+        one
+        for one in wanted
+        if one not in backend.amis and not (one in backend.deleted_amis and one in still)
+    ]
+    if unknown:
+        shown = ", ".join(unknown)
+        ids, verb = ("ids", "do") if len(unknown) > 1 else ("id", "does")
+        raise error("InvalidAMIID.NotFound", f"The image {ids} '[{shown}]' {verb} not exist")
+    return [backend.amis[one] for one in dict.fromkeys(wanted) if one in backend.amis]
+
+
+def _may_launch(backend: Any, ami: Any, users: list[str]) -> bool:
+    """Whether one of `users` has an explicit launch permission; `all` stands for everybody."""
+    users = [backend.account_id if user == "self" else user for user in users]
+    given = [one.get("UserId") for one in ami.launch_permissions]
+    return ("all" in users and ami.is_public) or bool(set(given) & set(users))
+
+
+# Attribute in the request: its name in the answer, and the AMI's attribute.
+_ATTRIBUTES = {
+    "description": ("Description", "description"),
+    "kernel": ("KernelId", "kernel_id"),
+    "ramdisk": ("RamdiskId", "ramdisk_id"),
+    "sriovNetSupport": ("SriovNetSupport", "sriov_net_support"),
+    "bootMode": ("BootMode", "boot_mode"),
+    "tpmSupport": ("TpmSupport", "tpm_support"),
+    "uefiData": ("UefiData", "uefi_data"),
+    "lastLaunchedTime": ("LastLaunchedTime", "last_launched_time"),
+    "imdsSupport": ("ImdsSupport", "imds_support"),
+    "deregistrationProtection": ("DeregistrationProtection", "deregistration_protection"),
+}
+
+
+@call("DescribeImageAttribute")
+def _attribute(request: Request) -> dict[str, Any]:
+    name = request.asked.get("Attribute")
+    if not name:
+        raise missing("Attribute")
+    ami = own(request.backend, request.asked.get("ImageId"))
+    if name == "launchPermission":
+        return {"ImageId": ami.id, "LaunchPermissions": ami.launch_permissions}
+    if name == "productCodes":
+        codes = [
+            {"ProductCodeId": one, "ProductCodeType": "marketplace"} for one in ami.product_codes
+        ]
+        return {"ImageId": ami.id, "ProductCodes": codes}
+    if name == "blockDeviceMapping":
+        # The reference: this attribute cannot be asked for; DescribeImages shows it.
+        raise error("AuthFailure", "Unauthorized attempt to access restricted resource")
+    if name not in _ATTRIBUTES:
+        raise error("InvalidParameterValue", f"Value ({name}) for parameter attribute is invalid.")
+    shown, attribute = _ATTRIBUTES[name]
+    value = getattr(ami, attribute, None)
+    if attribute == "deregistration_protection":
+        value = value or "disabled"
+    return {"ImageId": ami.id, shown: {} if value is None else {"Value": value}}
+
+
+@call("ModifyImageAttribute")
+def _modify(request: Request) -> None:
+    asked = request.asked
+    ami = own(request.backend, asked.get("ImageId"))
+    add, remove = _permissions(asked)
+    description = asked.get("Description")
+    if asked.get("Attribute") == "description":
+        description = {"Value": asked.get("Value", "")}
+    imds = asked.get("ImdsSupport")
+    if asked.get("Attribute") == "imdsSupport":
+        imds = {"Value": asked.get("Value")}
+    if not (add or remove or description or imds):
+        raise error("InvalidParameterCombination", "No attributes specified.")
+    if add or remove:
+        request.backend.validate_permission_targets([*add, *remove])
+        _share(request.backend, ami, add, remove)
+    if description is not None:
+        ami.description = description.get("Value", "")
+    if imds is not None:
+        if imds.get("Value") != "v2.0":
+            raise error("InvalidParameterValue", "The only value for imdsSupport is v2.0")
+        ami.imds_support = "v2.0"
+
+
+def _permissions(asked: dict[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The launch permissions to add and to remove, from both forms of the call."""
+    given = asked.get("LaunchPermission") or {}
+    add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
+    operation = asked.get("OperationType")
+    short = [{"Group": one} for one in asked.get("UserGroups") or []]
+    short += [{"UserId": one} for one in asked.get("UserIds") or []]
+    short += [{"OrganizationArn": one} for one in asked.get("OrganizationArns") or []]
+    short += [{"OrganizationalUnitArn": one} for one in asked.get("OrganizationalUnitArns") or []]
+    if short and operation not in ("add", "remove"):
+        raise missing("OperationType")
+    (add if operation == "add" else remove).extend(short)
+    return add, remove
+
+
+def _share(backend: Any, ami: Any, add: list[dict[str, str]], remove: list[dict[str, str]]) -> None:
+    if add and ami.state == "disabled":
+        raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is disabled")
+    if any(one.get("Group") == "all" for one in add):
+        if account.of(backend).images_public != "unblocked":
+            raise error(
+                "OperationNotPermitted",
+                "You cannot publicly share this image: block public access for AMIs is enabled in "
+                "this Region",
+            )
+        if any(one["Ebs"]["Encrypted"] for one in ami.block_device_mappings):
+            raise error(
+                "InvalidParameter", f"Snapshots of {ami.id} are encrypted: it cannot be public"
+            )
+    for one in add:
+        if one not in ami.launch_permissions:
+            ami.launch_permissions.append(one)
+    ami.launch_permissions[:] = [one for one in ami.launch_permissions if one not in remove]
+
+
+@call("ResetImageAttribute")
+def _reset(request: Request) -> None:
+    ami = own(request.backend, request.asked.get("ImageId"))
+    if request.asked.get("Attribute") != "launchPermission":
+        raise error(
+            "InvalidParameterValue", "The only attribute that can be reset is launchPermission"
+        )
+    ami.launch_permissions.clear()
+
+
+@call("EnableImageDeprecation")
+def _deprecate(request: Request) -> dict[str, Any]:
+    ami = own(request.backend, request.asked.get("ImageId"))
+    when = request.asked.get("DeprecateAt")
+    if not when:
+        raise missing("DeprecateAt")
+    if isinstance(when, str):
+        when = datetime.strptime(when[:19], "%Y-%m-%dT%H:%M:%S")
+    when, now = when.replace(tzinfo=None), utcnow().replace(tzinfo=None)
+    # The reference of EnableImageDeprecation: not in the past, 10 years at most, of a public AMI 2
+    # years after its creation; seconds are rounded to the nearest minute.
+    latest = now + timedelta(days=3653)
+    if ami.is_public:
+        latest = ami.creation_date.replace(tzinfo=None) + timedelta(days=731)
+    if when < now - timedelta(minutes=1):
+        raise error("InvalidParameterValue", "The deprecation time cannot be in the past.")
+    if when > latest:
+        raise error(
+            "InvalidParameterValue", f"The deprecation time cannot be after {latest:{_TIME}}"
+        )
+    rounded = (when + timedelta(seconds=30)).replace(second=0, microsecond=0)
+    ami.deprecation_time = rounded.strftime(_TIME)
+    return {"Return": True}
+
+
+@call("DisableImageDeprecation")
+def _undeprecate(request: Request) -> dict[str, Any]:
+    own(request.backend, request.asked.get("ImageId")).deprecation_time = None
+    return {"Return": True}
+
+
+@call("EnableImageDeregistrationProtection")
+def _protect(request: Request) -> dict[str, Any]:
+    ami = own(request.backend, request.asked.get("ImageId"))
+    cooldown = request.asked.get("WithCooldown")
+    ami.deregistration_protection = (
+        "enabled-with-cooldown" if cooldown else "enabled-without-cooldown"
+    )
+    return {"Return": ami.deregistration_protection}
+
+
+@call("DisableImageDeregistrationProtection")
+def _unprotect(request: Request) -> dict[str, Any]:
+    ami = own(request.backend, request.asked.get("ImageId"))
+    ami.deregistration_protection = "disabled"
+    return {"Return": "disabled"}
+
+
+@call("DisableImage")
+def _disable(request: Request) -> dict[str, Any]:
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/disable-an-ami.html"""
+    ami = own(request.backend, request.asked.get("ImageId"))
+    if ami.state not in ("available", "disabled"):
+        raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
+    ami.state = "disabled"
+    ami.launch_permissions.clear()
+    return {"Return": True}
+
+
+@call("EnableImage")
+def _enable(request: Request) -> dict[str, Any]:
+    ami = own(request.backend, request.asked.get("ImageId"))
+    if ami.state not in ("available", "disabled"):
+        raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
+    ami.state = "available"
+    return {"Return": True}
+
+
+@call("DeregisterImage")
+def _deregister(request: Request) -> dict[str, Any]:
+    backend, image_id = request.backend, request.asked.get("ImageId")
+    ami = find(backend, image_id)
+    if ami.owner_id != backend.account_id:
+        raise error("AuthFailure", f"Not authorized for images: [{image_id}]")
+    if getattr(ami, "deregistration_protection", "disabled").startswith("enabled"):
+        raise error(
+            "OperationNotPermitted",
+            "The AMI is protected: disable its deregistration protection first",
+        )
+    snapshots = [
+        one["Ebs"]["SnapshotId"] for one in ami.block_device_mappings if "SnapshotId" in one["Ebs"]
+    ]
+    backend.deregister_image(image_id)
+    result: dict[str, Any] = {"Return": True}
+    if request.asked.get("DeleteAssociatedSnapshots"):
+        others = {
+            one["Ebs"].get("SnapshotId")
+            for other in backend.amis.values()
+            for one in other.block_device_mappings
+        }
+        result["DeleteSnapshotResults"] = [
+            {"SnapshotId": one, "ReturnCode": _delete_snapshot(backend, one, others)}
+            for one in snapshots
+        ]
+    return result
+
+
+def _delete_snapshot(backend: Any, snapshot_id: str, in_use: set[Any]) -> str:
+    """The reference of DeregisterImage: a snapshot of several AMIs is skipped."""
+    if snapshot_id in in_use:
+        return "skipped"
+    backend.snapshots.pop(snapshot_id, None)
+    return "success"

@@ -1,0 +1,279 @@
+"""RunInstances, and the launches of fleets and Auto Scaling: what a launch asks for, and may.
+
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import moto.ssm.models as moto_ssm
+from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
+
+from lab.ec2 import account, filters, images
+from lab.ec2.calls import Request, call, error, missing
+
+_BY_PARAMETER = "resolve:ssm:"
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
+_USER_DATA_MOST = 16 << 10
+# Types with a processor of Arm's: the same as moto's list of types says of each (moto 5.2.5, 1395
+# types), and for types that it lacks.
+_ARM = re.compile(r"a1\.|[a-z]+[0-9]+g|[a-z]+[0-9]+[a-z]*-gb|im4gn|is4gen")
+
+
+@call("RunInstances", tries=True)
+def _run(request: Request) -> Any:
+    asked, response = request.asked, request.response
+    least, most = (_count(asked, name) for name in ("MinCount", "MaxCount"))
+    if least > most:
+        raise error(
+            "InvalidParameterValue",
+            f"The minimum count ({least}) must not be greater than the maximum count ({most})",
+        )
+    _check_user_data(asked.get("UserData"))
+    launches = account.of(request.backend).launches
+    token = asked.get("ClientToken")
+    same = json.dumps(asked, sort_keys=True, default=str)
+    if token and token in launches:
+        before, reservation = launches[token]
+        if before != same:
+            raise error(
+                "IdempotentParameterMismatch",
+                "Arguments on this idempotent request are inconsistent with arguments used in "
+                "previous request(s).",
+            )
+        return reservation
+    # As many as there is capacity for: here, all. moto makes as many as the least.
+    response.params = asked | {"MinCount": most}
+    made: ActionResult = request.of_moto()
+    if token:
+        launches[token] = (same, made.result)
+    return made.result
+
+
+def _count(asked: dict[str, Any], name: str) -> int:
+    count = asked.get(name)
+    if count is None:
+        raise missing(name)
+    if int(count) < 1:
+        raise error("InvalidParameterValue", f"Value ({count}) for parameter {name} is invalid.")
+    return int(count)
+
+
+def _check_user_data(encoded: Any) -> None:
+    if not encoded:
+        return
+    try:
+        raw = base64.b64decode(str(encoded), validate=False)
+    except (ValueError, binascii.Error):
+        raise error("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.") from None
+    if len(raw) > _USER_DATA_MOST:
+        raise error("InvalidParameterValue", "User data is limited to 16384 bytes")
+
+
+def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
+    """moto's launch, for every call that launches, with what EC2 checks and fills in."""
+
+    def run_and_launch(backend: Any, image_id: str, *arguments: Any, **named: Any) -> Any:
+        template = _of_template(backend, named)
+        image_id = _resolved(backend, image_id or template.pop("image_id", ""))
+        named |= {name: value for name, value in template.items() if name != "image_id"}
+        ami = _may_be_launched(backend, image_id)
+        _fits(named, template, ami)
+        named["metadata_options"] = _metadata_options(backend, ami, named["metadata_options"])
+        named["block_device_mappings"] = _volumes(backend, ami, named)
+        if not (named.get("security_group_ids") or any(arguments[2:3]) or named.get("nics")):
+            groups = _default_groups(backend, named, template)
+            named |= {"security_group_ids": groups} if groups else {}
+        reservation = run_instances(backend, image_id, *arguments, **named)
+        ami.last_launched_time = utcnow().strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        for instance in reservation.instances:
+            instance.launch()
+        return reservation
+
+    return run_and_launch
+
+
+def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a launch that moto does not take from its launch template.
+
+    moto takes the image too late for its own check and for the lab, and no metadata options.
+    """
+    asked.setdefault("metadata_options", {})
+    if not asked.get("launch_template"):
+        return {}
+    data = backend._get_template_from_args(asked["launch_template"]).data
+    behavior = "instance_initiated_shutdown_behavior"
+    found = {
+        "image_id": data.get("ImageId", ""),
+        "metadata_options": data.get("MetadataOptions", {}) | asked["metadata_options"],
+        behavior: asked.get(behavior) or data.get("InstanceInitiatedShutdownBehavior"),
+    }
+    if not asked.get("block_device_mappings") and data.get("BlockDeviceMappings"):
+        found["block_device_mappings"] = data["BlockDeviceMappings"]
+    profile = data.get("IamInstanceProfile") or {}
+    if not (asked.get("iam_instance_profile_name") or asked.get("iam_instance_profile_arn")):
+        found |= {
+            "iam_instance_profile_name": profile.get("Name"),
+            "iam_instance_profile_arn": profile.get("Arn"),
+        }
+    if not asked.get("nics") and data.get("NetworkInterfaces"):
+        found["nics"] = data["NetworkInterfaces"]
+    return found
+
+
+def _resolved(backend: Any, image_id: str) -> str:
+    """The AMI's id that `resolve:ssm:` with a parameter's name, version or label stands for.
+
+    EC2's error for a parameter that does not exist was not seen.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-systems-manager-parameter-to-find-AMI.html
+    """
+    if not image_id:
+        raise EC2ClientError(
+            "MissingParameter", "The request must contain the parameter ImageId or LaunchTemplate"
+        )
+    if not image_id.startswith(_BY_PARAMETER):
+        return image_id
+    name = image_id[len(_BY_PARAMETER) :]
+    parameters = moto_ssm.ssm_backends[backend.account_id][backend.region_name]
+    found = None
+    with contextlib.suppress(ServiceException):  # no such version or label
+        found = parameters.get_parameter(name)
+    if found is None:
+        raise EC2ClientError(
+            "InvalidParameterValue", f"The SSM parameter {name} of the image ID does not exist"
+        )
+    return str(found.value)
+
+
+def _may_be_launched(backend: Any, image_id: str) -> Any:
+    ami = images.find(backend, image_id)
+    if ami.state != "available":
+        raise error(
+            "InvalidAMIID.Unavailable", f"The image ID '{image_id}' is not available: {ami.state}"
+        )
+    if account.of(backend).allowed_images == "enabled" and not account.allows(backend, ami):
+        raise error("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+    return ami
+
+
+@functools.cache
+def _types() -> frozenset[str]:
+    """The names of EC2's instance types, in the AWS SDK's model."""
+    return frozenset(filters.model().shape_for("InstanceType").enum)
+
+
+def _fits(named: dict[str, Any], template: dict[str, Any], ami: Any) -> None:
+    """Raise EC2's error for an unknown type, or one of another processor than the AMI's."""
+    kind = named.get("instance_type") or ""
+    if named.get("is_instance_type_default") or not kind:
+        if not named.get("launch_template"):
+            return
+        kind = template.get("instance_type") or kind
+    if kind not in _types():
+        raise error("InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+    arch = "arm64" if _ARM.match(kind) else "x86_64"
+    if ami.architecture in ("arm64", "x86_64") and ami.architecture != arch:
+        raise error(
+            "InvalidParameterValue",
+            f"The architecture '{arch}' of the specified instance type does not match the "
+            f"architecture '{ami.architecture}' of the specified AMI",
+        )
+
+
+def _metadata_options(backend: Any, ami: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """The launch's own options, then the account's defaults, then the AMI's.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-options.html
+    """
+    defaults = dict(account.of(backend).metadata)
+    enforced = defaults.pop("HttpTokensEnforced", "disabled") == "enabled"
+    of_image = {}
+    if getattr(ami, "imds_support", None) == "v2.0":
+        of_image = {"HttpTokens": "required", "HttpPutResponseHopLimit": 2}
+    hops = asked.get("HttpPutResponseHopLimit")
+    if hops is not None and not 1 <= int(hops) <= 64:
+        raise error("InvalidParameterValue", f"The hop limit must be from 1 to 64, and is {hops}")
+    options = of_image | defaults | asked
+    if enforced and options.get("HttpTokens", "optional") != "required":
+        raise error(
+            "UnsupportedOperation",
+            "You can't launch instances with IMDSv1 because httpTokensEnforced is enabled for this "
+            "account",
+        )
+    return options
+
+
+def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, Any]]:
+    """The volumes of a launch: those of the AMI, changed and completed by what was asked for.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/block-device-mapping-concepts.html
+    """
+    asked = named.get("block_device_mappings")
+    if asked is None and named.get("launch_config"):
+        asked = named["launch_config"].block_device_mapping_dict
+    volumes = {
+        one["DeviceName"]: {"DeviceName": one["DeviceName"], "Ebs": dict(one["Ebs"])}
+        for one in ami.block_device_mappings
+    }
+    for one in asked or []:
+        device = one.get("DeviceName")
+        if not device:
+            raise error("InvalidBlockDeviceMapping", "A block device mapping has no device name")
+        if one.get("NoDevice") is not None:
+            volumes.pop(device, None)
+            continue
+        if one.get("VirtualName"):
+            continue
+        wanted = {
+            name: value for name, value in (one.get("Ebs") or {}).items() if value is not None
+        }
+        known = volumes.get(device, {"Ebs": {}})["Ebs"]
+        if not (known or wanted.get("VolumeSize") or wanted.get("SnapshotId")):
+            raise missing("size or snapshotId")
+        if "SnapshotId" in wanted and wanted["SnapshotId"] not in (None, known.get("SnapshotId")):
+            known = {}
+        ebs = {"DeleteOnTermination": True} | known | wanted
+        _large_enough(backend, ebs)
+        volumes[device] = {"DeviceName": device, "Ebs": ebs}
+    return list(volumes.values())
+
+
+def _large_enough(backend: Any, ebs: dict[str, Any]) -> None:
+    snapshot_id, size = ebs.get("SnapshotId"), ebs.get("VolumeSize")
+    if not snapshot_id:
+        return
+    if snapshot_id not in backend.snapshots:
+        raise error("InvalidSnapshot.NotFound", f"The snapshot '{snapshot_id}' does not exist.")
+    least = int(backend.snapshots[snapshot_id].volume.size)
+    if size is not None and int(size) < least:
+        raise error(
+            "InvalidBlockDeviceMapping",
+            f"Volume of size {size}GB is smaller than snapshot '{snapshot_id}', expect size >= "
+            f"{least}GB",
+        )
+
+
+def _default_groups(backend: Any, named: dict[str, Any], template: dict[str, Any]) -> list[str]:
+    """The default security group of the VPC, for a launch that names none."""
+    if template.get("nics") or named.get("launch_template"):
+        data = backend._get_template_from_args(named["launch_template"]).data
+        if data.get("SecurityGroupIds") or data.get("SecurityGroups") or template.get("nics"):
+            return []
+    if named.get("subnet_id"):
+        vpc = backend.get_subnet(named["subnet_id"]).vpc_id
+    else:
+        default = backend.get_default_vpc()
+        vpc = default.id if default else None
+    group = backend.get_security_group_from_name("default", vpc) if vpc else None
+    return [group.id] if group else []

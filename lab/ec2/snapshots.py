@@ -1,0 +1,104 @@
+"""Snapshots: who has them, who may use them.
+
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSnapshots.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.ec2 import account
+from lab.ec2.calls import Request, call, error, missing
+
+
+def find(backend: Any, snapshot_id: str | None) -> Any:
+    """A snapshot. Raises EC2's error when there is none."""
+    if not snapshot_id:
+        raise missing("SnapshotId")
+    if snapshot_id not in backend.snapshots:
+        raise error("InvalidSnapshot.NotFound", f"The snapshot '{snapshot_id}' does not exist.")
+    return backend.snapshots[snapshot_id]
+
+
+@call("DescribeSnapshots")
+def _describe(request: Request) -> dict[str, Any]:
+    backend, asked = request.backend, request.asked
+    wanted = asked.get("SnapshotIds") or []
+    found = [find(backend, one) for one in wanted] or list(backend.snapshots.values())
+    owners = asked.get("OwnerIds") or []
+    if owners:
+        mine = [backend.account_id if owner == "self" else owner for owner in owners]
+        amazon = {ami.owner_id for ami in backend.amis.values() if ami.owner_alias == "amazon"}
+        found = [
+            one
+            for one in found
+            if one.owner_id in mine or ("amazon" in owners and one.owner_id in amazon)
+        ]
+    return {"Snapshots": found}
+
+
+@call("DeleteSnapshot")
+def _delete(request: Request) -> None:
+    backend = request.backend
+    snapshot = find(backend, request.asked.get("SnapshotId"))
+    for ami in backend.amis.values():
+        used = [one["Ebs"].get("SnapshotId") for one in ami.block_device_mappings]
+        if snapshot.id in used:
+            raise error(
+                "InvalidSnapshot.InUse",
+                f"The snapshot {snapshot.id} is currently in use by {ami.id}",
+            )
+    if snapshot.owner_id != backend.account_id:
+        raise error("UnauthorizedOperation", f"The snapshot {snapshot.id} is another account's")
+    backend.snapshots.pop(snapshot.id)
+
+
+@call("ModifySnapshotAttribute")
+def _modify(request: Request) -> None:
+    asked = request.asked
+    snapshot = find(request.backend, asked.get("SnapshotId"))
+    operation = asked.get("OperationType")
+    given = asked.get("CreateVolumePermission") or {}
+    add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
+    short = [{"Group": one} for one in asked.get("GroupNames") or []]
+    short += [{"UserId": one} for one in asked.get("UserIds") or []]
+    (add if operation == "add" else remove).extend(short)
+    request.backend.validate_permission_targets([*add, *remove])
+    everybody = any(one.get("Group") == "all" for one in add)
+    if everybody and account.of(request.backend).snapshots_public != "unblocked":
+        raise error(
+            "OperationNotPermitted",
+            "You cannot publicly share this snapshot: block public access for snapshots is enabled "
+            "in this Region",
+        )
+    if everybody and snapshot.encrypted:
+        raise error("InvalidParameterValue", "Encrypted snapshots cannot be shared publicly")
+    for one in add:
+        _of(snapshot, one).add(next(iter(one.values())))
+    for one in remove:
+        _of(snapshot, one).discard(next(iter(one.values())))
+
+
+def _of(snapshot: Any, permission: dict[str, str]) -> set[str]:
+    groups: set[str] = snapshot.create_volume_permission_groups
+    users: set[str] = snapshot.create_volume_permission_userids
+    return groups if "Group" in permission else users
+
+
+@call("DescribeSnapshotAttribute")
+def _attribute(request: Request) -> dict[str, Any]:
+    snapshot = find(request.backend, request.asked.get("SnapshotId"))
+    if request.asked.get("Attribute") == "productCodes":
+        return {"SnapshotId": snapshot.id, "ProductCodes": []}
+    public = [{"Group": one} for one in sorted(snapshot.create_volume_permission_groups)]
+    if account.of(request.backend).snapshots_public == "block-all-sharing":
+        public = []
+    users = [{"UserId": one} for one in sorted(snapshot.create_volume_permission_userids)]
+    return {"SnapshotId": snapshot.id, "CreateVolumePermissions": public + users}
+
+
+@call("ResetSnapshotAttribute")
+def _reset(request: Request) -> None:
+    snapshot = find(request.backend, request.asked.get("SnapshotId"))
+    snapshot.create_volume_permission_groups.clear()
+    snapshot.create_volume_permission_userids.clear()

@@ -1,0 +1,260 @@
+"""AMIs as their owner and their users see them: attributes, permissions, states, settings.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/AMIs.html
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+SOMEBODY = {"UserId": "210987654321"}
+
+
+@pytest.fixture(scope="module")
+def image(walk: Any) -> str:
+    return str(walk.baked(Description="first")["ImageId"])
+
+
+@pytest.mark.parametrize(
+    ("attribute", "shown", "value"),
+    [
+        ("description", "Description", "first"),
+        ("bootMode", "BootMode", "uefi-preferred"),
+        ("sriovNetSupport", "SriovNetSupport", "simple"),
+        ("imdsSupport", "ImdsSupport", None),
+        ("tpmSupport", "TpmSupport", None),
+        ("uefiData", "UefiData", None),
+        ("kernel", "KernelId", None),
+        ("deregistrationProtection", "DeregistrationProtection", "disabled"),
+    ],
+)
+def test_an_attribute_is_shown_under_its_own_name(
+    walk: Any, ec2: Any, attribute: str, shown: str, value: str | None
+) -> None:
+    fresh = walk.baked(Description="first")["ImageId"]
+    answer = ec2.describe_image_attribute(ImageId=fresh, Attribute=attribute)
+    assert answer["ImageId"] == fresh
+    assert answer[shown].get("Value") == value
+
+
+def test_the_block_devices_cannot_be_asked_for_as_an_attribute(
+    ec2: Any, image: str, refused: Any
+) -> None:
+    how = {"ImageId": image, "Attribute": "blockDeviceMapping"}
+    assert refused(ec2.describe_image_attribute, **how)[0] == "AuthFailure"
+
+
+def test_a_description_is_changed_in_both_ways(walk: Any, ec2: Any, image: str) -> None:
+    ec2.modify_image_attribute(ImageId=image, Description={"Value": "second"})
+    assert walk.image(image)["Description"] == "second"
+    ec2.modify_image_attribute(ImageId=image, Attribute="description", Value="third")
+    assert walk.image(image)["Description"] == "third"
+
+
+def test_nothing_to_modify_is_refused(ec2: Any, image: str, refused: Any) -> None:
+    code, message = refused(ec2.modify_image_attribute, ImageId=image)
+    assert (code, message) == ("InvalidParameterCombination", "No attributes specified.")
+
+
+def permissions(ec2: Any, image: str) -> list[dict[str, str]]:
+    answer = ec2.describe_image_attribute(ImageId=image, Attribute="launchPermission")
+    found: list[dict[str, str]] = answer["LaunchPermissions"]
+    return found
+
+
+def test_launch_permissions_are_given_taken_and_reset(ec2: Any, walk: Any) -> None:
+    image = walk.baked()["ImageId"]
+    ou = "arn:aws:organizations::123456789012:ou/o-abcdefghij/ou-abcd-12345678"
+    ec2.modify_image_attribute(ImageId=image, LaunchPermission={"Add": [SOMEBODY]})
+    ec2.modify_image_attribute(
+        ImageId=image, OperationType="add", OrganizationalUnitArns=[ou], UserIds=["111122223333"]
+    )
+    expected = [SOMEBODY, {"UserId": "111122223333"}, {"OrganizationalUnitArn": ou}]
+    assert permissions(ec2, image) == expected
+    ec2.modify_image_attribute(ImageId=image, LaunchPermission={"Remove": [SOMEBODY]})
+    assert permissions(ec2, image) == expected[1:]
+    mine = {"Owners": ["self"], "ExecutableUsers": ["111122223333"]}
+    assert [one["ImageId"] for one in ec2.describe_images(**mine)["Images"]] == [image]
+    ec2.reset_image_attribute(ImageId=image, Attribute="launchPermission")
+    assert permissions(ec2, image) == []
+
+
+def test_an_account_number_that_is_none_is_refused(ec2: Any, image: str, refused: Any) -> None:
+    how = {"ImageId": image, "LaunchPermission": {"Add": [SOMEBODY, {"UserId": "12345"}]}}
+    assert refused(ec2.modify_image_attribute, **how)[0] == "InvalidAMIAttributeItemValue"
+    assert permissions(ec2, image) == []
+
+
+def test_an_image_becomes_public_only_without_the_accounts_block(
+    ec2: Any, walk: Any, refused: Any
+) -> None:
+    image = walk.baked()["ImageId"]
+    assert ec2.get_image_block_public_access_state() | {"ResponseMetadata": 0} == {
+        "ImageBlockPublicAccessState": "block-new-sharing",
+        "ManagedBy": "account",
+        "ResponseMetadata": 0,
+    }
+    everybody = {"ImageId": image, "LaunchPermission": {"Add": [{"Group": "all"}]}}
+    assert refused(ec2.modify_image_attribute, **everybody)[0] == "OperationNotPermitted"
+    assert walk.image(image)["Public"] is False
+    ec2.disable_image_block_public_access()
+    ec2.modify_image_attribute(**everybody)
+    assert walk.image(image)["Public"] is True
+    ec2.enable_image_block_public_access(ImageBlockPublicAccessState="block-new-sharing")
+    assert walk.image(image)["Public"] is True
+    ec2.reset_image_attribute(ImageId=image, Attribute="launchPermission")
+    assert walk.image(image)["Public"] is False
+
+
+def test_only_the_owner_changes_an_image(ec2: Any, parent: str, refused: Any) -> None:
+    for call, how in (
+        (ec2.modify_image_attribute, {"Description": {"Value": "mine"}}),
+        (ec2.modify_image_attribute, {"LaunchPermission": {"Add": [SOMEBODY]}}),
+        (ec2.reset_image_attribute, {"Attribute": "launchPermission"}),
+        (ec2.describe_image_attribute, {"Attribute": "launchPermission"}),
+        (ec2.enable_image_deprecation, {"DeprecateAt": "2030-01-01T00:00:00Z"}),
+        (ec2.disable_image_deprecation, {}),
+        (ec2.enable_image_deregistration_protection, {}),
+        (ec2.disable_image, {}),
+        (ec2.deregister_image, {}),
+    ):
+        assert refused(call, ImageId=parent, **how)[0] == "AuthFailure", call
+
+
+def test_a_deprecation_is_to_the_minute_and_in_the_future(
+    ec2: Any, walk: Any, image: str, refused: Any
+) -> None:
+    ec2.enable_image_deprecation(ImageId=image, DeprecateAt="2030-01-01T00:00:40Z")
+    assert walk.image(image)["DeprecationTime"] == "2030-01-01T00:01:00.000Z"
+    now = datetime.now(timezone.utc)
+    for when in (now - timedelta(days=1), now + timedelta(days=3700)):
+        code, _ = refused(ec2.enable_image_deprecation, ImageId=image, DeprecateAt=when)
+        assert code == "InvalidParameterValue"
+    ec2.disable_image_deprecation(ImageId=image)
+    assert "DeprecationTime" not in walk.image(image)
+
+
+def test_a_disabled_image_is_not_listed_shared_or_launched(
+    ec2: Any, walk: Any, refused: Any
+) -> None:
+    image = walk.baked()["ImageId"]
+    ec2.modify_image_attribute(ImageId=image, LaunchPermission={"Add": [SOMEBODY]})
+    ec2.disable_image(ImageId=image)
+    assert ec2.describe_images(ImageIds=[image])["Images"] == []
+    assert image not in {one["ImageId"] for one in ec2.describe_images(Owners=["self"])["Images"]}
+    assert walk.image(image, IncludeDisabled=True)["State"] == "disabled"
+    assert permissions(ec2, image) == []
+    assert refused(walk.launched, ImageId=image)[0] == "InvalidAMIID.Unavailable"
+    ec2.enable_image(ImageId=image)
+    assert walk.launched(ImageId=image)["ImageId"] == image
+
+
+def test_a_deregistered_image_is_gone_and_its_snapshots_when_asked(
+    ec2: Any, walk: Any, refused: Any
+) -> None:
+    kept, gone = walk.baked(), walk.baked()
+    snapshots = [one["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"] for one in (kept, gone)]
+    ec2.deregister_image(ImageId=kept["ImageId"])
+    assert ec2.describe_snapshots(SnapshotIds=snapshots[:1])["Snapshots"]
+    answer = ec2.deregister_image(ImageId=gone["ImageId"], DeleteAssociatedSnapshots=True)
+    assert answer["DeleteSnapshotResults"] == [
+        {"SnapshotId": snapshots[1], "ReturnCode": "success"}
+    ]
+    how = {"SnapshotIds": snapshots[1:]}
+    assert refused(ec2.describe_snapshots, **how)[0] == "InvalidSnapshot.NotFound"
+    image = gone["ImageId"]
+    assert refused(ec2.describe_images, ImageIds=[image])[0] == "InvalidAMIID.NotFound"
+    assert refused(walk.launched, ImageId=image)[0] == "InvalidAMIID.Unavailable"
+    assert refused(ec2.deregister_image, ImageId=image)[0] == "InvalidAMIID.Unavailable"
+
+
+def test_a_protected_image_is_not_deregistered(ec2: Any, walk: Any, refused: Any) -> None:
+    image = walk.baked()["ImageId"]
+    ec2.enable_image_deregistration_protection(ImageId=image)
+    answer = ec2.describe_image_attribute(ImageId=image, Attribute="deregistrationProtection")
+    assert answer["DeregistrationProtection"]["Value"].startswith("enabled")
+    assert refused(ec2.deregister_image, ImageId=image)[0] == "OperationNotPermitted"
+    ec2.disable_image_deregistration_protection(ImageId=image)
+    ec2.deregister_image(ImageId=image)
+
+
+def test_the_time_of_the_last_launch_is_shown(ec2: Any, walk: Any) -> None:
+    image = walk.baked()["ImageId"]
+    how = {"ImageId": image, "Attribute": "lastLaunchedTime"}
+    assert "Value" not in ec2.describe_image_attribute(**how)["LastLaunchedTime"]
+    walk.launched(ImageId=image)
+    shown = ec2.describe_image_attribute(**how)["LastLaunchedTime"]["Value"]
+    assert abs(datetime.now(timezone.utc) - datetime.fromisoformat(shown)) < timedelta(hours=1)
+    assert walk.image(image)["LastLaunchedTime"] == shown
+
+
+def test_allowed_images_hide_the_others_but_not_ones_own(
+    client: Any, parent: str, refused: Any
+) -> None:
+    ec2 = client("ec2", "eu-central-1")
+    launch = {"ImageId": parent, "InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
+    assert ec2.get_allowed_images_settings()["State"] == "disabled"
+    names = {"ImageCriteria": [{"ImageProviders": ["amazon"], "ImageNames": ["al2023-*"]}]}
+    ec2.replace_image_criteria_in_allowed_images_settings(**names)
+    ec2.enable_allowed_images_settings(AllowedImagesSettingsState="audit-mode")
+    every = ec2.describe_images()["Images"]
+    allowed = {one["Name"] for one in every if one["ImageAllowed"]}
+    assert allowed
+    assert all(name.startswith("al2023-") for name in allowed)
+    assert len(allowed) < len(every)
+    ec2.enable_allowed_images_settings(AllowedImagesSettingsState="enabled")
+    assert {one["Name"] for one in ec2.describe_images()["Images"]} == allowed
+    assert ec2.run_instances(**launch)["Instances"]
+    ec2.replace_image_criteria_in_allowed_images_settings(
+        ImageCriteria=[{"ImageProviders": ["111122223333"]}]
+    )
+    assert ec2.describe_images()["Images"] == []
+    assert refused(ec2.run_instances, **launch)[0] == "InvalidAMIID.NotFound"
+    ec2.disable_allowed_images_settings()
+    assert len(ec2.describe_images()["Images"]) == len(every)
+
+
+def test_public_access_to_snapshots_is_a_setting_of_the_region(client: Any) -> None:
+    ec2, other = client("ec2", "eu-west-3"), client("ec2", "eu-west-2")
+    assert ec2.get_snapshot_block_public_access_state()["State"] == "unblocked"
+    ec2.enable_snapshot_block_public_access(State="block-all-sharing")
+    assert ec2.get_snapshot_block_public_access_state()["State"] == "block-all-sharing"
+    assert other.get_snapshot_block_public_access_state()["State"] == "unblocked"
+    ec2.disable_snapshot_block_public_access()
+    assert ec2.get_snapshot_block_public_access_state()["State"] == "unblocked"
+
+
+def options(made: Any) -> tuple[str, int]:
+    found = made["MetadataOptions"]
+    return found["HttpTokens"], found["HttpPutResponseHopLimit"]
+
+
+def test_instances_of_an_image_with_imdsv2_require_tokens(ec2: Any, walk: Any) -> None:
+    image = walk.baked()["ImageId"]
+    assert options(walk.launched(ImageId=image)) == ("optional", 1)
+    ec2.modify_image_attribute(ImageId=image, ImdsSupport={"Value": "v2.0"})
+    assert options(walk.launched(ImageId=image)) == ("required", 2)
+    asked = {"HttpTokens": "optional", "HttpPutResponseHopLimit": 5}
+    assert options(walk.launched(ImageId=image, MetadataOptions=asked)) == ("optional", 5)
+
+
+def test_the_accounts_metadata_defaults_go_before_the_images(
+    client: Any, parent: str, refused: Any
+) -> None:
+    ec2 = client("ec2", "ap-south-1")
+    launch = {"ImageId": parent, "InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
+    assert ec2.get_instance_metadata_defaults()["AccountLevel"] == {}
+    ec2.modify_instance_metadata_defaults(HttpTokens="required", HttpPutResponseHopLimit=3)
+    level = ec2.get_instance_metadata_defaults()["AccountLevel"]
+    assert (level["HttpTokens"], level["HttpPutResponseHopLimit"]) == ("required", 3)
+    assert options(ec2.run_instances(**launch)["Instances"][0]) == ("required", 3)
+    ec2.modify_instance_metadata_defaults(HttpTokensEnforced="enabled")
+    code, _ = refused(ec2.run_instances, MetadataOptions={"HttpTokens": "optional"}, **launch)
+    assert code == "UnsupportedOperation"
+    ec2.modify_instance_metadata_defaults(
+        HttpTokens="no-preference", HttpPutResponseHopLimit=-1, HttpTokensEnforced="no-preference"
+    )
+    assert options(ec2.run_instances(**launch)["Instances"][0]) == ("optional", 1)
