@@ -272,17 +272,23 @@ def _manifest_kept(template: Template) -> Iterator[Finding]:
             )
 
 
+# One version, or a floor and a ceiling.
+_NUMBER = r"\d+\.\d+\.\d+"
+_PINNED = re.compile(rf"=? ?{_NUMBER}|>= ?{_NUMBER}, ?< ?{_NUMBER}")
+
+
 def _plugin_pinned(shown: str, template: Template) -> Iterator[Finding]:
     used = {kind.split("-")[0] for _, kind, _, _ in template.sources()}
     for document, block in template.blocks("packer"):
         for plugins in block.get("required_plugins", []):
             for name, plugin in plugins.items():
                 used.discard(name)
-                if not re.fullmatch(r"=? ?\d+\.\d+\.\d+", str(plugin.get("version", ""))):
+                if not _PINNED.fullmatch(str(plugin.get("version", ""))):
                     yield document.finding(
                         "plugin-pinned",
-                        f"plugin {name} is not pinned: {plugin.get('version', 'any version')!r}",
-                        'name one version, such as version = "1.8.0"',
+                        f"plugin {name} may change: {plugin.get('version', 'any version')!r}",
+                        'name a floor and a ceiling, such as version = ">= 1.8.2, < 1.9.0", '
+                        "or one version",
                         rf"^ *{name} *=",
                         r"^ *version",
                     )

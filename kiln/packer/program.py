@@ -32,8 +32,10 @@ __all__ = [
     "Packer",
     "badly_formatted",
     "command",
+    "described",
     "find_packer",
     "install_plugins",
+    "installed_plugins",
     "packer_facts",
     "packer_validate",
     "run_build",
@@ -136,15 +138,49 @@ def command(
     return [*argv, packer.template]
 
 
-def install_plugins(packer: Packer, folder: Path) -> None:
-    """Install the plugins in plugins.pkr.hcl, unless the builders are compiled into Packer."""
-    if packer.has_plugins:
-        done = _run([str(packer.path), "init", "."], folder)
-        if done.returncode:
-            raise operation_failed(
-                f"{packer} could not install its amazon plugin: {_last_words(done)}",
-                hint="run `packer init .` there by hand; it downloads from github.com/hashicorp",
-            )
+def install_plugins(packer: Packer, folder: Path) -> str:
+    """Install the plugin in plugins.pkr.hcl, unless the builders are compiled into Packer.
+
+    Returns the version of the plugin that Packer will use; empty where the builders are compiled
+    in. Raises KilnError (exit status 1) if none that fits is there or can be had.
+    """
+    if not packer.has_plugins:
+        return ""
+    done = _run([str(packer.path), "init", "."], folder)
+    installed = installed_plugins(packer)
+    fitting = [version for version in installed if _fits(version)]
+    if done.returncode or not fitting:
+        plugin = packer_facts()["plugin"]
+        listed = ", ".join(installed) or "none"
+        raise operation_failed(
+            f"{packer} has no plugin amazon that fits: wanted is >= {plugin['floor']}, "
+            f"< {plugin['ceiling']}, installed: {listed}; it could not fetch one: "
+            f"{_last_words(done)}",
+            hint="`packer init .` downloads from github.com/hashicorp. Without a way there, fetch "
+            "packer-plugin-amazon's release for this machine elsewhere, and: packer plugins "
+            f"install --path FILE {plugin['source']}",
+        )
+    return fitting[-1]
+
+
+def described(packer: Packer) -> str:
+    """Packer with the amazon plugin that it uses, if it loads one, for the record."""
+    if not packer.has_plugins:
+        return str(packer)
+    fitting = [version for version in installed_plugins(packer) if _fits(version)]
+    return f"{packer}, plugin amazon {fitting[-1] if fitting else 'not installed'}"
+
+
+def installed_plugins(packer: Packer) -> list[str]:
+    """The versions of the amazon plugin that Packer finds on this machine, oldest first."""
+    done = _run([str(packer.path), "plugins", "installed"], Path.cwd())
+    found = re.findall(r"packer-plugin-amazon_v(\d+\.\d+\.\d+)_", done.stdout)
+    return [".".join(map(str, version)) for version in sorted({_version(text) for text in found})]
+
+
+def _fits(version: str) -> bool:
+    plugin = packer_facts()["plugin"]
+    return _version(plugin["floor"]) <= _version(version) < _version(plugin["ceiling"])
 
 
 def packer_validate(packer: Packer, folder: Path) -> str:

@@ -12,7 +12,7 @@ from kiln.base.progress import Progress
 from kiln.base.stopping import Stop
 from kiln.cloud import resources, runs, watch
 from kiln.cloud.runs import Run
-from kiln.packer import lock, policy, render
+from kiln.packer import lock, policy, program, render
 from kiln.packer.program import Packer
 from kiln.pipeline import bake, verdict
 from kiln.pipeline.draft import Draft, cleaned_up, now
@@ -62,7 +62,9 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
             with progress.stage("packer build") as stage:
                 ami_id = bake.bake(plan, packer, run, access, stage, stop)
                 stage.note = ami_id
-            draft.note(ami_id=ami_id, amis={target.region: ami_id})
+            draft.note(
+                ami_id=ami_id, amis={target.region: ami_id}, packer=program.described(packer)
+            )
             bake.finish_image(plan, ami_id)
             stop.check()
             verdict.judge(
@@ -101,7 +103,7 @@ def _first_facts(plan: Plan, packer: Packer, run: Run) -> Record:
         source_ami=plan.source,
         instance_type=plan.instance_type,
         verify_instance_type=plan.verify_instance_type,
-        packer=str(packer),
+        packer=program.described(packer),
         git_commit=runs.git_commit(),
         started=now(),
         folder=str(run.folder),

@@ -3,7 +3,7 @@ packer {
   required_plugins {
     amazon = {
       source  = "github.com/hashicorp/amazon"
-      version = "1.8.0"
+      version = ">= 1.8.2, < 1.9.0"
     }
   }
 }

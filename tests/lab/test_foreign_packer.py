@@ -59,6 +59,8 @@ def test_it_builds_encrypted_for_two_regions_with_its_own_temporary_key_and_grou
             "PATH": "/usr/bin:/bin",
             "HOME": str(tmp_path),
             "AWS_POLL_DELAY_SECONDS": "1",
+            # Where a newer Packer finds its plugin, if this test run has one.
+            **{n: os.environ[n] for n in ("PACKER_PLUGIN_PATH",) if n in os.environ},
         },
         capture_output=True,
         text=True,

@@ -167,6 +167,8 @@ def packages_for(recipe: Recipe) -> list[Package]:
     machine = "x86_64" if recipe.arch == "x86_64" else "sbsa"
     result = [
         nvidia_cuda.repository(recipe.distro.cuda_repo, machine),
+        # For cuDNN and NCCL: downloads.yaml.
+        nvidia_cuda.repository("rhel9", machine) if recipe.distro.id == "al2023" else None,
         nvidia_toolkit.repository(format_, arch),
         debian.repository(recipe.distro.id, arch),
         amazon.repository("2" if recipe.distro.id == "al2" else recipe.distro.id, "core", arch),

@@ -150,6 +150,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         found = program.find_packer()
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
+    if found.has_plugins:
+        pytest.skip("needs Packer 1.6: moto alone answers the plugin's CreateImage with 500")
     import boto3
     from moto.core.responses import BaseResponse
     from moto.ec2.models.amis import AMIS

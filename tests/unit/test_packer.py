@@ -93,6 +93,7 @@ def until(flag: Path) -> str:
 
 
 def test_no_packer_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KILN_PACKER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KilnError, match="there is no packer on PATH") as caught:
         packer.find_packer()
@@ -104,6 +105,7 @@ def test_an_old_packer_is_refused_with_both_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, "Packer v1.5.4")
+    monkeypatch.delenv("KILN_PACKER", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     with pytest.raises(KilnError, match=r"Packer 1\.5\.4 .* is too old") as caught:
         packer.find_packer()
@@ -114,6 +116,7 @@ def test_another_program_of_that_name_is_told_from_packer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = program(tmp_path, "1024 words")
+    monkeypatch.delenv("KILN_PACKER", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}")
     with pytest.raises(KilnError, match="is not HashiCorp's Packer") as caught:
         packer.find_packer()
@@ -126,6 +129,7 @@ def test_packer_is_found_behind_another_program_of_that_name(
 ) -> None:
     program(tmp_path / "sbin", "usage: packer")
     right = program(tmp_path / "bin", "Packer v1.11.2\n\nYour version of Packer is out of date!")
+    monkeypatch.delenv("KILN_PACKER", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}/sbin:{tmp_path}/bin:/bin")
     assert packer.find_packer() == Packer(right, (1, 11, 2))
 
@@ -312,3 +316,43 @@ def test_packer_fmt_finds_the_file_it_would_change(real: Packer, tmp_path: Path)
     bad.write_text('variable "a" {\n    type = string\n}\n')
     assert packer.badly_formatted(real, [good, bad]) == [bad]
     assert packer.badly_formatted(real, [good]) == []
+
+
+# ------------------------------------------------------------------- the plugin of newer versions
+
+
+def with_plugins(folder: Path, *versions: str, init: int = 0) -> Packer:
+    """A Packer 1.15 whose `init` ends with that status and which has these versions installed."""
+    path = folder / "packer"
+    listed = "".join(
+        f"/plugins/packer-plugin-amazon_v{version}_x5.0_linux_amd64\\n" for version in versions
+    )
+    path.write_text(
+        "#!/bin/sh\ncase $1 in\n"
+        f"init) echo 'lookup api.github.com: no such host' >&2; exit {init} ;;\n"
+        f"plugins) printf '{listed}' ;;\nesac\n"
+    )
+    path.chmod(0o755)
+    return Packer(path, (1, 15, 1))
+
+
+def test_the_newest_plugin_of_the_range_is_used(tmp_path: Path) -> None:
+    found = with_plugins(tmp_path, "1.8.0", "1.8.10", "1.8.9", "1.9.0")
+    assert packer.install_plugins(found, tmp_path) == "1.8.10"
+    assert packer.described(found).endswith("plugin amazon 1.8.10")
+
+
+def test_without_a_plugin_that_fits_the_message_says_what_is_there_and_how_to_place_one(
+    tmp_path: Path,
+) -> None:
+    found = with_plugins(tmp_path, "1.8.0", init=1)
+    with pytest.raises(KilnError, match="no plugin amazon that fits") as caught:
+        packer.install_plugins(found, tmp_path)
+    assert "wanted is >= 1.8.2, < 1.9.0, installed: 1.8.0" in caught.value.message
+    assert "packer plugins install --path FILE github.com/hashicorp/amazon" in caught.value.hint
+    assert caught.value.exit_status == 1
+
+
+def test_a_packer_with_the_builder_compiled_in_needs_no_plugin(tmp_path: Path) -> None:
+    assert packer.install_plugins(OLD, tmp_path) == ""
+    assert packer.described(OLD) == str(OLD)
