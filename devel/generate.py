@@ -18,7 +18,7 @@ from kiln.mig import export, picture
 from kiln.packer import render
 from kiln.pipeline import record_schema
 from kiln.xid import catalogue
-from lab import pci
+from lab import coverage, pci
 
 _RULES_PAGE = ROOT / "docs" / "compatibility.md"
 _RULES_HEADING = "## The rules\n"
@@ -57,6 +57,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         "kiln/facts/knowledge/mig.yaml and instances.yaml",
     ),
     picture.PICTURE: (picture.picture_text, "kiln/mig/plan.py and draw.py"),
+    ROOT / "docs/lab-coverage.md": (
+        lambda: coverage.page(coverage.table()),
+        "lab/ec2 and lab/coverage.py",
+    ),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }
 

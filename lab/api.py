@@ -150,7 +150,6 @@ def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
         if fault:
             return _injected(fault, parameters, start_response)
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][_region(environ)]
-        imaging.no_reboot.set(parameters.get("NoReboot") == "true")
         answer = moto(environ, start_response)
         if _CHANGES_IMAGES.search(action) and not action.startswith("Describe"):
             imaging.remember(backend)

@@ -37,6 +37,8 @@ class Image:
     tags: dict[str, str] = field(default_factory=dict)
     snapshot_tags: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
+    # The volumes besides the root: block device mappings as EC2 shows them.
+    volumes: list[dict[str, Any]] = field(default_factory=list)
 
 
 def save(lab: Lab, image: Image) -> None:

@@ -26,9 +26,11 @@ SIZE_OF_PUBLIC = 8
 
 log = logging.getLogger("lab.imaging")
 
-# CreateImage's NoReboot, which moto does not pass on; lab.api sets it for each request.
+# CreateImage's NoReboot, which moto does not pass on; lab.ec2.instances sets it for each request.
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
 no_reboot: ContextVar[bool] = ContextVar("no_reboot", default=False)
+# And its BlockDeviceMappings.
+devices: ContextVar[list[dict[str, Any]]] = ContextVar("devices", default=[])  # noqa: B039
 
 
 def create_image(
@@ -79,6 +81,7 @@ def create_image(
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},
+        volumes=_other_volumes(backend, instance),
     )
     _describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
@@ -276,6 +279,28 @@ def _asked_tags(specifications: list[Any]) -> dict[str, dict[str, str]]:
     return tags
 
 
+def _other_volumes(backend: Any, instance: Any) -> list[dict[str, Any]]:
+    """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks."""
+    found: dict[str, dict[str, Any]] = {}
+    for device, attached in instance.get_block_device_mapping:
+        volume = backend.get_volume(attached.volume_id)
+        found[device] = {
+            "VolumeSize": int(volume.size),
+            "DeleteOnTermination": bool(attached.delete_on_termination),
+            "VolumeType": volume.volume_type,
+            "Encrypted": bool(volume.encrypted),
+        }
+    for asked in devices.get():
+        device = asked.get("DeviceName", "")
+        if asked.get("NoDevice") is not None:
+            found.pop(device, None)
+        elif asked.get("Ebs"):
+            known = found.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
+            found[device] = {"Encrypted": False} | known | asked["Ebs"]
+    found.pop(instance.root_device_name, None)
+    return [{"DeviceName": device, "Ebs": ebs} for device, ebs in found.items()]
+
+
 def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
     image = LabInstance.machines.made.get(ami.id)
     return [
@@ -288,7 +313,8 @@ def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
                 "VolumeType": "gp3",
                 "Encrypted": image.encrypted if image else False,
             },
-        }
+        },
+        *getattr(ami, "other_devices", []),
     ]
 
 
@@ -347,6 +373,20 @@ def _describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
     ami.ebs_snapshot.encrypted = volume.encrypted
     ami.ebs_snapshot.kms_key_id = volume.kms_key_id
     ami.ebs_snapshot.add_tags(image.snapshot_tags)
+    ami.other_devices = []
+    for one in image.volumes:
+        ebs = {name: value for name, value in one["Ebs"].items() if name != "SnapshotId"}
+        encrypted = bool(ebs.get("Encrypted")) or image.encrypted
+        other = backend.create_volume(
+            size=ebs["VolumeSize"], zone_name=f"{backend.region_name}a", encrypted=encrypted
+        )
+        snapshot = backend.create_snapshot(
+            other.id, ami.ebs_snapshot.description, from_ami=image.id
+        )
+        snapshot.add_tags(image.snapshot_tags)
+        backend.delete_volume(other.id)
+        ebs |= {"SnapshotId": snapshot.id, "Encrypted": encrypted}
+        ami.other_devices.append({"DeviceName": one["DeviceName"], "Ebs": ebs})
 
 
 # What calls change of an AMI, and outlives the lab's process.
@@ -375,3 +415,34 @@ def remember(backend: Any) -> None:
         if current != image:
             LabInstance.machines.made[image_id] = current
             images.save(LabInstance.machines.lab, current)
+
+
+def register(backend: Any, source: Any, image: images.Image) -> Any:
+    """RegisterImage: an AMI whose root volume is the snapshot of `source`; returns moto's."""
+    _check_name(backend, image.name)
+    machines = LabInstance.machines
+    known = _image_of(source, backend.region_name)
+    base = known.base or str(machines.base(known.distro, known.architecture))
+    made = replace(
+        known,
+        id=moto_amis.random_ami_id(),
+        name=image.name,
+        description=image.description,
+        root_device_name=image.root_device_name,
+        architecture=image.architecture,
+        volume_size=image.volume_size,
+        created=utcnow().isoformat(),
+        instance_id="",
+        base=base,
+        tags=image.tags,
+        snapshot_tags={},
+        attributes=image.attributes,
+        volumes=image.volumes,
+    )
+    machines.made[made.id] = made
+    ami = _registered(backend, made)
+    # It has the snapshot itself, not a copy.
+    backend.snapshots.pop(ami.ebs_snapshot.id, None)
+    ami.ebs_snapshot = source.ebs_snapshot
+    images.save(machines.lab, made)
+    return ami

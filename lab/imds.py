@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from socketserver import TCPServer
 from typing import Any
 
 _MAX_TTL = 21600
+_DEFAULT_TTL = 64  # of IP packets
 _VERSIONS = ("latest", "2021-03-23", "2020-10-27", "2018-09-24", "2016-09-02", "2009-04-04")
 
 
@@ -29,6 +31,7 @@ class Metadata:
     identity: dict[str, Any]
     tokens_required: bool
     enabled: bool
+    hop_limit: int  # of the answer with a token
 
 
 Lookup = Callable[[str], Metadata | None]
@@ -68,9 +71,11 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
             else:
                 token = secrets.token_urlsafe(40)
                 tokens[self.client_address[0], token] = time.monotonic() + int(ttl)
+                self._set_hop_limit(metadata.hop_limit)
                 self._answer(200, token.encode(), {"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": ttl})
 
         def do_GET(self) -> None:
+            self._set_hop_limit(_DEFAULT_TTL)
             metadata = lookup(self.client_address[0])
             if metadata is None or not metadata.enabled:
                 self._answer(403, b"")
@@ -91,6 +96,14 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
+
+        def _set_hop_limit(self, limit: int) -> None:
+            """How many hops what is sent from now on may go: a container's network is the second.
+
+            https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+            """
+            self.wfile.flush()
+            self.connection.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, limit)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             """Log nothing: requests contain tokens."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import moto.ec2.models.instances as moto_instances
+from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
@@ -102,7 +103,9 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         nic = self.nics[0]
         nic.private_ip_address = self.address
         nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": self.address}]
-        nic.public_ip = self.address
+        # An address at once private and public; a launch may ask for no public one.
+        self.has_public_address = kwargs.get("public_address", True)
+        nic.public_ip = self.address if self.has_public_address else None
         self._busy = threading.Lock()
         self._set(PENDING)
 
@@ -147,11 +150,15 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     @property
     def state_reason(self) -> moto_instances.StateReason:
         """Why the instance is in its state: a failure in the lab, else moto's reason."""
-        return self._failure or self._reason
+        return self._failure or self._state_reason
 
     @state_reason.setter
     def state_reason(self, reason: moto_instances.StateReason) -> None:
-        self._reason = reason
+        self._state_reason = reason
+
+    @property
+    def public_dns_name(self) -> str:
+        return str(super().public_dns_name or "")
 
     @property
     def instance_status(self) -> dict[str, Any]:
@@ -164,7 +171,10 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def start(self) -> Any:
         before = copy.copy(self._state)
         if self.state == "stopped":
-            self.nics[0].public_ip = self.address  # moto takes it away when an instance stops
+            # moto takes it away when an instance stops.
+            self.nics[0].public_ip = self.address if self.has_public_address else None
+            self._reason, self.state_reason = "", moto_instances.StateReason()
+            self.launch_time = utcnow()
             self._set(PENDING)
             self._spawn(self._power_on)
         elif self.state not in ("pending", "running"):

@@ -29,7 +29,7 @@ def of(address: str) -> Metadata | None:
         "hostname": host,
         "instance-action": "none",
         "instance-id": instance.id,
-        "instance-life-cycle": "on-demand",
+        "instance-life-cycle": instance.lifecycle or "on-demand",
         "instance-type": instance.instance_type,
         "local-hostname": host,
         "local-ipv4": address,
@@ -40,12 +40,12 @@ def of(address: str) -> Metadata | None:
             "region": region,
         },
         "profile": "default-hvm",
-        "public-hostname": instance.public_dns_name or host,
-        "public-ipv4": address,
         "reservation-id": "r-lab",
         "security-groups": "\n".join(group.name for group in instance.security_groups),
         "services": {"domain": "amazonaws.com", "partition": "aws"},
     }
+    if instance.public_ip_address:
+        data |= {"public-hostname": instance.public_dns_name, "public-ipv4": address}
     key = _public_key(instance)
     if key:
         data["public-keys"] = {f"0={instance.key_name}": {"openssh-key": key}}
@@ -70,6 +70,7 @@ def of(address: str) -> Metadata | None:
         identity=identity,
         tokens_required=options.http_tokens == "required",
         enabled=options.http_endpoint != "disabled",
+        hop_limit=int(options.http_put_response_hop_limit or 1),
     )
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import moto.autoscaling.models as moto_autoscaling
 import moto.ec2.models.amis as moto_amis
 import moto.ec2.models.elastic_block_store as moto_volumes
+import moto.ec2.models.fleets as moto_fleets
 import moto.ec2.models.instances as moto_instances
+import moto.ec2.models.spot_requests as moto_spot
 import moto.ec2.responses.amis as moto_amis_responses
+import moto.ec2.responses.instances as moto_instance_responses
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
 
 from lab import imaging, instances
+from lab.ec2 import instances as ec2_instances
 from lab.ec2 import launch, layer
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
@@ -59,6 +64,17 @@ def install(machines: instances.Machines) -> None:
         setattr(moto_amis.Ami, name, value)
     # moto: DescribeVolumes shows no DeleteOnTermination.
     moto_volumes.VolumeAttachment.delete_on_termination = property(_deleted_with_instance)
+    # moto: a fleet's and an Auto Scaling group's instances lack most of their launch template's
+    # options, and a spot instance the id of its request.
+    moto_spot.SpotInstanceRequest.launch_instance = ec2_instances.launch_spot
+    moto_fleets.Fleet.create_on_demand_requests = ec2_instances.launch_on_demand
+    groups = moto_autoscaling.FakeAutoScalingGroup
+    groups.replace_autoscaling_group_instances = ec2_instances.with_its_version(
+        groups.replace_autoscaling_group_instances
+    )
+    # moto: a volume of a launch has DeleteOnTermination false, and must have a size. The lab takes
+    # what is asked for as it is: lab.ec2.launch completes it from the AMI.
+    moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
     _serve_parameters(machines)
     layer.install()
 
@@ -94,3 +110,7 @@ def _serve_parameters(machines: instances.Machines) -> None:
 def _deleted_with_instance(attachment: Any) -> bool:
     device = attachment.instance.block_device_mapping.get(attachment.device)
     return bool(device and device.delete_on_termination)
+
+
+def _asked_volumes(response: Any) -> list[dict[str, Any]]:
+    return list(response._get_param("BlockDeviceMappings", []))

@@ -21,7 +21,7 @@ from kiln.base.recipe import Recipe
 from kiln.cloud.target import DEFAULT_REGION, PackerInputs, ParentAmi
 from lab import bases, control, emulation, host, keys, mirror, public_images, users
 from lab.packages import system
-from lab.settings import current
+from lab.settings import Lab, current
 
 _NEEDS_GIB = 4
 
@@ -135,17 +135,35 @@ class LabTarget:
         return PackerInputs((path,), {**own, **control.environment(current())})
 
     def _variables(self, recipe: Recipe) -> dict[str, object]:
-        return {
-            "custom_endpoint_ec2": self.endpoint,
-            "skip_metadata_api_check": True,
-            "skip_region_validation": True,
-            "skip_credential_validation": True,
-            "poll_seconds": 1,
-            # A guest has rebooted by then; if not, Packer tries again every two seconds.
-            "reboot_pause": "2s",
-            "sha256": _hashes(recipe),
-            "signing_keys": mirror.key_fingerprints(),
-        }
+        return {**_of_all_rows(self.endpoint), "sha256": _hashes(recipe)}
+
+
+def by_hand(lab: Lab) -> Path:
+    """Write the variables with which `packer build` of a rendered folder works here; their file.
+
+    A lab's files are not the vendors', so there are no hashes; signatures are checked.
+    """
+    path = lab.state / "by-hand.pkrvars.json"
+    variables = {
+        **_of_all_rows(lab.endpoint),
+        "ssh_source_cidrs": [f"{lab.gateway}/32"],
+        "sha256": {},
+    }
+    path.write_text(json.dumps(variables, indent=2) + "\n")
+    return path
+
+
+def _of_all_rows(endpoint: str) -> dict[str, object]:
+    return {
+        "custom_endpoint_ec2": endpoint,
+        "skip_metadata_api_check": True,
+        "skip_region_validation": True,
+        "skip_credential_validation": True,
+        "poll_seconds": 1,
+        # A guest has rebooted by then; if not, Packer tries again every two seconds.
+        "reboot_pause": "2s",
+        "signing_keys": mirror.key_fingerprints(),
+    }
 
 
 def _require_snapshot(recipe: Recipe) -> None:

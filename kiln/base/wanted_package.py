@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from kiln.base import versions
 
 
 @dataclass(frozen=True)
@@ -42,3 +45,25 @@ def parse_package(component: str, spec: str) -> WantedPackage:
     name, _, rest = spec.partition("=")
     version, _, build = rest.partition("@")
     return WantedPackage(component, name, version, build)
+
+
+def nearest_published(wanted: str, published: Iterable[str]) -> str:
+    """The published version (with epoch and revision) nearest to the wanted one; empty if none is.
+
+    The nearest has the most leading numbers in common, then the smallest difference in the first
+    number that differs; of two equal ones, the newer.
+    """
+
+    def distance(version: str) -> tuple[int, int, tuple[int, ...]]:
+        have = versions.key(version.partition(":")[2] or version)
+        want = versions.key(wanted)
+        common = 0
+        for left, right in zip(have, want, strict=False):
+            if left != right:
+                break
+            common += 1
+        left = have[common] if common < len(have) else 0
+        right = want[common] if common < len(want) else 0
+        return (-common, abs(left - right), tuple(-number for number in have))
+
+    return min(published, key=distance, default="")

@@ -9,7 +9,7 @@ from typing import Any
 from kiln.base import vocabulary
 from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.base.findings import Finding, Place, errors, gravest_last
-from kiln.compat import engine
+from kiln.compat import engine, published
 from kiln.matrix import load
 
 
@@ -17,7 +17,7 @@ def check_answer(given: dict[str, str | None], *, strict: bool) -> dict[str, Any
     """Findings for a combination, or for the whole matrix if nothing is given.
 
     Returns {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis",
-    their number.
+    their number, and "packages", how many are published as far as it is recorded.
     """
     asked = {name: value for name, value in given.items() if value is not None}
     if asked:
@@ -33,7 +33,12 @@ def check_answer(given: dict[str, str | None], *, strict: bool) -> dict[str, Any
     recipes = load.load_recipes()
     findings = [finding.as_json() for finding in engine.check_matrix(recipes, strict=strict)]
     types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
-    return {"amis": len(recipes), "findings": findings, "instance_types": types}
+    return {
+        "amis": len(recipes),
+        "findings": findings,
+        "instance_types": types,
+        "packages": published.counted(recipes),
+    }
 
 
 # The formats of versions on the command line, with an example.
@@ -83,6 +88,9 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     verdict = "cannot work" if count else "valid"
     counts = f"{_counted(count, 'error')}, {_counted(len(findings) - count, 'warning')}"
     lines.append(f"{subject}: {verdict} ({counts})")
+    if "packages" in answer:
+        counts = ", ".join(f"{number} {state}" for state, number in answer["packages"].items())
+        lines.append(f"packages: {counts}")
     if answer["instance_types"] and "amis" not in answer:
         lines.append(f"serves: {', '.join(answer['instance_types'])}")
     return "\n".join(lines)

@@ -18,14 +18,19 @@ FORCE = {"force": "first end the builds that use the lab, and say which"}
 def up(c: Context, no_install: bool = False, json: bool = False) -> None:
     """Start the lab and print the endpoint that any AWS client can use."""
     from kiln.base import needs
-    from lab import control, host, settings
+    from lab import control, host, settings, target
 
     host.can_run()
     needs.ensure("packer", "ssh", "lab", install=not no_install, say=note)
     differs = control.difference(control.up())
     if differs:
         note(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
-    show(control.environment(settings.current()), as_json=json, text=_exports)
+    lab = settings.current()
+    note(
+        "a rendered folder by hand, in a shell with these variables: packer build "
+        f"-var-file={target.by_hand(lab)} -var source_ami=ami-... FOLDER"
+    )
+    show(control.environment(lab), as_json=json, text=_exports)
 
 
 @task(help=FORCE)
@@ -111,6 +116,14 @@ def fault(
             f"the lab does not answer: {error}", hint="start it: ./invoke lab.up"
         ) from None
     show(left, as_json=json, text=_faults)
+
+
+@task(help=JSON)
+def coverage(c: Context, json: bool = False) -> None:
+    """EC2's calls in the lab: real, booked only or refused; the lab need not be up."""
+    from lab import coverage
+
+    show(coverage.table(), as_json=json, text=coverage.text)
 
 
 @task(help={"bases": "also delete the root filesystems and packages that labs share", **FORCE})

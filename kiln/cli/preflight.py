@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+from datetime import date
+from pathlib import Path
+
 from invoke import Context
 
 from kiln.cli.flags import JSON, NO_INSTALL, ROWS
@@ -11,6 +15,7 @@ from kiln.cli.front import note, show, task
 @task(
     help={
         **{name: ROWS[name] for name in ("distro", "driver", "flavor", "arch", "name")},
+        "record": "write what the repositories have into kiln/facts/knowledge/indexes/",
         "download": "fetch files whose SHA-256 is known, and compare them (gigabytes)",
         **NO_INSTALL,
         **JSON,
@@ -23,6 +28,7 @@ def preflight(
     flavor: str | None = None,
     arch: str | None = None,
     name: str | None = None,
+    record: bool = False,
     download: bool = False,
     no_install: bool = False,
     json: bool = False,
@@ -31,6 +37,7 @@ def preflight(
     from kiln.base import needs
     from kiln.matrix import load, select
     from kiln.preflight import answers
+    from kiln.preflight import record as recording
     from kiln.preflight.ask import ask
 
     recipes = select.select(
@@ -44,7 +51,17 @@ def preflight(
     )
     families = {f"preflight_{recipe.distro.family}" for recipe in recipes}
     needs.ensure("preflight", *sorted(families), install=not no_install, say=note)
-    asked = ask(recipes, whole_files=download, say=note)
+    with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
+        asked = ask(recipes, Path(folder), whole_files=download, say=note)
+        if record:
+            files = recording.record_worlds(asked.worlds, date.today())
+            note("\n".join(map(_recorded, files)) or "recorded: nothing has changed")
     rows = asked.rows
     show([row.as_json() for row in rows], as_json=json, text=lambda _: answers.rows_text(rows))
     return 0 if all(row.state is answers.State.PUBLISHED for row in rows) else 1
+
+
+def _recorded(file: Path) -> str:
+    from kiln.base.paths import ROOT
+
+    return f"recorded {file.relative_to(ROOT) if file.is_relative_to(ROOT) else file}"

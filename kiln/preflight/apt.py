@@ -63,12 +63,23 @@ class AptWorld:
         installed = re.findall(r"^Inst (\S+) \((\S+) ", done.stdout, re.MULTILINE)
         return Resolved(tuple(f"{name}={version}" for name, version in installed))
 
-    def details(self, name: str, version: str) -> dict[str, str]:
-        """The fields of a package in the repository's index, such as Depends."""
-        text = self._run("apt-cache", "show", f"{name}={version}").stdout.split("\n\n")[0]
-        unfolded = re.sub(r"\n[ \t]+", " ", text)
-        lines = [line.partition(": ") for line in unfolded.splitlines()]
-        return {key: value.strip() for key, _, value in lines}
+    def names(self) -> list[str]:
+        """As World.names."""
+        return self._run("apt-cache", "pkgnames").stdout.split()
+
+    def requires(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+        """As World.requires: Pre-Depends and Depends."""
+        words = [f"{name}={version}" for name, version in packages]
+        text = self._run("apt-cache", "show", *words).stdout
+        found = {}
+        for stanza in text.split("\n\n"):
+            unfolded = re.sub(r"\n[ \t]+", " ", stanza)
+            fields = dict(line.split(": ", 1) for line in unfolded.splitlines() if ": " in line)
+            if "Package" in fields:
+                listed = [fields.get("Pre-Depends", ""), fields.get("Depends", "")]
+                needs = [need for part in listed for need in part.split(", ") if need]
+                found[fields["Package"], fields["Version"]] = needs
+        return found
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8"}

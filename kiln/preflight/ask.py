@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +12,8 @@ from pathlib import Path
 from kiln import facts
 from kiln.base.errors import operation_failed
 from kiln.base.recipe import Recipe
-from kiln.base.wanted_package import WantedPackage
+from kiln.base.wanted_package import WantedPackage, nearest_published
+from kiln.components.package_repositories import Repository
 from kiln.preflight.answers import (
     FileAnswer,
     PackageAnswer,
@@ -27,8 +26,7 @@ from kiln.preflight.demand import Demand, File, Install, demand
 from kiln.preflight.dnf import DnfWorld
 from kiln.preflight.fetch import Fetcher, NoAnswerError, NotThereError
 from kiln.preflight.indexes import SILENT, Index, ask_repository
-from kiln.preflight.repositories import Repository
-from kiln.preflight.world import Offer, UnusableError, World, nearest_offered
+from kiln.preflight.world import Offer, UnusableError, World
 
 # Requests that wait for the network, not for this machine.
 _AT_ONCE = 16
@@ -52,15 +50,13 @@ class Asked:
 class AskedWorld:
     """The repositories of some rows that answered, and what was asked of them.
 
-    `world` is None if none of them answered or the package tool cannot read them: `problem`.
+    `world` is None if none of them answered or the package tool cannot read them.
     """
 
     distro: str
     arch: str
     indexes: tuple[Index, ...]
     world: World | None
-    problem: str
-    offers: dict[str, list[Offer]]
     rows: tuple[RowAnswer, ...]
 
 
@@ -72,11 +68,14 @@ class _Fetches:
     indexes: Mapping[Repository, Index]
 
 
-def ask(recipes: Sequence[Recipe], *, whole_files: bool, say: Callable[[str], None]) -> Asked:
-    """Ask the vendors' hosts for everything that bakes of the recipes fetch.
+def ask(
+    recipes: Sequence[Recipe], folder: Path, *, whole_files: bool, say: Callable[[str], None]
+) -> Asked:
+    """Ask the vendors' hosts for everything that bakes of the recipes fetch. Nothing is launched.
 
-    `whole_files` fetches each file whose hash is known, and compares it. Nothing is launched.
-    Raises KilnError for a recipe that is incomplete and for bad KILN_MIRRORS.
+    The worlds of the answer work as long as `folder`, an empty one, exists. `whole_files` fetches
+    each file whose hash is known, and compares it. Raises KilnError for a recipe that is
+    incomplete and for bad KILN_MIRRORS.
     """
     demands = [demand(recipe) for recipe in recipes]
     cache = cache_folder()
@@ -86,46 +85,43 @@ def ask(recipes: Sequence[Recipe], *, whole_files: bool, say: Callable[[str], No
         raise operation_failed(
             f"{cache} cannot be used: {error.strerror}", hint="set XDG_CACHE_HOME to another folder"
         ) from None
-    files = {file.url: file for one in demands for file in one.files}
-    repositories = {repository for one in demands for repository in one.repositories}
-    say(f"asking for {len(files)} files and {len(repositories)} repositories")
-    with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            ask_file = partial(_file, fetcher=fetcher, whole=whole_files)
-            answered = pool.map(ask_file, files.values())
-            known = pool.map(
-                lambda entry: ask_repository(entry, fetcher, Path(folder, "keys")), repositories
-            )
-            fetches = _Fetches(
-                dict(zip(files, answered, strict=True)),
-                dict(zip(repositories, known, strict=True)),
-            )
-        worlds = _worlds(demands, fetches)
-        say(f"asking {sum(map(len, worlds.values()))} rows' packages of apt and dnf")
-        # Rows of one distribution share its package lists: one after the other.
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            families: dict[tuple[str, str], list[tuple[Index, ...]]] = {}
-            for distro, arch, usable in worlds:
-                families.setdefault((distro, arch), []).append(usable)
+    fetches = _fetch(demands, fetcher, folder, whole_files=whole_files, say=say)
+    machines = _machines(demands, fetches)
+    say(f"asking apt and dnf for the packages of {len(demands)} rows")
 
-            def family(item: tuple[tuple[str, str], list[tuple[Index, ...]]]) -> list[AskedWorld]:
-                (distro, arch), sets = item
-                return [
-                    _ask_world(
-                        distro,
-                        arch,
-                        usable,
-                        worlds[distro, arch, usable],
-                        fetches,
-                        Path(folder, hashlib.sha256(repr(usable).encode()).hexdigest()[:16]),
-                        cache,
-                    )
-                    for usable in sets
-                ]
+    def of_machine(machine: _Machine) -> list[AskedWorld]:
+        return [
+            _ask_world(machine, usable, asked, fetches, folder / f"{machine}-{number}", cache)
+            for number, (usable, asked) in enumerate(machines[machine].items())
+        ]
 
-            asked = [world for result in pool.map(family, families.items()) for world in result]
+    # Worlds of one machine share its package lists: they are made one after the other.
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        asked = [world for worlds in pool.map(of_machine, machines) for world in worlds]
     rows = {row.recipe.name: row for world in asked for row in world.rows}
     return Asked(tuple(rows[recipe.name] for recipe in recipes), tuple(asked))
+
+
+def _fetch(
+    demands: Sequence[Demand],
+    fetcher: Fetcher,
+    folder: Path,
+    *,
+    whole_files: bool,
+    say: Callable[[str], None],
+) -> _Fetches:
+    """Ask for each file and repository once."""
+    files = {file.url: file for asked in demands for file in asked.files}
+    repositories = list(dict.fromkeys(entry for asked in demands for entry in asked.repositories))
+    say(f"asking for {len(files)} files and {len(repositories)} repositories")
+    ask_file = partial(_file, fetcher=fetcher, whole=whole_files)
+    ask_for = partial(ask_repository, fetcher=fetcher, folder=folder / "keys")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answered = pool.map(ask_file, files.values())
+        known = pool.map(ask_for, repositories)
+        return _Fetches(
+            dict(zip(files, answered, strict=True)), dict(zip(repositories, known, strict=True))
+        )
 
 
 def _file(file: File, *, fetcher: Fetcher, whole: bool) -> FileAnswer:
@@ -148,47 +144,56 @@ def _file(file: File, *, fetcher: Fetcher, whole: bool) -> FileAnswer:
     return FileAnswer(file, State.PUBLISHED, fetched.size, compared=True)
 
 
-_Key = tuple[str, str, tuple[Index, ...]]
+@dataclass(frozen=True)
+class _Machine:
+    """What package lists are for: a distribution and a processor."""
+
+    distro: str
+    arch: str
+
+    def __str__(self) -> str:
+        return f"{self.distro}-{self.arch}"
 
 
-def _worlds(demands: Iterable[Demand], fetches: _Fetches) -> dict[_Key, list[Demand]]:
-    """Distribution, processor and usable repositories → the rows that have them."""
-    worlds: dict[_Key, list[Demand]] = {}
-    for one in demands:
-        known = [fetches.indexes[repository] for repository in one.repositories]
+def _machines(
+    demands: Iterable[Demand], fetches: _Fetches
+) -> dict[_Machine, dict[tuple[Index, ...], list[Demand]]]:
+    """The rows of each machine by their repositories, as far as those can be used."""
+    machines: dict[_Machine, dict[tuple[Index, ...], list[Demand]]] = {}
+    for asked in demands:
+        known = [fetches.indexes[repository] for repository in asked.repositories]
         usable = tuple(index for index in known if index.usable)
-        worlds.setdefault((one.recipe.distro.id, one.recipe.arch, usable), []).append(one)
-    return worlds
+        machine = _Machine(asked.recipe.distro.id, asked.recipe.arch)
+        machines.setdefault(machine, {}).setdefault(usable, []).append(asked)
+    return machines
 
 
 def _ask_world(
-    distro: str,
-    arch: str,
+    machine: _Machine,
     usable: tuple[Index, ...],
     demands: Sequence[Demand],
     fetches: _Fetches,
     folder: Path,
     cache: Path,
 ) -> AskedWorld:
-    names = sorted({package.name for one in demands for package in one.packages})
+    names = sorted({package.name for asked in demands for package in asked.packages})
     world: World | None = None
     problem, offers = "", dict[str, list[Offer]]()
     if usable:
         try:
-            world = _world(distro, arch, usable, folder, cache)
+            world = _world(machine, usable, folder, cache)
             offers = world.offers(names)
         except UnusableError as error:
             problem = str(error)
-    rows = tuple(_row(one, fetches, world, offers, problem) for one in demands)
-    return AskedWorld(distro, arch, usable, world, problem, offers, rows)
+    rows = tuple(_row(asked, fetches, world, offers, problem) for asked in demands)
+    return AskedWorld(machine.distro, machine.arch, usable, world, rows)
 
 
-def _world(distro: str, arch: str, usable: tuple[Index, ...], folder: Path, cache: Path) -> World:
-    names = facts.table("downloads")["processors"][arch]
+def _world(machine: _Machine, usable: tuple[Index, ...], folder: Path, cache: Path) -> World:
+    names = facts.table("downloads")["processors"][machine.arch]
     if usable[0].repository.kind == "apt":
-        return AptWorld(folder, cache / "apt" / f"{distro}-{arch}", names["deb"], usable)
-    kept = cache / "dnf" / f"{distro}-{arch}"
-    return DnfWorld(folder, kept, distro, names["uname"], usable)
+        return AptWorld(folder, cache / "apt" / str(machine), names["deb"], usable)
+    return DnfWorld(folder, cache / "dnf" / str(machine), machine.distro, names["uname"], usable)
 
 
 def _row(
@@ -229,7 +234,7 @@ def _package(
         return PackageAnswer(package, State.SILENT, hosts=tuple(dict.fromkeys(silent)))
     if world is None or problem:
         return PackageAnswer(package, State.MISSING, detail=problem)
-    nearest = nearest_offered(package.version, have)
+    nearest = nearest_published(package.version, (offer.version for offer in have))
     if nearest:
         built = f" built for {package.build}" if package.build else ""
         return PackageAnswer(

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from kiln import facts
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage
-from kiln.components import Step
+from kiln.components import Step, package_repositories
+from kiln.components.package_repositories import Repository
 from kiln.facts.lock_file import locked_hashes
-from kiln.preflight import repositories
-from kiln.preflight.repositories import Repository
 
 # Installed before the others and removed again: they would conflict with them.
 _APART = ("NVIDIA_OTHER_PACKAGES",)
@@ -53,11 +52,11 @@ def demand(recipe: Recipe) -> Demand:
 
     Raises KilnError (exit status 2) as the components do for an incomplete recipe.
     """
-    steps = repositories.steps(recipe)
+    steps = package_repositories.steps(recipe)
     return Demand(
         recipe=recipe,
         files=tuple(file for step in steps for file in _files(step)),
-        repositories=repositories.of_row(recipe, steps),
+        repositories=package_repositories.of_row(recipe, steps),
         installs=tuple(_installs(steps, rpm=recipe.distro.family == "al")),
     )
 

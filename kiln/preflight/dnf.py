@@ -88,10 +88,18 @@ class DnfWorld:
             return Resolved(problem=_words(done))
         return Resolved(tuple(f"{name}={version}" for name, version in installed))
 
-    def details(self, name: str, version: str) -> dict[str, str]:
-        """The requirements of a package in the repository's index."""
-        listed = self._run("repoquery", "--available", "--requires", f"{name}-{version}").stdout
-        return {"Depends": ", ".join(sorted(set(listed.splitlines())))}
+    def names(self) -> list[str]:
+        """As World.names."""
+        words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
+        return self._run("repoquery", *words).stdout.split()
+
+    def requires(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+        """As World.requires."""
+        found = {}
+        for name, version in packages:
+            words = ["--available", "--requires", _ALL_STREAMS, f"{name}-{version}"]
+            found[name, version] = sorted(set(self._run("repoquery", *words).stdout.splitlines()))
+        return found
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kiln.components.package_repositories import Repository
 from kiln.preflight.fetch import Fetched, Fetcher, NoAnswerError, NotThereError
 from kiln.preflight.keyrings import NotSignedError, check_signature, make_keyring
-from kiln.preflight.repositories import Repository
 
 # What became of a repository.
 SIGNED = "signed"

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from kiln.components.package_repositories import Repository
 from kiln.preflight.fetch import Fetcher
-from kiln.preflight.repositories import Repository
 
 
 class NotSignedError(Exception):

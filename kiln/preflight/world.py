@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kiln.base import versions
 from kiln.preflight.demand import Install
 
 
@@ -40,31 +39,14 @@ class World(Protocol):
     def like(self, name: str) -> str:
         """The name most like this one that a repository has; empty if there is none."""
 
+    def names(self) -> list[str]:
+        """The names of all packages."""
+
+    def requires(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+        """What packages, each a name and a version, depend on, in the package tool's own words."""
+
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
         """Let the solver install these packages into an empty machine."""
-
-
-def nearest_offered(wanted: str, offers: Iterable[Offer]) -> str:
-    """The offered version nearest to the wanted one; empty if nothing is offered.
-
-    The nearest has the most leading numbers in common, then the smallest difference in the first
-    number that differs; of two equal ones, the newer.
-    """
-
-    def distance(offer: Offer) -> tuple[int, int, tuple[int, ...]]:
-        have = versions.key(offer.version.partition(":")[2] or offer.version)
-        want = versions.key(wanted)
-        common = 0
-        for left, right in zip(have, want, strict=False):
-            if left != right:
-                break
-            common += 1
-        left = have[common] if common < len(have) else 0
-        right = want[common] if common < len(want) else 0
-        return (-common, abs(left - right), tuple(-number for number in have))
-
-    best = min(offers, key=distance, default=None)
-    return best.version if best else ""
 
 
 def most_like(name: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import moto.ssm.models as moto_ssm
@@ -29,6 +30,10 @@ _USER_DATA_MOST = 16 << 10
 # Types with a processor of Arm's: the same as moto's list of types says of each (moto 5.2.5, 1395
 # types), and for types that it lacks.
 _ARM = re.compile(r"a1\.|[a-z]+[0-9]+g|[a-z]+[0-9]+[a-z]*-gb|im4gn|is4gen")
+
+
+# The version of the launch template that an Auto Scaling group launches from just now.
+version_of_group: ContextVar[str | None] = ContextVar("version_of_group", default=None)
 
 
 @call("RunInstances", tries=True)
@@ -90,6 +95,7 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
         named |= {name: value for name, value in template.items() if name != "image_id"}
         ami = _may_be_launched(backend, image_id)
         _fits(named, template, ami)
+        named["public_address"] = _public(named)
         named["metadata_options"] = _metadata_options(backend, ami, named["metadata_options"])
         named["block_device_mappings"] = _volumes(backend, ami, named)
         if not (named.get("security_group_ids") or any(arguments[2:3]) or named.get("nics")):
@@ -99,6 +105,14 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
         ami.last_launched_time = utcnow().strftime("%Y-%m-%dT%H:%M:%S.000Z")
         for instance in reservation.instances:
             instance.launch()
+            if template.get("iam_instance_profile_name") or template.get(
+                "iam_instance_profile_arn"
+            ):
+                backend.associate_iam_instance_profile(
+                    instance_id=instance.id,
+                    iam_instance_profile_name=template["iam_instance_profile_name"],
+                    iam_instance_profile_arn=template["iam_instance_profile_arn"],
+                )
         return reservation
 
     return run_and_launch
@@ -112,6 +126,8 @@ def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
     asked.setdefault("metadata_options", {})
     if not asked.get("launch_template"):
         return {}
+    if version_of_group.get():
+        asked["launch_template"] = asked["launch_template"] | {"Version": version_of_group.get()}
     data = backend._get_template_from_args(asked["launch_template"]).data
     behavior = "instance_initiated_shutdown_behavior"
     found = {
@@ -130,6 +146,16 @@ def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
     if not asked.get("nics") and data.get("NetworkInterfaces"):
         found["nics"] = data["NetworkInterfaces"]
     return found
+
+
+def _public(named: dict[str, Any]) -> bool:
+    """Whether the first interface has a public address: as in a default subnet, unless told not to.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/working-with-ip-addresses.html
+    """
+    nics: list[dict[str, Any]] = named.get("nics") or []
+    first = [one for one in nics if not int(one.get("DeviceIndex") or 0)]
+    return not first or first[0].get("AssociatePublicIpAddress") is not False
 
 
 def _resolved(backend: Any, image_id: str) -> str:

@@ -14,10 +14,34 @@ from moto.core.utils import camelcase_to_underscores
 from moto.ec2.exceptions import DryRunClientError
 from moto.ec2.responses import EC2Response
 
-from lab.ec2 import account, calls, consoles, filters, ids, images, launch, pages, snapshots
+from lab.ec2 import (
+    account,
+    calls,
+    consoles,
+    filters,
+    ids,
+    image_reports,
+    images,
+    instances,
+    launch,
+    pages,
+    registering,
+    snapshots,
+    tasks,
+)
 
 # Their handlers are registered when they are imported.
-HANDLERS = (account, consoles, images, launch, snapshots)
+HANDLERS = (
+    account,
+    consoles,
+    image_reports,
+    images,
+    instances,
+    launch,
+    registering,
+    snapshots,
+    tasks,
+)
 
 Method = Callable[[Any], Any]
 

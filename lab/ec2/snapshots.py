@@ -48,15 +48,20 @@ def _delete(request: Request) -> None:
                 "InvalidSnapshot.InUse",
                 f"The snapshot {snapshot.id} is currently in use by {ami.id}",
             )
+    _check_owner(backend, snapshot)
+    backend.snapshots.pop(snapshot.id)
+
+
+def _check_owner(backend: Any, snapshot: Any) -> None:
     if snapshot.owner_id != backend.account_id:
         raise error("UnauthorizedOperation", f"The snapshot {snapshot.id} is another account's")
-    backend.snapshots.pop(snapshot.id)
 
 
 @call("ModifySnapshotAttribute")
 def _modify(request: Request) -> None:
     asked = request.asked
     snapshot = find(request.backend, asked.get("SnapshotId"))
+    _check_owner(request.backend, snapshot)
     operation = asked.get("OperationType")
     given = asked.get("CreateVolumePermission") or {}
     add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
@@ -100,5 +105,6 @@ def _attribute(request: Request) -> dict[str, Any]:
 @call("ResetSnapshotAttribute")
 def _reset(request: Request) -> None:
     snapshot = find(request.backend, request.asked.get("SnapshotId"))
+    _check_owner(request.backend, snapshot)
     snapshot.create_volume_permission_groups.clear()
     snapshot.create_volume_permission_userids.clear()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
 
-from conftest import launching, plain_client, slim_checkout
+from conftest import ROOT, launching, plain_client, slim_checkout
 
 from kiln.packer import program
-from lab import control, mirror
+from lab import control
 
 TEMPLATE = """
 variable "source_ami" { type = string }
@@ -93,28 +93,20 @@ def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_am
     found = program.find_packer()
     row = checkout / "packer" / "al2-classic-base-x86_64"
     name = f"by-hand-{time.time():.0f}"
-    variables = {
-        "custom_endpoint_ec2": lab.endpoint,
-        "skip_metadata_api_check": True,
-        "skip_region_validation": True,
-        "skip_credential_validation": True,
-        "poll_seconds": 1,
-        "reboot_pause": "2s",
-        "ami_name": name,
-        "manifest": str(tmp_path / "manifest.json"),
-        # The lab's stand-ins are not the vendors' files.
-        "sha256": {},
-        "signing_keys": mirror.key_fingerprints(),
-    }
-    lab_only = tmp_path / "lab.pkrvars.json"
-    lab_only.write_text(json.dumps(variables))
+    # The file and the line that lab.up prints.
+    up = subprocess.run([ROOT / "invoke", "lab.up"], capture_output=True, text=True, check=True)
+    printed = re.search(
+        r"-var-file=(\S+) -var source_ami=ami-\.\.\. FOLDER$", up.stderr, re.MULTILINE
+    )
+    assert printed, up.stderr
     # As the head of recipe.pkr.hcl says, but for the lab's variables.
     head = (row / "recipe.pkr.hcl").read_text()
     assert "#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=" in head
     done = subprocess.run(
         [
-            *(str(found.path), "build", f"-var-file={lab_only}"),
-            *("-var", f"source_ami={source_ami}", "-var", 'ssh_source_cidrs=["127.0.0.1/32"]'),
+            *(str(found.path), "build", f"-var-file={printed[1]}"),
+            *("-var", f"source_ami={source_ami}", "-var", f"ami_name={name}"),
+            *("-var", f"manifest={tmp_path / 'manifest.json'}"),
             str(row if found.has_plugins else row / program.FOLDER_1_6),
         ],
         cwd="/",

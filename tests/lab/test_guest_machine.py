@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Guest, launching
+
+from lab.guest import leader_of
 
 AL2 = "ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
 UBUNTU = "canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
@@ -106,3 +109,28 @@ def test_a_session_has_a_login_of_its_own_and_ends_with_the_shutdown(guests: dic
     cut = guest.run("sudo shutdown -r now; sleep 5; echo still here")
     assert "still here" not in cut.stdout
     assert guest.run("cat /proc/sys/kernel/random/boot_id").stdout != before
+
+
+def test_the_hop_limit_keeps_tokens_from_a_container_of_the_guest(
+    lab: Any, ec2: Any, guests: dict[str, Guest]
+):
+    guest = guests["al2"]
+    behind = """sudo bash -s <<'END'
+sysctl -qw net.ipv4.ip_forward=1
+ip netns add box 2> /dev/null && ip link add out type veth peer name eth0 netns box &&
+  ip addr add 172.31.99.1/24 dev out && ip link set out up &&
+  ip -n box addr add 172.31.99.2/24 dev eth0 && ip -n box link set eth0 up &&
+  ip -n box route add default via 172.31.99.1
+ip netns exec box curl -sS -m 3 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' \
+  http://169.254.169.254/latest/api/token > /dev/null
+END"""
+    # IMDS knows an instance by its address, so the container's hides behind the guest's.
+    leader = leader_of(int((lab.instances / guest.id / "nspawn.pid").read_text()))
+    rules = "table ip box { chain out { type nat hook postrouting priority 100; masquerade; }; }"
+    subprocess.run(["nsenter", f"--target={leader}", "--net", "nft", rules], check=True)
+    for limit, answers in ((1, False), (2, True)):
+        ec2.modify_instance_metadata_options(
+            InstanceId=guest.id, HttpPutResponseHopLimit=limit, HttpTokens="optional"
+        )
+        done = guest.run(behind)
+        assert (done.returncode == 0) is answers, (limit, done)

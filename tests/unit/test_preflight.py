@@ -7,23 +7,29 @@ asks for; each test takes something away, as one of the first bakes would have m
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from vendor_site import Pkg, Signer, Site, deb_repository, rpm_repository, served
 
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage
+from kiln.compat.published import judged_packages, unpublished_packages
+from kiln.components.package_repositories import Repository
+from kiln.facts.indexes import Judged, Published, index_file, indexes_folder
 from kiln.matrix import load
 from kiln.preflight.answers import RowAnswer, State, rows_text
 from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
-from kiln.preflight.repositories import Repository
+from kiln.preflight.record import record_worlds
 
 UBUNTU = "ubuntu2404-580.178.04-open-cuda13.0-base-x86_64"
 AL2023 = "al2023-580.178.04-open-cuda13.0-base-x86_64"
@@ -136,7 +142,9 @@ def vendors(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> 
 
 def answers(*names: str, whole_files: bool = False) -> list[RowAnswer]:
     recipes = [row(name) for name in names]
-    return list(ask(recipes, whole_files=whole_files, say=lambda _: None).rows)
+    with tempfile.TemporaryDirectory() as folder:
+        asked = ask(recipes, Path(folder), whole_files=whole_files, say=lambda _: None)
+    return list(asked.rows)
 
 
 def without(*names: str) -> Edit:
@@ -348,3 +356,98 @@ def test_every_row_asks_the_distributions_own_repositories() -> None:
         own = [entry for entry in asked.repositories if entry.name not in vendor]
         assert own, recipe.name
         assert asked.packages, recipe.name
+
+
+def recorded(name: str, today: date) -> list[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        asked = ask([row(name)], Path(folder), whole_files=False, say=lambda _: None)
+        return record_worlds(asked.worlds, today)
+
+
+def states(name: str) -> dict[str, Judged]:
+    return {str(package): judged for package, judged in judged_packages(row(name)).items()}
+
+
+@pytest.fixture
+def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of recorded indexes."""
+    monkeypatch.setenv("KILN_INDEXES", str(tmp_path / "indexes"))
+    return tmp_path / "indexes"
+
+
+@pytest.mark.parametrize("name", [UBUNTU, AL2023])
+def test_what_was_recorded_is_known_to_check(vendors: Vendors, indexes: Path, name: str) -> None:
+    assert {judged.state for judged in states(name).values()} == {Published.UNKNOWN}
+    vendors.publish(row(name))
+    assert len(recorded(name, date(2026, 11, 23))) == len(demand(row(name)).repositories)
+    assert {judged.state for judged in states(name).values()} == {Published.YES}
+    assert unpublished_packages(row(name)) == []
+    assert recorded(name, date(2026, 11, 24)) == [], "only the date would change"
+
+
+def test_check_refuses_a_version_that_is_recorded_as_not_published(
+    vendors: Vendors, indexes: Path
+) -> None:
+    vendors.publish(row(UBUNTU), at("nvidia-open-580", "580.167.08-1"))
+    recorded(UBUNTU, date(2026, 11, 23))
+    (finding,) = unpublished_packages(row(UBUNTU))
+    assert finding.level == "error"
+    assert finding.rule == "PKG-NOT-PUBLISHED"
+    assert "nvidia-open-580=580.178.04, which was not published for ubuntu2404" in finding.message
+    assert "on 2026-11-23: the nearest is 580.167.08-1" in finding.message
+    assert finding.path == "stacks.lts.driver"
+
+
+def test_a_name_that_no_repository_has_is_recorded_as_not_published(
+    vendors: Vendors, indexes: Path
+) -> None:
+    vendors.publish(row(UBUNTU), without("libnccl2"))
+    recorded(UBUNTU, date(2026, 11, 23))
+    (finding,) = unpublished_packages(row(UBUNTU))
+    assert "no version of it is" in finding.message
+
+
+def test_a_repository_that_is_silent_keeps_its_record(vendors: Vendors, indexes: Path) -> None:
+    vendors.publish(row(UBUNTU))
+    recorded(UBUNTU, date(2026, 11, 23))
+    silent = [path for path in vendors.site.files if path.startswith("/developer.download")]
+    vendors.site.statuses |= dict.fromkeys(silent, 503)
+    recorded(UBUNTU, date(2026, 11, 24))
+    assert states(UBUNTU)["nvidia-open-580=580.178.04"].state is Published.YES
+
+
+def test_without_the_record_of_one_repository_a_missing_package_is_not_recorded(
+    vendors: Vendors, indexes: Path
+) -> None:
+    vendors.publish(row(UBUNTU), without("libnccl2"))
+    recorded(UBUNTU, date(2026, 11, 23))
+    (indexes / "ubuntu2404-x86_64-nvidia-container-toolkit.yaml").unlink()
+    assert states(UBUNTU)["libnccl2=2.28.9@cuda13.0"].state is Published.UNKNOWN
+
+
+def test_requirements_are_recorded_in_the_tools_own_words(vendors: Vendors, indexes: Path) -> None:
+    def edit(_: Repository, packages: list[Pkg]) -> list[Pkg]:
+        return [
+            dataclasses.replace(p, requires=("libnccl2 (= 2.28.9-1+cuda13.0)",))
+            if p.name == "libnccl-dev"
+            else p
+            for p in packages
+        ]
+
+    vendors.publish(row(UBUNTU), edit)
+    recorded(UBUNTU, date(2026, 11, 23))
+    data = yaml.safe_load((indexes / "ubuntu2404-x86_64-nvidia-cuda.yaml").read_text())
+    (entry,) = data["packages"]["libnccl-dev"]
+    assert entry["requires"] == ["libnccl2 (= 2.28.9-1+cuda13.0)"]
+    assert data["signed"] is True
+
+
+def test_every_committed_index_is_one_that_a_row_may_ask() -> None:
+    known = {
+        index_file(recipe.distro.id, recipe.arch, entry.name).name
+        for recipe in load.load_recipes()
+        for entry in demand(recipe).repositories
+    }
+    committed = sorted(path.name for path in indexes_folder().iterdir())
+    assert committed
+    assert set(committed) <= known

@@ -1,0 +1,179 @@
+"""Who uses an AMI: references, usage reports, ancestry.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-ami-references.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/your-ec2-ami-usage.html
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from moto.core.utils import utcnow
+
+from lab.ec2 import account, images
+from lab.ec2.calls import Request, call, error, missing
+
+# Reports end 30 days after they are made.
+_LASTS = timedelta(days=30)
+_KINDS = ("ec2:Instance", "ec2:LaunchTemplate", "ssm:Parameter")
+_ELSEWHERE = ("imagebuilder:ImageRecipe", "imagebuilder:ContainerRecipe")
+
+
+@call("DescribeImageReferences")
+def _references(request: Request) -> dict[str, Any]:
+    asked = request.asked
+    wanted = asked.get("ImageIds") or []
+    if not wanted:
+        raise missing("ImageIds")
+    named = [one.get("ResourceType") for one in asked.get("ResourceTypes") or []]
+    if bool(named) == bool(asked.get("IncludeAllResourceTypes")):
+        raise error(
+            "InvalidParameterCombination",
+            "Give either includeAllResourceTypes or resourceTypes, and not both",
+        )
+    unknown = set(named) - {*_KINDS, *_ELSEWHERE}
+    if unknown:
+        raise error("InvalidParameterValue", f"Unknown resource types: {sorted(map(str, unknown))}")
+    found = [
+        {"ImageId": image_id, "ResourceType": kind, "Arn": arn}
+        for image_id in wanted
+        for kind in (named or _KINDS)
+        for arn in _users(request, image_id, str(kind))
+    ]
+    return {"ImageReferences": found}
+
+
+def _users(request: Request, image_id: str, kind: str) -> Iterator[str]:
+    """The ARNs of the account's resources of a kind that name an AMI."""
+    backend = request.backend
+    begin = f"arn:aws:ec2:{request.region}:{request.account}"
+    if kind == "ec2:Instance":
+        for instance in backend.all_instances():
+            if instance.image_id == image_id and instance.state != "terminated":
+                yield f"{begin}:instance/{instance.id}"
+    elif kind == "ec2:LaunchTemplate":
+        for template in backend.launch_templates.values():
+            # The reference: the latest 20 versions, when no number is given.
+            if any(one.data.get("ImageId") == image_id for one in template.versions[-20:]):
+                yield f"{begin}:launch-template/{template.id}"
+    elif kind == "ssm:Parameter":
+        from moto.ssm.models import ssm_backends
+
+        parameters = ssm_backends[request.account][request.region]._parameters
+        for name in list(parameters):
+            versions = parameters[name]
+            public = name.startswith("/aws/")
+            if not public and versions and versions[-1].value == image_id:
+                begin_ssm = f"arn:aws:ssm:{request.region}:{request.account}"
+                yield f"{begin_ssm}:parameter/{name.lstrip('/')}"
+
+
+@call("CreateImageUsageReport")
+def _create(request: Request) -> dict[str, Any]:
+    asked = request.asked
+    ami = images.own(request.backend, asked.get("ImageId"))
+    kinds = asked.get("ResourceTypes") or []
+    if not kinds:
+        raise missing("ResourceTypes")
+    unknown = {one.get("ResourceType") for one in kinds} - set(_KINDS[:2])
+    if unknown:
+        raise error("InvalidParameterValue", f"Unknown resource types: {sorted(map(str, unknown))}")
+    now = utcnow()
+    report = f"amiur-{secrets.token_hex(17)[:17]}"
+    tags = [tag for one in asked.get("TagSpecifications") or [] for tag in one.get("Tags", [])]
+    account.of(request.backend).reports[report] = {
+        "ReportId": report,
+        "ImageId": ami.id,
+        "ResourceTypes": kinds,
+        "AccountIds": asked.get("AccountIds") or [],
+        "State": "available",
+        "CreationTime": now,
+        "ExpirationTime": now + _LASTS,
+        "Tags": tags,
+        # What the report counted, when it was made.
+        "entries": [
+            {"ResourceType": kind, "UsageCount": count}
+            for kind in (one["ResourceType"] for one in kinds)
+            if (count := len(list(_users(request, ami.id, kind))))
+        ],
+    }
+    return {"ReportId": report}
+
+
+@call("DescribeImageUsageReports")
+def _reports(request: Request) -> dict[str, Any]:
+    return {"ImageUsageReports": _chosen(request)}
+
+
+@call("DescribeImageUsageReportEntries")
+def _entries(request: Request) -> dict[str, Any]:
+    entries = [
+        {
+            **entry,
+            "ReportId": report["ReportId"],
+            "ImageId": report["ImageId"],
+            "AccountId": request.account,
+            "ReportCreationTime": report["CreationTime"],
+        }
+        for report in _chosen(request)
+        for entry in report["entries"]
+        if not report["AccountIds"] or request.account in report["AccountIds"]
+    ]
+    return {"ImageUsageReportEntries": entries}
+
+
+def _chosen(request: Request) -> list[dict[str, Any]]:
+    asked = request.asked
+    if asked.get("Filters"):
+        raise error("UnsupportedOperation", f"AMI Kiln lab: {request.call} takes no filters")
+    reports = account.of(request.backend).reports
+    wanted = asked.get("ReportIds") or []
+    for report in wanted:
+        _find(request, report)
+    ids = asked.get("ImageIds") or []
+    return [
+        report
+        for report in reports.values()
+        if (not wanted or report["ReportId"] in wanted) and (not ids or report["ImageId"] in ids)
+    ]
+
+
+def _find(request: Request, report: str | None) -> dict[str, Any]:
+    if not report:
+        raise missing("ReportId")
+    found = account.of(request.backend).reports.get(report)
+    if found is None:
+        # The code is assumed: the reference names none.
+        raise error("InvalidImageUsageReportId.NotFound", f"The report '{report}' does not exist")
+    return found
+
+
+@call("DeleteImageUsageReport")
+def _delete(request: Request) -> dict[str, Any]:
+    report = _find(request, request.asked.get("ReportId"))
+    del account.of(request.backend).reports[report["ReportId"]]
+    return {"Return": True}
+
+
+@call("GetImageAncestry")
+def _ancestry(request: Request) -> dict[str, Any]:
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-ancestry.html"""
+    found: list[dict[str, Any]] = []
+    image_id: str | None = request.asked.get("ImageId")
+    ami = images.find(request.backend, image_id)
+    while ami is not None:
+        source = getattr(ami, "source_image_id", None)
+        found.append(
+            {
+                "ImageId": ami.id,
+                "CreationDate": ami.creation_date,
+                "ImageOwnerAlias": ami.owner_alias or ami.owner_id,
+                "SourceImageId": source,
+                "SourceImageRegion": getattr(ami, "source_image_region", None),
+            }
+        )
+        ami = request.backend.amis.get(source)
+    return {"ImageAncestryEntries": found}

@@ -1,0 +1,211 @@
+"""What moto lacks or confuses in calls about instances, their volumes, spot requests and fleets.
+
+Seen in moto 5.2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lab import imaging
+from lab.ec2 import launch
+from lab.ec2.calls import Request, call, error, missing
+
+_BEHAVIOR = "InstanceInitiatedShutdownBehavior"
+# Options of the metadata service, and where moto keeps them.
+_OPTIONS = {
+    "HttpTokens": "http_tokens",
+    "HttpPutResponseHopLimit": "http_put_response_hop_limit",
+    "HttpEndpoint": "http_endpoint",
+    "HttpProtocolIpv6": "http_protocol_ipv6",
+    "InstanceMetadataTags": "instance_metadata_tags",
+}
+
+
+@call("ModifyInstanceAttribute", tries=True)
+def _modify(request: Request) -> Any:
+    """moto takes a changed shutdown behavior for an empty list of security groups."""
+    instance = request.backend.get_instance(request.asked.get("InstanceId"))
+    stopped = {"InstanceType", "UserData", "Kernel", "Ramdisk"} & set(request.asked)
+    if stopped and instance.state != "stopped":
+        raise error(
+            "IncorrectInstanceState", f"The instance '{instance.id}' is not in the 'stopped' state."
+        )
+    value = (request.asked.get(_BEHAVIOR) or {}).get("Value")
+    if request.asked.get("Attribute") == "instanceInitiatedShutdownBehavior":
+        value = request.asked.get("Value")
+    if value is None:
+        return request.of_moto().result
+    if value not in ("stop", "terminate"):
+        raise error("InvalidParameterValue", f"Value ({value}) for {_BEHAVIOR} is invalid.")
+    instance.instance_initiated_shutdown_behavior = value
+    return None
+
+
+@call("DetachVolume", tries=True)
+def _detach(request: Request) -> Any:
+    """The reference: the instance's id is only needed for a volume of several instances."""
+    volume_id = request.asked.get("VolumeId")
+    if not volume_id:
+        raise missing("VolumeId")
+    attachment = request.backend.get_volume(volume_id).attachment
+    if attachment is None:
+        raise error("IncorrectState", f"Volume '{volume_id}' is in the 'available' state.")
+    instance, device = attachment.instance, attachment.device
+    if device == instance.root_device_name and instance.state != "stopped":
+        raise error(
+            "OperationNotPermitted",
+            f"Unable to detach root volume '{device}' from instance '{instance.id}'",
+        )
+    request.response.params = {"InstanceId": attachment.instance.id, **request.asked}
+    return request.of_moto().result
+
+
+@call("ModifyInstanceMetadataOptions")
+def _modify_metadata(request: Request) -> dict[str, Any]:
+    """moto forgets the options that a call does not name.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyInstanceMetadataOptions.html
+    """
+    instance = request.backend.get_instance(request.asked.get("InstanceId"))
+    given = {name: request.asked[name] for name in _OPTIONS if name in request.asked}
+    hops = given.get("HttpPutResponseHopLimit", 1)
+    if not 1 <= int(hops) <= 64:
+        raise error("InvalidParameterValue", f"The hop limit must be from 1 to 64, and is {hops}")
+    for name, value in given.items():
+        setattr(instance.metadata_options, _OPTIONS[name], value)
+    shown = {name: getattr(instance.metadata_options, kept) for name, kept in _OPTIONS.items()}
+    return {"InstanceId": instance.id, "InstanceMetadataOptions": shown | {"State": "pending"}}
+
+
+@call("DeleteSecurityGroup", tries=True)
+def _delete_group(request: Request) -> Any:
+    """moto deletes the default group, and groups that instances have.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteSecurityGroup.html
+    """
+    backend, asked = request.backend, request.asked
+    group_id, name = asked.get("GroupId"), asked.get("GroupName")
+    found = backend.get_security_group_by_name_or_id(group_id or name)
+    if found and found.name == "default":
+        raise error(
+            "CannotDelete",
+            f'the specified group: "{found.id}" name: "default" cannot be deleted by a user',
+        )
+    for instance in backend.all_instances() if found else []:
+        groups = [*instance.security_groups, *(instance.nics[0].group_set if instance.nics else [])]
+        if instance.state != "terminated" and found.id in {one.id for one in groups}:
+            raise error("DependencyViolation", f"resource {found.id} has a dependent object")
+    return request.of_moto().result
+
+
+@call("CreateTags", tries=True)
+def _create_tags(request: Request) -> Any:
+    """Keys that begin with aws: are AWS's. A public AMI of another owner can be tagged.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html
+    """
+    for tag in request.asked.get("Tags") or []:
+        if str(tag.get("Key", "")).lower().startswith("aws:"):
+            raise error(
+                "InvalidParameterValue",
+                "Tag keys starting with 'aws:' are reserved for internal use",
+            )
+    return getattr(request.of_moto(), "result", None)
+
+
+@call("DescribeVolumeStatus")
+def _volume_status(request: Request) -> dict[str, Any]:
+    """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeVolumeStatus.html"""
+    backend = request.backend
+    wanted = request.asked.get("VolumeIds") or []
+    volumes = [backend.get_volume(one) for one in wanted] or backend.describe_volumes()
+    good = [
+        {"Name": "io-enabled", "Status": "passed"},
+        {"Name": "io-performance", "Status": "not-applicable"},
+    ]
+    return {
+        "VolumeStatuses": [
+            {
+                "VolumeId": volume.id,
+                "AvailabilityZone": volume.zone.name,
+                "VolumeStatus": {"Status": "ok", "Details": good},
+                "Actions": [],
+                "Events": [],
+            }
+            for volume in volumes
+        ]
+    }
+
+
+@call("CreateImage", tries=True)
+def _create_image(request: Request) -> Any:
+    """moto passes neither NoReboot nor the block devices on."""
+    imaging.no_reboot.set(bool(request.asked.get("NoReboot")))
+    imaging.devices.set(request.asked.get("BlockDeviceMappings") or [])
+    return request.of_moto().result
+
+
+def launch_spot(spot: Any) -> Any:
+    """Instead of moto's SpotInstanceRequest.launch_instance, which drops much of a template."""
+    asked = spot.launch_specification
+    template = spot.launch_spec.launch_template_spec if spot.launch_spec else None
+    reservation = spot.ec2_backend.run_instances(
+        image_id=asked.image_id,
+        count=1,
+        user_data=spot.user_data,
+        instance_type=asked.instance_type,
+        is_instance_type_default=not asked.instance_type,
+        subnet_id=asked.subnet_id,
+        key_name=asked.key_name,
+        security_group_names=[],
+        # A request without groups has the default one; the template's go before it.
+        security_group_ids=[] if template else asked.groups,
+        spot_fleet_id=spot.spot_fleet_id,
+        tags=spot.all_tags,
+        lifecycle="spot",
+        launch_template=template or {},
+    )
+    instance = reservation.instances[0]
+    instance.spot_instance_request_id = spot.id
+    return instance
+
+
+def launch_on_demand(fleet: Any, weight: float) -> None:
+    """In the place of moto's Fleet.create_on_demand_requests, which drops much of a template."""
+    counts, added = fleet.get_launch_spec_counts(weight)
+    for spec, count in counts.items():
+        reservation = fleet.ec2_backend.run_instances(
+            image_id=spec.image_id,
+            count=count,
+            user_data=spec.user_data,
+            instance_type=spec.instance_type,
+            is_instance_type_default=False,
+            key_name=spec.key_name,
+            security_group_names=spec.group_set,
+            subnet_id=spec.subnet_id,
+            fleet_id=fleet.id,
+            tags=spec.tag_specifications,
+            launch_template=spec.launch_template_spec or {},
+        )
+        fleet.on_demand_instances += [
+            {"id": reservation.id, "instance": instance, "launch_spec": spec}
+            for instance in reservation.instances
+        ]
+    fleet.fulfilled_capacity += added
+
+
+def with_its_version(replace_instances: Callable[..., None]) -> Callable[..., None]:
+    """An Auto Scaling group launches from the version it names; moto's from the default one."""
+
+    def replace(group: Any, *arguments: Any, **named: Any) -> None:
+        token = launch.version_of_group.set(
+            getattr(group, "launch_template_version", None) if group.ec2_launch_template else None
+        )
+        try:
+            replace_instances(group, *arguments, **named)
+        finally:
+            launch.version_of_group.reset(token)
+
+    return replace

@@ -1,0 +1,95 @@
+"""RegisterImage: an AMI of a snapshot.
+
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RegisterImage.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab import imaging
+from lab.ec2 import snapshots
+from lab.ec2.calls import Request, call, error, missing
+from lab.images import Image
+
+_DEFAULT_ROOT = "/dev/sda1"
+
+
+@call("RegisterImage")
+def _register(request: Request) -> dict[str, Any]:
+    """The lab has the files of a root snapshot that an AMI has; it refuses others.
+
+    A snapshot of a volume that a guest formatted has no files here.
+    """
+    asked, backend = request.asked, request.backend
+    if not asked.get("Name"):
+        raise missing("name")
+    root = asked.get("RootDeviceName") or _DEFAULT_ROOT
+    devices = {one.get("DeviceName"): one.get("Ebs") or {} for one in _devices(asked)}
+    if root not in devices:
+        raise error("InvalidBlockDeviceMapping", f"The block devices lack the root device {root}")
+    snapshot = snapshots.find(backend, devices[root].get("SnapshotId"))
+    source = next((ami for ami in backend.amis.values() if ami.ebs_snapshot is snapshot), None)
+    if source is None:
+        raise error(
+            "UnsupportedOperation",
+            f"AMI Kiln lab: RegisterImage needs the root snapshot of an AMI; {snapshot.id} is none",
+        )
+    architecture = asked.get("Architecture") or "i386"
+    if architecture != source.architecture:
+        raise error(
+            "UnsupportedOperation",
+            f"AMI Kiln lab: RegisterImage of {snapshot.id} needs its architecture, "
+            f"{source.architecture}",
+        )
+    attributes = {
+        "boot_mode": asked.get("BootMode"),
+        "tpm_support": asked.get("TpmSupport"),
+        "uefi_data": asked.get("UefiData"),
+        "imds_support": asked.get("ImdsSupport"),
+        "ena_support": bool(asked.get("EnaSupport")),
+        "sriov_net_support": asked.get("SriovNetSupport"),
+    }
+    tags = {
+        tag["Key"]: tag["Value"]
+        for one in asked.get("TagSpecifications") or []
+        if one.get("ResourceType") == "image"
+        for tag in one.get("Tags", [])
+    }
+    size = devices[root].get("VolumeSize") or snapshot.volume.size
+    others = [
+        {"DeviceName": name, "Ebs": {"VolumeType": "gp2", "DeleteOnTermination": True} | ebs}
+        for name, ebs in devices.items()
+        if name != root and ebs
+    ]
+    wanted = Image(
+        id="",
+        name=asked["Name"],
+        region=request.region,
+        description=asked.get("Description") or "",
+        architecture=architecture,
+        root_device_name=root,
+        distro="",
+        base="",
+        layers=[],
+        created="",
+        instance_id="",
+        volume_size=int(size),
+        encrypted=bool(snapshot.encrypted),
+        tags=tags,
+        attributes=attributes,
+        volumes=_sized(backend, others),
+    )
+    return {"ImageId": imaging.register(backend, source, wanted).id}
+
+
+def _devices(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in asked.get("BlockDeviceMappings") or [] if one.get("NoDevice") is None]
+
+
+def _sized(backend: Any, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for one in devices:
+        ebs = one["Ebs"]
+        if "VolumeSize" not in ebs:
+            ebs["VolumeSize"] = snapshots.find(backend, ebs.get("SnapshotId")).volume.size
+    return devices

@@ -1,0 +1,42 @@
+"""Lists of what cannot be made here: imports, exports, fast launch, the recycle bin.
+
+The calls that would make one are refused, so the lists are empty, as in an account that made none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lab.ec2.calls import BOOKED, Request, call, error
+
+_LISTS = {
+    "DescribeBundleTasks": "BundleTasks",
+    "DescribeConversionTasks": "ConversionTasks",
+    "DescribeExportImageTasks": "ExportImageTasks",
+    "DescribeExportTasks": "ExportTasks",
+    "DescribeFastLaunchImages": "FastLaunchImages",
+    "DescribeFastSnapshotRestores": "FastSnapshotRestores",
+    "DescribeImportImageTasks": "ImportImageTasks",
+    "DescribeImportSnapshotTasks": "ImportSnapshotTasks",
+    "DescribeReplaceRootVolumeTasks": "ReplaceRootVolumeTasks",
+    "DescribeStoreImageTasks": "StoreImageTaskResults",
+    "ListImagesInRecycleBin": "Images",
+    "ListSnapshotsInRecycleBin": "Snapshots",
+}
+# A task that is asked for by its id does not exist.
+_IDS = ("BundleIds", "ConversionTaskIds", "ExportImageTaskIds", "ExportTaskIds", "ImportTaskIds")
+
+
+def _empty(key: str) -> Callable[[Request], dict[str, Any]]:
+    def answer(request: Request) -> dict[str, Any]:
+        asked = [one for name in _IDS for one in request.asked.get(name) or []]
+        if asked:
+            raise error("InvalidParameterValue", f"The task {asked[0]} does not exist")
+        return {key: []}
+
+    return answer
+
+
+for _name, _key in _LISTS.items():
+    call(_name, BOOKED)(_empty(_key))

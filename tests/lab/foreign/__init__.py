@@ -1,0 +1,1 @@
+"""Client walks: what strangers ask of the lab."""

@@ -1,0 +1,127 @@
+"""Instances while they live: addresses, options, tags, what may be changed and taken away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def test_a_stopped_instance_has_no_public_address_and_a_started_one_has(
+    ec2: Any, walk: Any
+) -> None:
+    made = walk.launched()
+    found = walk.stopped(made["InstanceId"])
+    assert "PublicIpAddress" not in found
+    assert not found["PublicDnsName"]
+    assert found["PrivateIpAddress"] == made["PrivateIpAddress"]
+    ec2.start_instances(InstanceIds=[made["InstanceId"]])
+    again = walk.until(made["InstanceId"], "running")
+    assert again["PublicIpAddress"]
+    assert again["PublicDnsName"].startswith("ec2-")
+
+
+def test_a_stop_says_who_did_it_and_a_start_begins_anew(ec2: Any, walk: Any) -> None:
+    made = walk.launched()
+    assert made["StateTransitionReason"] == ""
+    found = walk.stopped(made["InstanceId"])
+    assert found["StateTransitionReason"].startswith("User initiated (20")
+    assert found["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
+    ec2.start_instances(InstanceIds=[made["InstanceId"]])
+    again = walk.until(made["InstanceId"], "running")
+    assert again["StateTransitionReason"] == ""
+    assert not again.get("StateReason", {}).get("Code")
+    assert again["LaunchTime"] >= made["LaunchTime"]
+
+
+def test_an_instance_without_a_public_address_gets_none_later(ec2: Any, walk: Any) -> None:
+    first = {"DeviceIndex": 0, "AssociatePublicIpAddress": False}
+    made = walk.launched(NetworkInterfaces=[first])
+    assert "PublicIpAddress" not in made
+    assert made["PrivateIpAddress"]
+    walk.stopped(made["InstanceId"])
+    ec2.start_instances(InstanceIds=[made["InstanceId"]])
+    assert "PublicIpAddress" not in walk.until(made["InstanceId"], "running")
+
+
+def test_metadata_options_that_a_call_does_not_name_stay(ec2: Any, walk: Any, refused: Any) -> None:
+    options = {"HttpTokens": "required", "InstanceMetadataTags": "enabled"}
+    instance = walk.launched(MetadataOptions=options)["InstanceId"]
+    ec2.modify_instance_metadata_options(InstanceId=instance, HttpPutResponseHopLimit=3)
+    found = walk.instance(instance)["MetadataOptions"]
+    assert {name: found[name] for name in options} == options
+    assert found["HttpPutResponseHopLimit"] == 3
+    how = {"InstanceId": instance, "HttpPutResponseHopLimit": 65}
+    assert refused(ec2.modify_instance_metadata_options, **how)[0] == "InvalidParameterValue"
+
+
+def test_the_type_is_changed_only_of_a_stopped_instance(ec2: Any, walk: Any, refused: Any) -> None:
+    instance = walk.launched()["InstanceId"]
+    how = {"InstanceId": instance, "InstanceType": {"Value": "t3.large"}}
+    assert refused(ec2.modify_instance_attribute, **how)[0] == "IncorrectInstanceState"
+    walk.stopped(instance)
+    ec2.modify_instance_attribute(**how)
+    assert walk.instance(instance)["InstanceType"] == "t3.large"
+
+
+def test_a_root_volume_is_detached_only_from_a_stopped_instance(
+    ec2: Any, walk: Any, refused: Any
+) -> None:
+    made = walk.launched()
+    root = made["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+    assert refused(ec2.detach_volume, VolumeId=root)[0] == "OperationNotPermitted"
+    walk.stopped(made["InstanceId"])
+    assert ec2.detach_volume(VolumeId=root)["InstanceId"] == made["InstanceId"]
+
+
+def test_a_security_group_that_an_instance_has_is_not_deleted(
+    ec2: Any, walk: Any, refused: Any
+) -> None:
+    group = ec2.create_security_group(GroupName="build", Description="of a build")["GroupId"]
+    made = walk.launched(SecurityGroupIds=[group])
+    assert refused(ec2.delete_security_group, GroupId=group)[0] == "DependencyViolation"
+    walk.terminated(made["InstanceId"])
+    ec2.delete_security_group(GroupId=group)
+    default = {"Filters": [{"Name": "group-name", "Values": ["default"]}]}
+    (found, *_) = ec2.describe_security_groups(**default)["SecurityGroups"]
+    assert refused(ec2.delete_security_group, GroupId=found["GroupId"])[0] == "CannotDelete"
+
+
+def test_tags_of_aws_are_not_for_users(ec2: Any, walk: Any, refused: Any) -> None:
+    how = {"Resources": [walk.launched()["InstanceId"]], "Tags": [{"Key": "aws:x", "Value": "1"}]}
+    assert refused(ec2.create_tags, **how)[0] == "InvalidParameterValue"
+
+
+def test_only_the_owner_shares_a_snapshot(ec2: Any, walk: Any, parent: str, refused: Any) -> None:
+    snapshot = walk.image(parent)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    how = {"SnapshotId": snapshot, "OperationType": "add", "UserIds": ["111122223333"]}
+    how |= {"Attribute": "createVolumePermission"}
+    assert refused(ec2.modify_snapshot_attribute, **how)[0] == "UnauthorizedOperation"
+    mine = walk.baked()["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    ec2.modify_snapshot_attribute(**how | {"SnapshotId": mine})
+    shown = ec2.describe_snapshot_attribute(SnapshotId=mine, Attribute="createVolumePermission")[
+        "CreateVolumePermissions"
+    ]
+    assert shown == [{"UserId": "111122223333"}]
+
+
+def test_volumes_are_well(ec2: Any, walk: Any) -> None:
+    volume = walk.launched()["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+    (found,) = ec2.describe_volume_status(VolumeIds=[volume])["VolumeStatuses"]
+    assert (found["VolumeId"], found["VolumeStatus"]["Status"]) == (volume, "ok")
+
+
+@pytest.mark.parametrize(
+    ("call", "key"),
+    [
+        ("describe_fast_launch_images", "FastLaunchImages"),
+        ("describe_import_image_tasks", "ImportImageTasks"),
+        ("describe_import_snapshot_tasks", "ImportSnapshotTasks"),
+        ("describe_export_image_tasks", "ExportImageTasks"),
+        ("describe_store_image_tasks", "StoreImageTaskResults"),
+        ("list_images_in_recycle_bin", "Images"),
+        ("list_snapshots_in_recycle_bin", "Snapshots"),
+    ],
+)
+def test_lists_of_what_nobody_made_are_empty(ec2: Any, call: str, key: str) -> None:
+    assert getattr(ec2, call)()[key] == []

@@ -1,0 +1,250 @@
+"""Instances, their volumes and AMIs, however they are launched: alone, by fleets, by groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+ROOT = "/dev/xvda"
+
+
+@pytest.fixture(scope="module")
+def template(ec2: Any, parent: str, client: Any) -> str:
+    """A launch template whose second version, not the default one, requires tokens."""
+    ec2.create_launch_template(
+        LaunchTemplateName="fleet",
+        LaunchTemplateData={"ImageId": parent, "InstanceType": "g4dn.xlarge"},
+    )
+    ec2.create_launch_template_version(
+        LaunchTemplateName="fleet",
+        LaunchTemplateData={
+            "ImageId": parent,
+            "InstanceType": "t3.small",
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2},
+            "BlockDeviceMappings": [{"DeviceName": ROOT, "Ebs": {"VolumeSize": 33}}],
+            "InstanceInitiatedShutdownBehavior": "terminate",
+        },
+    )
+    return "fleet"
+
+
+def is_of_the_template(ec2: Any, made: Any) -> None:
+    options = made["MetadataOptions"]
+    assert (options["HttpTokens"], options["HttpPutResponseHopLimit"]) == ("required", 2)
+    (device,) = made["BlockDeviceMappings"]
+    volume = ec2.describe_volumes(VolumeIds=[device["Ebs"]["VolumeId"]])["Volumes"][0]
+    assert (volume["Size"], device["Ebs"]["DeleteOnTermination"]) == (33, True)
+    assert [group["GroupName"] for group in made["SecurityGroups"]] == ["default"]
+
+
+@pytest.mark.parametrize("kind", ["spot", "on-demand"])
+def test_a_fleets_instances_have_their_templates_options(
+    ec2: Any, walk: Any, template: str, kind: str
+) -> None:
+    fleet = ec2.create_fleet(
+        Type="instant",
+        LaunchTemplateConfigs=[
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "2"},
+                "Overrides": [{"InstanceType": "t3.medium"}],
+            }
+        ],
+        TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": kind},
+    )
+    made = walk.until(fleet["Instances"][0]["InstanceIds"][0], "running")
+    assert made["InstanceType"] == "t3.medium"
+    is_of_the_template(ec2, made)
+    assert made.get("InstanceLifecycle") == ("spot" if kind == "spot" else None)
+
+
+def test_a_spot_instance_knows_its_request(ec2: Any, walk: Any, template: str) -> None:
+    fleet = ec2.create_fleet(
+        Type="instant",
+        LaunchTemplateConfigs=[
+            {"LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "2"}}
+        ],
+        TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "spot"},
+    )
+    made = walk.instance(fleet["Instances"][0]["InstanceIds"][0])
+    request = made["SpotInstanceRequestId"]
+    ec2.create_tags(Resources=[request], Tags=[{"Key": "team", "Value": "ml"}])
+    found = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request])
+    assert found["SpotInstanceRequests"][0]["InstanceId"] == made["InstanceId"]
+
+
+def test_an_auto_scaling_group_launches_the_version_it_names(
+    client: Any, ec2: Any, walk: Any, template: str
+) -> None:
+    groups = client("autoscaling")
+    groups.create_auto_scaling_group(
+        AutoScalingGroupName="second",
+        MinSize=1,
+        MaxSize=1,
+        LaunchTemplate={"LaunchTemplateName": template, "Version": "2"},
+        AvailabilityZones=["us-east-1a"],
+    )
+    (group,) = groups.describe_auto_scaling_groups()["AutoScalingGroups"]
+    made = walk.instance(group["Instances"][0]["InstanceId"])
+    assert made["InstanceType"] == "t3.small"
+    is_of_the_template(ec2, made)
+
+
+TWO = [
+    {"DeviceName": ROOT, "Ebs": {"VolumeSize": 20}},
+    {"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 5, "VolumeType": "gp3"}},
+]
+
+
+def devices(thing: Any) -> list[str]:
+    return sorted(one["DeviceName"] for one in thing["BlockDeviceMappings"])
+
+
+def test_an_image_keeps_the_second_volume_and_gives_it_to_its_instances(
+    ec2: Any, walk: Any
+) -> None:
+    made = walk.launched(BlockDeviceMappings=TWO)
+    image = walk.baked(InstanceId=made["InstanceId"])
+    sizes = {one["DeviceName"]: one["Ebs"]["VolumeSize"] for one in image["BlockDeviceMappings"]}
+    assert sizes == {ROOT: 20, "/dev/sdb": 5}
+    snapshots = [one["Ebs"]["SnapshotId"] for one in image["BlockDeviceMappings"]]
+    assert len(ec2.describe_snapshots(SnapshotIds=snapshots)["Snapshots"]) == 2
+    again = walk.launched(ImageId=image["ImageId"])
+    assert devices(again) == ["/dev/sdb", ROOT]
+    without = walk.launched(
+        ImageId=image["ImageId"],
+        BlockDeviceMappings=[{"DeviceName": "/dev/sdb", "NoDevice": ""}],
+    )
+    assert devices(without) == [ROOT]
+
+
+def test_create_image_adds_and_leaves_out_volumes(walk: Any) -> None:
+    made = walk.launched(BlockDeviceMappings=TWO)
+    image = walk.baked(
+        InstanceId=made["InstanceId"],
+        BlockDeviceMappings=[
+            {"DeviceName": "/dev/sdb", "NoDevice": ""},
+            {"DeviceName": "/dev/sdc", "Ebs": {"VolumeSize": 7}},
+        ],
+    )
+    assert devices(image) == ["/dev/sdc", ROOT]
+
+
+def test_a_copy_has_the_second_volume_too(client: Any, walk: Any) -> None:
+    made = walk.launched(BlockDeviceMappings=TWO)
+    image = walk.baked(InstanceId=made["InstanceId"])
+    there = client("ec2", "eu-west-1")
+    copied = there.copy_image(
+        SourceImageId=image["ImageId"], SourceRegion="us-east-1", Name="two", Encrypted=True
+    )["ImageId"]
+    found = there.describe_images(ImageIds=[copied])["Images"][0]
+    assert devices(found) == ["/dev/sdb", ROOT]
+    assert all(one["Ebs"]["Encrypted"] for one in found["BlockDeviceMappings"])
+
+
+def test_volumes_go_with_their_instance_unless_they_are_kept(ec2: Any, walk: Any) -> None:
+    kept = {"VolumeSize": 5, "DeleteOnTermination": False}
+    made = walk.launched(
+        BlockDeviceMappings=[
+            {"DeviceName": ROOT, "Ebs": {"VolumeType": "gp3"}},
+            {"DeviceName": "/dev/sdb", "Ebs": kept},
+        ]
+    )
+    ids = {one["DeviceName"]: one["Ebs"]["VolumeId"] for one in made["BlockDeviceMappings"]}
+    walk.terminated(made["InstanceId"])
+    left = {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]}
+    assert ids["/dev/sdb"] in left
+    assert ids[ROOT] not in left
+
+
+def test_a_volume_is_detached_by_its_id_alone(ec2: Any, walk: Any, refused: Any) -> None:
+    made = walk.launched()
+    volume = ec2.create_volume(Size=1, AvailabilityZone="us-east-1a")["VolumeId"]
+    ec2.attach_volume(VolumeId=volume, InstanceId=made["InstanceId"], Device="/dev/sdf")
+    assert ec2.detach_volume(VolumeId=volume)["InstanceId"] == made["InstanceId"]
+    assert refused(ec2.detach_volume, VolumeId=volume)[0] == "IncorrectState"
+
+
+def test_the_shutdown_behavior_is_changed_and_the_groups_stay(ec2: Any, walk: Any) -> None:
+    made = walk.launched()
+    ec2.modify_instance_attribute(
+        InstanceId=made["InstanceId"], InstanceInitiatedShutdownBehavior={"Value": "terminate"}
+    )
+    shown = ec2.describe_instance_attribute(
+        InstanceId=made["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
+    )
+    assert shown["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+    groups = walk.instance(made["InstanceId"])["SecurityGroups"]
+    assert [group["GroupName"] for group in groups] == ["default"]
+
+
+def test_an_image_of_a_snapshot_launches_and_is_what_was_asked_for(
+    ec2: Any, walk: Any, refused: Any
+) -> None:
+    source = walk.baked()
+    snapshot = source["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    asked = {
+        "Name": "registered",
+        "Description": "by hand",
+        "Architecture": "x86_64",
+        "RootDeviceName": "/dev/sda1",
+        "EnaSupport": True,
+        "ImdsSupport": "v2.0",
+        "BootMode": "uefi",
+        "BlockDeviceMappings": [
+            {"DeviceName": "/dev/sda1", "Ebs": {"SnapshotId": snapshot, "VolumeSize": 30}},
+            {"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 2}},
+        ],
+    }
+    image = walk.image(ec2.register_image(**asked)["ImageId"])
+    for name in ("Name", "Description", "Architecture", "RootDeviceName", "ImdsSupport"):
+        assert image[name] == asked[name], name
+    assert (image["BootMode"], image["EnaSupport"]) == ("uefi", True)
+    assert devices(image) == ["/dev/sda1", "/dev/sdb"]
+    assert image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"] == snapshot
+    assert image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 30
+    made = walk.launched(ImageId=image["ImageId"])
+    assert made["RootDeviceName"] == "/dev/sda1"
+    assert made["MetadataOptions"]["HttpTokens"] == "required"
+    assert refused(ec2.register_image, **asked)[0] == "InvalidAMIName.Duplicate"
+    volume = ec2.create_volume(Size=1, AvailabilityZone="us-east-1a")["VolumeId"]
+    empty = ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
+    asked["BlockDeviceMappings"] = [{"DeviceName": "/dev/sda1", "Ebs": {"SnapshotId": empty}}]
+    assert refused(ec2.register_image, **asked | {"Name": "new"})[0] == "UnsupportedOperation"
+
+
+def test_references_and_a_report_say_who_uses_an_image(
+    client: Any, ec2: Any, walk: Any, refused: Any
+) -> None:
+    image = walk.baked()["ImageId"]
+    made = walk.launched(ImageId=image)["InstanceId"]
+    lt = ec2.create_launch_template(
+        LaunchTemplateName="of-it", LaunchTemplateData={"ImageId": image}
+    )["LaunchTemplate"]["LaunchTemplateId"]
+    client("ssm").put_parameter(Name="/golden/it", Value=image, Type="String")
+    begin = "arn:aws:ec2:us-east-1:123456789012"
+    found = ec2.describe_image_references(ImageIds=[image], IncludeAllResourceTypes=True)
+    assert [(one["ResourceType"], one["Arn"]) for one in found["ImageReferences"]] == [
+        ("ec2:Instance", f"{begin}:instance/{made}"),
+        ("ec2:LaunchTemplate", f"{begin}:launch-template/{lt}"),
+        ("ssm:Parameter", "arn:aws:ssm:us-east-1:123456789012:parameter/golden/it"),
+    ]
+    kinds = [{"ResourceType": "ec2:Instance"}, {"ResourceType": "ec2:LaunchTemplate"}]
+    report = ec2.create_image_usage_report(ImageId=image, ResourceTypes=kinds)["ReportId"]
+    shown = ec2.describe_image_usage_reports(ReportIds=[report])["ImageUsageReports"]
+    assert [(one["ImageId"], one["State"]) for one in shown] == [(image, "available")]
+    entries = ec2.describe_image_usage_report_entries(ReportIds=[report])
+    counts = {one["ResourceType"]: one["UsageCount"] for one in entries["ImageUsageReportEntries"]}
+    assert counts == {"ec2:Instance": 1, "ec2:LaunchTemplate": 1}
+    ec2.delete_image_usage_report(ReportId=report)
+    assert ec2.describe_image_usage_reports()["ImageUsageReports"] == []
+    assert refused(ec2.describe_image_references, ImageIds=[image])[0].startswith("InvalidParam")
+
+
+def test_a_copy_tells_its_ancestry(client: Any, walk: Any) -> None:
+    image = walk.baked()["ImageId"]
+    there = client("ec2", "eu-west-1")
+    how = {"SourceImageId": image, "SourceRegion": "us-east-1", "Name": "descendant"}
+    copied = there.copy_image(**how)["ImageId"]
+    (entry,) = there.get_image_ancestry(ImageId=copied)["ImageAncestryEntries"]
+    assert (entry["SourceImageId"], entry["SourceImageRegion"]) == (image, "us-east-1")

@@ -1,0 +1,63 @@
+"""Foreign clients pass each kind of user-data, through a launch template with resolve:ssm."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Guest, wait_for
+
+IMAGE = "resolve:ssm:/aws/service/debian/release/12/latest/amd64"
+SCRIPT = "#!/bin/bash\necho script > /script\n"
+CONFIG = "#cloud-config\nwrite_files: [{path: /config, content: config}]\nruncmd: [touch /ran]\n"
+HOOK = "#cloud-boothook\n#!/bin/sh\necho hook > /hook\n"
+
+
+def parts(**texts: str) -> bytes:
+    """A MIME message with a part of each kind."""
+    message = MIMEMultipart()
+    for kind, text in texts.items():
+        message.attach(MIMEText(text, kind.replace("_", "-")))
+    return message.as_bytes()
+
+
+@pytest.mark.parametrize(
+    ("user_data", "made"),
+    [
+        (gzip.compress(SCRIPT.encode()), ["/script"]),
+        (
+            parts(x_shellscript=SCRIPT, cloud_config=CONFIG, cloud_boothook=HOOK),
+            ["/script", "/config", "/ran", "/hook"],
+        ),
+    ],
+    ids=["a compressed script", "a message of a script, a configuration and a boot hook"],
+)
+def test_a_launch_template_with_resolve_ssm_starts_a_guest_that_does_its_user_data(
+    ec2: Any, key: tuple[str, Path], user_data: bytes, made: list[str]
+):
+    name = f"user-data-{len(made)}"
+    ec2.create_launch_template(
+        LaunchTemplateName=name,
+        LaunchTemplateData={
+            "ImageId": IMAGE,
+            "InstanceType": "t3.micro",
+            "KeyName": key[0],
+            "UserData": base64.b64encode(user_data).decode(),
+        },
+    )
+    started = ec2.run_instances(
+        MinCount=1, MaxCount=1, LaunchTemplate={"LaunchTemplateName": name}
+    )["Instances"][0]["InstanceId"]
+    try:
+        guest = Guest(started, wait_for(ec2, started, "running"), "admin", key[1])
+        done = guest.run(f"cloud-init status --wait > /dev/null; ls {' '.join(made)}")
+        assert sorted(done.stdout.split()) == sorted(made), done.stderr
+    finally:
+        ec2.terminate_instances(InstanceIds=[started])
+        wait_for(ec2, started, "terminated")
+        ec2.delete_launch_template(LaunchTemplateName=name)
