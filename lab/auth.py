@@ -50,8 +50,9 @@ _AWS_HOST = re.compile(r"([a-z0-9-]+\.)+(amazonaws\.com(\.cn)?|api\.aws)")
 
 
 # unsigned: no signature; unknown: a key that the lab does not have; wrong: not this signature;
-# late: signed too long ago, or in the future; unsigned_part: something that must be signed is not.
-Kind = Literal["unsigned", "unknown", "wrong", "late", "unsigned_part"]
+# late: signed too long ago, or in the future; unsigned_part: something that must be signed is not;
+# expired: a role's key, too old.
+Kind = Literal["unsigned", "unknown", "wrong", "late", "unsigned_part", "expired"]
 
 
 class RefusedError(Exception):
@@ -131,6 +132,8 @@ def caller(
         _check_time(claim, now())
         _check_parts(claim, environ)
         _check_token(environ, key)
+        if key.expires is not None and now() >= key.expires:
+            raise RefusedError("expired", f"the key of {key.principal} has expired")
         body = read()
         payload = _payload_hash(claim, environ, body)
         signer, request = _as_signed(claim, environ, payload, key)

@@ -43,12 +43,13 @@ _INSTANCE = re.compile(
 Known = Callable[[str], "str | None"]
 
 
-def known(lab: Lab, hosts: Iterable[str]) -> Known:
-    """The address of each name that the lab answers for: instances', and the vendors' `hosts`."""
+def known(lab: Lab, hosts: Iterable[str], is_endpoint: Callable[[str], bool]) -> Known:
+    """The address of each name that the lab answers for: instances', the vendors' `hosts` and AWS's
+    endpoints."""
     vendors = frozenset(hosts)
 
     def address(name: str) -> str | None:
-        if name in vendors:
+        if name in vendors or is_endpoint(name):
             return lab.gateway
         instance = _INSTANCE.fullmatch(name)
         found = ".".join(number for number in instance.groups() if number) if instance else ""

@@ -50,6 +50,7 @@ class Guest:
     lab: Lab
     instance_id: str
     address: str
+    mac: str
     layers: list[Path]
     facts: dict[str, str]
     names: tuple[str, ...]  # EC2's, the private one first
@@ -192,7 +193,7 @@ class Guest:
         while self._process.poll() is None and time.monotonic() < deadline:
             leader = self.leader()
             if leader:
-                network.attach(self.lab, self.address, leader)
+                network.attach(self.lab, self.address, self.mac, leader)
                 return
             time.sleep(0.002)
         if self._process.poll() == namespace.NO_INIT:
@@ -213,6 +214,7 @@ class Guest:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        network.detach(self.lab, self.address, self.mac)
         cgroups.remove(self._group)
         hostnames.remove(self.lab, self.address)
         self._off.set()

@@ -161,6 +161,19 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         return str(super().public_dns_name or "")
 
     @property
+    def iam_instance_profile(self) -> dict[str, str] | None:
+        """The instance profile as DescribeInstances shows it; moto shows the association's id."""
+        association = self.ec2_backend.iam_instance_profile_associations.get(self.id)
+        if association is None:
+            return None
+        profile = association.iam_instance_profile
+        return {"Arn": profile.arn, "Id": profile.id}
+
+    @iam_instance_profile.setter
+    def iam_instance_profile(self, _: object) -> None:
+        """moto keeps it twice, and forgets this one when the profile is replaced."""
+
+    @property
     def instance_status(self) -> dict[str, Any]:
         return self._status()
 
@@ -237,6 +250,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             lab=lab,
             instance_id=self.id,
             address=self.address,
+            mac=self.nics[0].mac_address,
             layers=images.layer_paths(lab, self.base, self.layers),
             facts={
                 "lab": "AMI Kiln lab",

@@ -29,12 +29,14 @@ _PREFIX = "KILN"
 @dataclass(frozen=True)
 class Key:
     """An access key. `principal` says whose it is, for the lab's log; `token` goes with a key that
-    a role handed out. The secret is in no representation of the object."""
+    a role handed out, and expires (seconds since 1970). The secret is in no representation of the
+    object."""
 
     id: str
     secret: str = field(repr=False)
     principal: str
     token: str | None = field(default=None, repr=False)
+    expires: float | None = None
 
 
 # A key by its id; None for an unknown one.

@@ -6,6 +6,7 @@ import base64
 import contextlib
 from typing import Any
 
+from lab import role_credentials
 from lab.imds import Metadata
 from lab.instances import LabInstance
 
@@ -44,6 +45,7 @@ def of(address: str) -> Metadata | None:
         "security-groups": "\n".join(group.name for group in instance.security_groups),
         "services": {"domain": "amazonaws.com", "partition": "aws"},
     }
+    data |= role_credentials.of(instance)
     if instance.public_ip_address:
         data |= {"public-hostname": instance.public_dns_name, "public-ipv4": address}
     key = _public_key(instance)
@@ -65,7 +67,7 @@ def of(address: str) -> Metadata | None:
     }
     options = instance.metadata_options
     return Metadata(
-        data=data,
+        data=dict(sorted(data.items())),
         user_data=_user_data(instance),
         identity=identity,
         tokens_required=options.http_tokens == "required",

@@ -22,7 +22,7 @@ from moto.core.utils import utcnow
 
 from lab import imaging, instances
 from lab.ec2 import instances as ec2_instances
-from lab.ec2 import launch, layer
+from lab.ec2 import launch, layer, profiles
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
@@ -47,6 +47,7 @@ def install(machines: instances.Machines) -> None:
     )
     # moto: no tags, no encryption, 15 GiB on "standard".
     moto_amis_responses.AmisResponse.copy_image = imaging.copy_image
+    profiles.install()
     load_public = moto_amis.AmiBackend._load_amis
 
     def load_all(backend: Any) -> None:

@@ -2,7 +2,8 @@
 
 Guests reach of the host what the lab serves (IMDS, DNS, the vendors' mirror), and through NAT what
 the host reaches. They reach no other service of this machine, no guest (like instances without a
-security group rule: their bridge ports are isolated) and no other lab.
+security group rule: their bridge ports are isolated) and no other lab. A guest sends with its own
+address and MAC only, as EC2's source check has it: IMDS knows instances by their address.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 from lab.settings import FIRST_NETWORK, Lab
 from lab.shell import batch, run
 
+# The set of what guests send with: port, MAC and address.
+_SENDERS = "senders"
 # The networks of all labs of this machine.
 _LABS = f"10.{FIRST_NETWORK}.0.0-10.255.255.255"
 
@@ -68,6 +71,18 @@ def up(lab: Lab) -> None:
             f"    iifname {lab.bridge} ip daddr {_LABS} drop",
             "  }",
             "}",
+            f"table bridge {lab.table}",
+            f"delete table bridge {lab.table}",
+            f"table bridge {lab.table} {{",
+            f"  set {_SENDERS} {{ type ifname . ether_addr . ipv4_addr; }}",
+            "  chain prerouting {",
+            "    type filter hook prerouting priority filter;",
+            f'    iifname != "{lab.bridge}p*" accept',
+            f"    iifname . ether saddr . ip saddr @{_SENDERS} accept",
+            f"    iifname . arp saddr ether . arp saddr ip @{_SENDERS} accept",
+            "    drop",
+            "  }",
+            "}",
             f"table ip6 {lab.table}",
             f"delete table ip6 {lab.table}",
             f"table ip6 {lab.table} {{",
@@ -89,7 +104,7 @@ def down(lab: Lab) -> None:
     for interface in Path("/sys/class/net").iterdir():
         if re.fullmatch(rf"{lab.bridge}(p[0-9]+x[0-9]+)?", interface.name):
             run("ip", "link", "delete", interface.name, check=False)
-    for family in ("ip", "ip6"):
+    for family in ("ip", "ip6", "bridge"):
         run("nft", "delete", "table", family, lab.table, check=False)
 
 
@@ -99,17 +114,18 @@ def port(lab: Lab, address: str) -> str:
     return f"{lab.bridge}p{third}x{fourth}"
 
 
-def attach(lab: Lab, address: str, leader: int) -> None:
+def attach(lab: Lab, address: str, mac: str, leader: int) -> None:
     """Connect a booting guest to the bridge and give its eth0 an address.
 
     `leader` is the process id on the host of the guest's PID 1.
     """
     mtu = _mtu()
     name = port(lab, address)
+    batch(["nft", "-f", "-"], [f"add {_sender(lab, address, mac)}"])
     batch(
         ["nsenter", f"--target={leader}", "--net", "ip", "-batch", "-"],
         [
-            f"link set eth0 mtu {mtu} up",
+            f"link set eth0 address {mac} mtu {mtu} up",
             f"addr add {address}/16 dev eth0",
             f"route add default via {lab.gateway}",
         ],
@@ -121,6 +137,16 @@ def attach(lab: Lab, address: str, leader: int) -> None:
             f"link set {name} type bridge_slave isolated on",
         ],
     )
+
+
+def detach(lab: Lab, address: str, mac: str) -> None:
+    """Forget a guest that is off. Its end of the bridge is gone with its namespace."""
+    run("nft", f"delete {_sender(lab, address, mac)}", check=False)
+
+
+def _sender(lab: Lab, address: str, mac: str) -> str:
+    element = f"{port(lab, address)} . {mac} . {address}"
+    return f"element bridge {lab.table} {_SENDERS} {{ {element} }}"
 
 
 def _mtu() -> int:

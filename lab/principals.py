@@ -1,6 +1,9 @@
-"""Keys that moto made: of IAM users (CreateAccessKey) and of assumed roles (AssumeRole)."""
+"""Keys that moto made: of IAM users (CreateAccessKey) and of assumed roles (AssumeRole, and the
+roles of instance profiles, see lab/role_credentials.py)."""
 
 from __future__ import annotations
+
+from datetime import timezone
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
@@ -10,7 +13,10 @@ from lab.keys import Key
 
 
 def find(key_id: str) -> Key | None:
-    """The active key of an IAM user, or that of a role that somebody assumed; None for others."""
+    """The active key of an IAM user, or that of a role that somebody assumed; None for others.
+
+    A role's key is found when it has expired too: the answer says so.
+    """
     for iam in iam_backends[DEFAULT_ACCOUNT_ID].values():
         for user in iam.users.values():
             for key in user.access_keys:
@@ -25,5 +31,6 @@ def find(key_id: str) -> Key | None:
                     role.secret_access_key,
                     f"role {role.role_arn}",
                     token=role.session_token,
+                    expires=role.expiration.replace(tzinfo=timezone.utc).timestamp(),
                 )
     return None

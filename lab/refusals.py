@@ -29,6 +29,7 @@ _SIGNATURE = (
     "Secret Access Key and signing method"
 )
 _LATE = "Signature expired"
+_EXPIRED = "The security token included in the request is expired"
 _Codes = Mapping[Kind, tuple[int, str, str]]
 
 # HTTP status, error code and message by service family. Sources, all below docs.aws.amazon.com:
@@ -40,6 +41,7 @@ _EC2: _Codes = {
     "wrong": (401, "AuthFailure", _CREDENTIALS),
     "unsigned_part": (401, "AuthFailure", _CREDENTIALS),
     "late": (400, "RequestExpired", "Request has expired"),
+    "expired": (400, "RequestExpired", "Request has expired"),
 }
 _S3: _Codes = {
     "unsigned": (403, "AccessDenied", "Access Denied"),
@@ -59,6 +61,7 @@ _S3: _Codes = {
         "RequestTimeTooSkewed",
         "The difference between the request time and the current time is too large",
     ),
+    "expired": (400, "ExpiredToken", "The provided token has expired"),
 }
 _QUERY: _Codes = {
     "unsigned": (403, "MissingAuthenticationToken", _MISSING),
@@ -66,6 +69,7 @@ _QUERY: _Codes = {
     "wrong": (403, "SignatureDoesNotMatch", _SIGNATURE),
     "unsigned_part": (403, "SignatureDoesNotMatch", _SIGNATURE),
     "late": (403, "SignatureDoesNotMatch", _LATE),
+    "expired": (403, "ExpiredToken", _EXPIRED),
 }
 _JSON: _Codes = {
     "unsigned": (400, "MissingAuthenticationTokenException", _MISSING),
@@ -73,6 +77,7 @@ _JSON: _Codes = {
     "wrong": (400, "InvalidSignatureException", _SIGNATURE),
     "unsigned_part": (400, "InvalidSignatureException", _SIGNATURE),
     "late": (400, "InvalidSignatureException", _LATE),
+    "expired": (400, "ExpiredTokenException", _EXPIRED),
 }
 # Services with XML and no Action in the body.
 _REST_XML = ("cloudfront", "route53")

@@ -62,7 +62,9 @@ def serve(lab: Lab) -> None:
     from lab import (
         api,
         bases,
+        buckets,
         dns,
+        endpoints,
         imds,
         instances,
         metadata,
@@ -95,9 +97,13 @@ def serve(lab: Lab) -> None:
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     network.up(lab)
-    resolver = dns.Resolver(lab.gateway, dns.known(lab, mirror.vendor_hosts()))
+
+    def is_here(name: str) -> bool:
+        return endpoints.is_here(name, buckets.exists)
+
+    resolver = dns.Resolver(lab.gateway, dns.known(lab, mirror.vendor_hosts(), is_here))
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
-    vendor = mirror.serve(lab.gateway, state=lab.shared)
+    vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     lab.pid_file.write_text(str(os.getpid()))
     log.info("up at %s", lab.endpoint)
@@ -125,6 +131,8 @@ def serve(lab: Lab) -> None:
 def configure_moto(lab: Lab, public: list[public_images.PublicImage]) -> None:
     """Set what moto reads from the environment when it is imported."""
     os.environ["MOTO_AMIS_PATH"] = str(public_images.write(lab, public))
+    # Roles take AWS's own policies: AmazonSSMManagedInstanceCore, CloudWatchAgentServerPolicy.
+    os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
     os.environ["MOTO_ENABLE_KEYPAIR_VALIDATION"] = "true"
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
     os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"

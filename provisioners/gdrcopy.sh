@@ -11,7 +11,12 @@ kernel=$(kiln_assert_kernel) || exit 1
 source_dir=/usr/src/gdrdrv-$GDRCOPY_VERSION
 
 # Prints nothing when the module is not there.
-module_version() { modinfo -k "$kernel" -F version gdrdrv 2>/dev/null || true; }
+module_version() {
+    local status=0
+    modinfo -k "$kernel" -F version gdrdrv 2>/dev/null || status=$?
+    # 1: there is no such module.
+    ((status <= 1)) || kiln_die "modinfo failed with status $status: the version of gdrdrv is unknown"
+}
 
 version=$(module_version) || exit 1
 if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then

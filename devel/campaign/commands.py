@@ -88,6 +88,8 @@ class Counts:
     lost: int = 0
     excused: int = 0
     not_run: list[str] = field(default_factory=list)
+    # Scripts whose calls were not even counted: there was no time.
+    no_time: list[str] = field(default_factory=list)
 
     def add(self, other: Counts) -> None:
         """Count what another one did as well."""
@@ -96,6 +98,7 @@ class Counts:
         self.lost += other.lost
         self.excused += other.excused
         self.not_run += other.not_run
+        self.no_time += other.no_time
 
 
 def survives(name: str) -> dict[str, str]:
@@ -130,6 +133,9 @@ def _recipe(box: Sandbox, until: float, say: Callable[[str], None], seen: set[Ca
     counts = Counts()
     names = box.recipe.components
     for position, name in enumerate(names):
+        if time.monotonic() > until:
+            counts.no_time += [f"{box.recipe.distro.id} {later}" for later in names[position:]]
+            break
         slice_ = (until - time.monotonic()) / (len(names) - position)
         found = script(box, name, time.monotonic() + slice_, say, seen)
         counts.add(found)

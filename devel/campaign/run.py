@@ -101,6 +101,8 @@ def _of_commands(counts: commands.Counts) -> Figure:
     )
     if counts.not_run:
         line += f"; FAILED WITHOUT AN ATTACK: {', '.join(counts.not_run)}"
+    if counts.no_time:
+        line += f"; no time for {len(counts.no_time)} scripts"
     return Figure(line, counts.lost + len(counts.not_run), counts.whole - counts.tried)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import grp
 import json
 import os
+import pwd
 import secrets
 import shutil
 import subprocess
@@ -197,8 +199,23 @@ def _require_own(state: Path) -> None:
     mine = {0, os.geteuid(), ROOT.stat().st_uid}
     for path in (state, state.parent, state.parent.parent):
         info = path.lstat()
-        if info.st_uid not in mine or info.st_mode & 0o002 or path.is_symlink():
+        others = info.st_mode & 0o002 or (info.st_mode & 0o020 and not _private_group(info))
+        if info.st_uid not in mine or others or path.is_symlink():
             raise KilnError(f"another user can write {path}")
+
+
+def _private_group(info: os.stat_result) -> bool:
+    """Whether nobody but the owner is in a file's group, as where each user has one of their own.
+
+    A directory service may list no users: then the group counts as the owner's only by its number.
+    """
+    try:
+        owner = pwd.getpwuid(info.st_uid)
+        members = set(grp.getgrgid(info.st_gid).gr_mem)
+    except KeyError:
+        return False
+    members |= {user.pw_name for user in pwd.getpwall() if user.pw_gid == info.st_gid}
+    return owner.pw_gid == info.st_gid and members <= {owner.pw_name}
 
 
 def _fields(data: Any, state: Path) -> dict[str, Any]:

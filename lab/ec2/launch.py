@@ -21,7 +21,7 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.ec2 import account, filters, images
+from lab.ec2 import account, filters, images, profiles
 from lab.ec2.calls import Request, call, error, missing
 
 _BY_PARAMETER = "resolve:ssm:"
@@ -90,6 +90,7 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
     """moto's launch, for every call that launches, with what EC2 checks and fills in."""
 
     def run_and_launch(backend: Any, image_id: str, *arguments: Any, **named: Any) -> Any:
+        by_call = profiles.named(named)
         template = _of_template(backend, named)
         image_id = _resolved(backend, image_id or template.pop("image_id", ""))
         named |= {name: value for name, value in template.items() if name != "image_id"}
@@ -103,6 +104,7 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
             named |= {"security_group_ids": groups} if groups else {}
         reservation = run_instances(backend, image_id, *arguments, **named)
         ami.last_launched_time = utcnow().strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        profiles.associate(backend, reservation.instances, named, by_call=by_call)
         for instance in reservation.instances:
             instance.launch()
             if template.get("iam_instance_profile_name") or template.get(

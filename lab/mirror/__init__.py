@@ -10,12 +10,13 @@ catalogue.yaml says which versions exist; docs/lab-stand-ins.md says how to add 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from lab import emulation, settings
+from lab import emulation, endpoints, settings
 from lab.mirror import (
     amazon,
     ca,
@@ -42,15 +43,19 @@ def serve(
     http_port: int = 80,
     state: Path | None = None,
     log: Path = LOG,
+    api: tuple[int, Callable[[str], bool]] | None = None,
 ) -> server.Mirror:
     """Serve the vendors' hosts on `address` until `.close()`.
+
+    `api` is the port of the lab's API, and which hosts' requests go there.
 
     `state` is the folder of the CA, the keys and the packages (default: what all labs share).
     Raises OSError when a port is taken or the address is not this machine's.
     """
     home = state or settings.current().shared
-    context = ca.server_context(vendor_hosts(), home)
-    return server.start(address, https_port, http_port, context, _site(home).find, log)
+    context = ca.server_context([*vendor_hosts(), *endpoints.certified()], home)
+    behind = server.Api(*api, frozenset(vendor_hosts())) if api else None
+    return server.start(address, https_port, http_port, context, _site(home).find, log, behind)
 
 
 def find(url: str, state: Path | None = None) -> Path | None:

@@ -1,4 +1,4 @@
-"""HTTP and HTTPS for the vendors' hosts, on the lab's address."""
+"""HTTP and HTTPS on the lab's address: for the vendors' hosts, and for AWS's endpoints."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from lab import endpoints
 from lab.imds import QuickServer
 
 Find = Callable[[str], "Path | None"]
@@ -40,17 +42,33 @@ class Mirror:
             server.server_close()
 
 
+@dataclass(frozen=True)
+class Api:
+    """Where the requests for AWS's endpoints go: a port of this machine. `takes(host)` says which
+    hosts are such; one that is a vendor's too takes signed requests only."""
+
+    port: int
+    takes: Callable[[str], bool]
+    vendors: frozenset[str]
+
+
 def start(
-    address: str, https_port: int, http_port: int, context: ssl.SSLContext, find: Find, log: Path
+    address: str,
+    https_port: int,
+    http_port: int,
+    context: ssl.SSLContext,
+    find: Find,
+    log: Path,
+    api: Api | None = None,
 ) -> Mirror:
     """Listen on both ports. `find` returns the file for a URL, or None for 404.
 
     Raises OSError when a port is taken or the address is not this machine's.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    secure = _Server((address, https_port), find, log, context)
+    secure = _Server((address, https_port), find, log, context, api)
     try:
-        plain = _Server((address, http_port), find, log, None)
+        plain = _Server((address, http_port), find, log, None, api)
     except OSError:
         secure.server_close()
         raise
@@ -61,10 +79,15 @@ class _Server(QuickServer):
     request_queue_size = 64
 
     def __init__(
-        self, address: tuple[str, int], find: Find, log: Path, context: ssl.SSLContext | None
+        self,
+        address: tuple[str, int],
+        find: Find,
+        log: Path,
+        context: ssl.SSLContext | None,
+        api: Api | None,
     ) -> None:
         super().__init__(address, _Handler)
-        self.find, self.log, self.context = find, log, context
+        self.find, self.log, self.context, self.api = find, log, context, api
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that disconnect in the middle of a request."""
@@ -89,8 +112,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer(body=False)
 
+    def do_POST(self) -> None:
+        self._answer(body=True)
+
+    def do_PUT(self) -> None:
+        self._answer(body=True)
+
+    def do_DELETE(self) -> None:
+        self._answer(body=True)
+
     def _answer(self, *, body: bool) -> None:
         host = (self.headers.get("Host") or "").split(":")[0].lower()
+        api = self.server.api
+        if api and api.takes(host) and (host not in api.vendors or endpoints.is_signed(self)):
+            endpoints.forward(self, api.port)
+            return
+        if self.command not in ("GET", "HEAD"):
+            self.close_connection = True  # there may be a body
+            self._text(HTTPStatus.METHOD_NOT_ALLOWED, "405: AMI Kiln lab mirror\n")
+            return
         scheme = "https" if self.server.context else "http"
         url = f"{scheme}://{host}{unquote(urlsplit(self.path).path)}"
         started = time.monotonic()

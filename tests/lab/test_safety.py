@@ -161,6 +161,55 @@ def test_a_guest_reaches_what_the_lab_serves_and_no_other_service_of_this_machin
             assert guest.run(probe).stdout.strip() == reached, (address, port)
 
 
+# Announces another's address, as an owner of that address does, and asks IMDS as its owner would.
+# Then the same with the other's MAC.
+_IMPERSONATE = r"""
+gateway=$1 address=$2 mac=$3
+announce() {
+  python3 - "$gateway" "$address" <<'END'
+import socket, sys
+gateway, address = map(socket.inet_aton, sys.argv[1:])
+with open("/sys/class/net/eth0/address") as file:
+    own = bytes.fromhex(file.read().strip().replace(":", ""))
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
+    out.bind(("eth0", 0))
+    for operation in (1, 2):
+        arp = bytes.fromhex("0001080006040%03x" % operation) + own + address + own + gateway
+        out.send(b"\xff" * 6 + own + bytes.fromhex("0806") + arp)
+END
+}
+ask() { curl -s -m 3 --interface "$address" http://169.254.169.254/latest/meta-data/instance-id; }
+own=$(cat /sys/class/net/eth0/address)
+ip address add "$address/32" dev eth0
+announce
+echo "address: $(ask)"
+ip link set eth0 address "$mac"
+announce
+echo "address and MAC: $(ask)"
+ip link set eth0 address "$own"
+ip address delete "$address/32" dev eth0
+"""
+
+
+def test_a_guest_cannot_take_anothers_address(lab: Lab, ec2, guest, launch) -> None:
+    """IMDS knows instances by their address: it would hand out another's role credentials."""
+    thief = launch()
+    (described,) = ec2.describe_instances(InstanceIds=[guest.id])["Reservations"][0]["Instances"]
+    mac = described["NetworkInterfaces"][0]["MacAddress"]
+    own = guest.run("cat /sys/class/net/eth0/address").stdout.strip()
+    assert mac == own, "EC2 shows the MAC that the guest has"
+    done = subprocess.run(
+        [*control.inside(leader(lab, thief), "--all"), "bash", "-s",
+         lab.gateway, guest.address, mac],
+        input=_IMPERSONATE, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["address: ", "address and MAC: "], done.stderr
+    # Both still have what is theirs.
+    for each in (guest, thief):
+        asked = each.run("curl -s http://169.254.169.254/latest/meta-data/instance-id")
+        assert asked.stdout == each.id
+
+
 def test_a_guest_does_not_reach_this_machine_over_ipv6(lab: Lab, guest) -> None:
     """Every service that listens on `::`, sshd for one, has the bridge's link-local address too."""
     listed = subprocess.run(

@@ -26,7 +26,8 @@ from lab.keys import Key
 
 OWN = Key("KILNOWNOWNOWNOWNOWN2", "the-secret", "the user of lab0")
 ROLE = Key("ASIAROLEROLEROLEROLE", "a-role's-secret", "role r", token="the-token")
-KEYS = {OWN.id: OWN, ROLE.id: ROLE}
+OVER = Key("ASIAOVEROVEROVEROVER", "a-secret", "role r", token="its-token", expires=1.0)
+KEYS = {OWN.id: OWN, ROLE.id: ROLE, OVER.id: OVER}
 ENDPOINT = "http://127.0.0.1:4599"
 GATEWAY = "10.201.0.1"
 
@@ -315,6 +316,23 @@ def test_an_unsigned_call_gets_the_services_error(lab: Lab, name: str) -> None:
     status, _, text = lab.send("POST", f"{ENDPOINT}/", headers, body)
     assert status == wanted
     assert code in text
+    assert lab.reached == []
+
+
+# What SDKs know an expired token by: they fetch a new one.
+EXPIRED = {
+    "ec2": (400, "RequestExpired"),
+    "sts": (403, "ExpiredToken"),
+    "ssm": (400, "ExpiredTokenException"),
+    "s3 list": (400, "ExpiredToken"),
+}
+
+
+@pytest.mark.parametrize("name", EXPIRED)
+def test_a_roles_key_that_has_expired_is_refused_as_such(lab: Lab, name: str) -> None:
+    service, call, config = CALLS[name]
+    status, _, text = send(lab, as_sent(service, call, OVER, **config))
+    assert (status, EXPIRED[name][1] in text) == (EXPIRED[name][0], True), text
     assert lab.reached == []
 
 

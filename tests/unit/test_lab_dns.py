@@ -60,6 +60,7 @@ def test_reserved_names_are_never_asked_for(name: str, never: bool) -> None:
     ("name", "address"),
     [
         ("developer.download.nvidia.com", "10.204.0.1"),
+        ("ssm.us-east-1.amazonaws.com", "10.204.0.1"),
         ("ip-10-204-1-2.ec2.internal", "10.204.1.2"),
         ("ip-10-204-1-2.eu-west-1.compute.internal", "10.204.1.2"),
         ("ec2-10-204-1-2.compute-1.amazonaws.com", "10.204.1.2"),
@@ -70,8 +71,11 @@ def test_reserved_names_are_never_asked_for(name: str, never: bool) -> None:
         ("deb.debian.org", None),
     ],
 )
-def test_a_guest_finds_instances_by_ec2s_names_and_the_vendors_hosts(name: str, address: str):
-    known = dns.known(Lab(index=3, root=Path("/unused")), ["developer.download.nvidia.com"])
+def test_a_guest_finds_instances_by_ec2s_names_the_vendors_hosts_and_aws_endpoints(
+    name: str, address: str
+):
+    lab = Lab(index=3, root=Path("/unused"))
+    known = dns.known(lab, ["developer.download.nvidia.com"], "ssm.us-east-1.amazonaws.com".__eq__)
     assert known(name) == address
 
 

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -204,6 +205,31 @@ def test_a_state_that_others_can_write_is_refused(build_dir: Path) -> None:
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534)
         assert runs.dead(print) == []
+
+
+@pytest.mark.parametrize(
+    ("members", "primary", "accepted"),
+    [((), False, True), (("other",), False, False), ((), True, False)],
+    ids=["a private group", "another member", "another user's primary group"],
+)
+def test_a_state_that_its_group_can_write_is_accepted_where_the_owner_is_alone_in_it(
+    build_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    members: tuple[str, ...],
+    primary: bool,
+    accepted: bool,
+) -> None:
+    path = state_of(build_dir, json.dumps(STATE))
+    path.chmod(path.stat().st_mode | 0o020)
+    group = path.stat().st_gid
+    owner = SimpleNamespace(pw_name="own", pw_gid=group)
+    other = SimpleNamespace(pw_name="other", pw_gid=group if primary else group + 1)
+    monkeypatch.setattr(runs.pwd, "getpwuid", lambda uid: owner)
+    monkeypatch.setattr(runs.pwd, "getpwall", lambda: [owner, other])
+    monkeypatch.setattr(runs.grp, "getgrgid", lambda gid: SimpleNamespace(gr_mem=list(members)))
+    refused: list[str] = []
+    assert bool(runs.dead(refused.append)) == accepted
+    assert bool(refused) != accepted
 
 
 def test_the_folders_of_a_run_are_writable_by_its_user_alone_whatever_the_umask(

@@ -1,0 +1,154 @@
+"""The role of an instance's profile, as programs in a guest get and use it: nothing is set there
+but what EC2 sets, and they ask AWS's own host names."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+IMDS = "http://169.254.169.254/latest"
+TRUST = json.dumps(
+    {
+        "Version": "2012-10-17",
+        "Statement": {
+            "Effect": "Allow",
+            "Principal": {"Service": "ec2.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        },
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def iam(client: Callable[[str], Any]) -> Any:
+    return client("iam")
+
+
+@pytest.fixture
+def profile(iam: Any) -> Iterator[Callable[[str], str]]:
+    """Makes an instance profile with a role of the same name; both are deleted after the test."""
+    made: list[str] = []
+
+    def make(kind: str) -> str:
+        name = f"{kind}-{time.time_ns()}"
+        iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
+        iam.create_instance_profile(InstanceProfileName=name)
+        iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
+        iam.delete_instance_profile(InstanceProfileName=name)
+        iam.delete_role(RoleName=name)
+
+
+def imds(guest: Any, path: str) -> str:
+    """What the guest's IMDS answers, with a token; "" for a 404."""
+    header = "X-aws-ec2-metadata-token"
+    token = f"$(curl -sX PUT {IMDS}/api/token -H '{header}-ttl-seconds: 60')"
+    return str(guest.run(f'curl -sf -H "{header}: {token}" {IMDS}/meta-data/{path}').stdout)
+
+
+def credentials(guest: Any, role: str) -> dict[str, str]:
+    return json.loads(imds(guest, f"iam/security-credentials/{role}"))
+
+
+# GetCallerIdentity, signed with the Python of the guest and nothing else (curl 7.88 leaves the
+# session token out of the signature).
+ASK = r"""
+import datetime, hashlib, hmac, sys, urllib.request
+host, body = "sts.us-east-1.amazonaws.com", b"Action=GetCallerIdentity&Version=2011-06-15"
+key, secret, token = sys.argv[1:]
+now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+headers = {"content-type": "application/x-www-form-urlencoded", "host": host, "x-amz-date": now,
+           "x-amz-security-token": token}
+canonical = "\n".join(["POST", "/", "", *(k + ":" + v for k, v in headers.items()), "",
+                       ";".join(headers), hashlib.sha256(body).hexdigest()])
+scope = now[:8] + "/us-east-1/sts/aws4_request"
+text = "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+sign = ("AWS4" + secret).encode()
+for part in (*scope.split("/"), text):
+    sign = hmac.new(sign, part.encode(), hashlib.sha256).digest()
+headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={key}/{scope}, "
+                            f"SignedHeaders={';'.join(list(headers))}, Signature={sign.hex()}")
+request = urllib.request.Request(f"https://{host}/", body, headers)
+print(urllib.request.urlopen(request).read().decode())
+"""
+
+
+def test_a_program_in_a_guest_is_the_instances_role(launch, profile) -> None:
+    name = profile("worker")
+    guest = launch(IamInstanceProfile={"Name": name})
+    assert imds(guest, "iam/") == "info\nsecurity-credentials/"
+    assert imds(guest, "iam/security-credentials/") == name
+    info = json.loads(imds(guest, "iam/info"))
+    assert info["Code"] == "Success"
+    assert info["InstanceProfileArn"].endswith(f":instance-profile/{name}")
+    key = credentials(guest, name)
+    assert (key["Code"], key["Type"]) == ("Success", "AWS-HMAC")
+    words = " ".join(key[name] for name in ("AccessKeyId", "SecretAccessKey", "Token"))
+    asked = guest.run(f"python3 - {words} <<'END'\n{ASK}END")
+    assert f":assumed-role/{name}/{guest.id}</Arn>" in asked.stdout, asked.stderr
+
+
+def test_a_profile_comes_changes_and_goes_while_the_instance_runs(ec2, launch, profile) -> None:
+    one, other = profile("one"), profile("other")
+    guest = launch()
+    assert imds(guest, "iam/") == ""
+    made = ec2.associate_iam_instance_profile(
+        InstanceId=guest.id, IamInstanceProfile={"Name": one}
+    )["IamInstanceProfileAssociation"]
+    assert imds(guest, "iam/security-credentials/") == one
+    changed = ec2.replace_iam_instance_profile_association(
+        AssociationId=made["AssociationId"], IamInstanceProfile={"Name": other}
+    )["IamInstanceProfileAssociation"]
+    assert changed["AssociationId"] != made["AssociationId"]
+    assert imds(guest, "iam/security-credentials/") == other
+    (described,) = ec2.describe_instances(InstanceIds=[guest.id])["Reservations"][0]["Instances"]
+    assert described["IamInstanceProfile"]["Arn"].endswith(f"/{other}")
+    ec2.disassociate_iam_instance_profile(AssociationId=changed["AssociationId"])
+    assert imds(guest, "iam/") == ""
+
+
+def test_the_keys_of_a_role_open_the_api_and_not_the_labs_own_calls(lab, launch, profile) -> None:
+    name = profile("reader")
+    guest = launch(IamInstanceProfile={"Name": name})
+    key = credentials(guest, name)
+    opened = boto3.client(
+        "ec2",
+        endpoint_url=lab.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=key["AccessKeyId"],
+        aws_secret_access_key=key["SecretAccessKey"],
+        aws_session_token=key["Token"],
+    )
+    assert opened.describe_instances(InstanceIds=[guest.id])["Reservations"]
+    url = "https://ec2.us-east-1.amazonaws.com/_lab/down"
+    assert "not for guests" in guest.run(f"curl -s -d '{{}}' {url}").stdout
+    query = "Action=DescribeInstances&Version=2016-11-15"
+    without = guest.run(f"curl -s 'https://ec2.us-east-1.amazonaws.com/?{query}'")
+    assert "AuthFailure" in without.stdout
+
+
+def test_a_profile_that_does_not_exist_is_refused_at_launch(launch) -> None:
+    with pytest.raises(ClientError, match="Invalid IAM Instance Profile name") as refused:
+        launch(IamInstanceProfile={"Name": "nobody"})
+    assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
+
+
+def test_a_launch_template_gives_every_instance_its_profile(ec2, launch, profile) -> None:
+    name = profile("template")
+    template = ec2.create_launch_template(
+        LaunchTemplateName=name, LaunchTemplateData={"IamInstanceProfile": {"Name": name}}
+    )["LaunchTemplate"]["LaunchTemplateId"]
+    guest = launch(LaunchTemplate={"LaunchTemplateId": template})
+    assert imds(guest, "iam/security-credentials/") == name
+    ec2.delete_launch_template(LaunchTemplateId=template)

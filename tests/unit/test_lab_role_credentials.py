@@ -1,0 +1,68 @@
+"""The credentials of a role: known to the lab's API until they expire, renewed before."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+from lab import principals, role_credentials
+from lab.role_credentials import LIFETIME, RENEWED_BEFORE
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
+ACCOUNT = "123456789012"
+
+
+def instance(*roles: str, number: str) -> Any:
+    found = [SimpleNamespace(name=r, arn=f"arn:aws:iam::{ACCOUNT}:role/path/{r}") for r in roles]
+    profile = SimpleNamespace(
+        arn=f"arn:aws:iam::{ACCOUNT}:instance-profile/p", id="AIPA1", roles=found
+    )
+    associations = {number: SimpleNamespace(iam_instance_profile=profile)}
+    backend = SimpleNamespace(iam_instance_profile_associations=associations, partition="aws")
+    return SimpleNamespace(
+        id=number, owner_id=ACCOUNT, region_name="us-east-1", ec2_backend=backend
+    )
+
+
+def document(of: Any, now: datetime) -> dict[str, str]:
+    (text,) = role_credentials.of(of, now)["iam"]["security-credentials"].values()
+    return json.loads(text)
+
+
+def test_the_api_knows_the_key_as_that_role_until_it_expires() -> None:
+    key = document(instance("worker", number="i-1"), NOW)
+    found = principals.find(key["AccessKeyId"])
+    assert found
+    assert (found.secret, found.token) == (key["SecretAccessKey"], key["Token"])
+    assert found.principal == f"role arn:aws:iam::{ACCOUNT}:role/path/worker"
+    assert key["LastUpdated"] == "2026-11-23T12:00:00Z"
+    assert key["Expiration"] == "2026-11-23T18:00:00Z"
+    assert found.expires == (NOW + LIFETIME).timestamp()
+
+
+def test_the_key_stays_the_same_and_is_renewed_before_it_expires() -> None:
+    guest = instance("worker", number="i-2")
+    first = document(guest, NOW)
+    late = NOW + LIFETIME - RENEWED_BEFORE
+    assert document(guest, late) == first
+    second = document(guest, late + timedelta(seconds=1))
+    assert second["AccessKeyId"] != first["AccessKeyId"]
+    assert second["Expiration"] > first["Expiration"]
+    assert principals.find(first["AccessKeyId"]), "the old key is valid until it expires"
+
+
+def test_two_instances_have_two_keys() -> None:
+    one, other = (document(instance("worker", number=number), NOW) for number in ("i-3", "i-4"))
+    assert one["AccessKeyId"] != other["AccessKeyId"]
+
+
+def test_a_profile_without_a_role_has_no_credentials() -> None:
+    assert list(role_credentials.of(instance(number="i-5"), NOW)["iam"]) == ["info"]
+
+
+def test_an_instance_without_a_profile_sees_nothing() -> None:
+    bare = instance(number="i-6")
+    bare.ec2_backend.iam_instance_profile_associations.clear()
+    assert role_credentials.of(bare, NOW) == {}

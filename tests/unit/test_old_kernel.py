@@ -1,0 +1,59 @@
+"""A machine whose kernel cannot map the owners of files: the lab refuses it with the reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kiln.base.errors import KilnError
+from lab import host, namespace, settings
+
+# What a kernel lacks → how it answers. Before 5.12 there is no mount_setattr(2):
+# https://man7.org/linux/man-pages/man2/mount_setattr.2.html. Before 5.19 an overlay takes no layer
+# with mapped owners ("idmapped layers are currently not supported", EINVAL): torvalds/linux,
+# fs/overlayfs/super.c, v5.15.
+OLDER = {
+    "before 5.12": "if name == 'syscall' and given[0] == namespace._MOUNT_SETATTR: fail = 'ENOSYS'",
+    "before 5.19": "if name == 'mount' and given[2] == b'overlay': fail = 'EINVAL'",
+}
+PROGRAM = """\
+import ctypes, errno, sys
+sys.path.insert(0, {folder!r})
+import namespace
+libc = namespace._libc
+class Old:
+    def __getattr__(self, name):
+        def call(*given):
+            fail = None
+            {older}
+            if fail is None:
+                return getattr(libc, name)(*given)
+            ctypes.set_errno(getattr(errno, fail))
+            return -1
+        return call
+namespace._libc = Old()
+sys.exit(namespace.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts")
+@pytest.mark.parametrize("older", OLDER)
+def test_a_kernel_that_cannot_map_owners_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str
+) -> None:
+    program = tmp_path / "old_kernel.py"
+    folder = str(Path(namespace.__file__).parent)
+    program.write_text(PROGRAM.format(folder=folder, older=OLDER[older]))
+    lab = settings.Lab(54, tmp_path)
+    lab.instances.mkdir(parents=True)
+    host.can_map_owners(lab)  # this machine's kernel can
+    monkeypatch.setattr(host.namespace, "__file__", str(program))
+    with pytest.raises(KilnError) as refused:
+        host.can_map_owners(lab)
+    assert "this machine cannot give guests a user namespace" in refused.value.message
+    reason = {"before 5.12": "Function not implemented", "before 5.19": "Invalid argument"}[older]
+    assert reason in refused.value.message
+    assert "the lab needs Linux 5.19 or newer" in (refused.value.hint or "")
+    assert "build in AWS (--target aws)" in (refused.value.hint or "")
