@@ -3,7 +3,8 @@
 # becomes a runtime of its name.
 runtimes=
 for file in /etc/docker-runtimes.d/*; do
-    [ -x "$file" ] && [ -f "$file" ] || continue
-    runtimes="$runtimes --add-runtime ${file##*/}=$file"
+    if [ -x "$file" ] && [ -f "$file" ]; then
+        runtimes="$runtimes --add-runtime ${file##*/}=$file"
+    fi
 done
 echo "DOCKER_ADD_RUNTIMES=\"${runtimes# }\"" > /run/docker/runtimes.env
