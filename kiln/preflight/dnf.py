@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from kiln.base.wanted_package import WantedPackage
 from kiln.preflight.demand import Install
-from kiln.preflight.indexes import SIGNED, Index
+from kiln.preflight.indexes import Index
 from kiln.preflight.world import Offer, Resolved, UnusableError, most_like
 
 _ALL_STREAMS = "--setopt=*.module_hotfixes=1"
@@ -47,6 +48,7 @@ class DnfWorld:
         done = self._run("makecache")
         if done.returncode:
             raise UnusableError(_words(done))
+        _compare(cache, indexes)
         # What makecache has just compared with the repositories is not compared again.
         self._command += ["--cacheonly"]
 
@@ -118,19 +120,28 @@ def _exact(package: WantedPackage, offers: dict[str, list[Offer]]) -> str:
 
 def _section(index: Index) -> str:
     """A repository as its .repo file; packages are not fetched, so theirs need no key here."""
-    signed = index.state == SIGNED
     lines = [
         f"[{index.repository.name}]",
         f"name={index.repository.name}",
         f"baseurl={index.repository.url}",
         "enabled=1",
         "gpgcheck=0",
-        f"repo_gpgcheck={int(signed)}",
-        *([f"gpgkey=file://{index.keyring}"] if signed else []),
+        # indexes.py has checked the signature; dnf would start an agent of GnuPG, which stays.
+        "repo_gpgcheck=0",
         *([f"includepkgs={' '.join(index.repository.only)}"] if index.repository.only else []),
         "",
     ]
     return "\n".join(lines)
+
+
+def _compare(cache: Path, indexes: Sequence[Index]) -> None:
+    """Raises UnusableError if dnf has other metadata than that whose signature was checked."""
+    for index in indexes:
+        for file in cache.glob(f"{index.repository.name}-????????????????/repodata/repomd.xml"):
+            checksum = hashlib.sha256(file.read_bytes()).hexdigest()
+            if checksum not in dict(index.checksums).values():
+                name = index.repository.name
+                raise UnusableError(f"the metadata of {name} changed while it was read: ask again")
 
 
 def _words(done: subprocess.CompletedProcess[str]) -> str:

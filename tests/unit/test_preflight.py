@@ -11,8 +11,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 import yaml
 from vendor_site import Pkg, Signer, Site, deb_repository, rpm_repository, served
@@ -25,6 +27,7 @@ from kiln.compat.published import judged_packages, unpublished_packages
 from kiln.components.package_repositories import Repository
 from kiln.facts.indexes import Judged, Published, index_file, indexes_folder
 from kiln.matrix import load
+from kiln.preflight import indexes as indexes_module
 from kiln.preflight.answers import RowAnswer, State, rows_text
 from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
@@ -275,6 +278,30 @@ def test_rpm_metadata_that_was_changed_after_it_was_signed_is_refused(vendors: V
     (answer,) = answers(AL2023)
     assert "repository nvidia-cuda" in str(answer.problems())
     assert "BAD signature" in str(answer.problems())
+
+
+def test_metadata_that_changes_after_its_signature_was_checked_is_not_used(
+    vendors: Vendors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors.publish(row(AL2023))
+    checked = indexes_module.ask_repository
+
+    def and_then_it_changes(*words: Any, **named: Any) -> Any:
+        index = checked(*words, **named)
+        for path in [path for path in vendors.site.files if path.endswith("/repomd.xml")]:
+            vendors.site.files[path] += b"<!-- -->"
+        return index
+
+    monkeypatch.setattr("kiln.preflight.ask.ask_repository", and_then_it_changes)
+    (answer,) = answers(AL2023)
+    assert "changed while it was read" in str(answer.problems())
+
+
+def test_asking_leaves_no_process_behind(vendors: Vendors, tmp_path: Path) -> None:
+    vendors.publish(row(AL2023))
+    assert answers(AL2023)[0].state is State.PUBLISHED
+    left = [process.cmdline() for process in psutil.process_iter() if process.pid > 1]
+    assert [words for words in left if str(tmp_path / "cache") in " ".join(words)] == []
 
 
 def test_a_file_that_the_vendor_does_not_have_is_named(vendors: Vendors) -> None:
