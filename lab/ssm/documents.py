@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
+from kiln.base import plain_yaml
+from kiln.base.errors import KilnError
 from lab.ssm.errors import SsmError
 
 DEFAULT_TIMEOUT = 3600
@@ -75,8 +75,8 @@ def parse(text: str) -> Content:
         content = json.loads(text)
     except ValueError:
         try:
-            content = yaml.safe_load(text)
-        except yaml.YAMLError:
+            content = plain_yaml.parse_plain(text, "the document")
+        except KilnError:
             content = None
     if not isinstance(content, dict):
         raise SsmError("InvalidDocumentContent", "The content of the document is not valid")

@@ -133,11 +133,12 @@ def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) 
 
 
 def test_checks_are_told_what_the_instance_type_has() -> None:
-    result = ami_checks.expectations({"name": "row"}, "p4d.24xlarge", LAB, {"id": "ami-00000001"})
+    recipe = {"name": "row", "flavor": "base"}
+    result = ami_checks.expectations(recipe, "p4d.24xlarge", LAB, {"id": "ami-00000001"})
     assert result["gpu"]["count"] == 8
     assert result["gpu"]["nvswitch"] is True
     assert (result["target"], result["instance_type"]) == ("lab", "p4d.24xlarge")
-    assert ami_checks.expectations({}, "m5.large", LAB, {})["gpu"] is None
+    assert ami_checks.expectations(recipe, "m5.large", LAB, {})["gpu"] is None
 
 
 ROW = load.load_recipes()[1]
