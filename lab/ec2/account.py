@@ -30,7 +30,6 @@ class Settings:
     allowed_images: str = "disabled"
     criteria: list[dict[str, Any]] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
-    fast_launch: dict[str, dict[str, Any]] = field(default_factory=dict)
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     launches: dict[str, tuple[str, Any]] = field(default_factory=dict)

@@ -102,7 +102,7 @@ def _delete_group(request: Request) -> Any:
 
 @call("CreateTags", tries=True)
 def _create_tags(request: Request) -> Any:
-    """Keys that begin with aws: are AWS's. A public AMI of another owner can be tagged.
+    """Keys that begin with aws: are AWS's. Assumed: another owner's public AMI can be tagged.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html
     """
