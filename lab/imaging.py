@@ -41,6 +41,11 @@ def create_image(
     instance = backend.get_instance(instance_id)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
+    if instance.has_own_kernel:
+        raise EC2ClientError(
+            "UnsupportedOperation",
+            "An instance that boots its AMI's own kernel writes to no disk of the lab.",
+        )
     tags = _asked_tags(tag_specifications)
     launched_from = backend.amis.get(instance.image_id)
     boot_mode = launched_from.boot_mode if launched_from else None

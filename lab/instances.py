@@ -21,12 +21,17 @@ from moto.ec2.models import ec2_backends
 
 from lab import disks, emulation, images, public_images
 from lab.faults import LAUNCH, Faults
-from lab.guest import Guest
+from lab.guest import DidNotStartError, Guest
+from lab.own_kernel import TAG
+from lab.own_kernel.disk import path as disk_of
+from lab.own_kernel.machine import QemuMachine
 from lab.settings import Lab
 
 log = logging.getLogger("lab.instances")
 
 BOOT_TIMEOUT = 90.0
+# Of a machine with its own kernel, whose processor may be emulated.
+OWN_KERNEL_BOOT_TIMEOUT = 540.0
 STOP_TIMEOUT = 15.0
 
 PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
@@ -96,7 +101,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         self.distro, self.base, self.layers = self.machines.layers(image_id)
         self._failure: moto_instances.StateReason | None = None
         super().__init__(ec2_backend, image_id, *args, **kwargs)
-        self.guest: Guest | None = None
+        self.guest: Guest | QemuMachine | None = None
         self.reachable = "initializing"
         self.hosts = 0  # so many it has been on: a stop and start goes to another one
         self.address = self.machines.address(self)
@@ -237,7 +242,6 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def _power_on(self) -> None:
         if self.state != "pending":
             return
-        lab = self.machines.lab
         fault = self.machines.faults.take("boot", {"InstanceType": self.instance_type})
         if fault and fault.code in LAUNCH:
             self._fail(fault.code, fault.message or LAUNCH[fault.code])
@@ -246,12 +250,44 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         self.base = self.base or self.machines.base(self.distro, self.architecture)
         self.reachable = "initializing"
         self.hosts += 1
-        self.guest = Guest(
+        own = self.has_own_kernel
+        self.guest = self._machine() if own else self._guest(never_boots=fault is not None)
+        self.guest.start()
+        timeout = OWN_KERNEL_BOOT_TIMEOUT if own else BOOT_TIMEOUT
+        booted = self.guest.wait_until_booted(2.0 if fault else timeout)
+        self.reachable = "passed" if booted else "failed"
+        if self.state == "pending":
+            self._set(RUNNING)
+
+    @property
+    def has_own_kernel(self) -> bool:
+        """Whether it boots the kernel of its AMI, as its tag asks for, and not in a container."""
+        return any(tag["key"] == TAG for tag in self.get_tags())
+
+    def _machine(self) -> QemuMachine:
+        disk = disk_of(self.machines.lab, self.image_id)
+        if not disk.exists():
+            raise DidNotStartError(f"{self.image_id} has no disk: see verify --own-kernel")
+        return QemuMachine(
+            lab=self.machines.lab,
+            instance_id=self.id,
+            instance_type=self.instance_type,
+            address=self.address,
+            mac=self.nics[0].mac_address,
+            disk=disk,
+            names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
+            ended=self._ended,
+        )
+
+    def _guest(self, *, never_boots: bool) -> Guest:
+        lab = self.machines.lab
+        base = self.base or self.machines.base(self.distro, self.architecture)
+        return Guest(
             lab=lab,
             instance_id=self.id,
             address=self.address,
             mac=self.nics[0].mac_address,
-            layers=images.layer_paths(lab, self.base, self.layers),
+            layers=images.layer_paths(lab, base, self.layers),
             facts={
                 "lab": "AMI Kiln lab",
                 "instance_id": self.id,
@@ -262,13 +298,8 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             },
             names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
             ended=self._ended,
-            never_boots=fault is not None,
+            never_boots=never_boots,
         )
-        self.guest.start()
-        booted = self.guest.wait_until_booted(2.0 if fault else BOOT_TIMEOUT)
-        self.reachable = "passed" if booted else "failed"
-        if self.state == "pending":
-            self._set(RUNNING)
 
     def _power_off(self) -> None:
         if self.guest:

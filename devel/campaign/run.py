@@ -23,6 +23,7 @@ WEIGHTS = {
     "inputs": 1,
     "mig rows": 1,
     "mig pairs": 1,
+    "own kernel": 1,
     "fuzz": 1,
 }
 
@@ -75,7 +76,7 @@ def campaign(minutes: float, say: Callable[[str], None]) -> int:
             control.clean(lab)
         figures.append(_of_commands(counts))
         figures.append(_of_inputs(clock.minutes("inputs"), say))
-        for profile in (profiles.MIG_ROWS, profiles.MIG_PAIRS):
+        for profile in (profiles.MIG_ROWS, profiles.MIG_PAIRS, profiles.OWN_KERNEL):
             ended = profiles.campaign(profile, clock.minutes(profile.name.lower()), say)
             number = ended.passed + ended.failed
             line = f"{profile.name}: tests {number} / failed {ended.failed}"

@@ -53,5 +53,7 @@ OF_A_BAKE = (
 )
 # The verdict of the AMI checks: `pass` or `fail`, when, by which commit.
 VERIFIED = tag("verified")
+# The same, of checks on an instance that booted the AMI's own kernel in the lab.
+OWN_KERNEL = tag("own-kernel")
 # The MIG layout to apply at boot; gpu-mig reads it on the instance.
 MIG_CONFIG = tag("mig-config")
