@@ -97,6 +97,10 @@ class AwsTarget:
         """See `Target`: `check_own_kernel` has refused."""
         raise NotImplementedError
 
+    def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """See `Target`: the vendors' own repositories were asked, so there is nothing to add."""
+        return ()
+
     def own_cidr(self) -> str:
         """See `Target`."""
         try:

@@ -142,6 +142,9 @@ class Target(Protocol):
         Raises KilnError (exit status 1) if that fails.
         """
 
+    def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """What this place knows of packages that its repositories do not have, for messages."""
+
     def own_cidr(self) -> str:
         """The address, as a /32, that EC2 sees this machine under: SSH is opened to it alone.
 

@@ -1,4 +1,5 @@
-"""Validates the whole matrix: renders it, checks the policy, runs `packer fmt` and `validate`.
+"""Validates the whole matrix: renders it, checks policy and scripts, runs `packer fmt`
+and `validate`.
 
 A Packer with plugins starts the amazon plugin several times for each validation: 1.8 s of CPU, of
 which judging the HCL is 0.1 s. So of the rows that give the builder the same values one is
@@ -24,6 +25,7 @@ from kiln.packer import policy, render
 from kiln.packer import program as packer_
 from kiln.packer.hclfile import hcl_files
 from kiln.packer.program import Packer
+from kiln.packer.scripts import check_scripts
 
 # A folder's own file; the others are links.
 _OWN = "recipe.pkr.hcl"
@@ -86,11 +88,13 @@ def validate_recipes(
         files = sorted({path for folder in folders.values() for path in hcl_files(folder)})
         unformatted = workers.submit(packer_.badly_formatted, packer, files)
         policies = {name: policy.check_policy(folder) for name, folder in folders.items()}
+        unparsed = {recipe.name: check_scripts(recipe.components) for recipe in recipes}
         return [
             Validation(
                 name,
                 (
                     *(replace(finding, rows=(name,)) for finding in policies[name]),
+                    *(replace(finding, rows=(name,)) for finding in unparsed[name]),
                     *_invalid(name, folder, answers[name].result()[0]),
                     *_unformatted(name, folder, unformatted.result()),
                 ),
