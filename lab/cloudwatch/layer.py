@@ -22,6 +22,21 @@ from moto.logs.responses import LogsResponse
 from lab.cloudwatch import alarm_calls, metric_filters, patterns, reading, watch
 from lab.cloudwatch.metric_filters import MetricFilter
 
+# The calls that do here what they do on AWS; the lab itself answers them or acts on them.
+REAL = {
+    "cloudwatch": (
+        *("PutMetricData", "GetMetricData", "GetMetricStatistics", "ListMetrics"),
+        *("PutMetricAlarm", "PutCompositeAlarm", "DeleteAlarms", "DescribeAlarms"),
+        *("DescribeAlarmHistory", "DescribeAlarmsForMetric", "SetAlarmState"),
+        *("EnableAlarmActions", "DisableAlarmActions"),
+    ),
+    "logs": (
+        *("CreateLogGroup", "CreateLogStream", "DeleteLogGroup", "DescribeLogGroups"),
+        *("PutLogEvents", "GetLogEvents", "FilterLogEvents"),
+        *("PutMetricFilter", "DescribeMetricFilters", "DeleteMetricFilter", "TestMetricFilter"),
+    ),
+}
+
 
 def install() -> None:
     """Replace what moto answers otherwise. Call it once per process."""
