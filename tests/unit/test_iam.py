@@ -150,15 +150,25 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         found = program.find_packer()
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
-    if found.has_plugins:
-        pytest.skip("needs Packer 1.6: moto alone answers the plugin's CreateImage with 500")
     import boto3
     from moto.core.responses import BaseResponse
-    from moto.ec2.models.amis import AMIS
+    from moto.ec2.models.amis import AMIS, AmiBackend
     from moto.server import ThreadedMotoServer
 
     calls: list[tuple[str, dict[str, Any]]] = []
     answer = BaseResponse.call_action
+    make_image = AmiBackend.create_image
+
+    def create_image(
+        self: AmiBackend, instance: str, name: str, about: str, tag_specifications: list[Any]
+    ) -> Any:
+        """moto's, which answers the plugin's tags of a snapshot with 500."""
+        of = {one["ResourceType"]: one["Tags"] for one in tag_specifications}
+        image = [{"ResourceType": "image", "Tags": of.get("image", [])}]
+        ami = make_image(self, instance, name, about, image)
+        for tag in of.get("snapshot", []):
+            ami.ebs_snapshot.add_tag(tag["Key"], tag["Value"])
+        return ami
 
     def noted(self: BaseResponse) -> Any:
         calls.append((f"{self.service_name}:{self._get_action()}", dict(self.querystring)))
@@ -166,7 +176,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
     recipe = load.load_recipes()[0]
     folder = render.write_inputs(recipe, tmp_path_factory.mktemp("run"))
-    (folder / "plugins.pkr.hcl").unlink()
+    if not found.has_plugins:
+        (folder / "plugins.pkr.hcl").unlink()
     for path in (folder / "../shared").rglob("*.pkr.hcl"):
         # Without a machine there is nothing to log into and nothing to provision.
         text = re.sub(
@@ -187,7 +198,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         group = client.create_security_group(GroupName="own", Description="own")["GroupId"]
         key = client.create_key_pair(KeyName="own", KeyType="ed25519")
         (folder / "key.pem").write_text(key["KeyMaterial"])
+        # The plugin's requests for the AMI's attributes take no custom_endpoint_ec2.
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
         patch.setattr(BaseResponse, "call_action", noted)
+        patch.setattr(AmiBackend, "create_image", create_image)
         result = program.run_build(
             found,
             folder,
@@ -210,6 +224,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             },
         )
         patch.undo()
+        assert result.exit_status == 0, result.errors
         image = client.describe_images(Owners=["self"])["Images"][0]
         snapshot = client.describe_snapshots(
             SnapshotIds=[image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]]
@@ -230,9 +245,11 @@ def test_packer_tags_the_instance_and_its_volume_in_the_launch_itself(
     seen: dict[str, Any],
 ) -> None:
     (launch,) = [given for action, given in seen["calls"] if action == "ec2:RunInstances"]
-    for number, kind in ((1, "instance"), (2, "volume")):
-        prefix = f"TagSpecification.{number}."
-        assert launch[f"{prefix}ResourceType"] == [kind]
+    kinds = {v[0]: k for k, v in launch.items() if k.endswith(".ResourceType")}
+    # The plugin tags the network interface too.
+    assert {"instance", "volume"} <= set(kinds) <= {"instance", "volume", "network-interface"}
+    for name in kinds.values():
+        prefix = name.removesuffix("ResourceType")
         keys = {v[0] for k, v in launch.items() if k.startswith(prefix) and k.endswith("Key")}
         assert "kiln:run-id" in keys
 
