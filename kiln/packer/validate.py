@@ -89,6 +89,11 @@ def validate_recipes(
         unformatted = workers.submit(packer_.badly_formatted, packer, files)
         policies = {name: policy.check_policy(folder) for name, folder in folders.items()}
         unparsed = {recipe.name: check_scripts(recipe.components) for recipe in recipes}
+        # What is wrong with one may be wrong with those that were not asked because of it.
+        for name, other in list(like.items()):
+            if answers[other].result()[0]:
+                answers[name] = workers.submit(_timed, packer, folders[name], values_only=False)
+                del like[name]
         return [
             Validation(
                 name,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from invoke import Context
 
-from kiln.base.errors import KilnError
+from devel import packers
 from kiln.base.recipe import Recipe
 from kiln.cli import packer as tasks
 from kiln.matrix import load
@@ -19,12 +19,12 @@ from kiln.packer.program import Packer
 from kiln.packer.validate import validate_recipes
 
 
-@pytest.fixture
-def real() -> Packer:
-    try:
-        return program.find_packer()
-    except KilnError as error:
-        pytest.skip(f"needs Packer: {error.message}")
+@pytest.fixture(params=packers.usable() or [None], ids=str)
+def real(request: pytest.FixtureRequest) -> Packer:
+    if request.param is None:
+        pytest.skip("needs Packer: there is none")
+    found: Packer = request.param
+    return found
 
 
 @pytest.fixture
@@ -90,6 +90,7 @@ def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
 ) -> None:
     edited(monkeypatch, "encrypted             = true", "encrypted             = false")
     monkeypatch.setattr(load, "load_recipes", lambda: recipes)
+    monkeypatch.setenv("KILN_PACKER", str(real.path))
     assert tasks.validate.body.__wrapped__(Context(), no_install=True) == 2
     shown = capsys.readouterr().out
     assert shown.count("INVALID") == 2
@@ -155,7 +156,11 @@ def test_rows_that_give_the_builder_the_same_are_validated_once_and_their_values
 def test_a_value_that_cannot_be_computed_is_told_in_validates_words(
     recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "packer_validate", lambda *_: "Error: on recipe.pkr.hcl line 7")
+    def validate(packer: Packer, folder: Path) -> str:
+        first = folder.name == recipes[0].line
+        return "" if first else "Error: on recipe.pkr.hcl line 7"
+
+    monkeypatch.setattr(program, "packer_validate", validate)
     monkeypatch.setattr(program, "packer_values", lambda *_: "no attribute named runs_on")
     monkeypatch.setattr(program, "install_plugins", lambda *_: "1.8.2")
     monkeypatch.setattr(program, "badly_formatted", lambda *_: [])
