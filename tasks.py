@@ -3,7 +3,19 @@
 from invoke import Collection
 
 import devel.tasks
-from kiln.cli import build, image, lab, matrix, mig, packer, preflight, telemetry, xid
+from kiln.cli import (
+    build,
+    image,
+    lab,
+    matrix,
+    mig,
+    packer,
+    preflight,
+    publish,
+    retire,
+    telemetry,
+    xid,
+)
 
 ns = Collection(
     matrix.list_,
@@ -16,6 +28,13 @@ ns = Collection(
     build.build,
     build.rebuild,
     build.verify,
+    publish.publish,
+    publish.promote,
+    publish.rollback,
+    publish.channels_,
+    publish.history,
+    retire.retire,
+    retire.sweep,
     image.diff,
     image.sbom,
     devel.tasks.test,

@@ -77,14 +77,62 @@ def ssm(target: Target) -> SSMClient:
     return client
 
 
+def kms(target: Target) -> Any:
+    """A KMS client for the target's region."""
+    return _client("kms", target)
+
+
+def autoscaling(target: Target) -> Any:
+    """An Auto Scaling client for the target's region."""
+    return _client("autoscaling", target)
+
+
+def logs(target: Target) -> Any:
+    """A CloudWatch Logs client for the target's region."""
+    return _client("logs", target)
+
+
 def account(target: Target) -> str:
     """The account id that the credentials belong to.
 
     Raises KilnError (exit status 1) if AWS does not accept them.
     """
+    return str(_caller(target)["Account"])
+
+
+def identity(target: Target) -> str:
+    """The ARN that the credentials belong to.
+
+    Raises KilnError (exit status 1) if AWS does not accept them.
+    """
+    return str(_caller(target)["Arn"])
+
+
+def _caller(target: Target) -> Any:
     with explained("the credentials could not be checked"):
-        answer = _client("sts", target).get_caller_identity()
-    return str(answer["Account"])
+        return _client("sts", target).get_caller_identity()
+
+
+def ec2_in_role(target: Target, role_arn: str) -> EC2Client:
+    """An EC2 client for the target's region with the credentials of a role, for 15 minutes.
+
+    Raises KilnError (exit status 1) if the role may not be assumed.
+    """
+    import boto3
+
+    with explained(f"the role {role_arn} could not be assumed"):
+        given = _client("sts", target).assume_role(
+            RoleArn=role_arn, RoleSessionName="ami-kiln", DurationSeconds=900
+        )["Credentials"]
+    session: Any = boto3.Session()
+    settings = {
+        **target.client_settings(),
+        "aws_access_key_id": given["AccessKeyId"],
+        "aws_secret_access_key": given["SecretAccessKey"],
+        "aws_session_token": given["SessionToken"],
+    }
+    client: EC2Client = session.client("ec2", region_name=target.region, **settings)
+    return client
 
 
 @contextmanager
