@@ -9,6 +9,7 @@ from kiln.cli import (
     lab,
     matrix,
     mig,
+    nightly,
     packer,
     preflight,
     publish,
@@ -42,5 +43,6 @@ ns = Collection(
     devel.tasks.bench,
     devel.tasks.generate,
 )
-for name, module in {"lab": lab, "xid": xid, "mig": mig, "telemetry": telemetry}.items():
+_GROUPS = {"lab": lab, "nightly": nightly, "xid": xid, "mig": mig, "telemetry": telemetry}
+for name, module in _GROUPS.items():
     ns.add_collection(Collection.from_module(module, name=name))

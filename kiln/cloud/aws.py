@@ -87,6 +87,11 @@ def autoscaling(target: Target) -> Any:
     return _client("autoscaling", target)
 
 
+def sns(target: Target) -> Any:
+    """An SNS client for the target's region."""
+    return _client("sns", target)
+
+
 def logs(target: Target) -> Any:
     """A CloudWatch Logs client for the target's region."""
     return _client("logs", target)

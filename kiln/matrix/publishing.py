@@ -76,6 +76,8 @@ class Publish(_Block):
     """Days after which an AMI that no channel holds is deprecated."""
     deregister_after: Days | None = None
     """Days after which an AMI that no channel holds and nothing uses is deregistered."""
+    max_age: Days = 30
+    """Days after which `nightly` builds a row again although its inputs have not changed."""
     copy_minutes: Annotated[int, Field(ge=15, le=2880, multiple_of=15)] | None = None
     """Time-based copies: minutes in which EC2 must complete a copy, which it bills."""
     soak_hours: dict[ChannelName, Annotated[float, Field(ge=0, le=8760)]] = {}

@@ -128,7 +128,9 @@ def _description(source: VerifiedAmi) -> str:
     return f"{source.record.recipe.get('name', source.name)}, verified, by AMI Kiln"
 
 
-def settle(target: Target, image: Image, source: VerifiedAmi, line: str, settings: Publish) -> None:
+def prepare_image(
+    target: Target, image: Image, source: VerifiedAmi, line: str, settings: Publish
+) -> None:
     """Set what a published image has besides its content: permissions, IMDSv2, description,
     deregistration protection, deprecation date, the tag of its line."""
     ec2 = aws.ec2(target)

@@ -83,13 +83,13 @@ def _soak(since: datetime, release: Release, settings: Publish) -> Gate:
 def _difference(release: Release, present: Release | None) -> Gate:
     if present is None:
         return Gate("difference", True, "the channel holds nothing yet")
-    grave = list(_grave(present, release))
-    if grave:
-        return Gate("difference", False, "; ".join(grave), acceptable=True)
+    changes = list(grave(present, release))
+    if changes:
+        return Gate("difference", False, "; ".join(changes), acceptable=True)
     return Gate("difference", True, f"nothing grave against {present.ami_name}")
 
 
-def _grave(old: Release, new: Release) -> Iterator[str]:
+def grave(old: Release, new: Release) -> Iterator[str]:
     """What users of the channel must know before it changes under them."""
     for name, relevant in _GRAVE.items():
         before, after = getattr(old.installed, name), getattr(new.installed, name)

@@ -50,7 +50,7 @@ def lock_parameter(name: str) -> str:
 
 
 @contextlib.contextmanager
-def locked(target: Target, name: str, seconds: float = _SECONDS) -> Iterator[None]:
+def line_locked(target: Target, name: str, seconds: float = _SECONDS) -> Iterator[None]:
     """Hold the lock `name` in the target's region while inside.
 
     Raises KilnError (exit status 1) if somebody holds it; a dead holder's lock is taken.

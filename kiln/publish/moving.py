@@ -15,7 +15,7 @@ from kiln.matrix.publishing import LaunchTemplate
 from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.launch_templates import follow
-from kiln.publish.lock import locked
+from kiln.publish.lock import line_locked
 from kiln.publish.release import Action, Moved, Release
 
 Answer = TypeVar("Answer")
@@ -24,7 +24,7 @@ _AT_ONCE = 17
 
 
 @dataclass(frozen=True)
-class Step:
+class Move:
     """What a move did in a region. `changed` is False where the channel held the image already."""
 
     line: str
@@ -85,7 +85,7 @@ def move_everywhere(
     before: Mapping[str, Held],
     templates: Sequence[LaunchTemplate],
     say: Callable[[str], None],
-) -> list[Step]:
+) -> list[Move]:
     """Let the channel hold the release in each of its regions, one after the other.
 
     `before` is what it held when the move was decided. Raises KilnError (exit status 1) if a
@@ -93,8 +93,8 @@ def move_everywhere(
     """
     home = target.region
     regions = [home, *(region for region in release.images if region != home)]
-    done: list[Step] = []
-    with locked(target, release.line):
+    done: list[Move] = []
+    with line_locked(target, release.line):
         for region in regions:
             there = target.in_region(region)
             held = before.get(region)
@@ -103,7 +103,7 @@ def move_everywhere(
                 followed = follow(there, release, templates)
             except KilnError as error:
                 raise _halfway(error, release, done, regions) from None
-            step = Step(
+            step = Move(
                 release.line,
                 release.channel,
                 region,
@@ -120,7 +120,7 @@ def move_everywhere(
 
 
 def _halfway(
-    error: KilnError, release: Release, done: Sequence[Step], regions: Sequence[str]
+    error: KilnError, release: Release, done: Sequence[Move], regions: Sequence[str]
 ) -> KilnError:
     moved = ", ".join(step.region for step in done) or "none"
     left = ", ".join(regions[len(done) :])

@@ -12,7 +12,7 @@ from kiln.publish import channels, copies, moving
 from kiln.publish.channels import Held
 from kiln.publish.choice import answering
 from kiln.publish.gates import Gate, gates
-from kiln.publish.moving import Step, in_regions, move_everywhere
+from kiln.publish.moving import Move, in_regions, move_everywhere
 from kiln.publish.release import Release
 
 
@@ -22,7 +22,7 @@ class Promotion:
 
     release: Release
     gates: tuple[Gate, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Move, ...]
 
     @property
     def allowed(self) -> bool:
@@ -98,7 +98,7 @@ class Rollback:
 
     release: Release
     former: str
-    steps: tuple[Step, ...]
+    steps: tuple[Move, ...]
 
 
 def roll_back(

@@ -13,7 +13,8 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import copies, moving
 from kiln.publish.choice import answering
-from kiln.publish.moving import Step, in_regions, move_everywhere
+from kiln.publish.gates import grave
+from kiln.publish.moving import Move, in_regions, move_everywhere
 from kiln.publish.release import Release, on_image
 from kiln.publish.verified import VerifiedAmi, verified_ami
 
@@ -24,11 +25,15 @@ _OWN_TAGS = ("aws:",)
 
 
 @dataclass(frozen=True)
-class Published:
-    """The release that a channel holds now, and what was done for it in each region."""
+class Publication:
+    """The release that a channel holds now, and what was done for it in each region.
+
+    `changed` are the grave differences to the release that it held before.
+    """
 
     release: Release
-    steps: tuple[Step, ...]
+    steps: tuple[Move, ...]
+    changed: tuple[str, ...] = ()
 
 
 def publish_row(
@@ -41,7 +46,7 @@ def publish_row(
     why: str,
     say: Callable[[str], None],
     smoke: Callable[[Target, str], None] | None = None,
-) -> Published:
+) -> Publication:
     """Publish a row's verified AMI to its first channel, in the target's region and in those of
     `settings`. `smoke` boots an image of a region and raises if its checks fail.
 
@@ -63,7 +68,8 @@ def publish_row(
             smoke(target.in_region(region), image_id)
     release = _release(source, line, channel, images, target, why)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
-    return Published(release, tuple(steps))
+    former = before[target.region].release if target.region in before else None
+    return Publication(release, tuple(steps), tuple(grave(former, release)) if former else ())
 
 
 def _require_first(channel: str, settings: Publish) -> None:
@@ -135,7 +141,7 @@ def _settled(
         image = copies.describe_image(there, images[region])
         if image is None:
             return [f"{images[region]} is not there any more"]
-        copies.settle(there, image, source, line, settings)
+        copies.prepare_image(there, image, source, line, settings)
         return copies.not_ready(there, images[region], {**tags, LINE: line}, settings)
 
     lacking = in_regions(list(images), prepare)

@@ -17,7 +17,7 @@ from kiln.publish import channels
 from kiln.publish.moving import in_regions
 from kiln.publish.ours import OwnImage, last_launched, own_images, users_of
 
-Step = Literal["deprecate", "disable", "deregister"]
+RetireStep = Literal["deprecate", "disable", "deregister"]
 _KEEP = 2
 # A launch in the first hour is the verification; one in the last days is a use.
 _VERIFYING = timedelta(hours=1)
@@ -32,7 +32,7 @@ class Going:
 
     ami_id: str
     region: str
-    step: Step
+    step: RetireStep
     why: str
     error: str = ""
 

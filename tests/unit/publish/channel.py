@@ -9,7 +9,7 @@ from kiln.cloud.aws_target import AwsTarget
 from kiln.matrix import load
 from kiln.matrix.publishing import Publish
 from kiln.publish.promote import Promotion, promote_line, roll_back
-from kiln.publish.publish import Published, publish_row
+from kiln.publish.publish import Publication, publish_row
 
 HOME, OTHER = "us-east-1", "eu-west-1"
 AWS = AwsTarget("a test", HOME, account="123456789012")
@@ -29,7 +29,7 @@ def versions_of(driver: str, kernel: str = "5.10.227") -> dict[str, Any]:
     }
 
 
-def published(*regions: str, settings: Publish | None = None, **more: Any) -> Published:
+def published(*regions: str, settings: Publish | None = None, **more: Any) -> Publication:
     chosen = (settings or Publish()).model_copy(update={"regions": regions})
     options = {"ami_id": None, "channel": "nightly", "why": "", "say": lambda text: None, **more}
     return publish_row(RECIPE, chosen, AWS, **options)
