@@ -113,31 +113,23 @@ def identity(target: Target) -> str:
     return str(_caller(target)["Arn"])
 
 
+def session_client(service: str, target: Target, **credentials: str) -> Any:
+    """A client of its own with other credentials than the target's, by boto3's names."""
+    import boto3
+
+    session: Any = boto3.Session()
+    settings = {**target.client_settings(), **credentials}
+    return session.client(service, region_name=target.region, **settings)
+
+
+def sts(target: Target) -> Any:
+    """An STS client for the target's region."""
+    return _client("sts", target)
+
+
 def _caller(target: Target) -> Any:
     with explained("the credentials could not be checked"):
         return _client("sts", target).get_caller_identity()
-
-
-def ec2_in_role(target: Target, role_arn: str) -> EC2Client:
-    """An EC2 client for the target's region with the credentials of a role, for 15 minutes.
-
-    Raises KilnError (exit status 1) if the role may not be assumed.
-    """
-    import boto3
-
-    with explained(f"the role {role_arn} could not be assumed"):
-        given = _client("sts", target).assume_role(
-            RoleArn=role_arn, RoleSessionName="ami-kiln", DurationSeconds=900
-        )["Credentials"]
-    session: Any = boto3.Session()
-    settings = {
-        **target.client_settings(),
-        "aws_access_key_id": given["AccessKeyId"],
-        "aws_secret_access_key": given["SecretAccessKey"],
-        "aws_session_token": given["SessionToken"],
-    }
-    client: EC2Client = session.client("ec2", region_name=target.region, **settings)
-    return client
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Channels are SSM parameters: which exist, what they hold, and how one moves.
+"""Channels are SSM parameters: which exist, and what they hold.
 
 A channel of a line has two in each region: `/ami-kiln/LINE/CHANNEL/image_id` (data type
 `aws:ec2:image`), which consumers resolve, and `…/release`, which says what that image is.
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kiln.base.errors import operation_failed
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish.release import Release, read_release
@@ -92,72 +91,6 @@ def _held(region: str, parameters: dict[str, Any], name: str) -> Held | None:
         version=int(image["Version"]),
         since=image["LastModifiedDate"],
         release=read_release(described["Value"], described["Name"]) if described else None,
-    )
-
-
-def move(target: Target, release: Release, before: Held | None) -> bool:
-    """Let the release's channel hold its image of the target's region; False if it did already.
-
-    `before` is what the channel held when the move was decided. Raises KilnError (exit status 1)
-    if somebody else has moved the channel since: nothing is overwritten then.
-    """
-    line, channel, region = release.line, release.channel, target.region
-    image_id = release.images[region]
-    now = held(target, line, channel)
-    if now and now.image_id == image_id and now.release and now.release.images == release.images:
-        return False
-    if (now.version if now else 0) != (before.version if before else 0):
-        raise _moved_meanwhile(line, channel, region, now)
-    ssm = aws.ssm(target)
-    with aws.explained(f"{channel} of {line} could not be moved in {region}"):
-        ssm.put_parameter(
-            Name=release_parameter(line, channel),
-            Value=release.as_json(),
-            Type="String",
-            Overwrite=True,
-            Description=f"what {channel} of {line} holds, by AMI Kiln",
-        )
-        if now and now.image_id == image_id:
-            return True
-        version = _put_image(target, release, image_id, first=now is None)
-    if version != (now.version if now else 0) + 1:
-        raise operation_failed(
-            f"{channel} of {line} was moved by somebody else in {region} at the same moment: it "
-            f"holds {image_id} now",
-            hint=f"see ./invoke history --line {line} --channel {channel}",
-        )
-    return True
-
-
-def _put_image(target: Target, release: Release, image_id: str, *, first: bool) -> int:
-    """Write the image's parameter; its new version. Without `first` it must exist already."""
-    from botocore.exceptions import ClientError
-
-    line, channel = release.line, release.channel
-    try:
-        answer = aws.ssm(target).put_parameter(
-            Name=image_parameter(line, channel),
-            Value=image_id,
-            Type="String",
-            DataType="aws:ec2:image",
-            Overwrite=not first,
-            Description=f"the AMI of {channel} of {line}, by AMI Kiln",
-        )
-    except ClientError as error:
-        if error.response["Error"].get("Code") == "ParameterAlreadyExists":
-            raise _moved_meanwhile(
-                line, channel, target.region, held(target, line, channel)
-            ) from None
-        raise
-    return int(answer["Version"])
-
-
-def _moved_meanwhile(line: str, channel: str, region: str, now: Held | None) -> Exception:
-    holds = f"it holds {now.image_id} since {now.since:%Y-%m-%d %H:%M}" if now else "it is gone"
-    return operation_failed(
-        f"{channel} of {line} was changed by somebody else in {region} meanwhile: {holds}; nothing "
-        "was overwritten there",
-        hint=f"see ./invoke history --line {line} --channel {channel}, then run it again",
     )
 
 

@@ -12,9 +12,9 @@ from kiln.base.tags import VERIFIED
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish import copies
+from kiln.publish import images
 from kiln.publish.channels import Held
-from kiln.publish.moving import in_regions
+from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
 
 
@@ -53,7 +53,7 @@ def _launches(release: Release, target: Target) -> Gate:
     """The image must be available in every region of the release."""
 
     def state(region: str) -> str:
-        image = copies.describe_image(target.in_region(region), release.images[region])
+        image = images.describe_image(target.in_region(region), release.images[region])
         return image.state if image else "not there"
 
     states = in_regions(list(release.images), state)
@@ -66,7 +66,7 @@ def _launches(release: Release, target: Target) -> Gate:
 
 
 def _verdict(release: Release, target: Target) -> Gate:
-    image = copies.describe_image(target, release.images[target.region])
+    image = images.describe_image(target, release.images[target.region])
     says = image.tags.get(VERIFIED, "") if image else ""
     return Gate(
         "verified", says.startswith("pass "), f"{VERIFIED} says {says}" if says else "no verdict"

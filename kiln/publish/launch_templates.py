@@ -35,7 +35,7 @@ def follow(
 
 def _follow(target: Target, release: Release, template: LaunchTemplate) -> int | None:
     role = template.role_arn
-    ec2 = aws.ec2_in_role(target, role) if role else aws.ec2(target)
+    ec2 = _ec2_in_role(target, role) if role else aws.ec2(target)
     image_id = release.images[target.region]
     with aws.explained(f"the launch template {template.name} could not follow in {target.region}"):
         versions = _versions(ec2, template.name)
@@ -49,6 +49,22 @@ def _follow(target: Target, release: Release, template: LaunchTemplate) -> int |
             number = _made(ec2, template, release, default, image_id)
         ec2.modify_launch_template(LaunchTemplateName=template.name, DefaultVersion=str(number))
     return number
+
+
+def _ec2_in_role(target: Target, role_arn: str) -> EC2Client:
+    """An EC2 client with the credentials of a role, for 15 minutes."""
+    with aws.explained(f"the role {role_arn} could not be assumed"):
+        given = aws.sts(target).assume_role(
+            RoleArn=role_arn, RoleSessionName="ami-kiln", DurationSeconds=900
+        )["Credentials"]
+    client: EC2Client = aws.session_client(
+        "ec2",
+        target,
+        aws_access_key_id=given["AccessKeyId"],
+        aws_secret_access_key=given["SecretAccessKey"],
+        aws_session_token=given["SessionToken"],
+    )
+    return client
 
 
 def _versions(ec2: EC2Client, name: str) -> list[Any]:

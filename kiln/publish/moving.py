@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TypeVar
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud import aws
@@ -16,11 +14,8 @@ from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.launch_templates import follow
 from kiln.publish.lock import line_locked
+from kiln.publish.regions import in_regions
 from kiln.publish.release import Action, Moved, Release
-
-Answer = TypeVar("Answer")
-# As many regions as AWS enables in an account by default.
-_AT_ONCE = 17
 
 
 @dataclass(frozen=True)
@@ -34,31 +29,6 @@ class Move:
     changed: bool
     before: str | None
     templates: tuple[str, ...] = ()
-
-
-def in_regions(regions: Sequence[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
-    """`ask` for each region, side by side. Raises KilnError (exit status 1) that names every
-    region in which it failed."""
-
-    def answer_or_error(region: str) -> Answer | KilnError:
-        try:
-            return ask(region)
-        except KilnError as error:
-            return error
-
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        answers = dict(zip(regions, pool.map(answer_or_error, regions), strict=True))
-    failed = [answer for answer in answers.values() if isinstance(answer, KilnError)]
-    if failed:
-        hints = dict.fromkeys(error.hint for error in failed if error.hint)
-        raise KilnError(
-            "\n".join(dict.fromkeys(error.message for error in failed)),
-            hint="; ".join(hints),
-            exit_status=min(error.exit_status for error in failed),
-        )
-    return {
-        region: answer for region, answer in answers.items() if not isinstance(answer, KilnError)
-    }
 
 
 def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> dict[str, Held]:
@@ -76,6 +46,72 @@ def moved_now(target: Target, action: Action, why: str) -> Moved:
         by=aws.identity(target),
         action=action,
         why=why,
+    )
+
+
+def move_one(target: Target, release: Release, before: Held | None) -> bool:
+    """Let the release's channel hold its image of the target's region; False if it did already.
+
+    `before` is what the channel held when the move was decided. Raises KilnError (exit status 1)
+    if somebody else has moved the channel since: nothing is overwritten then.
+    """
+    line, channel, region = release.line, release.channel, target.region
+    image_id = release.images[region]
+    now = channels.held(target, line, channel)
+    if now and now.image_id == image_id and now.release and now.release.images == release.images:
+        return False
+    if (now.version if now else 0) != (before.version if before else 0):
+        raise _moved_meanwhile(line, channel, region, now)
+    ssm = aws.ssm(target)
+    with aws.explained(f"{channel} of {line} could not be moved in {region}"):
+        ssm.put_parameter(
+            Name=channels.release_parameter(line, channel),
+            Value=release.as_json(),
+            Type="String",
+            Overwrite=True,
+            Description=f"what {channel} of {line} holds, by AMI Kiln",
+        )
+        if now and now.image_id == image_id:
+            return True
+        version = _put_image(target, release, image_id, first=now is None)
+    if version != (now.version if now else 0) + 1:
+        raise operation_failed(
+            f"{channel} of {line} was moved by somebody else in {region} at the same moment: it "
+            f"holds {image_id} now",
+            hint=f"see ./invoke history --line {line} --channel {channel}",
+        )
+    return True
+
+
+def _put_image(target: Target, release: Release, image_id: str, *, first: bool) -> int:
+    """Write the image's parameter; its new version. Without `first` it must exist already."""
+    from botocore.exceptions import ClientError
+
+    line, channel = release.line, release.channel
+    try:
+        answer = aws.ssm(target).put_parameter(
+            Name=channels.image_parameter(line, channel),
+            Value=image_id,
+            Type="String",
+            DataType="aws:ec2:image",
+            Overwrite=not first,
+            Description=f"the AMI of {channel} of {line}, by AMI Kiln",
+        )
+    except ClientError as error:
+        if error.response["Error"].get("Code") == "ParameterAlreadyExists":
+            raise _moved_meanwhile(
+                line, channel, target.region, channels.held(target, line, channel)
+            ) from None
+        raise
+    return int(answer["Version"])
+
+
+def _moved_meanwhile(line: str, channel: str, region: str, now: Held | None) -> Exception:
+    holds = f"it holds {now.image_id} since {now.since:%Y-%m-%d %H:%M}" if now else "it is gone"
+    return operation_failed(
+        f"{channel} of {line} was changed by somebody else in {region} meanwhile: {holds}; nothing "
+        "was overwritten there",
+        hint=f"see ./invoke history --line {line} --channel {channel}, then run it again",
     )
 
 
@@ -99,7 +135,7 @@ def move_everywhere(
             there = target.in_region(region)
             held = before.get(region)
             try:
-                changed = channels.move(there, release, held)
+                changed = move_one(there, release, held)
                 followed = follow(there, release, templates)
             except KilnError as error:
                 raise _halfway(error, release, done, regions) from None

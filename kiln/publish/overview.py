@@ -11,7 +11,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish import channels
 from kiln.publish.channels import Held
-from kiln.publish.moving import in_regions
+from kiln.publish.regions import in_regions
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, copies, moving
+from kiln.publish import channels, images, moving
 from kiln.publish.channels import Held
 from kiln.publish.choice import answering
 from kiln.publish.gates import Gate, gates
-from kiln.publish.moving import Move, in_regions, move_everywhere
+from kiln.publish.moving import Move, move_everywhere
+from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
 
 
@@ -168,7 +169,7 @@ def _arrival(past: Sequence[Release], image_id: str, region: str) -> int:
 
 def _require_launchable(release: Release, target: Target) -> None:
     def state(region: str) -> str:
-        image = copies.describe_image(target.in_region(region), release.images[region])
+        image = images.describe_image(target.in_region(region), release.images[region])
         return image.state if image else "not there any more"
 
     states = in_regions(list(release.images), state)

@@ -12,9 +12,11 @@ from kiln.base.tags import LINE, VERIFIED
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import copies, moving
+from kiln.publish import images as amis
 from kiln.publish.choice import answering
 from kiln.publish.gates import grave
-from kiln.publish.moving import Move, in_regions, move_everywhere
+from kiln.publish.moving import Move, move_everywhere
+from kiln.publish.regions import in_regions
 from kiln.publish.release import Release, on_image
 from kiln.publish.verified import VerifiedAmi, verified_ami
 
@@ -106,7 +108,7 @@ def _copied(
     said = started
     while waiting:
         for region, ami_id in list(waiting.items()):
-            image = copies.describe_image(target.in_region(region), ami_id)
+            image = amis.describe_image(target.in_region(region), ami_id)
             if image is not None and image.state == "available":
                 say(f"{region}: {ami_id} is available")
                 del waiting[region]
@@ -138,7 +140,7 @@ def _settled(
 
     def prepare(region: str) -> list[str]:
         there = target.in_region(region)
-        image = copies.describe_image(there, images[region])
+        image = amis.describe_image(there, images[region])
         if image is None:
             return [f"{images[region]} is not there any more"]
         copies.prepare_image(there, image, source, line, settings)

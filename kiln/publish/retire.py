@@ -14,8 +14,8 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
-from kiln.publish.moving import in_regions
 from kiln.publish.ours import OwnImage, last_launched, own_images, users_of
+from kiln.publish.regions import in_regions
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
 _KEEP = 2

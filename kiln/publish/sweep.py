@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.base.tags import RUN_ID
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.publish.moving import in_regions
+from kiln.publish.regions import in_regions
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, copies
+from kiln.publish import channels, images
 from kiln.publish.lock import lock_parameter
+from kiln.publish.moving import move_one
 from kiln.publish.overview import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from tests.unit.publish.channel import (
@@ -118,7 +119,7 @@ def test_a_failed_copy_moves_no_channel(
     client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bake(6)
-    real = copies.describe_image
+    real = images.describe_image
 
     def failed(target: Any, ami_id: str) -> Any:
         image = real(target, ami_id)
@@ -126,7 +127,7 @@ def test_a_failed_copy_moves_no_channel(
             return replace(image, state="failed", reason="the key may not be used")
         return image
 
-    monkeypatch.setattr(copies, "describe_image", failed)
+    monkeypatch.setattr(images, "describe_image", failed)
     with pytest.raises(KilnError, match="the key may not be used"):
         published(OTHER)
     assert channels.held(AWS, LINE, "nightly") is None
@@ -142,7 +143,7 @@ def test_a_channel_that_somebody_else_moved_is_not_overwritten(
         Name=f"/ami-kiln/{LINE}/nightly/image_id", Value="ami-0ffff0000", Overwrite=True
     )
     with pytest.raises(KilnError, match="by somebody else in us-east-1 meanwhile"):
-        channels.move(AWS, replace(release, ami_name="newer"), before)
+        move_one(AWS, replace(release, ami_name="newer"), before)
     assert resolved(client, "nightly") == "ami-0ffff0000"
 
 
