@@ -133,7 +133,7 @@ LABEL = Form(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "a label such as all
 
 # Where published AMIs go. Names of parameters are made of channels and lines.
 CHANNEL = Form(
-    r"^[a-z][a-z0-9_]*(-[a-z0-9_]+)*$", "a channel's name of small letters, digits and dashes"
+    r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$", "a channel's name of small letters, digits and dashes"
 )
 CHANNEL_LINE = Form(
     r"^[a-z][a-z0-9_]*(/[a-z0-9_-]+){2}/(x86_64|arm64)$",
