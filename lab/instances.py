@@ -22,8 +22,9 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from lab import disks, emulation, images, public_images, volumes
 from lab.faults import LAUNCH, Faults
-from lab.guest import Guest
+from lab.guest import DidNotStartError, Guest
 from lab.settings import Lab
+from lab.shell import CommandError
 
 log = logging.getLogger("lab.instances")
 
@@ -120,6 +121,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         super().__init__(ec2_backend, image_id, *args, **kwargs)
         self.guest: Guest | None = None
         self.reachable = "initializing"
+        self.connect_keys: list[Any] = []  # of lab.instance_connect
         self.hosts = 0  # so many it has been on: a stop and start goes to another one
         self.address = self.machines.address(self)
         nic = self.nics[0]
@@ -257,8 +259,11 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             try:
                 with self._busy:
                     work()
-            except Exception:
-                log.exception("%s: %s failed", self.id, work.__name__)
+            except Exception as error:
+                known = isinstance(error, (DidNotStartError, CommandError))
+                log.error(
+                    "%s: %s failed: %s", self.id, work.__name__, error, exc_info=not known
+                )
                 code = "Server.InternalError"
                 self._fail(code, f"{LAUNCH[code]} (see lab.logs)")
 

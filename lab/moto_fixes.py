@@ -20,8 +20,9 @@ import moto.ec2.responses.amis as moto_amis_responses
 import moto.ec2.responses.instances as moto_instance_responses
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
+from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
 
-from lab import imaging, instances, known_images, volumes
+from lab import imaging, instance_connect, instances, known_images, volumes
 from lab.cloudwatch import layer as cloudwatch_layer
 from lab.ec2 import instances as ec2_instances
 from lab.ec2 import launch, layer, profiles
@@ -80,6 +81,8 @@ def install(machines: instances.Machines) -> None:
     # moto: a volume of a launch has DeleteOnTermination false, and must have a size. The lab takes
     # what is asked for as it is: lab.ec2.launch completes it from the AMI.
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
+    # moto: says yes and does nothing.
+    Ec2InstanceConnectResponse.send_ssh_public_key = instance_connect.send
     _serve_parameters(machines)
     layer.install()
     cloudwatch_layer.install()
