@@ -261,9 +261,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                     work()
             except Exception as error:
                 known = isinstance(error, (DidNotStartError, CommandError))
-                log.error(
-                    "%s: %s failed: %s", self.id, work.__name__, error, exc_info=not known
-                )
+                log.error("%s: %s failed: %s", self.id, work.__name__, error, exc_info=not known)
                 code = "Server.InternalError"
                 self._fail(code, f"{LAUNCH[code]} (see lab.logs)")
 
