@@ -29,6 +29,7 @@ from lab.ec2 import (
     registering,
     snapshots,
     tasks,
+    volumes,
 )
 
 # Their handlers are registered when they are imported.
@@ -43,6 +44,7 @@ HANDLERS = (
     registering,
     snapshots,
     tasks,
+    volumes,
 )
 
 Method = Callable[[Any], Any]
