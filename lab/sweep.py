@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from lab import cgroups, disks, hostnames, network
+from lab import cgroups, disks, hostnames, network, volumes
 from lab.guest import MARK
 from lab.own_kernel import disk as own_kernel
 from lab.settings import Lab
@@ -37,7 +37,7 @@ def guests(lab: Lab) -> list[int]:
 def sweep(lab: Lab) -> list[str]:
     """Stop guests, unmount disks, delete bridge and NAT; returns what was removed.
 
-    AMIs stay. Disks of instances are deleted, because the instances exist no longer.
+    AMIs stay. Disks of instances and volumes are deleted, because they exist no longer in EC2.
     """
     swept = []
     pids = guests(lab)
@@ -64,4 +64,5 @@ def sweep(lab: Lab) -> list[str]:
     for made in lab.images.glob("ami-*/disk*"):
         own_kernel.remove(lab, made.parent.name)
         swept.append(f"disk of {made.parent.name}")
+    volumes.clear(lab)
     return swept

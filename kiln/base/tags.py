@@ -55,5 +55,12 @@ OF_A_BAKE = (
 VERIFIED = tag("verified")
 # The same, of checks on an instance that booted the AMI's own kernel in the lab.
 OWN_KERNEL = tag("own-kernel")
+# Of a published AMI: its line (al2023/lts/base/x86_64). Of a copy: the AMI it is a copy of.
+LINE = tag("line")
+SOURCE_IMAGE = tag("source-image")
+# Any value: `retire` leaves the AMI alone.
+KEEP = tag("keep")
+# When `retire` deprecated the AMI.
+RETIRING = tag("retiring")
 # The MIG layout to apply at boot; gpu-mig reads it on the instance.
 MIG_CONFIG = tag("mig-config")
