@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -25,11 +26,14 @@ from devel.campaign.world import (
     users_environment,
 )
 from kiln.base.errors import KilnError
-from lab import control, host, keys, settings
+from lab import botocore_data, control, host, keys, settings
 from tests.unit import commands
 
 __all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
 
+# As in tests/unit/conftest.py.
+gc.set_threshold(100_000, 50, 50)
+botocore_data.read_once()
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 # It is not the user's lab, and each process that tests has one of its own.
