@@ -6,6 +6,7 @@ Nothing here changes what a program does, and a process that a test starts has n
 from __future__ import annotations
 
 import gc
+import signal
 
 from lab import botocore_data
 
@@ -14,3 +15,6 @@ from lab import botocore_data
 gc.set_threshold(100_000, 50, 50)
 # moto makes a session for each test.
 botocore_data.read_once()
+# A shell ignores SIGINT for what it starts in the background, and so would the programs that the
+# tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -123,10 +123,14 @@ def test_quick_runs_the_unit_tests_without_the_slow_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs: list[list[str]] = []
-    monkeypatch.setattr(testing, "side_by_side", lambda commands: [])
+    beside: list[dict[str, list[str]]] = []
+    monkeypatch.setattr(testing, "side_by_side", lambda commands: beside.append(commands) or [])
     monkeypatch.setattr(
         testing, "run_pytest", lambda report, arguments: runs.append(arguments) or 1
     )
+    testing.quick()
+    runs.clear()
+    assert any(command[-2:] == ["-q", "tests/lab"] for command in beside[0].values())
     assert testing.quick(only="matrix") == 1
     (arguments,) = runs
     assert arguments[0] == "tests/unit"
