@@ -7,9 +7,11 @@ replaced.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import moto.autoscaling.models as moto_autoscaling
+import moto.core.responses as moto_responses
 import moto.ec2.models.amis as moto_amis
 import moto.ec2.models.elastic_block_store as moto_volumes
 import moto.ec2.models.fleets as moto_fleets
@@ -19,6 +21,7 @@ import moto.ec2.responses.amis as moto_amis_responses
 import moto.ec2.responses.instances as moto_instance_responses
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from lab import imaging, instances
 from lab.cloudwatch import layer as cloudwatch_layer
@@ -79,6 +82,7 @@ def install(machines: instances.Machines) -> None:
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
     _serve_parameters(machines)
     layer.install()
+    _look_up_once()
     cloudwatch_layer.install()
 
 
@@ -108,6 +112,14 @@ def _serve_parameters(machines: instances.Machines) -> None:
             )
 
     moto_ssm.ParameterDict.__init__ = prepare
+
+
+def _look_up_once() -> None:
+    """moto: each request lists moto's own folder and inspects the service's class, which takes half
+    of its time."""
+    dispatcher = DomainDispatcherApplication
+    dispatcher.get_backend_for_host = functools.lru_cache(dispatcher.get_backend_for_host)
+    moto_responses.method_names_from_class = functools.cache(moto_responses.method_names_from_class)
 
 
 def _deleted_with_instance(attachment: Any) -> bool:
