@@ -27,6 +27,7 @@ from lab import imaging, instances
 from lab.cloudwatch import layer as cloudwatch_layer
 from lab.ec2 import instances as ec2_instances
 from lab.ec2 import launch, layer, profiles
+from lab.ssm import parameters
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
@@ -84,6 +85,7 @@ def install(machines: instances.Machines) -> None:
     layer.install()
     _look_up_once()
     cloudwatch_layer.install()
+    parameters.install()
 
 
 def _serve_parameters(machines: instances.Machines) -> None:
