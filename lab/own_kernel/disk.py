@@ -36,14 +36,11 @@ _BLOCK_LIST, _CORE_SEGMENT = 0x1F4, 0x820
 _FSTAB = "PARTUUID={partuuid} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1\n"
 # Debian's images have netplan, which cloud-init gives the same to say.
 _NETWORK = "[Match]\nName=e*\n\n[Network]\nDHCP=yes\n"
-# What the base has for guests that share this machine's kernel: see lab/basefiles/common.
-_OF_CONTAINERS = (
-    "/etc/systemd/journald.conf.d/kiln-lab.conf",
-    "/etc/systemd/system.conf.d/kiln-lab.conf",
-    "/etc/systemd/system/cloud-init.service.d/lab.conf",
-    "/etc/systemd/system/kiln-gpu-select.service.d/lab.conf",
-    "/etc/systemd/system/kiln-gpu-boot.service.d/lab.conf",
-    "/etc/systemd/system/systemd-sysctl.service.d/lab.conf",
+# What the base has for guests that share this machine's kernel.
+_OF_CONTAINERS = tuple(
+    f"/{file.relative_to(distros.FILES / 'common')}"
+    for file in sorted((distros.FILES / "common" / "etc" / "systemd").rglob("*"))
+    if file.is_file()
 )
 
 
