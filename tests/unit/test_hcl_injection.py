@@ -170,8 +170,8 @@ def test_every_other_template_escapes_by_itself() -> None:
     others = {path.name for path in TEMPLATES.rglob("*.j2") if path.parent.name != "packer"}
     of = {"report.html.j2": "pipeline/report.py", "nightly.html.j2": "publish/night_report.py"}
     assert others == set(of)
-    for name, program in of.items():
+    for name, module in of.items():
         tree = Environment().parse((TEMPLATES / name).read_text())
         unescaped = [node for node in tree.find_all(nodes.Filter) if node.name in ("safe", "e")]
         assert all(isinstance(node.node, nodes.Const) for node in unescaped)
-        assert "autoescape=True" in (ROOT / "kiln" / program).read_text()
+        assert "autoescape=True" in (ROOT / "kiln" / module).read_text()
