@@ -22,6 +22,13 @@ TRUST = json.dumps(
     }
 )
 CORE = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+SSM_AGENT = "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.1957.0/debian_amd64/amazon-ssm-agent.deb"
+# Besides Amazon Linux 2, which the other tests have: SSM parameter of the AMI and its user.
+DISTRIBUTIONS = {
+    "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64": "ec2-user",
+    "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id": "ubuntu",
+    "/aws/service/debian/release/12/latest/amd64": "admin",
+}
 PINNED = "1.300071.0b1720"
 SHELL = "AWS-RunShellScript"
 
@@ -271,6 +278,59 @@ def test_the_cloudwatch_agent_is_installed_and_managed_by_awss_documents(ssm, gu
     assert "Failed" in manage("configure", optionalConfigurationLocation="nobodys")
     assert manage("stop").startswith("Success")
     assert json.loads(manage("status").removeprefix("Success: "))["status"] == "stopped"
+
+
+def test_awss_documents_set_up_the_cloudwatch_agent_on_each_distribution(
+    ssm, client, ec2, key, profile, source_ami
+) -> None:
+    logs, group = client("logs"), f"/kiln/{time.time_ns()}"
+    entry = {"file_path": "/var/log/kiln-test.log", "log_group_name": group}
+    wanted = {"logs": {"logs_collected": {"files": {"collect_list": [entry]}}}}
+    ssm.put_parameter(Name="AmazonCloudWatch-try", Type="String", Value=json.dumps(wanted))
+    with launching(ec2, key, source_ami) as launch:
+        made = []
+        for name, user in DISTRIBUTIONS.items():
+            ami = ssm.get_parameter(Name=name)["Parameter"]["Value"]
+            made.append(launch(ami, user=user, IamInstanceProfile=profile))
+        # Debian's AMI has no agent of Systems Manager.
+        done = made[-1].run(
+            f"curl -sSfo a.deb {SSM_AGENT} && sudo dpkg -i a.deb"
+            " && sudo systemctl enable --now amazon-ssm-agent"
+        )
+        assert done.returncode == 0, done.stderr
+        ids = [guest.id for guest in made]
+        for one in made:
+            until(lambda one=one: ping(ssm, one.id) == "Online", f"{one.user}: no agent", 120)
+        for document, parameters in (
+            ("AWS-ConfigureAWSPackage", {"action": "Install", "name": "AmazonCloudWatchAgent"}),
+            (
+                "AmazonCloudWatch-ManageAgent",
+                {"optionalConfigurationLocation": "AmazonCloudWatch-try"},
+            ),
+        ):
+            given = {name: [value] for name, value in parameters.items()}
+            sent = ssm.send_command(DocumentName=document, Parameters=given, InstanceIds=ids)
+
+            def over(command: str = sent["Command"]["CommandId"]) -> Any:
+                (told,) = ssm.list_commands(CommandId=command)["Commands"]
+                return told if told["Status"] in ("Success", "Failed") else None
+
+            told = until(over, f"{document} does not end", 180)
+            details = ssm.list_command_invocations(
+                CommandId=sent["Command"]["CommandId"], Details=True
+            )
+            assert told["Status"] == "Success", details["CommandInvocations"]
+        for guest in made:
+            guest.run("echo hello | sudo tee -a /var/log/kiln-test.log")
+
+        def streams() -> bool:
+            try:
+                found = logs.filter_log_events(logGroupName=group)["events"]
+            except logs.exceptions.ResourceNotFoundException:
+                return False
+            return {event["logStreamName"] for event in found} == set(ids)
+
+        until(streams, "not every guest delivers")
 
 
 def test_an_agent_that_stops_is_connection_lost(ssm, guest) -> None:
