@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import boto3
 import psutil
 import pytest
 import yaml
+from botocore.stub import Stubber
 from vendor_site import Pkg, Signer, Site, deb_repository, rpm_repository, served
 
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage
+from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.compat.published import judged_packages, unpublished_packages
 from kiln.components.package_repositories import Repository
 from kiln.facts.indexes import Judged, Published, index_file, indexes_folder
@@ -143,10 +147,14 @@ def vendors(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> 
         yield Vendors(site, signer, monkeypatch)
 
 
-def answers(*names: str, whole_files: bool = False) -> list[RowAnswer]:
+def answers(
+    *names: str, whole_files: bool = False, target: Target | None = None
+) -> list[RowAnswer]:
     recipes = [row(name) for name in names]
     with tempfile.TemporaryDirectory() as folder:
-        asked = ask(recipes, Path(folder), whole_files=whole_files, say=lambda _: None)
+        asked = ask(
+            recipes, Path(folder), whole_files=whole_files, say=lambda _: None, target=target
+        )
     return list(asked.rows)
 
 
@@ -214,6 +222,26 @@ def test_a_package_that_is_not_published_is_named_with_the_nearest(
     (answer,) = answers(name)
     assert problem in answer.problems()
     assert answer.state is State.MISSING
+
+
+@pytest.mark.parametrize("refused", [True, False], ids=["without-the-right", "without-credentials"])
+def test_a_row_whose_parent_cannot_be_asked_for_still_passes(
+    vendors: Vendors, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    ssm = boto3.client("ssm", "us-east-1", aws_access_key_id="A", aws_secret_access_key="b")
+    answer = Stubber(ssm)
+    answer.add_client_error("get_parameter", "AccessDeniedException", "no")
+    answer.activate()
+    monkeypatch.setattr("kiln.cloud.aws.ssm", lambda _: ssm)
+    vendors.publish(row(AL2023))
+    target = AwsTarget("a test", "us-east-1") if refused else None
+    (answer,) = answers(AL2023, target=target)
+    assert answer.state is State.PUBLISHED
+    assert answer.parent.state is None
+    said = rows_text([answer])
+    assert "not asked" in said.splitlines()[1]
+    why = "GetParameter answered AccessDeniedException" if refused else "no AWS credentials"
+    assert why in said
 
 
 def test_a_dependency_that_nobody_has_is_found_by_apt(vendors: Vendors) -> None:
