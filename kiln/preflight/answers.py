@@ -12,7 +12,6 @@ from kiln.base.wanted_package import WantedPackage
 from kiln.preflight.demand import File, Install
 from kiln.preflight.indexes import SILENT, WRONG, Index
 
-
 # Of a parent AMI that AWS could not be asked for.
 NOT_ASKED = "not asked"
 

@@ -31,6 +31,7 @@ from kiln.compat.published import judged_packages, unpublished_packages
 from kiln.components.package_repositories import Repository
 from kiln.facts.indexes import Judged, Published, index_file, indexes_folder
 from kiln.matrix import load
+from kiln.packer import lock
 from kiln.preflight import indexes as indexes_module
 from kiln.preflight.answers import RowAnswer, State, rows_text
 from kiln.preflight.ask import ask
@@ -229,9 +230,9 @@ def test_a_row_whose_parent_cannot_be_asked_for_still_passes(
     vendors: Vendors, monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
     ssm = boto3.client("ssm", "us-east-1", aws_access_key_id="A", aws_secret_access_key="b")
-    answer = Stubber(ssm)
-    answer.add_client_error("get_parameter", "AccessDeniedException", "no")
-    answer.activate()
+    refusing = Stubber(ssm)
+    refusing.add_client_error("get_parameter", "AccessDeniedException", "no")
+    refusing.activate()
     monkeypatch.setattr("kiln.cloud.aws.ssm", lambda _: ssm)
     vendors.publish(row(AL2023))
     target = AwsTarget("a test", "us-east-1") if refused else None
@@ -451,6 +452,37 @@ def test_check_refuses_a_version_that_is_recorded_as_not_published(
     assert "nvidia-open-580=580.178.04, which was not published for ubuntu2404" in finding.message
     assert "on 2026-11-23: the nearest is 580.167.08-1" in finding.message
     assert finding.path == "stacks.lts.driver"
+
+
+def locked_packages(name: str) -> list[str]:
+    wanted = lock.wanted([row(name)], {"artifacts": [], "packages": []})
+    return [package for entry in wanted["packages"] for package in entry["packages"]]
+
+
+@pytest.mark.parametrize("name", [UBUNTU, AL2023])
+def test_the_lock_has_the_version_that_is_recorded_with_its_revision(
+    vendors: Vendors, indexes: Path, name: str
+) -> None:
+    library = "libnccl2" if name == UBUNTU else "libnccl"
+    assert f"{library}=2.28.9@cuda13.0" in locked_packages(name)
+    vendors.publish(row(name))
+    recorded(name, date(2026, 11, 23))
+    assert f"{library}=2.28.9-1+cuda13.0" in locked_packages(name)
+    tools = "infiniband-diags"
+    assert tools in locked_packages(name), "at any version: a bake takes the newest"
+
+
+def test_the_lock_refuses_a_version_that_is_recorded_as_not_published(
+    vendors: Vendors, indexes: Path
+) -> None:
+    vendors.publish(row(UBUNTU), at("nvidia-open-580", "580.167.08-1"))
+    recorded(UBUNTU, date(2026, 11, 23))
+    with pytest.raises(
+        KilnError, match=r"580\.178\.04.* not published .*580\.167\.08-1"
+    ) as refused:
+        locked_packages(UBUNTU)
+    assert refused.value.exit_status == 2
+    assert str(refused.value).startswith(f"{refused.value.place}: nvidia-driver installs")
 
 
 def test_a_name_that_no_repository_has_is_recorded_as_not_published(
