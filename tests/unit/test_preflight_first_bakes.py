@@ -1,0 +1,133 @@
+"""What the vendors' indexes would have said before the first bakes, and preflight with them.
+
+Each case is a mistake that rows really had, or may have, with the index that shows it. The numbers
+are those of the reading that found them (issue 14).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from preflight_vendors import (
+    AL2023,
+    UBUNTU,
+    Edit,
+    Vendors,
+    answers,
+    at,
+    row,
+    signer,
+    vendors,
+    without,
+)
+from vendor_site import Pkg
+
+from kiln.components.package_repositories import Repository
+from kiln.preflight.answers import State
+
+# The fixtures that tests name.
+__all__ = ["signer", "vendors"]
+
+PRODUCTION = "ubuntu2404-595.112.07-open-cuda13.2-base-x86_64"
+FOCAL = "ubuntu2004-570.211.01-open-cuda12.8-base-x86_64"
+DEBIAN = "debian12-580.178.04-open-cuda13.0-base-x86_64"
+ARM64 = "al2023-580.178.04-open-cuda13.0-base-arm64"
+
+
+def renamed(old: str, new: str) -> Edit:
+    return lambda _, packages: [replace(p, name=new) if p.name == old else p for p in packages]
+
+
+def needs(name: str, *requires: str) -> Edit:
+    return lambda _, packages: [
+        replace(p, requires=requires) if p.name == name else p for p in packages
+    ]
+
+
+def in_the_distributions_archive(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
+    """Ubuntu's own fabric manager has the wanted name, and is for Ubuntu's own driver."""
+    if repository.name != "ubuntu":
+        return [p for p in packages if p.name != "nvidia-fabricmanager"]
+    own = ("nvidia-open-580", "nvidia-open")
+    return [*packages, Pkg("nvidia-fabricmanager", "580.178.04-0ubuntu1", conflicts=own)]
+
+
+def libraries_of_el9_only(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
+    """amzn2023 begins with cuDNN 9.25.1.1, and the repository of EL 9 lacks the older one too."""
+    if repository.name == "nvidia-cuda":
+        return [*packages, Pkg("libcudnn9-cuda-13", "9.25.1.1-1")]
+    return [p for p in packages if p.name != "libcudnn9-cuda-13"]
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "problem"),
+    [
+        pytest.param(
+            PRODUCTION,
+            at("libnccl2", "2.30.4-1+cuda13.3"),
+            "libnccl2=2.30.4@cuda13.2: not at 2.30.4 built for cuda13.2; "
+            "the nearest published is 2.30.4-1+cuda13.3",
+            id="2-nccl-for-another-cuda",
+        ),
+        pytest.param(
+            AL2023,
+            libraries_of_el9_only,
+            "libcudnn9-cuda-13=9.24.1.1: not at 9.24.1.1; the nearest published is 9.25.1.1-1",
+            id="3-cudnn-only-newer-in-amzn2023",
+        ),
+        pytest.param(
+            DEBIAN,
+            renamed("nvidia-fabricmanager", "nvidia-fabricmanager-580"),
+            "nvidia-fabricmanager=580.178.04: no package of this name; "
+            "published is nvidia-fabricmanager-580",
+            id="4-name-of-another-branch",
+        ),
+        pytest.param(
+            UBUNTU,
+            in_the_distributions_archive,
+            "dependencies do not resolve: nvidia-fabricmanager : Conflicts: nvidia-open-580",
+            id="4-the-distributions-package-conflicts",
+        ),
+        pytest.param(
+            AL2023,
+            needs("nvidia-driver-cuda", "kernel-modules-extra"),
+            "nothing provides kernel-modules-extra",
+            id="11-module-package-that-nobody-has",
+        ),
+        pytest.param(
+            ARM64,
+            needs("kmod-nvidia-open-dkms", "dkms"),
+            "nothing provides dkms",
+            id="16-no-dkms-for-arm64",
+        ),
+        pytest.param(
+            PRODUCTION,
+            at("nvidia-open", "595.91.07-1ubuntu1"),
+            "nvidia-open=595.112.07: not at 595.112.07; "
+            "the nearest published is 595.91.07-1ubuntu1",
+            id="17-driver-in-no-index",
+        ),
+        pytest.param(
+            PRODUCTION,
+            without("datacenter-gpu-manager-4-cuda13"),
+            "datacenter-gpu-manager-4-cuda13=4.7.0: no package of this name; "
+            "published is datacenter-gpu-manager-4-core",
+            id="18-dcgm-in-other-parts",
+        ),
+        pytest.param(
+            FOCAL,
+            at("nvidia-open-570", "570.172.08-0ubuntu1"),
+            "nvidia-open-570=570.211.01: not at 570.211.01; "
+            "the nearest published is 570.172.08-0ubuntu1",
+            id="20-ubuntu2004-stopped-earlier",
+        ),
+    ],
+)
+def test_preflight_finds_what_would_have_stopped_a_first_bake(
+    vendors: Vendors, name: str, edit: Edit, problem: str
+) -> None:
+    vendors.publish(row(name), edit)
+    (answer,) = answers(name)
+    assert problem in "\n".join(answer.problems())
+    assert answer.state is State.MISSING
