@@ -21,6 +21,7 @@ import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
 
 from lab import imaging, instances
+from lab.cloudwatch import layer as cloudwatch_layer
 from lab.ec2 import instances as ec2_instances
 from lab.ec2 import launch, layer, profiles
 
@@ -78,6 +79,7 @@ def install(machines: instances.Machines) -> None:
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
     _serve_parameters(machines)
     layer.install()
+    cloudwatch_layer.install()
 
 
 def _serve_parameters(machines: instances.Machines) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from lab.mirror import catalogue
 from lab.mirror.site import Site, route
 from lab.packages import deb, model, rpm
+from lab.standins.cloudwatch_agent import install
 
 _KEY = "cloudwatch-agent"
 # The bucket has two URLs.
@@ -24,7 +25,10 @@ def package(build: str, format_: str, arch: str, target: Path) -> bool:
     """Write the agent's package of one build, such as 1.300071.0b1720; False when unknown."""
     if build not in catalogue.cloudwatch_agent():
         return False
-    packages = model.load("cloudwatch-agent", build=build, format=format_, arch=arch)
+    program = {path: model.File(content) for path, content in install.files().items()}
+    packages = model.load(
+        "cloudwatch-agent", {"agent": program}, build=build, format=format_, arch=arch
+    )
     folder = target.with_name(f"{target.name}.d")
     (built,) = (rpm if format_ == "rpm" else deb).build(packages, folder)
     built.replace(target)

@@ -1,0 +1,139 @@
+"""GetMetricData, GetMetricStatistics and ListMetrics over the lab's own series."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from moto.cloudwatch.exceptions import (
+    InvalidParameterCombination,
+    InvalidParameterValue,
+    ValidationError,
+)
+
+from lab.cloudwatch import series
+from lab.cloudwatch.series import Key, Store
+
+Asked = Mapping[str, Any]
+_PAGE = 500
+_LISTED = 14 * 86400  # ListMetrics shows what was reported in the last two weeks
+_RECENT = 3 * 3600
+_PERIOD = "must be 1, 5, 10, 20, 30, or a multiple of 60"
+
+
+def metric_data(store: Store, asked: Asked) -> dict[str, Any]:
+    """GetMetricData: a result for each query that returns data."""
+    if series.seconds(asked["StartTime"]) >= series.seconds(asked["EndTime"]):
+        raise ValidationError("The parameter StartTime must be less than the parameter EndTime.")
+    found: dict[str, dict[str, Any]] = {}
+    for query in asked.get("MetricDataQueries", []):
+        if not re.fullmatch("[a-z][A-Za-z0-9_]*", query["Id"]):
+            raise ValidationError(f"The value {query['Id']} for parameter Id is not valid.")
+        found[query["Id"]] = _answer(store, query, asked)
+    shown = [
+        found[query["Id"]] for query in asked["MetricDataQueries"] if query.get("ReturnData", True)
+    ]
+    return {"MetricDataResults": shown, "Messages": []}
+
+
+def _answer(store: Store, query: Asked, asked: Asked) -> dict[str, Any]:
+    stat = query.get("MetricStat")
+    if stat is None:
+        raise InvalidParameterValue(
+            f"AMI Kiln lab: expressions are not implemented: {query.get('Expression')}"
+        )
+    metric, period = stat["Metric"], int(stat["Period"])
+    key = Key(
+        metric["Namespace"], metric["MetricName"], series.dimensions(metric.get("Dimensions", ()))
+    )
+    start = series.begin(asked["StartTime"], _checked(period))
+    points = store.between(key, start, series.seconds(asked["EndTime"]), stat.get("Unit"))
+    try:
+        values = series.periods(points, start, period, stat["Stat"])
+    except ValueError:
+        raise ValidationError(f"The value {stat['Stat']} for parameter Stat is not supported.") from None  # fmt: skip  # noqa: E501
+    if asked.get("ScanBy") != "TimestampAscending":
+        values.reverse()
+    return {
+        "Id": query["Id"],
+        "Label": query.get("Label") or metric["MetricName"],
+        "Timestamps": [_moment(at) for at, _ in values],
+        "Values": [value for _, value in values],
+        "StatusCode": "Complete",
+    }
+
+
+def _checked(period: int) -> int:
+    if period not in (1, 5, 10, 20, 30) and (period < 60 or period % 60):
+        raise ValidationError(f"The parameter Period {_PERIOD}")
+    return period
+
+
+def statistics(store: Store, asked: Asked) -> dict[str, Any]:
+    """GetMetricStatistics."""
+    basic, extended = asked.get("Statistics") or [], asked.get("ExtendedStatistics") or []
+    if not basic and not extended:
+        raise InvalidParameterCombination("Must specify either Statistics or ExtendedStatistics")
+    if series.seconds(asked["StartTime"]) >= series.seconds(asked["EndTime"]):
+        raise InvalidParameterValue(
+            "The parameter StartTime must be less than the parameter EndTime."
+        )
+    key = Key(
+        asked["Namespace"], asked["MetricName"], series.dimensions(asked.get("Dimensions") or ())
+    )
+    period = _checked(int(asked["Period"]))
+    start = series.begin(asked["StartTime"], period)
+    points = store.between(key, start, series.seconds(asked["EndTime"]), asked.get("Unit"))
+    shown: dict[float, dict[str, Any]] = {}
+    for name in (*basic, *extended):
+        try:
+            values = series.periods(points, start, period, name)
+        except ValueError:
+            raise InvalidParameterValue(f"The value {name} is not supported.") from None
+        for at, value in values:
+            one = shown.setdefault(at, {"Timestamp": _moment(at), "Unit": points[0].unit})
+            if name in basic:
+                one[name] = value
+            else:
+                one.setdefault("ExtendedStatistics", {})[name] = value
+    return {"Label": asked["MetricName"], "Datapoints": list(shown.values())}
+
+
+def listed(store: Store, asked: Asked) -> dict[str, Any]:
+    """ListMetrics."""
+    since = time.time() - (_RECENT if asked.get("RecentlyActive") else _LISTED)
+    found = [key for key in store.all() if store.newest(key) >= since and _chosen(key, asked)]
+    token = str(asked.get("NextToken") or "0")
+    if not token.isdecimal():
+        raise InvalidParameterValue("Request parameter NextToken is invalid")
+    start = int(token)
+    more = {"NextToken": str(start + _PAGE)} if len(found) > start + _PAGE else {}
+    return {"Metrics": [shown(key) for key in found[start : start + _PAGE]], **more}
+
+
+def _chosen(key: Key, asked: Asked) -> bool:
+    if asked.get("Namespace") not in (None, key.namespace):
+        return False
+    if asked.get("MetricName") not in (None, key.name):
+        return False
+    there = dict(key.dimensions)
+    return all(
+        one["Name"] in there and one.get("Value") in (None, there[one["Name"]])
+        for one in asked.get("Dimensions") or ()
+    )
+
+
+def shown(key: Key) -> dict[str, Any]:
+    """A series as answers have it."""
+    return {
+        "Namespace": key.namespace,
+        "MetricName": key.name,
+        "Dimensions": [{"Name": name, "Value": value} for name, value in key.dimensions],
+    }
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, timezone.utc)

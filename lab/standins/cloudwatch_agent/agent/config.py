@@ -1,0 +1,66 @@
+"""The agent's JSON files: read, merged and refused as its translator does.
+
+github:aws/amazon-cloudwatch-agent translator/ @ab55b8daa204e95c42c0267ee5aa49ec3b3a7317
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+
+TYPE_CHECKING = False  # typing itself costs start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
+SECTIONS = {"agent", "metrics", "logs", "traces", "csm", "opentelemetry"}
+REFUSED = 99  # the translator's exit status for a configuration that it does not take
+
+
+class ConfigError(Exception):
+    """A configuration that the agent refuses."""
+
+
+def load(etc: str) -> dict[str, Any] | None:
+    """The merged configuration below `etc`; None without a file. Raises ConfigError."""
+    files = sorted(glob.glob(etc + "/amazon-cloudwatch-agent.d/*"))
+    if not files and os.path.exists(etc + "/amazon-cloudwatch-agent.json"):
+        files = [etc + "/amazon-cloudwatch-agent.json"]
+    parts = [read(file) for file in files if not file.endswith(".tmp")]
+    return merged(parts) if parts else None
+
+
+def read(file: str) -> dict[str, Any]:
+    """A file's content. Raises ConfigError."""
+    try:
+        with open(file) as stream:
+            part: dict[str, Any] = json.load(stream)
+    except ValueError as error:
+        raise ConfigError(f"Can not parse {file}: {error}") from None
+    unknown = sorted(set(part) - SECTIONS)
+    if unknown:
+        raise ConfigError(
+            f"Under path : / | Error : Additional property {unknown[0]} is not allowed"
+        )
+    return part
+
+
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One configuration of several. Raises ConfigError where two say different things."""
+    whole: dict[str, Any] = {}
+    for part in parts:
+        _merge(whole, part, "")
+    return whole
+
+
+def _merge(target: dict[str, Any], more: dict[str, Any], path: str) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict):
+            _merge(target.setdefault(key, {}), value, path + "/" + key)
+        elif isinstance(value, list):
+            found = target.setdefault(key, [])
+            found.extend(item for item in value if item not in found)
+        elif target.setdefault(key, value) != value:
+            raise ConfigError(
+                f"Under path : {path}/ | Error : Different values are specified for {key}"
+            )

@@ -1,0 +1,228 @@
+"""The CloudWatch agent's stand-in: what its rules make of a configuration, a file and a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.standins.cloudwatch_agent.agent import config, gpu, metrics
+from lab.standins.cloudwatch_agent.agent.aws import AwsError
+from lab.standins.cloudwatch_agent.agent.logfile import Tail
+from lab.standins.cloudwatch_agent.agent.plan import Plan
+from lab.standins.cloudwatch_agent.agent.stream import Stream
+from lab.standins.cloudwatch_agent.agent.timestamps import Clock
+
+ABOUT = {"instanceId": "i-1", "imageId": "ami-1", "instanceType": "g4dn.xlarge"}
+EVERY = {name: f"${{aws:{name}}}" for name in ("ImageId", "InstanceId", "InstanceType")}
+
+
+def plan(metrics_section: dict[str, Any], **gpu_section: Any) -> Plan:
+    section = {"measurement": ["memory_used"], **gpu_section}
+    whole = {"metrics_collected": {"nvidia_gpu": section}, **metrics_section}
+    return Plan({"metrics": whole}, ABOUT)
+
+
+def sent(made: Plan, fields: dict[str, float], **dimensions: str) -> list[dict[str, Any]]:
+    """The datums of one GPU, with their dimensions as a dictionary."""
+    assert made.gpu
+    reading = [({"index": "0", **dimensions}, fields, 1.0)]
+    appended = {"ImageId": "ami-1", "InstanceId": "i-1", "InstanceType": "g4dn.xlarge"}
+    return [
+        datum | {"Dimensions": {one["Name"]: one["Value"] for one in datum["Dimensions"]}}
+        for datum in metrics.datums(made, made.gpu, reading, appended, "ip-10-0-0-1")
+    ]
+
+
+def test_a_series_has_the_appended_dimensions_and_one_for_each_aggregation() -> None:
+    made = plan({"append_dimensions": EVERY, "aggregation_dimensions": [["InstanceId"], []]})
+    found = [one["Dimensions"] for one in sent(made, {"memory_used": 5}, name="Tesla T4")]
+    own = {"ImageId": "ami-1", "InstanceId": "i-1", "InstanceType": "g4dn.xlarge", "index": "0"}
+    assert found == [own | {"name": "Tesla T4"}, {"InstanceId": "i-1"}, {}]
+
+
+def test_the_host_is_a_dimension_only_without_appended_ones() -> None:
+    assert sent(plan({}), {"memory_used": 5})[0]["Dimensions"] == {
+        "host": "ip-10-0-0-1",
+        "index": "0",
+    }
+    assert (
+        "host" not in sent(plan({"append_dimensions": EVERY}), {"memory_used": 5})[0]["Dimensions"]
+    )
+
+
+def test_what_append_dimensions_cannot_look_up_is_left_out() -> None:
+    made = plan({"append_dimensions": {"Team": "ml", "InstanceId": "i-2"}})
+    assert sent(made, {"memory_used": 5})[0]["Dimensions"] == {"index": "0"}
+
+
+def test_a_measurement_is_renamed_has_its_unit_and_is_dropped_where_only_sums_are_wanted() -> None:
+    made = plan(
+        {"aggregation_dimensions": [[]]},
+        measurement=[
+            {"name": "memory_used", "unit": "Megabytes", "rename": "Used"},
+            "nvidia_smi_power_draw",
+        ],
+        drop_original_metrics=["memory_used"],
+    )
+    found = sent(made, {"memory_used": 5, "power_draw": 70.5, "fan_speed": 3})
+    assert [(one["MetricName"], one["Unit"], len(one["Dimensions"])) for one in found] == [
+        ("Used", "Megabytes", 0),
+        ("nvidia_smi_power_draw", "None", 2),
+        ("nvidia_smi_power_draw", "None", 0),
+    ]
+
+
+@pytest.mark.parametrize(("interval", "resolution"), [(59, 1), (60, 60)])
+def test_below_a_minute_a_series_is_of_high_resolution(interval: int, resolution: int) -> None:
+    made = plan({}, metrics_collection_interval=interval)
+    assert sent(made, {"memory_used": 5})[0]["StorageResolution"] == resolution
+
+
+XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{schema}.dtd">
+<nvidia_smi_log><timestamp>Mon Nov  2 12:00:00 2026</timestamp><gpu id="00000000:00:1E.0">
+<product_name>Tesla T4</product_name><product_architecture>Turing</product_architecture>
+<fan_speed>N/A</fan_speed><fb_memory_usage><used>3 MiB</used></fb_memory_usage>
+<pci><pci_gpu_link_info><link_widths><current_link_width>8x</current_link_width></link_widths>
+</pci_gpu_link_info></pci>
+<power_readings><power_draw>9.51 W</power_draw></power_readings>
+<gpu_power_readings><instant_power_draw>28.10 W</instant_power_draw></gpu_power_readings>
+</gpu></nvidia_smi_log>"""
+
+
+@pytest.mark.parametrize(
+    ("schema", "dimensions", "power"),
+    [
+        ("v11", {"index": "0", "name": "Tesla T4"}, 9.51),
+        ("v12", {"index": "0", "name": "Tesla T4", "arch": "Turing"}, 28.1),
+        ("v13", {"index": "0", "name": "Tesla T4", "arch": "Turing"}, 28.1),
+    ],
+)
+def test_the_architecture_is_a_dimension_from_schema_12_on(
+    schema: str, dimensions: dict[str, str], power: float
+) -> None:
+    ((found, fields, _),) = gpu.read(XML.format(schema=schema), 5.0)
+    assert found == dimensions
+    assert fields == {"memory_used": 3, "pcie_link_width_current": 8, "power_draw": power}
+
+
+@pytest.mark.parametrize(
+    ("layout", "line", "seconds"),
+    [
+        ("%Y-%m-%dT%H:%M:%S.%f", '{"time": "2026-11-20T10:00:00.5Z", "xid": 79}', 1795168800.5),
+        ("%b %-d %H:%M:%S %Y", "Nov  2 01:02:03 2026 host kernel:", 1793581323),
+        ("%Y-%m-%d %H:%M:%S", "no time here", None),
+    ],
+)
+def test_the_time_of_a_line_is_found_by_its_format(
+    layout: str, line: str, seconds: float | None
+) -> None:
+    assert Clock(layout, True).read(line)[0] == seconds
+
+
+def tail(folder: Path, **entry: Any) -> Tail:
+    listed = [{"file_path": str(folder / "events.log"), "timezone": "UTC", **entry}]
+    logs = {"logs_collected": {"files": {"collect_list": listed}}}
+    return Tail(Plan({"logs": logs}, ABOUT).sources[0], str(folder / "state"))
+
+
+def test_a_line_waits_for_the_next_one_because_it_may_go_on(tmp_path: Path) -> None:
+    log = tmp_path / "events.log"
+    log.write_text("first\n  of two\nsecond\nthi")
+    found = tail(tmp_path)
+    assert [text for _, text in found.events(0)] == ["first\n  of two"]
+    assert found.events(4.9) == []
+    assert [text for _, text in found.events(5)] == ["second"]
+    log.write_text("first\n  of two\nsecond\nthird\n")
+    found.events(6)
+    assert [text for _, text in found.events(11)] == ["third"]
+
+
+def test_after_a_restart_reading_goes_on_where_it_was(tmp_path: Path) -> None:
+    log = tmp_path / "events.log"
+    log.write_text("one\ntwo\n")
+    first = tail(tmp_path)
+    assert [text for _, text in first.events(0)] == ["one"]
+    first.keep()
+    second = tail(tmp_path)
+    second.events(0)
+    assert [text for _, text in second.events(5)] == ["two"]
+
+
+def test_a_rotated_file_is_read_from_its_beginning(tmp_path: Path) -> None:
+    log = tmp_path / "events.log"
+    log.write_text("one\n")
+    found = tail(tmp_path)
+    found.events(0)
+    found.events(5)
+    log.rename(tmp_path / "events.log.1.gz")
+    log.write_text("two\n")
+    found.events(6)
+    assert [text for _, text in found.events(11)] == ["two"]
+
+
+class Logs:
+    """CloudWatch Logs as the agent calls it: with no group at first."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.made: set[str] = set()
+
+    def logs(self, call: str, **body: Any) -> dict[str, Any]:
+        self.calls.append((call, body))
+        if call == "CreateLogGroup":
+            self.made.add("group")
+        elif call == "CreateLogStream" and "group" in self.made:
+            self.made.add("stream")
+        elif call == "DescribeLogGroups":
+            return {"logGroups": [{"logGroupName": "/g", "retentionInDays": 7}]}
+        elif call in ("PutLogEvents", "CreateLogStream") and "stream" not in self.made:
+            raise AwsError("ResourceNotFoundException", call)
+        return {}
+
+
+def test_group_and_stream_are_made_when_they_are_missing_and_retention_is_set(
+    tmp_path: Path,
+) -> None:
+    source = tail(
+        tmp_path, log_group_name="/g", log_group_class="infrequent_access", retention_in_days=14
+    ).source
+    service, said = Logs(), []
+    stream = Stream(source, service, 5, said.append)  # type: ignore[arg-type]
+    stream.add(None, "late", 100.0)
+    stream.add(90.0, "early", 101.0)
+    assert not stream.send(104.9)
+    assert stream.send(105.0)
+    names = [name for name, _ in service.calls]
+    assert names == [
+        *("PutLogEvents", "CreateLogStream", "CreateLogGroup", "CreateLogStream"),
+        *("PutLogEvents", "DescribeLogGroups", "PutRetentionPolicy"),
+    ]
+    assert service.calls[2][1] == {"logGroupName": "/g", "logGroupClass": "INFREQUENT_ACCESS"}
+    put = service.calls[4][1]
+    assert put["logStreamName"] == "i-1"
+    assert [event["message"] for event in put["logEvents"]] == ["early", "late"]
+    stream.add(-15 * 86400.0, "too old", 100.0)
+    assert "out of accepted time range" in said[0]
+
+
+def test_an_event_without_a_time_has_that_of_the_one_before(tmp_path: Path) -> None:
+    service = Logs()
+    service.made = {"group", "stream"}
+    stream = Stream(tail(tmp_path).source, service, 5, print)  # type: ignore[arg-type]
+    for seconds, text in ((90.0, "a"), (None, "b")):
+        stream.add(seconds, text, 100.0)
+    stream.send(105.0)
+    assert [event["timestamp"] for event in service.calls[0][1]["logEvents"]] == [90000, 90000]
+
+
+def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "amazon-cloudwatch-agent.d"
+    folder.mkdir()
+    for name in ("Mine", "Yours"):
+        (folder / f"{name}.json").write_text(json.dumps({"metrics": {"namespace": name}}))
+    with pytest.raises(config.ConfigError, match="Different values are specified for namespace"):
+        config.load(str(tmp_path))
