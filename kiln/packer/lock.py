@@ -27,7 +27,7 @@ from kiln.base.recipe import Recipe
 from kiln.compat.published import judged_packages, unpublished_packages
 from kiln.components import Download, Step
 from kiln.facts import lock_file, table
-from kiln.facts.lock_file import BYTES, KEY, SIGNATURE
+from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
 
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
@@ -36,9 +36,6 @@ _HEAD = """\
 # AWS, and from then on a bake whose download differs stops. A key is known by its
 # fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
 """
-
-
-_SEEN = "seen by "  # begins the source of a hash that a bake recorded
 
 
 @dataclass(frozen=True)
@@ -200,10 +197,10 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
                 "amis.lock.yaml",
             )
         if got and entry.keys() >= BYTES and not entry["sha256"]:
-            entry = {**entry, "sha256": got, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
+            entry = {**entry, "sha256": got, "source": f"{SEEN_BY}{when}"}  # noqa: PLW2901
         elif got and entry.get("confirmed") is False:  # now the vendor's own server confirms it
             known = {key: value for key, value in entry.items() if key != "confirmed"}
-            entry = {**known, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
+            entry = {**known, "source": f"{SEEN_BY}{when}"}  # noqa: PLW2901
         entries.append(entry)
     new = {**current, "artifacts": entries}
     changes = compare_locks(current, new)
@@ -240,7 +237,7 @@ def _artifacts(
                 "remove the entry and run ./invoke lock --update",
             )
         unconfirmed = before.get("confirmed") is False
-        if published and not str(source or "").startswith(_SEEN):
+        if published and not str(source or "").startswith(SEEN_BY):
             # Refresh published hashes each time, since their source may have improved.
             sha256, source = published.sha256, published.source
             unconfirmed = not published.confirmed

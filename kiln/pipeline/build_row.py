@@ -105,6 +105,13 @@ def _first_facts(plan: Plan, packer: Packer, run: Run) -> Record:
         verify_instance_type=plan.verify_instance_type,
         packer=program.described(packer),
         git_commit=runs.git_commit(),
+        evidence=_known_from(plan.recipe),
         started=now(),
         folder=str(run.folder),
     )
+
+
+def _known_from(recipe: Recipe) -> KnownFrom:
+    found = evidence_of(recipe)
+    assumed = tuple(item.what for item in found if item.known is Known.ASSUMED)
+    return KnownFrom(**counts(found), assumed=assumed)
