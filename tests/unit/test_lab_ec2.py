@@ -553,7 +553,8 @@ def test_preflight_asks_for_the_parents_of_all_rows_where_there_are_credentials(
     (endpoint,) = client.args  # type: ignore[attr-defined]
     keys = {"aws_access_key_id": "KILN", "aws_secret_access_key": "secret"}
     monkeypatch.setattr(AwsTarget, "client_settings", lambda _: {"endpoint_url": endpoint, **keys})
-    target = AwsTarget("a test", "us-east-1")
+    # Clients are kept per target: this one is nobody else's.
+    target = AwsTarget("the lab's API of this test", "us-east-1")
     answers = ask_parents(recipes, target)
     assert {answer.state for answer in answers.values()} == {State.PUBLISHED}
     assert all(answer.ami.startswith("ami-") for answer in answers.values())

@@ -199,6 +199,11 @@ def served(folder: Path) -> Iterator[tuple[Site, Path]]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def setup(self) -> None:
+            # In the connection's own thread: a slow client must not make others wait.
+            self.request = context.wrap_socket(self.request, server_side=True)
+            super().setup()
+
         def do_HEAD(self) -> None:
             self._answer(with_body=False)
 
@@ -227,10 +232,16 @@ def served(folder: Path) -> Iterator[tuple[Site, Path]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        # Preflight asks for many files at once.
+        request_queue_size = 128
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that goes away is no failure of the test."""
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, folder / "key.pem")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server = Server(("127.0.0.1", 0), Handler)
     site.url = f"https://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
