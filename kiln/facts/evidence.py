@@ -43,7 +43,7 @@ def _split(package: str) -> tuple[str, str]:
 
 
 def package_source(package: WantedPackage, repository_urls: tuple[str, ...]) -> str:
-    """Where a package was seen in one of these repositories at the wanted version; "" if nowhere."""
+    """Where a package was seen in one of these repositories at the wanted version, or ""."""
     for places, name, version, source in _seen_packages():
         if name != package.name or (package.version and not package.is_met_by(version)):
             continue

@@ -9,15 +9,17 @@ from pathlib import Path
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.findings import errors
 from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.cloud import resources, runs, watch
 from kiln.cloud.runs import Run
+from kiln.compat.evidence import Known, counts, evidence_of
 from kiln.packer import lock, policy, program, render
 from kiln.packer.program import Packer
 from kiln.pipeline import bake, verdict
 from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.plan import Plan
-from kiln.pipeline.record import Record
+from kiln.pipeline.record import KnownFrom, Record
 
 
 @dataclass(frozen=True)

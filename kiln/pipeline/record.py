@@ -49,8 +49,8 @@ class Checks:
 
 @dataclass(frozen=True)
 class KnownFrom:
-    """How many packages, files and units of a bake are recorded in an index, seen in public use, and
-    assumed to exist (docs/proven.md); `assumed` names the last."""
+    """How many packages, files and units of a bake are recorded in an index, seen in public use and
+    assumed (docs/proven.md); `assumed` names the last."""
 
     packages: dict[str, int]
     files: dict[str, int]
