@@ -24,10 +24,12 @@ from lab.ec2 import (
     images,
     instances,
     launch,
+    launch_templates,
     pages,
     registering,
     snapshots,
     tasks,
+    volumes,
 )
 
 # Their handlers are registered when they are imported.
@@ -38,9 +40,11 @@ HANDLERS = (
     images,
     instances,
     launch,
+    launch_templates,
     registering,
     snapshots,
     tasks,
+    volumes,
 )
 
 Method = Callable[[Any], Any]

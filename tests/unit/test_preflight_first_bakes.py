@@ -84,7 +84,7 @@ def together(*edits: Edit) -> Edit:
                 "nvidia-open=595.112.07: not at 595.112.07; "
                 "the nearest published is 595.91.07-1ubuntu1",
                 "datacenter-gpu-manager-4-cuda13=4.7.0: no package of this name; "
-                "published is datacenter-gpu-manager-4-core",
+                "published is datacenter-gpu-manager-4-",
             ],
             id="2-nccl-for-another-cuda-17-driver-in-no-index-18-dcgm-in-other-parts",
         ),
