@@ -94,7 +94,10 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
         counts = ", ".join(f"{number} {state}" for state, number in answer["packages"].items())
         lines.append(f"packages: {counts}")
     if "evidence" in answer:
-        lines.append(f"evidence: {evidence.counts_text(answer['evidence'])}")
+        lines += [
+            "known to exist:",
+            *(f"  {line}" for line in evidence.counts_lines(answer["evidence"])),
+        ]
     if answer["instance_types"] and "amis" not in answer:
         lines.append(f"serves: {', '.join(answer['instance_types'])}")
     return "\n".join(lines)

@@ -64,12 +64,12 @@ def counts(evidence: Iterable[Evidence]) -> dict[str, dict[str, int]]:
     return {kind: {known.value: listed[kind, known] for known in Known} for kind in KINDS}
 
 
-def counts_text(counted: Mapping[str, Mapping[str, int]]) -> str:
-    """The counts for a person: `packages: 9 recorded, 31 seen, 4 assumed; files: …`."""
-    return "; ".join(
-        f"{kind}: " + ", ".join(f"{number} {known}" for known, number in counted[kind].items())
+def counts_lines(counted: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The counts for a person, a line per kind: `packages 9 recorded, 31 seen, 4 assumed`."""
+    return [
+        f"{kind:<8} " + ", ".join(f"{number} {known}" for known, number in counted[kind].items())
         for kind in KINDS
-    )
+    ]
 
 
 def assumed_things(recipe: Recipe) -> list[Finding]:

@@ -93,12 +93,12 @@ def together(*edits: Edit) -> Edit:
             together(
                 cudnn_of_amzn2023_only,
                 needs("nvidia-driver-cuda", "kernel-modules-extra"),
-                needs("kmod-nvidia-open-dkms", "dkms"),
+                without("dkms"),
             ),
             [
                 "libcudnn9-cuda-13=9.24.1.1: not at 9.24.1.1; the nearest published is 9.25.1.1-1",
                 "nothing provides kernel-modules-extra",
-                "nothing provides dkms",
+                "dkms: no package of this name",
             ],
             id="3-cudnn-only-newer-11-module-package-that-nobody-has-16-no-dkms-for-arm64",
         ),
