@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kiln.base.paths import ROOT
 from kiln.cloud import iam
+from kiln.compat import evidence
 from kiln.compat.rules import registry
 from kiln.facts import gpu_devices
 from kiln.matrix import load, schema
@@ -37,6 +38,24 @@ def _rules() -> str:
     return head + _RULES_HEADING + "\n" + "\n".join(table) + "\n"
 
 
+_PROVEN_PAGE = ROOT / "docs" / "proven.md"
+_PROVEN_HEADING = "## The rows\n"
+
+
+def _proven() -> str:
+    """docs/proven.md with the current count of evidence per row."""
+    head = _PROVEN_PAGE.read_text(encoding="utf-8").split(_PROVEN_HEADING)[0]
+    rows = [
+        f"| {recipe.name} | "
+        + " | ".join(" / ".join(map(str, counted.values())) for counted in known.values())
+        + " |"
+        for recipe in load.load_recipes(ROOT / "amis.yaml")
+        for known in [evidence.counts(evidence.evidence_of(recipe))]
+    ]
+    table = ["| row | packages | files | units |", "|---|---|---|---|", *rows]
+    return head + _PROVEN_HEADING + "\nRecorded / seen / assumed.\n\n" + "\n".join(table) + "\n"
+
+
 # File → the function that makes its text, and the source.
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/amis.schema.json": (schema.matrix_json_schema, "kiln/matrix/schema.py"),
@@ -57,6 +76,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         for role in iam.PUBLISHING
     },
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
+    _PROVEN_PAGE: (_proven, "kiln/facts/knowledge/evidence.yaml and indexes"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
     gpu_devices.FILE: (gpu_devices.gpu_devices_text, "kiln/facts/knowledge/instances.yaml"),

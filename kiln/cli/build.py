@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, OWN_KERNEL, ROWS, TARGET
+from kiln.cli.flags import JSON, OWN_KERNEL, ROWS, TARGET, Selection, selects_rows
 from kiln.cli.front import report, show, task
 
 if TYPE_CHECKING:
@@ -30,16 +30,10 @@ if TYPE_CHECKING:
         **JSON,
     }
 )
+@selects_rows
 def build(
     c: Context,
-    distro: str | None = None,
-    driver: str | None = None,
-    flavor: str | None = None,
-    arch: str | None = None,
-    cuda: str | None = None,
-    kernel_module: str | None = None,
-    name: str | None = None,
-    all: bool = False,  # noqa: A002 - the flag is --all
+    selection: Selection,
     target: str = "auto",
     region: str | None = None,
     no_install: bool = False,
@@ -61,17 +55,7 @@ def build(
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
 
-    recipes = select.select(
-        load.load_recipes(),
-        name=name,
-        distro=distro,
-        driver=driver,
-        flavor=flavor,
-        arch=arch,
-        cuda=cuda,
-        kernel_module=kernel_module,
-        every=all,
-    )
+    recipes = select.select(load.load_recipes(), **selection)
     options = Options(
         instance_type=instance_type,
         verify_instance_type=verify_instance_type,

@@ -9,7 +9,8 @@ from typing import Any
 from kiln.base import vocabulary
 from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.base.findings import Finding, Place, errors, gravest_last
-from kiln.compat import engine, published
+from kiln.compat import engine, evidence, published
+from kiln.compat.evidence import evidence_of
 from kiln.matrix import load
 
 
@@ -38,6 +39,7 @@ def check_answer(given: dict[str, str | None], *, strict: bool) -> dict[str, Any
         "findings": findings,
         "instance_types": types,
         "packages": published.counted(recipes),
+        "evidence": evidence.counts(item for recipe in recipes for item in evidence_of(recipe)),
     }
 
 
@@ -91,6 +93,11 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     if "packages" in answer:
         counts = ", ".join(f"{number} {state}" for state, number in answer["packages"].items())
         lines.append(f"packages: {counts}")
+    if "evidence" in answer:
+        lines += [
+            "known to exist:",
+            *(f"  {line}" for line in evidence.counts_lines(answer["evidence"])),
+        ]
     if answer["instance_types"] and "amis" not in answer:
         lines.append(f"serves: {', '.join(answer['instance_types'])}")
     return "\n".join(lines)

@@ -1,5 +1,12 @@
 """Flags that several tasks have, each with the help text that `./invoke --help TASK` prints."""
 
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 JSON = {"json": "print JSON for a program instead of text; errors too"}
 
 NO_INSTALL = {"no-install": "install no system packages: if some are missing, say how to and stop"}
@@ -27,3 +34,30 @@ OWN_KERNEL = {
     "own-kernel": "in the lab: check the AMI on a machine of its own that boots the AMI's kernel",
     "disk": "keep the disk that --own-kernel boots, as a raw image: --disk out.raw",
 }
+
+
+Selection = dict[str, Any]
+
+
+def selects_rows(body: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Give a task's function the flags of ROWS. It gets their values as its second argument, as
+    `kiln.matrix.select.select` takes them."""
+    context, _, *own = inspect.signature(body).parameters.values()
+    flags = [
+        inspect.Parameter(
+            name.replace("-", "_"),
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if name == "all" else None,
+        )
+        for name in ROWS
+    ]
+
+    @functools.wraps(body)
+    def with_flags(context: Any, **given: Any) -> int | None:
+        selection = {flag.name: given.pop(flag.name, flag.default) for flag in flags}
+        return body(context, {"every": selection.pop("all"), **selection}, **given)
+
+    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    signature = inspect.Signature([context, *flags, *keyword])
+    with_flags.__signature__ = signature  # type: ignore[attr-defined]
+    return with_flags

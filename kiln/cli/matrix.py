@@ -52,7 +52,8 @@ def _target_of(dead: DeadRun) -> Target:
         "flavor": "base, eks, ecs or parallelcluster: --flavor eks",
         "kubernetes": "with flavour eks: --flavor eks --kubernetes 1.35",
         "parallelcluster": "with flavour parallelcluster: --parallelcluster 3.16.3",
-        "strict": "a driver branch past its end of life is an error, not a warning",
+        "strict": "errors too: a driver branch past its end of life, and packages, files and units "
+        "that are only assumed to exist",
         **JSON,
     }
 )

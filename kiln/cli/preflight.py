@@ -8,51 +8,46 @@ from pathlib import Path
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, NO_INSTALL, ROWS
+from kiln.cli.flags import JSON, NO_INSTALL, ROWS, Selection, selects_rows
 from kiln.cli.front import note, show, task
 
 
 @task(
     help={
-        **{name: ROWS[name] for name in ("distro", "driver", "flavor", "arch", "name")},
+        **ROWS,
+        "all": "every row that matches the other flags; that is the default here",
         "record": "write what the repositories have into kiln/facts/knowledge/indexes/",
         "download": "fetch files whose SHA-256 is known, and compare them (gigabytes)",
+        "region": "AWS region whose parent AMIs are looked up, if there are credentials",
         **NO_INSTALL,
         **JSON,
     }
 )
+@selects_rows
 def preflight(
     c: Context,
-    distro: str | None = None,
-    driver: str | None = None,
-    flavor: str | None = None,
-    arch: str | None = None,
-    name: str | None = None,
+    selection: Selection,
     record: bool = False,
     download: bool = False,
+    region: str | None = None,
     no_install: bool = False,
     json: bool = False,
 ) -> int:
     """Do the vendors publish what a bake fetches? Asks their hosts; needs no AWS account."""
     from kiln.base import needs
+    from kiln.cli import targets
+    from kiln.cloud import aws
     from kiln.matrix import load, select
     from kiln.preflight import answers
     from kiln.preflight import record as recording
     from kiln.preflight.ask import ask
 
-    recipes = select.select(
-        load.load_recipes(),
-        name=name,
-        distro=distro,
-        driver=driver,
-        flavor=flavor,
-        arch=arch,
-        every=True,
-    )
+    recipes = select.select(load.load_recipes(), **{**selection, "every": True})
     families = {f"preflight_{recipe.distro.family}" for recipe in recipes}
     needs.ensure("preflight", *sorted(families), install=not no_install, say=note)
+    target = targets.choose(region=region) if aws.find_credentials() else None
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
-        asked = ask(recipes, Path(folder), whole_files=download, say=note)
+        asked = ask(recipes, Path(folder), whole_files=download, say=note, target=target)
         if record:
             files = recording.record_worlds(asked.worlds, date.today())
             note("\n".join(map(_recorded, files)) or "recorded: nothing has changed")

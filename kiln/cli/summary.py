@@ -38,11 +38,26 @@ def summary(record: Record) -> str:
             f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
             f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
             *failed,
+            *_evidence(record),
             *([f"  left     {', '.join(record.left)}"] if record.left else []),
             f"  record   {_near(record.folder)}/record.json",
             f"  report   {_near(record.folder)}/report.html",
         ]
     )
+
+
+def _evidence(record: Record) -> list[str]:
+    """How many packages, files and units of a bake are known from where; then the assumed ones."""
+    known = record.evidence
+    if known is None:
+        return []
+    kinds = {"packages": known.packages, "files": known.files, "units": known.units}
+    lines = [
+        f"  {kind:<8} " + ", ".join(f"{number} {state}" for state, number in counted.items())
+        for kind, counted in kinds.items()
+        if any(counted.values())
+    ]
+    return [*lines, *(f"    assumed: {what}" for what in known.assumed)]
 
 
 def _first_line(text: str) -> str:

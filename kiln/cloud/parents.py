@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from kiln.base.errors import operation_failed
+from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
 from kiln.cloud.target import ParentAmi, Target
 
 
+class ParentNotFoundError(KilnError):
+    """EC2 or Systems Manager answers that there is no such parent AMI. Exit status 1."""
+
+
 def resolve(recipe: Recipe, target: Target) -> ParentAmi:
     """Look up the parent AMI.
 
-    Raises KilnError (exit status 1) if there is none, with the look-up that failed.
+    Raises ParentNotFoundError if there is none, with the look-up that failed, and KilnError (exit
+    status 1) if AWS did not say.
     """
     source = recipe.source_ami
     known = target.parent_without_request(recipe)
@@ -105,14 +110,15 @@ def _describe(recipe: Recipe, target: Target, **query: object) -> list[dict[str,
     return list(answer["Images"])  # type: ignore[arg-type]
 
 
-def _not_found(recipe: Recipe, target: Target, why: str) -> Exception:
+def _not_found(recipe: Recipe, target: Target, why: str) -> ParentNotFoundError:
     hint = (
         f"see `parents` of {recipe.distro.id} in kiln/facts/knowledge/distros.yaml; `distros` in "
         f"{recipe.row.file} can override it"
     )
     if target.missing_parent_hint:
         hint += f"; {target.missing_parent_hint}"
-    return operation_failed(
+    return ParentNotFoundError(
         f"source AMI not found for {recipe.name} in {target.region}: {recipe.source_ami}: {why}",
         hint=hint,
+        exit_status=OPERATION_FAILED,
     )

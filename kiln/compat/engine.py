@@ -13,7 +13,7 @@ from kiln.base import versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
 from kiln.base.findings import Finding, Level, by_cause, errors
 from kiln.base.recipe import Recipe
-from kiln.compat import published, trust
+from kiln.compat import evidence, published, trust
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, recipe_combination
@@ -66,6 +66,7 @@ def check_recipe(
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
     findings += trust.findings(recipe, combination.boot_kernel)
     findings += published.unpublished_packages(recipe)
+    findings += evidence.assumed_things(recipe) if strict else []
     if not errors(findings):
         # Components can be checked only for a combination that the rules accept.
         findings += _environment(recipe)

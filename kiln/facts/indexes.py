@@ -28,14 +28,30 @@ class Published(Enum):
 
 
 @dataclass(frozen=True)
+class RecordedPackage:
+    """A package at one version, with epoch and revision; what it requires and provides is in the
+    package tool's own words."""
+
+    version: str
+    requires: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RecordedIndex:
-    """One repository as it was: package name → its versions with revision, newest first."""
+    """One repository as it was: package name → what it has of it, newest version first."""
 
     repository: str
     url: str
+    distro: str
+    arch: str
     recorded: str
-    packages: Mapping[str, tuple[str, ...]]
+    packages: Mapping[str, tuple[RecordedPackage, ...]]
     absent: frozenset[str]
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a package, with epoch and revision, newest first."""
+        return [entry.version for entry in self.packages.get(name, ())]
 
 
 @dataclass(frozen=True)
@@ -64,15 +80,34 @@ def recorded_index(distro: str, arch: str, repository: str) -> RecordedIndex | N
     return _read(path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
+def recorded_indexes() -> list[RecordedIndex]:
+    """Everything that was recorded, by file name."""
+    return [
+        _read(path, path.stat().st_mtime_ns) for path in sorted(indexes_folder().glob("*.yaml"))
+    ]
+
+
 @cache
 def _read(path: Path, _changed: int) -> RecordedIndex:
     data: dict[str, Any] = read_table(path)
     packages = {
-        name: tuple(entry["version"] for entry in entries)
+        name: tuple(
+            RecordedPackage(
+                entry["version"], tuple(entry["requires"]), tuple(entry.get("provides", ()))
+            )
+            for entry in entries
+        )
         for name, entries in data["packages"].items()
     }
-    absent = frozenset(data["absent"])
-    return RecordedIndex(data["repository"], data["url"], data["recorded"], packages, absent)
+    return RecordedIndex(
+        repository=data["repository"],
+        url=data["url"],
+        distro=data["distro"],
+        arch=data["arch"],
+        recorded=data["recorded"],
+        packages=packages,
+        absent=frozenset(data["absent"]),
+    )
 
 
 def judge_package(
@@ -82,12 +117,12 @@ def judge_package(
     known = [recorded_index(distro, arch, repository) for repository in repositories]
     there = [index for index in known if index is not None]
     for index in there:
-        for version in index.packages.get(package.name, ()):
+        for version in index.versions(package.name):
             if package.is_met_by(version):
                 return Judged(Published.YES, version, recorded=index.recorded)
     if not known or len(there) < len(known):
         return Judged(Published.UNKNOWN)
-    offered = [version for index in there for version in index.packages.get(package.name, ())]
+    offered = [version for index in there for version in index.versions(package.name)]
     if offered or all(package.name in index.absent for index in there):
         nearest = nearest_published(package.version, offered)
         return Judged(Published.NO, nearest=nearest, recorded=min(i.recorded for i in there))

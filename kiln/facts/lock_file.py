@@ -19,6 +19,8 @@ _FILE = {"artifacts", "packages"}
 # What identifies an artefact: its bytes, a key's fingerprint, or a signature's file and key.
 BYTES = {"version", "sha256"}
 KEY, SIGNATURE = {"fingerprint"}, {"signs", "signed_by"}
+# Begins the source of a hash that a bake recorded.
+SEEN_BY = "seen by "
 # Each field of an artefact, its type, and the type in words.
 _FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
     "url": ((str,), "text"),

@@ -3,7 +3,9 @@
 An artefact is a URL with its version and SHA-256. The hash comes from the facts, or from a build
 on AWS that downloaded the file (`./invoke lock --from`), and is enforced from then on. A key file
 is identified by its fingerprint instead (a vendor may renew its signature), a detached signature by
-the file it signs and its key, packages by repository, signing key and version.
+the file it signs and its key, packages by repository, signing key and version. Where the row's
+repositories are recorded (`./invoke preflight --record`), the version is the one that they have,
+with its revision.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from kiln import components, facts
 from kiln.base import paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
+from kiln.compat.published import judged_packages, unpublished_packages
 from kiln.components import Download, Step
 from kiln.facts import lock_file, table
-from kiln.facts.lock_file import BYTES, KEY, SIGNATURE
+from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
 
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
@@ -33,9 +36,6 @@ _HEAD = """\
 # AWS, and from then on a bake whose download differs stops. A key is known by its
 # fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
 """
-
-
-_SEEN = "seen by "  # begins the source of a hash that a bake recorded
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def load_lock(path: Path | None = None) -> dict[str, Any]:
 def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
     """The lock that these recipes need, with every sha256 from `current` and the facts.
 
-    Raises KilnError (exit status 2) if a URL contains "latest".
+    Raises KilnError (exit status 2) if a URL contains "latest", and for a package that is recorded
+    as not published.
     """
     known = {entry["url"]: entry for entry in current["artifacts"]}
     artifacts: dict[str, dict[str, Any]] = {}
@@ -83,11 +84,12 @@ def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, A
         for step in filled:
             for entry in _artifacts(step, recipe, known):
                 artifacts.setdefault(entry["url"], entry)
+        chosen = _chosen(recipe)
         for url, signed_by, packages in _packages(filled, recipe):
             repository = repositories.setdefault(
                 url, {"repository": url, "signed_by": signed_by, "packages": set()}
             )
-            repository["packages"].update(packages)
+            repository["packages"].update(chosen.get(package, package) for package in packages)
     return {
         "artifacts": sorted(artifacts.values(), key=lambda entry: entry["url"]),
         "packages": [
@@ -195,10 +197,10 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
                 "amis.lock.yaml",
             )
         if got and entry.keys() >= BYTES and not entry["sha256"]:
-            entry = {**entry, "sha256": got, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
+            entry = {**entry, "sha256": got, "source": f"{SEEN_BY}{when}"}  # noqa: PLW2901
         elif got and entry.get("confirmed") is False:  # now the vendor's own server confirms it
             known = {key: value for key, value in entry.items() if key != "confirmed"}
-            entry = {**known, "source": f"{_SEEN}{when}"}  # noqa: PLW2901
+            entry = {**known, "source": f"{SEEN_BY}{when}"}  # noqa: PLW2901
         entries.append(entry)
     new = {**current, "artifacts": entries}
     changes = compare_locks(current, new)
@@ -235,7 +237,7 @@ def _artifacts(
                 "remove the entry and run ./invoke lock --update",
             )
         unconfirmed = before.get("confirmed") is False
-        if published and not str(source or "").startswith(_SEEN):
+        if published and not str(source or "").startswith(SEEN_BY):
             # Refresh published hashes each time, since their source may have improved.
             sha256, source = published.sha256, published.source
             unconfirmed = not published.confirmed
@@ -304,6 +306,25 @@ def _packages(filled: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, li
             yield f"archive of {recipe.distro.id}", "the distribution's own keys", libraries
         if packages and where:
             yield where[0], where[1], packages
+
+
+def _chosen(recipe: Recipe) -> dict[str, str]:
+    """Package as a component names it → with the version that its repository is recorded to have.
+
+    A package that a component takes at any version is not in it.
+    """
+    if missing := unpublished_packages(recipe):
+        raise KilnError(
+            "\n".join(f"{finding.place}: {finding.message}" for finding in missing),
+            hint=missing[0].hint,
+            place=missing[0].place,
+            findings=missing,
+        )
+    return {
+        str(package): f"{package.name}={judged.version}"
+        for package, judged in judged_packages(recipe).items()
+        if package.version and judged.version
+    }
 
 
 def _libraries(filled: list[Step], vendor: tuple[str, str] | None) -> tuple[str, str] | None:

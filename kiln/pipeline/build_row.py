@@ -9,16 +9,18 @@ from pathlib import Path
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.findings import errors
 from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.cloud import resources, runs, watch
 from kiln.cloud.runs import Run
+from kiln.compat.evidence import Known, counts, evidence_of
 from kiln.packer import lock, policy, program, render
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.pipeline import bake, verdict
 from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.plan import Plan
-from kiln.pipeline.record import Record
+from kiln.pipeline.record import KnownFrom, Record
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,13 @@ def _first_facts(plan: Plan, packer: Packer, run: Run) -> Record:
         verify_instance_type=plan.verify_instance_type,
         packer=program.described(packer),
         git_commit=runs.git_commit(),
+        evidence=_known_from(plan.recipe),
         started=now(),
         folder=str(run.folder),
     )
+
+
+def _known_from(recipe: Recipe) -> KnownFrom:
+    found = evidence_of(recipe)
+    assumed = tuple(item.what for item in found if item.known is Known.ASSUMED)
+    return KnownFrom(**counts(found), assumed=assumed)

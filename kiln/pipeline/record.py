@@ -49,6 +49,17 @@ class Checks:
 
 
 @dataclass(frozen=True)
+class KnownFrom:
+    """How many packages, files and units of a bake are recorded in an index, seen in public use and
+    assumed (docs/proven.md); `assumed` names the last."""
+
+    packages: dict[str, int]
+    files: dict[str, int]
+    units: dict[str, int]
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Record:
     """One run: a build, or the verification of an existing AMI.
 
@@ -80,6 +91,7 @@ class Record:
     verify_instance_type: str | None = None
     packer: str | None = None
     git_commit: str = "unknown"
+    evidence: KnownFrom | None = None
     finished: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     checks: Checks | None = None

@@ -12,6 +12,9 @@ from kiln.base.wanted_package import WantedPackage
 from kiln.preflight.demand import File, Install
 from kiln.preflight.indexes import SILENT, WRONG, Index
 
+# Of a parent AMI that AWS could not be asked for.
+NOT_ASKED = "not asked"
+
 
 class State(Enum):
     """Whether something is there; SILENT if nobody could tell."""
@@ -60,10 +63,22 @@ class ResolveAnswer:
 
 
 @dataclass(frozen=True)
+class ParentAnswer:
+    """The parent AMI as `asked` names it. `state` is None if AWS could not be asked; `detail` says
+    why, or names the AMI."""
+
+    asked: str
+    state: State | None
+    ami: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class RowAnswer:
     """All answers for a row."""
 
     recipe: Recipe
+    parent: ParentAnswer
     files: tuple[FileAnswer, ...]
     repositories: tuple[Index, ...]
     packages: tuple[PackageAnswer, ...]
@@ -71,8 +86,12 @@ class RowAnswer:
 
     @property
     def state(self) -> State:
-        """MISSING if anything is, else SILENT if anything is, else PUBLISHED."""
+        """MISSING if anything is, else SILENT if anything is, else PUBLISHED.
+
+        A parent that could not be asked for is not counted: it needs credentials.
+        """
         states = [
+            *([self.parent.state] if self.parent.state else []),
             *(answer.state for answer in self.files),
             *(answer.state for answer in self.packages),
             *(answer.state for answer in self.resolved),
@@ -96,7 +115,8 @@ class RowAnswer:
             for answer in self.resolved
             if answer.state is State.MISSING
         ]
-        return list(dict.fromkeys([*files, *wrong, *packages, *unmet]))
+        parent = [self.parent.detail] if self.parent.state is State.MISSING else []
+        return list(dict.fromkeys([*parent, *files, *wrong, *packages, *unmet]))
 
     def silent_hosts(self) -> dict[str, str]:
         """The hosts that did not answer for this row → why."""
@@ -110,6 +130,12 @@ class RowAnswer:
             "state": self.state.value,
             "problems": self.problems(),
             "silent_hosts": self.silent_hosts(),
+            "parent": {
+                "asked": self.parent.asked,
+                "state": self.parent.state.value if self.parent.state else NOT_ASKED,
+                "ami": self.parent.ami or None,
+                "detail": self.parent.detail,
+            },
             "files": [
                 {
                     "component": answer.file.component,
@@ -159,7 +185,10 @@ def _state_of(index: Index) -> State:
 def rows_text(rows: Sequence[RowAnswer]) -> str:
     """A table with a line per row, what is not published with its rows, the silent hosts."""
     width = max((len(row.recipe.name) for row in rows), default=0)
-    head = f"{'row':<{width}}  {'files':>7}  {'repositories':>12}  {'packages':>8}  dependencies"
+    head = (
+        f"{'row':<{width}}  {'parent':>9}  {'files':>7}  {'repositories':>12}  {'packages':>8}  "
+        "dependencies"
+    )
     lines = [head, *(_line(row, width) for row in rows)]
     problems: dict[str, list[str]] = {}
     hosts: dict[tuple[str, str], list[str]] = {}
@@ -178,6 +207,8 @@ def rows_text(rows: Sequence[RowAnswer]) -> str:
             f"  {host}: {why} ({len(names)} of {len(rows)} rows)"
             for (host, why), names in sorted(hosts.items())
         ]
+    reasons = sorted({row.parent.detail for row in rows if row.parent.state is None})
+    lines += ["", *(f"parents not asked for: {reason}" for reason in reasons)] if reasons else []
     return "\n".join([*lines, "", _verdict(rows)])
 
 
@@ -186,7 +217,12 @@ def _line(row: RowAnswer, width: int) -> str:
     repositories = _share(_state_of(index) for index in row.repositories)
     packages = _share(answer.state for answer in row.packages)
     closure = _closure(row)
-    return f"{row.recipe.name:<{width}}  {files:>7}  {repositories:>12}  {packages:>8}  {closure}"
+    words = {State.PUBLISHED: "there", State.MISSING: "missing", None: NOT_ASKED}
+    parent = words.get(row.parent.state, NOT_ASKED)
+    return (
+        f"{row.recipe.name:<{width}}  {parent:>9}  {files:>7}  {repositories:>12}  {packages:>8}  "
+        f"{closure}"
+    )
 
 
 def _share(states: Iterable[State]) -> str:

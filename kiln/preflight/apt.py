@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kiln.base.wanted_package import WantedPackage
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
-from kiln.preflight.world import Offer, Resolved, UnusableError, most_like
+from kiln.preflight.world import Offer, Relations, Resolved, UnusableError, most_like
 
 # Of this machine's own configuration only how the network is reached.
 _KEPT = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::http::Timeout")
@@ -67,8 +67,8 @@ class AptWorld:
         """As World.names."""
         return self._run("apt-cache", "pkgnames").stdout.split()
 
-    def requires(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
-        """As World.requires: Pre-Depends and Depends."""
+    def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
+        """As World.relations: Pre-Depends and Depends; Provides."""
         words = [f"{name}={version}" for name, version in packages]
         text = self._run("apt-cache", "show", *words).stdout
         found = {}
@@ -76,14 +76,19 @@ class AptWorld:
             unfolded = re.sub(r"\n[ \t]+", " ", stanza)
             fields = dict(line.split(": ", 1) for line in unfolded.splitlines() if ": " in line)
             if "Package" in fields:
-                listed = [fields.get("Pre-Depends", ""), fields.get("Depends", "")]
-                needs = [need for part in listed for need in part.split(", ") if need]
-                found[fields["Package"], fields["Version"]] = needs
+                found[fields["Package"], fields["Version"]] = Relations(
+                    _listed(fields, "Pre-Depends", "Depends"), _listed(fields, "Provides")
+                )
         return found
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8"}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def _listed(fields: Mapping[str, str], *names: str) -> tuple[str, ...]:
+    """The entries of some fields of a stanza."""
+    return tuple(entry for name in names for entry in fields.get(name, "").split(", ") if entry)
 
 
 def _exact(package: WantedPackage, offers: dict[str, list[Offer]]) -> str:

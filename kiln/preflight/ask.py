@@ -13,10 +13,12 @@ from kiln import facts
 from kiln.base.errors import operation_failed
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage, nearest_published
+from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
 from kiln.preflight.answers import (
     FileAnswer,
     PackageAnswer,
+    ParentAnswer,
     ResolveAnswer,
     RowAnswer,
     State,
@@ -26,6 +28,7 @@ from kiln.preflight.demand import Demand, File, Install, demand
 from kiln.preflight.dnf import DnfWorld
 from kiln.preflight.fetch import Fetcher, NoAnswerError, NotThereError
 from kiln.preflight.indexes import SILENT, Index, ask_repository
+from kiln.preflight.parents import ask_parents
 from kiln.preflight.world import Offer, UnusableError, World
 
 # Requests that wait for the network, not for this machine.
@@ -62,20 +65,27 @@ class AskedWorld:
 
 @dataclass(frozen=True)
 class _Fetches:
-    """What the hosts answered for single files and repositories."""
+    """What the hosts answered for single files, repositories and, by row, parent AMIs."""
 
+    parents: Mapping[str, ParentAnswer]
     files: Mapping[str, FileAnswer]
     indexes: Mapping[Repository, Index]
 
 
 def ask(
-    recipes: Sequence[Recipe], folder: Path, *, whole_files: bool, say: Callable[[str], None]
+    recipes: Sequence[Recipe],
+    folder: Path,
+    *,
+    whole_files: bool,
+    say: Callable[[str], None],
+    target: Target | None = None,
 ) -> Asked:
     """Ask the vendors' hosts for everything that bakes of the recipes fetch. Nothing is launched.
 
     The worlds of the answer work as long as `folder`, an empty one, exists. `whole_files` fetches
-    each file whose hash is known, and compares it. Raises KilnError for a recipe that is
-    incomplete and for bad KILN_MIRRORS.
+    each file whose hash is known, and compares it. `target` is AWS where there are credentials: it
+    is asked for the parent AMIs. Raises KilnError for a recipe that is incomplete and for bad
+    KILN_MIRRORS.
     """
     demands = [demand(recipe) for recipe in recipes]
     cache = cache_folder()
@@ -85,7 +95,8 @@ def ask(
         raise operation_failed(
             f"{cache} cannot be used: {error.strerror}", hint="set XDG_CACHE_HOME to another folder"
         ) from None
-    fetches = _fetch(demands, fetcher, folder, whole_files=whole_files, say=say)
+    parents = ask_parents(recipes, target)
+    fetches = _fetch(demands, parents, fetcher, folder, whole_files=whole_files, say=say)
     machines = _machines(demands, fetches)
     say(f"asking apt and dnf for the packages of {len(demands)} rows")
 
@@ -104,6 +115,7 @@ def ask(
 
 def _fetch(
     demands: Sequence[Demand],
+    parents: Mapping[str, ParentAnswer],
     fetcher: Fetcher,
     folder: Path,
     *,
@@ -120,7 +132,9 @@ def _fetch(
         answered = pool.map(ask_file, files.values())
         known = pool.map(ask_for, repositories)
         return _Fetches(
-            dict(zip(files, answered, strict=True)), dict(zip(repositories, known, strict=True))
+            parents,
+            dict(zip(files, answered, strict=True)),
+            dict(zip(repositories, known, strict=True)),
         )
 
 
@@ -210,6 +224,7 @@ def _row(
     }
     return RowAnswer(
         recipe=asked.recipe,
+        parent=fetches.parents[asked.recipe.name],
         files=tuple(fetches.files[file.url] for file in asked.files),
         repositories=tuple(known),
         packages=tuple(packages.values()),

@@ -12,10 +12,11 @@ from pathlib import Path
 from kiln.base.wanted_package import WantedPackage
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
-from kiln.preflight.world import Offer, Resolved, UnusableError, most_like
+from kiln.preflight.world import Offer, Relations, Resolved, UnusableError, most_like
 
 _ALL_STREAMS = "--setopt=*.module_hotfixes=1"
 _FIELDS = "%{name}|%{epoch}:%{version}-%{release}|%{repoid}"
+_RELATIONS = "#package %{name}|%{epoch}:%{version}-%{release}\n%{requires}\n#provides\n%{provides}"
 
 
 class DnfWorld:
@@ -95,12 +96,22 @@ class DnfWorld:
         words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
         return self._run("repoquery", *words).stdout.split()
 
-    def requires(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
-        """As World.requires."""
+    def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
+        """As World.relations."""
+        words = ["--available", "--queryformat", _RELATIONS, _ALL_STREAMS]
+        specs = [f"{name}-{version}" for name, version in packages]
         found = {}
-        for name, version in packages:
-            words = ["--available", "--requires", _ALL_STREAMS, f"{name}-{version}"]
-            found[name, version] = sorted(set(self._run("repoquery", *words).stdout.splitlines()))
+        for text in self._run("repoquery", *words, *specs).stdout.split("#package ")[1:]:
+            head, *lines = text.splitlines()
+            name, _, version = head.partition("|")
+            middle = lines.index("#provides")
+            listed = [
+                sorted({line for line in part if line})
+                for part in (lines[:middle], lines[middle + 1 :])
+            ]
+            own = re.compile(rf"{re.escape(name)}(\(\S+\))? = \S+")
+            provides = [entry for entry in listed[1] if not own.fullmatch(entry)]
+            found[name, version.removeprefix("0:")] = Relations(tuple(listed[0]), tuple(provides))
         return found
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:

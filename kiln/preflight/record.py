@@ -15,13 +15,15 @@ from kiln.facts.indexes import index_file, recorded_index
 from kiln.facts.tables import read_table
 from kiln.preflight.ask import AskedWorld
 from kiln.preflight.indexes import SIGNED, Index
-from kiln.preflight.world import Offer, World
+from kiln.preflight.world import Offer, Relations, World
 
 _HEAD = """\
-# What one repository has of the packages that a component may ask for. Written by
-# `./invoke preflight --record`; do not edit. `absent`: asked for, and not there.
+# What one repository has of the packages that a component may ask for, and a vendor's repository of
+# those that they need. Written by `./invoke preflight --record`; do not edit. `absent`: asked for,
+# and not there.
 """
 _SCHEMA = "kiln/index v1"
+_VENDORS = {entry["name"] for entry in facts.table("archives")["vendors"].values()}
 
 
 def record_worlds(worlds: Iterable[AskedWorld], today: date) -> list[Path]:
@@ -36,7 +38,9 @@ def record_worlds(worlds: Iterable[AskedWorld], today: date) -> list[Path]:
             path = index_file(distro, arch, index.asked.name)
             before = recorded_index(distro, arch, index.asked.name)
             asked_for = demanded | (before.absent if before else frozenset())
-            data = _recorded(distro, arch, world, index, asked_for, today)
+            # The lab serves a vendor's repository as it is recorded, and nothing else.
+            needed = _needed(same) if index.asked.name in _VENDORS else set()
+            data = _recorded(distro, arch, world, index, asked_for, needed, today)
             if _save(path, data):
                 written.append(path)
     return written
@@ -61,15 +65,33 @@ def _each_repository(worlds: Sequence[AskedWorld]) -> list[tuple[World, Index]]:
     return list(known.values())
 
 
+def _needed(worlds: Iterable[AskedWorld]) -> set[str]:
+    """The names of all packages that the solver would install on the rows of these worlds."""
+    rows = [row for world in worlds for row in world.rows]
+    return {
+        package.partition("=")[0]
+        for row in rows
+        for answer in row.resolved
+        for package in answer.packages
+    }
+
+
 def _recorded(
-    distro: str, arch: str, world: World, index: Index, demanded: set[str], today: date
+    distro: str,
+    arch: str,
+    world: World,
+    index: Index,
+    demanded: set[str],
+    needed: set[str],
+    today: date,
 ) -> dict[str, Any]:
     forms = _forms(distro)
-    names = sorted(name for name in world.names() if name in demanded or forms.fullmatch(name))
+    wanted = demanded | needed
+    names = sorted(name for name in world.names() if name in wanted or forms.fullmatch(name))
     offers = world.offers(names) if names else {}
     here = {name: _versions(offers.get(name, []), index) for name in names}
     listed = [(name, version) for name, found in here.items() for version in found]
-    requires = world.requires(listed) if listed else {}
+    relations = world.relations(listed) if listed else {}
     return {
         "schema": _SCHEMA,
         "repository": index.asked.name,
@@ -85,13 +107,17 @@ def _recorded(
         "absent": sorted(name for name in demanded if not here.get(name)),
         "packages": {
             name: [
-                {"version": version, "requires": requires.get((name, version), [])}
-                for version in found
+                _entry(version, relations.get((name, version), Relations())) for version in found
             ]
             for name, found in here.items()
             if found
         },
     }
+
+
+def _entry(version: str, relations: Relations) -> dict[str, Any]:
+    provides = {"provides": list(relations.provides)} if relations.provides else {}
+    return {"version": version, "requires": list(relations.requires), **provides}
 
 
 def _versions(offers: Iterable[Offer], index: Index) -> list[str]:

@@ -30,6 +30,14 @@ class Resolved:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Relations:
+    """What a package depends on and what else it provides, in the package tool's own words."""
+
+    requires: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
+
+
 class World(Protocol):
     """A throwaway root of one distribution and processor."""
 
@@ -42,8 +50,8 @@ class World(Protocol):
     def names(self) -> list[str]:
         """The names of all packages."""
 
-    def requires(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
-        """What packages, each a name and a version, depend on, in the package tool's own words."""
+    def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
+        """What each package, a name and a version, requires and provides."""
 
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
         """Let the solver install these packages into an empty machine."""

@@ -5,22 +5,27 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lab.mirror import catalogue
+from kiln import facts
+from lab.mirror import catalogue, recorded
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
 from lab.packages import model
 
 _KEY = "fsx-lustre"
+_URL = "https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu"
 
 
 def repository(suite: str, arch: str) -> Repo | None:
     """The repository for the release with this code name; None when FSx has none."""
-    facts = catalogue.data()["fsx_lustre"]
-    kernels = facts["kernels"].get(suite)
+    published = catalogue.data()["fsx_lustre"]
+    kernels = published["kernels"].get(suite)
     if kernels is None:
         return None
-    packages = model.load("lustre", lustre=facts["version"], kernels=kernels, arch=arch)
-    return Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(packages), suite=suite)
+    packages = model.load("lustre", lustre=published["version"], kernels=kernels, arch=arch)
+    made = Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(packages), suite=suite)
+    known = recorded.records(_URL, arch)
+    here = [index for index in known if facts.distro(index.distro).get("codename") == suite]
+    return recorded.as_recorded(made, here, arch)
 
 
 @route(r"https://fsx-lustre-client-repo-public-keys\.s3\.amazonaws\.com/fsx-ubuntu-public-key\.asc")

@@ -12,7 +12,7 @@ import yaml
 
 from kiln import facts
 from kiln.base import versions
-from lab.mirror import catalogue
+from lab.mirror import catalogue, recorded
 from lab.mirror.catalogue import Driver
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
@@ -22,6 +22,7 @@ from lab.packages.model import File, Package
 # NVIDIA's name of a machine → the `uname -m` name; sbsa is arm64 on servers.
 MACHINES = {"x86_64": "x86_64", "sbsa": "aarch64"}
 _TARGETS = {"x86_64": "x86_64-linux", "aarch64": "sbsa-linux"}
+_REPOSITORIES = "https://developer.download.nvidia.com/compute/cuda/repos"
 # From this version on the open module's DKMS name is nvidia; before it was nvidia-open.
 # source: github:awslabs/amazon-eks-ami install-nvidia-driver.sh
 _COMMON_DKMS_NAME = (570, 148)
@@ -30,9 +31,12 @@ _COMMON_DKMS_NAME = (570, 148)
 def repository(name: str, machine: str) -> Repo | None:
     """The CUDA repository `name` for `machine` (x86_64 or sbsa); None when NVIDIA has none.
 
-    It has the newest version of each branch or series, and every version that the matrix names.
+    It has what `./invoke preflight --record` found, or the newest version of each branch or series
+    and every version that the matrix names.
     """
-    return _repository(name, machine, catalogue.named())
+    found = recorded.records(f"{_REPOSITORIES}/{name}/{machine}", MACHINES.get(machine, ""))
+    made = _repository(name, machine, catalogue.named())
+    return recorded.as_recorded(made, found, MACHINES[machine]) if made else None
 
 
 @cache

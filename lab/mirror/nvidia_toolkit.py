@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lab.mirror import catalogue, nvidia_cuda
+from lab.mirror import catalogue, nvidia_cuda, recorded
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
 from lab.packages import model
 
-_BASE = r"https://nvidia\.github\.io/libnvidia-container"
+_URL = "https://nvidia.github.io/libnvidia-container"
+_BASE = re.escape(_URL)
 _KEY = "nvidia-container-toolkit"
 _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64"}
 
@@ -25,7 +26,17 @@ def repository(format_: str, arch: str) -> Repo:
             "container-toolkit", toolkit=version, format=format_, arch=arch, libdir=folder
         )
     ]
-    return Repo(f"container-toolkit-{format_}-{arch}", format_, _KEY, tuple(packages))
+    machine = next(
+        name for name, same in _MACHINES.items() if same == arch and _fits(name, format_)
+    )
+    found = recorded.records(f"{_URL}/stable/{format_}/{machine}", arch)
+    made = Repo(f"container-toolkit-{format_}-{arch}", format_, _KEY, tuple(packages))
+    return recorded.as_recorded(made, found, arch)
+
+
+def _fits(machine: str, format_: str) -> bool:
+    """Is this the format's name of a processor?"""
+    return (format_ == "deb") == (machine in ("amd64", "arm64"))
 
 
 @route(rf"{_BASE}/gpgkey")
@@ -35,21 +46,20 @@ def _key(site: Site, _: re.Match[str]) -> Path | None:
 
 @route(rf"{_BASE}/stable/rpm/nvidia-container-toolkit\.repo")
 def _definition(site: Site, _: re.Match[str]) -> Path | None:
-    base = "https://nvidia.github.io/libnvidia-container"
     lines = [
         "[nvidia-container-toolkit]",
         "name=nvidia-container-toolkit",
-        f"baseurl={base}/stable/rpm/$basearch",
+        f"baseurl={_URL}/stable/rpm/$basearch",
         "repo_gpgcheck=1",
         "gpgcheck=0",
         "enabled=1",
-        f"gpgkey={base}/gpgkey",
+        f"gpgkey={_URL}/gpgkey",
     ]
     return site.text("nvidia-container-toolkit.repo", "\n".join([*lines, ""]))
 
 
 @route(rf"{_BASE}/stable/(?P<format>rpm|deb)/(?P<machine>x86_64|aarch64|amd64|arm64)/(?P<path>.+)")
 def _packages(site: Site, url: re.Match[str]) -> Path | None:
-    if (url["format"] == "deb") != (url["machine"] in ("amd64", "arm64")):
+    if not _fits(url["machine"], url["format"]):
         return None
     return site.repo(repository(url["format"], _MACHINES[url["machine"]]), url["path"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from kiln.base.recipe import SourceAmi
+from kiln.cloud.aws_target import AwsTarget
+from kiln.matrix.load import load_recipes
+from kiln.preflight.answers import State
+from kiln.preflight.parents import ask_parents
 from tests.unit import lab_api
 
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
@@ -538,3 +544,22 @@ def test_the_log_of_all_these_calls_holds_no_traceback(
 ) -> None:
     client("ec2").describe_images()
     assert "Traceback" not in (folder / "log").read_text()
+
+
+def test_preflight_asks_for_the_parents_of_all_rows_where_there_are_credentials(
+    client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = load_recipes()
+    (endpoint,) = client.args  # type: ignore[attr-defined]
+    keys = {"aws_access_key_id": "KILN", "aws_secret_access_key": "secret"}
+    monkeypatch.setattr(AwsTarget, "client_settings", lambda _: {"endpoint_url": endpoint, **keys})
+    # Clients are kept per target: this one is nobody else's.
+    target = AwsTarget("the lab's API of this test", "us-east-1")
+    answers = ask_parents(recipes, target)
+    assert {answer.state for answer in answers.values()} == {State.PUBLISHED}
+    assert all(answer.ami.startswith("ami-") for answer in answers.values())
+
+    gone = replace(recipes[0], source_ami=SourceAmi(ssm_parameter="/aws/service/no-such"))
+    (answer,) = ask_parents([gone], target).values()
+    assert answer.state is State.MISSING
+    assert "ssm:/aws/service/no-such: SSM has no such parameter" in answer.detail

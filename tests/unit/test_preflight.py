@@ -6,158 +6,53 @@ asks for; each test takes something away, as one of the first bakes would have m
 
 from __future__ import annotations
 
-import dataclasses
+import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+import boto3
 import psutil
 import pytest
 import yaml
-from vendor_site import Pkg, Signer, Site, deb_repository, rpm_repository, served
+from botocore.stub import Stubber
+from preflight_vendors import (
+    AL2023,
+    UBUNTU,
+    Vendors,
+    answers,
+    at,
+    row,
+    serving,
+    signer,
+    vendors,
+    without,
+)
+from vendor_site import Pkg, Signer
 
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.recipe import Recipe
-from kiln.base.wanted_package import WantedPackage
+from kiln.cloud.aws_target import AwsTarget
 from kiln.compat.published import judged_packages, unpublished_packages
 from kiln.components.package_repositories import Repository
 from kiln.facts.indexes import Judged, Published, index_file, indexes_folder
 from kiln.matrix import load
+from kiln.packer import lock
 from kiln.preflight import indexes as indexes_module
-from kiln.preflight.answers import RowAnswer, State, rows_text
+from kiln.preflight.answers import State, rows_text
 from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
 from kiln.preflight.record import record_worlds
+from lab.mirror import nvidia_cuda
+from lab.mirror.repos import Repo
 
-UBUNTU = "ubuntu2404-580.178.04-open-cuda13.0-base-x86_64"
-AL2023 = "al2023-580.178.04-open-cuda13.0-base-x86_64"
-
-Edit = Callable[[Repository, list[Pkg]], list[Pkg]]
-
-
-def row(name: str) -> Recipe:
-    return next(recipe for recipe in load.load_recipes() if recipe.name == name)
-
-
-class Vendors:
-    """All hosts of a row on one server."""
-
-    def __init__(self, site: Site, signer: Signer, patch: pytest.MonkeyPatch) -> None:
-        self.site = site
-        self._signer = signer
-        self._patch = patch
-
-    def publish(self, recipe: Recipe, edit: Edit = lambda _, packages: packages) -> None:
-        """Serve everything that a bake of the recipe asks for, with `edit` applied to indexes."""
-        asked = demand(recipe)
-        urls = [file.url for file in asked.files]
-        for repository in asked.repositories:
-            self._serve(repository, edit(repository, _asked_of(repository, asked.packages)))
-            urls += [repository.url, repository.key_url]
-        for url in urls:
-            if url:
-                self.site.files.setdefault(self.path(url), b"a file")
-                if url.endswith((".pub", "gpgkey", ".deb", ".asc")):
-                    self.site.files[self.path(url)] = self._signer.key_file
-        hosts = {f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in urls if url}
-        pairs = [f"{host}={self.site.url}/{urlsplit(host).netloc}" for host in sorted(hosts)]
-        self._patch.setenv("KILN_MIRRORS", " ".join(pairs))
-
-    def path(self, url: str) -> str:
-        parts = urlsplit(url)
-        query = f"?{parts.query}" if parts.query else ""
-        return f"/{parts.netloc}{parts.path}{query}"
-
-    def _serve(self, repository: Repository, packages: list[Pkg]) -> None:
-        base = self.path(repository.url)
-        if repository.kind == "apt":
-            for suite in repository.suites:
-                here = packages if suite == repository.suites[0] else []
-                flat = suite == "/"
-                made = deb_repository(
-                    self._signer,
-                    "amd64",
-                    here,
-                    suite="" if flat else suite,
-                    parts=repository.components,
-                )
-                self._add(base, made)
-            return
-        if repository.mirror_list:
-            self.site.files[base] = f"{repository.url}/mirror\n".encode()
-            base = self.path(f"{repository.url}/mirror")
-        signer = self._signer if repository.signed else None
-        self._add(base, rpm_repository(signer, "x86_64", packages))
-
-    def _add(self, base: str, files: dict[str, bytes]) -> None:
-        self.site.files |= {f"{base}/{path}": data for path, data in files.items()}
-
-
-def _asked_of(repository: Repository, packages: tuple[WantedPackage, ...]) -> list[Pkg]:
-    """The packages that this repository has: NVIDIA's own, or else the distribution's."""
-    vendors = {
-        "nvidia-container-toolkit": ("container-toolkit",),
-        "nvidia-cuda": ("nvidia-driver", "cuda", "cudnn", "nccl", "dcgm", "nvidia-fabricmanager"),
-    }
-    of_vendors = [component for listed in vendors.values() for component in listed]
-    listed = []
-    for package in packages:
-        there = package.component in vendors.get(repository.name, ())
-        if there or (package.component not in of_vendors and repository.name not in vendors):
-            listed.append(_published(package, repository))
-    return list(dict.fromkeys(listed))
-
-
-def _published(package: WantedPackage, repository: Repository) -> Pkg:
-    built = f"+cuda{package.build.removeprefix('cuda')}" if package.build else ""
-    driver = package.component == "nvidia-driver" and repository.kind == "rpm"
-    return Pkg(
-        package.name,
-        f"{package.version or '1.0'}-1{built}",
-        stream="nvidia-driver:580-open" if driver else "",
-    )
-
-
-@pytest.fixture(scope="module")
-def signer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signer]:
-    made = Signer(tmp_path_factory.mktemp("signer") / "home")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def vendors(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendors]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for key in facts.table("keys")["keys"].values():
-        monkeypatch.setitem(key, "fingerprint", signer.fingerprint)
-    for key in facts.table("archives")["keys"].values():
-        monkeypatch.setitem(key, "fingerprints", [signer.fingerprint])
-        monkeypatch.delitem(key, "file", raising=False)
-    with served(tmp_path) as (site, certificate):
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-        yield Vendors(site, signer, monkeypatch)
-
-
-def answers(*names: str, whole_files: bool = False) -> list[RowAnswer]:
-    recipes = [row(name) for name in names]
-    with tempfile.TemporaryDirectory() as folder:
-        asked = ask(recipes, Path(folder), whole_files=whole_files, say=lambda _: None)
-    return list(asked.rows)
-
-
-def without(*names: str) -> Edit:
-    return lambda _, packages: [p for p in packages if p.name not in names]
-
-
-def at(name: str, version: str) -> Edit:
-    return lambda _, packages: [
-        dataclasses.replace(p, version=version) if p.name == name else p for p in packages
-    ]
+# The fixtures that tests name.
+__all__ = ["signer", "vendors"]
 
 
 @pytest.mark.parametrize("name", [UBUNTU, AL2023])
@@ -171,81 +66,24 @@ def test_a_row_whose_vendors_have_everything_passes(vendors: Vendors, name: str)
     assert "1 of 1 rows: everything is published" in rows_text([answer])
 
 
-# As in first bakes of real rows: NCCL without a build for the row's CUDA, a driver that is in no
-# index, a package under the name of another branch, a repository without the package at all.
-@pytest.mark.parametrize(
-    ("name", "edit", "problem"),
-    [
-        (
-            UBUNTU,
-            at("libnccl2", "2.28.9-1+cuda12.9"),
-            "libnccl2=2.28.9@cuda13.0: not at 2.28.9 built for cuda13.0; "
-            "the nearest published is 2.28.9-1+cuda12.9",
-        ),
-        (
-            UBUNTU,
-            at("nvidia-open-580", "580.167.08-1"),
-            "nvidia-open-580=580.178.04: not at 580.178.04; the nearest published is 580.167.08-1",
-        ),
-        (
-            UBUNTU,
-            lambda _, packages: [
-                dataclasses.replace(p, name="nvidia-fabricmanager-580")
-                if p.name == "nvidia-fabricmanager"
-                else p
-                for p in packages
-            ],
-            "nvidia-fabricmanager=580.178.04: no package of this name; "
-            "published is nvidia-fabricmanager-580",
-        ),
-        (
-            AL2023,
-            without("libcudnn9-cuda-13"),
-            "libcudnn9-cuda-13=9.24.1.1: no package of this name; "
-            "published is libcudnn9-devel-cuda-13",
-        ),
-    ],
-    ids=["nccl-for-another-cuda", "driver-not-in-the-index", "name-of-a-branch", "no-cudnn"],
-)
-def test_a_package_that_is_not_published_is_named_with_the_nearest(
-    vendors: Vendors, name: str, edit: Edit, problem: str
+@pytest.mark.parametrize("refused", [True, False], ids=["without-the-right", "without-credentials"])
+def test_a_row_whose_parent_cannot_be_asked_for_still_passes(
+    vendors: Vendors, monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
-    vendors.publish(row(name), edit)
-    (answer,) = answers(name)
-    assert problem in answer.problems()
-    assert answer.state is State.MISSING
-
-
-def test_a_dependency_that_nobody_has_is_found_by_apt(vendors: Vendors) -> None:
-    def edit(_: Repository, packages: list[Pkg]) -> list[Pkg]:
-        return [
-            dataclasses.replace(p, requires=("libfabric-extra",))
-            if p.name == "nvidia-open-580"
-            else p
-            for p in packages
-        ]
-
-    vendors.publish(row(UBUNTU), edit)
-    (answer,) = answers(UBUNTU)
-    assert "nvidia-open-580 : Depends: libfabric-extra but it is not installable" in str(
-        answer.problems()
-    )
-
-
-def test_a_dependency_that_nobody_has_and_a_stream_without_the_driver_are_found_by_dnf(
-    vendors: Vendors,
-) -> None:
-    def edit(_: Repository, packages: list[Pkg]) -> list[Pkg]:
-        return [
-            dataclasses.replace(p, requires=("kernel-modules-extra",))
-            if p.name == "nvidia-driver-cuda"
-            else p
-            for p in packages
-        ]
-
-    vendors.publish(row(AL2023), edit)
-    (answer,) = answers(AL2023)
-    assert "nothing provides kernel-modules-extra" in str(answer.problems())
+    ssm = boto3.client("ssm", "us-east-1", aws_access_key_id="A", aws_secret_access_key="b")
+    refusing = Stubber(ssm)
+    refusing.add_client_error("get_parameter", "AccessDeniedException", "no")
+    refusing.activate()
+    monkeypatch.setattr("kiln.cloud.aws.ssm", lambda _: ssm)
+    vendors.publish(row(UBUNTU))
+    target = AwsTarget("a test", "us-east-1") if refused else None
+    (answer,) = answers(UBUNTU, target=target)
+    assert answer.state is State.PUBLISHED
+    assert answer.parent.state is None
+    said = rows_text([answer])
+    assert "not asked" in said.splitlines()[1]
+    why = "GetParameter answered AccessDeniedException" if refused else "no AWS credentials"
+    assert why in said
 
 
 def test_metadata_by_another_key_than_the_pinned_one_is_refused(
@@ -385,6 +223,23 @@ def test_every_row_asks_the_distributions_own_repositories() -> None:
         assert asked.packages, recipe.name
 
 
+DRIVER = {UBUNTU: "nvidia-open-580", AL2023: "kmod-nvidia-open-dkms"}
+
+
+def with_a_driver_in_parts(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
+    """NVIDIA's driver depends on a package of its repository and on one of the distribution."""
+    if repository.name in {"ubuntu", "amazonlinux"}:
+        return [*packages, Pkg("libc6", "2.39-1")]
+    if repository.name != "nvidia-cuda":
+        return packages
+    needs = ("libc6", "nvidia-kmod")
+    return [
+        *(replace(p, requires=needs) if p.name in DRIVER.values() else p for p in packages),
+        Pkg("nvidia-kmod-parts", "580.178.04-1", provides=("nvidia-kmod",)),
+        Pkg("nvidia-kmod-other", "580.178.04-1"),
+    ]
+
+
 def recorded(name: str, today: date) -> list[Path]:
     with tempfile.TemporaryDirectory() as folder:
         asked = ask([row(name)], Path(folder), whole_files=False, say=lambda _: None)
@@ -402,21 +257,58 @@ def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "indexes"
 
 
-@pytest.mark.parametrize("name", [UBUNTU, AL2023])
-def test_what_was_recorded_is_known_to_check(vendors: Vendors, indexes: Path, name: str) -> None:
-    assert {judged.state for judged in states(name).values()} == {Published.UNKNOWN}
-    vendors.publish(row(name))
-    assert len(recorded(name, date(2026, 11, 23))) == len(demand(row(name)).repositories)
+@dataclass(frozen=True)
+class Recorded:
+    """A row whose repositories were recorded, what asking again a day later wrote, and NVIDIA's
+    repository in the lab without the record and with it."""
+
+    name: str
+    folder: Path
+    files: list[Path]
+    again: list[Path]
+    lab_before: Repo
+    lab_after: Repo
+
+    def of(self, repository: str) -> dict[str, Any]:
+        recipe = row(self.name)
+        file = index_file(recipe.distro.id, "x86_64", repository)
+        data: dict[str, Any] = yaml.safe_load((self.folder / file.name).read_text())
+        return data
+
+
+@pytest.fixture(scope="module", params=[UBUNTU, AL2023])
+def record_of(
+    request: pytest.FixtureRequest, signer: Signer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Recorded]:
+    name = str(request.param)
+    folder = tmp_path_factory.mktemp("record")
+    cuda = partial(nvidia_cuda.repository, row(name).distro.cuda_repo, "x86_64")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KILN_INDEXES", str(folder / "indexes"))
+        before = cuda()
+        with serving(folder, signer, patch) as vendors:
+            vendors.publish(row(name), with_a_driver_in_parts)
+            files = recorded(name, date(2026, 11, 23))
+            again = recorded(name, date(2026, 11, 24)) if name == UBUNTU else []
+        after = cuda()
+        assert before
+        assert after
+        yield Recorded(name, folder / "indexes", files, again, before, after)
+
+
+def test_what_was_recorded_is_known_to_check(record_of: Recorded) -> None:
+    name = record_of.name
+    assert len(record_of.files) == len(demand(row(name)).repositories)
     assert {judged.state for judged in states(name).values()} == {Published.YES}
     assert unpublished_packages(row(name)) == []
 
 
-def test_a_record_of_which_only_the_date_would_change_is_left_alone(
-    vendors: Vendors, indexes: Path
-) -> None:
-    vendors.publish(row(UBUNTU))
-    assert recorded(UBUNTU, date(2026, 11, 23))
-    assert recorded(UBUNTU, date(2026, 11, 24)) == []
+def test_a_record_is_not_written_again_if_only_its_date_would_change(record_of: Recorded) -> None:
+    assert record_of.again == []
+
+
+def test_without_a_record_nothing_is_known(indexes: Path) -> None:
+    assert {judged.state for judged in states(UBUNTU).values()} == {Published.UNKNOWN}
 
 
 def test_check_refuses_a_version_that_is_recorded_as_not_published(
@@ -430,6 +322,31 @@ def test_check_refuses_a_version_that_is_recorded_as_not_published(
     assert "nvidia-open-580=580.178.04, which was not published for ubuntu2404" in finding.message
     assert "on 2026-11-23: the nearest is 580.167.08-1" in finding.message
     assert finding.path == "stacks.lts.driver"
+
+
+def locked_packages(name: str) -> list[str]:
+    wanted = lock.wanted([row(name)], {"artifacts": [], "packages": []})
+    return [package for entry in wanted["packages"] for package in entry["packages"]]
+
+
+def test_the_lock_has_the_version_that_is_recorded_with_its_revision(record_of: Recorded) -> None:
+    library = "libnccl2" if record_of.name == UBUNTU else "libnccl"
+    locked = locked_packages(record_of.name)
+    assert f"{library}=2.28.9-1+cuda13.0" in locked
+    assert "infiniband-diags" in locked, "at any version: a bake takes the newest"
+
+
+def test_the_lock_refuses_a_version_that_is_recorded_as_not_published(
+    vendors: Vendors, indexes: Path
+) -> None:
+    vendors.publish(row(UBUNTU), at("nvidia-open-580", "580.167.08-1"))
+    recorded(UBUNTU, date(2026, 11, 23))
+    with pytest.raises(
+        KilnError, match=r"580\.178\.04.* not published .*580\.167\.08-1"
+    ) as refused:
+        locked_packages(UBUNTU)
+    assert refused.value.exit_status == 2
+    assert str(refused.value).startswith(f"{refused.value.place}: nvidia-driver installs")
 
 
 def test_a_name_that_no_repository_has_is_recorded_as_not_published(
@@ -459,21 +376,39 @@ def test_without_the_record_of_one_repository_a_missing_package_is_not_recorded(
     assert states(UBUNTU)["libnccl2=2.28.9@cuda13.0"].state is Published.UNKNOWN
 
 
-def test_requirements_are_recorded_in_the_tools_own_words(vendors: Vendors, indexes: Path) -> None:
-    def edit(_: Repository, packages: list[Pkg]) -> list[Pkg]:
-        return [
-            dataclasses.replace(p, requires=("libnccl2 (= 2.28.9-1+cuda13.0)",))
-            if p.name == "libnccl-dev"
-            else p
-            for p in packages
-        ]
-
-    vendors.publish(row(UBUNTU), edit)
-    recorded(UBUNTU, date(2026, 11, 23))
-    data = yaml.safe_load((indexes / "ubuntu2404-x86_64-nvidia-cuda.yaml").read_text())
-    (entry,) = data["packages"]["libnccl-dev"]
-    assert entry["requires"] == ["libnccl2 (= 2.28.9-1+cuda13.0)"]
+def test_a_vendors_repository_is_recorded_with_what_its_packages_need(record_of: Recorded) -> None:
+    data = record_of.of("nvidia-cuda")
+    (entry,) = data["packages"][DRIVER[record_of.name]]
+    assert entry == {"version": "580.178.04-1", "requires": ["libc6", "nvidia-kmod"]}
+    (needed,) = data["packages"]["nvidia-kmod-parts"]
+    assert needed["provides"] == ["nvidia-kmod"]
+    assert "nvidia-kmod-other" not in data["packages"]
     assert data["signed"] is True
+
+
+def test_what_a_distributions_packages_need_is_not_recorded(record_of: Recorded) -> None:
+    own = "ubuntu" if record_of.name == UBUNTU else "amazonlinux"
+    assert "libc6" not in record_of.of(own)["packages"]
+
+
+def test_the_labs_mirror_serves_a_recorded_repository_and_nothing_else(record_of: Recorded) -> None:
+    repo = record_of.lab_after
+    packages = [p for p in repo.packages if not p.name.startswith("kiln-lab-")]
+    assert {(p.name, f"{p.version}-{p.release}") for p in packages} == {
+        (name, entry["version"])
+        for name, entries in record_of.of("nvidia-cuda")["packages"].items()
+        for entry in entries
+    }
+    (driver,) = [p for p in packages if p.name == DRIVER[record_of.name]]
+    assert "nvidia-kmod" in driver.requires
+    assert "libc6" not in driver.requires, "the distribution's archive stands in"
+    # With the content of the stand-in of this version.
+    (nvlsm,) = [p for p in packages if p.name == "nvlsm"]
+    assert nvlsm.files in [p.files for p in record_of.lab_before.packages if p.name == "nvlsm"]
+    here = {f"{p.name}-{p.epoch}:{p.version}-{p.release}.{p.arch}" for p in repo.packages}
+    streams = set(re.findall(r"- (\S+-\d+:\S+)", repo.modules))
+    assert streams <= here
+    assert record_of.name == UBUNTU or any(entry.startswith(driver.name) for entry in streams)
 
 
 def test_every_committed_index_is_one_that_a_row_may_ask() -> None:

@@ -28,12 +28,15 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Pkg:
-    """A package of an index: `requires` are names, `stream` is a DNF module stream."""
+    """A package of an index: `requires`, `provides` and `conflicts` are names, `stream` is a DNF
+    module stream."""
 
     name: str
     version: str
     requires: tuple[str, ...] = ()
     stream: str = ""
+    provides: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
 
 
 @dataclass
@@ -108,9 +111,14 @@ def deb_repository(
 
 
 def _stanza(package: Pkg, arch: str) -> str:
-    depends = f"Depends: {', '.join(package.requires)}\n" if package.requires else ""
+    fields = {
+        "Depends": package.requires,
+        "Provides": package.provides,
+        "Conflicts": package.conflicts,
+    }
+    lists = "".join(f"{name}: {', '.join(given)}\n" for name, given in fields.items() if given)
     return (
-        f"Package: {package.name}\nVersion: {package.version}\nArchitecture: {arch}\n{depends}"
+        f"Package: {package.name}\nVersion: {package.version}\nArchitecture: {arch}\n{lists}"
         f"Filename: ./{package.name}.deb\nSize: 1\nSHA256: {'0' * 64}\nMaintainer: v\n"
         "Description: p\n"
     )
@@ -153,7 +161,10 @@ def _primary(packages: list[Pkg], arch: str) -> str:
 def _rpm(package: Pkg, arch: str) -> str:
     version, _, release = package.version.partition("-")
     evr = f'epoch="0" ver={quoteattr(version)} rel={quoteattr(release or "1")}'
-    requires = "".join(f'<rpm:entry name="{name}"/>' for name in package.requires)
+    requires, provides, conflicts = (
+        "".join(f'<rpm:entry name="{name}"/>' for name in names)
+        for names in (package.requires, package.provides, package.conflicts)
+    )
     return (
         f'<package type="rpm"><name>{package.name}</name><arch>{arch}</arch><version {evr}/>'
         f'<checksum type="sha256" pkgid="YES">{hashlib.sha256(repr(package).encode()).hexdigest()}'
@@ -162,8 +173,9 @@ def _rpm(package: Pkg, arch: str) -> str:
         f'<location href="{package.name}-{version}.rpm"/><format><rpm:license>x</rpm:license>'
         "<rpm:vendor/><rpm:group>x</rpm:group><rpm:buildhost>x</rpm:buildhost><rpm:sourcerpm/>"
         '<rpm:header-range start="0" end="1"/><rpm:provides>'
-        f'<rpm:entry name="{package.name}" flags="EQ" {evr}/></rpm:provides>'
-        f"<rpm:requires>{requires}</rpm:requires></format></package>"
+        f'<rpm:entry name="{package.name}" flags="EQ" {evr}/>{provides}</rpm:provides>'
+        f"<rpm:requires>{requires}</rpm:requires><rpm:conflicts>{conflicts}</rpm:conflicts>"
+        "</format></package>"
     )
 
 
@@ -186,6 +198,11 @@ def served(folder: Path) -> Iterator[tuple[Site, Path]]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            # In the connection's own thread: a slow client must not make others wait.
+            self.request = context.wrap_socket(self.request, server_side=True)
+            super().setup()
 
         def do_HEAD(self) -> None:
             self._answer(with_body=False)
@@ -215,10 +232,16 @@ def served(folder: Path) -> Iterator[tuple[Site, Path]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        # Preflight asks for many files at once.
+        request_queue_size = 128
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that goes away is no failure of the test."""
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, folder / "key.pem")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server = Server(("127.0.0.1", 0), Handler)
     site.url = f"https://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -1,0 +1,156 @@
+"""How well is it known that what a bake of a row fetches exists?
+
+Each package, file and unit is *recorded* (`./invoke preflight --record` found it, or a build in AWS
+downloaded it), *seen* (somebody's public use, in `knowledge/evidence.yaml`) or *assumed*.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from kiln import components, facts
+from kiln.base.errors import KilnError
+from kiln.base.findings import Finding, Place
+from kiln.base.recipe import Recipe
+from kiln.compat.published import judged_packages
+from kiln.components import Step, package_repositories
+from kiln.facts import lock_file
+from kiln.facts.evidence import file_source, known_units, package_source
+from kiln.facts.indexes import Published
+
+RULE = "EVIDENCE-ASSUMED"
+KINDS = ("packages", "files", "units")
+
+
+class Known(Enum):
+    """Where the existence of something is known from."""
+
+    RECORDED = "recorded"
+    SEEN = "seen"
+    ASSUMED = "assumed"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A package, file or unit of a row (`kind` is one of KINDS) and where it is known from."""
+
+    kind: str
+    what: str
+    component: str
+    known: Known
+    source: str
+    place: Place
+
+
+def evidence_of(recipe: Recipe) -> tuple[Evidence, ...]:
+    """The evidence of everything that a bake of the row fetches or enables, in bake order.
+
+    Empty if a component lacks what it needs: a rule reports that.
+    """
+    try:
+        steps = package_repositories.steps(recipe)
+    except KilnError:
+        return ()
+    found = [*_packages(recipe, steps), *_files(recipe, steps), *_units(recipe)]
+    return tuple(dict.fromkeys(found))
+
+
+def counts(evidence: Iterable[Evidence]) -> dict[str, dict[str, int]]:
+    """How many packages, files and units are recorded, seen and assumed."""
+    listed = Counter((item.kind, item.known) for item in evidence)
+    return {kind: {known.value: listed[kind, known] for known in Known} for kind in KINDS}
+
+
+def counts_lines(counted: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The counts for a person, a line per kind: `packages 9 recorded, 31 seen, 4 assumed`."""
+    return [
+        f"{kind:<8} " + ", ".join(f"{number} {known}" for known, number in counted[kind].items())
+        for kind in KINDS
+    ]
+
+
+def assumed_things(recipe: Recipe) -> list[Finding]:
+    """An error for each thing of the row that is only assumed: for `check --strict`."""
+    return [
+        Finding(
+            "error",
+            RULE,
+            f"{item.component} needs {_SINGULAR[item.kind]} {item.what}, which is only assumed to "
+            "exist",
+            why="no index that was recorded has it, and nobody was seen using it",
+            hint="./invoke preflight --record where the vendors' hosts answer, or add where it was "
+            "seen to kiln/facts/knowledge/evidence.yaml",
+            source="this repository: kiln/facts/knowledge/evidence.yaml",
+        ).at(item.place)
+        for item in evidence_of(recipe)
+        if item.known is Known.ASSUMED
+    ]
+
+
+_SINGULAR = {"packages": "the package", "files": "the file", "units": "the unit"}
+
+
+def _packages(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:
+    urls = tuple(entry.url for entry in package_repositories.of_row(recipe, steps))
+    names = {step.name: _name_source(step) for step in steps}
+    for package, judged in judged_packages(recipe).items():
+        # Whatever version there is of a package, its name is what must exist.
+        of_name = "" if package.version else names[package.component]
+        source = package_source(package, urls) or of_name
+        known = Known.SEEN if source else Known.ASSUMED
+        if judged.state is Published.YES:
+            known, source = Known.RECORDED, f"index of {judged.recorded}"
+        component = package.component
+        yield Evidence(
+            "packages", str(package), component, known, source, _place(recipe, component)
+        )
+
+
+def _name_source(step: Step) -> str:
+    """Where the names of a component's packages were seen; "" if one of them is not confirmed."""
+    rows = [row for row in step.rows if row.file == "packages.yaml"]
+    return "; ".join(row.source for row in rows) if all(row.confirmed for row in rows) else ""
+
+
+def _files(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:
+    locked = {entry["url"]: str(entry.get("source") or "") for entry in _locked()}
+    for step in steps:
+        for download in step.downloads:
+            source = locked.get(download.url, "")
+            if source.startswith(lock_file.SEEN_BY):
+                known = Known.RECORDED
+            else:
+                published = facts.known_sha256(download.url)
+                hashed = published.source if published and published.confirmed else ""
+                source = file_source(download.url) or hashed
+                known = Known.SEEN if source else Known.ASSUMED
+            yield Evidence(
+                "files", download.url, step.name, known, source, _place(recipe, step.name)
+            )
+
+
+def _locked() -> list[dict[str, object]]:
+    entries: list[dict[str, object]] = lock_file.read_lock_file()["artifacts"]
+    return entries
+
+
+def _units(recipe: Recipe) -> Iterator[Evidence]:
+    for unit in known_units():
+        wanted = unit.component in recipe.components or (unit.flavor == recipe.flavor != "base")
+        if wanted and (not unit.distros or recipe.distro.id in unit.distros):
+            known = Known.SEEN if unit.source else Known.ASSUMED
+            component = unit.component or f"the parent AMI of {unit.flavor}"
+            yield Evidence(
+                "units", unit.name, component, known, unit.source, _place(recipe, unit.component)
+            )
+
+
+def _place(recipe: Recipe, component: str) -> Place:
+    """Where the row asks for the component."""
+    if component not in recipe.components:
+        return recipe.row.place_of("flavors", "distro")
+    needs = components.get(component).needs
+    return recipe.row.place_of(needs or ("driver" if "nvidia" in component else "distro"))

@@ -1,0 +1,125 @@
+"""Where it is known from that a row's packages, files and units exist."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from records import a_record
+
+from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
+from kiln.cli.summary import summary
+from kiln.compat.engine import check_recipe
+from kiln.compat.evidence import RULE, Known, counts, evidence_of
+from kiln.facts.evidence import known_units
+from kiln.matrix.load import load_recipes
+from kiln.pipeline.record import KnownFrom
+from kiln.pipeline.report import report_html
+
+ROWS = {recipe.name: recipe for recipe in load_recipes(ROOT / "amis.yaml")}
+DEBIAN = ROWS["debian12-535.309.01-base-x86_64"]
+AL2023 = ROWS["al2023-580.178.04-open-cuda13.0-base-x86_64"]
+
+
+def known(recipe: Recipe, what: str) -> Known:
+    (item,) = [item for item in evidence_of(recipe) if item.what == what]
+    return item.known
+
+
+def test_debians_own_packages_are_all_recorded() -> None:
+    counted = counts(evidence_of(DEBIAN))["packages"]
+    assert counted["recorded"] > 6
+    assert (counted["seen"], counted["assumed"]) == (0, 0)
+
+
+def test_a_package_counts_as_seen_only_at_the_version_and_in_the_repository_where_it_was() -> None:
+    assert known(AL2023, "datacenter-gpu-manager-4-core=4.6.0") is Known.SEEN
+    other = replace(AL2023, dcgm="4.5.3")
+    assert known(other, "datacenter-gpu-manager-4-core=4.5.3") is Known.ASSUMED
+    ubuntu = ROWS["ubuntu2404-580.178.04-open-cuda13.0-base-x86_64"]
+    assert known(ubuntu, "datacenter-gpu-manager-4-core=4.6.0") is Known.ASSUMED
+
+
+def test_a_build_of_nccl_for_another_cuda_was_not_seen() -> None:
+    row = ROWS["al2023-595.112.07-open-cuda13.2-base-x86_64"]
+    assert known(row, "libnccl=2.30.4@cuda13.2") is Known.SEEN
+    assert known(replace(row, cuda="13.3.1"), "libnccl=2.30.4@cuda13.3") is Known.ASSUMED
+
+
+def test_a_file_that_a_build_in_aws_downloaded_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = next(
+        i.what for i in evidence_of(AL2023) if i.what.endswith("amazon-cloudwatch-agent.rpm")
+    )
+    assert known(AL2023, url) is Known.ASSUMED
+    entry = {"url": url, "version": "1", "sha256": "a" * 64, "source": "seen by run 1"}
+    (tmp_path / "lock.yaml").write_text(yaml.safe_dump({"artifacts": [entry]}))
+    monkeypatch.setenv("KILN_LOCK", str(tmp_path / "lock.yaml"))
+    assert known(AL2023, url) is Known.RECORDED
+
+
+def test_a_file_whose_hash_is_published_was_seen() -> None:
+    row = ROWS["al2-510.47.03-cuda11.6-base-x86_64"]
+    assert known(row, "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz") is (
+        Known.SEEN
+    )
+
+
+def test_strict_refuses_what_is_only_assumed_at_the_line_that_asks_for_it() -> None:
+    assumed = [item for item in evidence_of(AL2023) if item.known is Known.ASSUMED]
+    assert [f for f in check_recipe(AL2023) if f.rule == RULE] == []
+    findings = [f for f in check_recipe(AL2023, strict=True) if f.rule == RULE]
+    assert len(findings) == len(assumed) > 0
+    driver = next(f for f in findings if "nvidia-driver=580.178.04" in f.message)
+    assert driver.level == "error"
+    assert driver.place == AL2023.row.origins["driver"]
+    assert (driver.file, driver.line) == (str(AL2023.row.file), AL2023.row.origins["driver"].line)
+
+
+def test_strict_accepts_a_row_of_which_nothing_is_assumed() -> None:
+    assert [f for f in check_recipe(DEBIAN, strict=True) if f.rule == RULE] == []
+
+
+def test_the_summary_and_the_report_count_the_evidence_and_list_what_is_assumed() -> None:
+    counted = {"recorded": 9, "seen": 31, "assumed": 1}
+    nothing = {"recorded": 0, "seen": 0, "assumed": 0}
+    evidence = KnownFrom(counted, counted, nothing, ("nvlsm=2025.10.14",))
+    record = replace(a_record(), evidence=evidence)
+    lines = summary(record).splitlines()
+    assert "  packages 9 recorded, 31 seen, 1 assumed" in lines
+    assert "    assumed: nvlsm=2025.10.14" in lines
+    assert not any(line.startswith("  units") for line in lines)
+    page = report_html(record)
+    assert "9 recorded, 31 seen, 1 assumed" in page
+    assert "nvlsm=2025.10.14" in page
+
+
+def test_every_unit_that_the_lab_serves_says_where_it_is_known_from() -> None:
+    served = {
+        path.name
+        for folder in ("packages/payloads", "basefiles/parents", "basefiles/ubuntu")
+        for path in (ROOT / "lab" / folder).rglob("*.service")
+    }
+    assert len(served) > 10
+    assert served - {unit.name for unit in known_units()} == set()
+
+
+@pytest.mark.parametrize("recipe", ROWS.values(), ids=ROWS)
+def test_every_unit_of_a_package_that_a_provisioner_enables_is_counted(recipe: Recipe) -> None:
+    counted = {item.what for item in evidence_of(recipe) if item.kind == "units"}
+    enabled = {
+        unit
+        for name in recipe.components
+        for line in re.findall(
+            r"^ *kiln_enable (.*)$", (ROOT / "provisioners" / f"{name}.sh").read_text(), re.M
+        )
+        for unit in line.split()
+        if unit.startswith(("nvidia-", "amazon-"))
+    }
+    assert enabled
+    assert enabled - counted == set()
