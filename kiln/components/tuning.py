@@ -7,7 +7,7 @@ from kiln.components.component import Component
 
 SYSCTLS = """\
 # AMI Kiln: kernel settings of the component `tuning` (kiln/components/tuning.py).
-# Data loaders map and watch many files. EKS's AMIs have 524288 of both (github:awslabs/amazon-eks-ami
+# Data loaders map and watch many files. EKS has 524288 of both (github:awslabs/amazon-eks-ami
 # templates/al2023/runtime/rootfs/etc/sysctl.conf @81fec2e895854f599974fe4d3d72f61c0a9aaffa); ours
 # are what Ubuntu 24.04 (10-map-count.conf of procps 4.0.4-4ubuntu3) and a machine with much memory
 # (fs/notify/inotify/inotify_user.c of Linux 5.11) have by themselves.
