@@ -123,6 +123,10 @@ class LabTarget:
         image = public_images.parent(recipe)
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
+    def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """See `Target`: is it the lab that lacks a package, or the distribution?"""
+        return (system.about_missing(names, recipe.distro, recipe.arch),) if names else ()
+
     def own_cidr(self) -> str:
         """See `Target`: guests see this machine at the bridge's address."""
         return f"{current().gateway}/32"

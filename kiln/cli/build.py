@@ -201,6 +201,13 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> int:
     show(
         [build.record.as_json() for build in outcome.built],
         as_json=as_json,
-        text=lambda data: "\n".join(summary(build.record) for build in outcome.built),
+        # A failure was reported when it happened, perhaps many lines ago.
+        text=lambda data: "\n".join(
+            [
+                *(summary(build.record) for build in outcome.built),
+                *([""] if outcome.built and outcome.failures else []),
+                *(f"failed  {error}" for error in outcome.failures),
+            ]
+        ),
     )
     return 0 if outcome.good else 1

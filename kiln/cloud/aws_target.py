@@ -85,6 +85,10 @@ class AwsTarget:
         """See `Target`."""
         return None
 
+    def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """See `Target`: the vendors' own repositories were asked, so there is nothing to add."""
+        return ()
+
     def own_cidr(self) -> str:
         """See `Target`."""
         try:

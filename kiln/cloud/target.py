@@ -116,6 +116,9 @@ class Target(Protocol):
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
         """The parent AMI if it can be named without asking EC2; None means: ask EC2."""
 
+    def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """What this place knows of packages that its repositories do not have, for messages."""
+
     def own_cidr(self) -> str:
         """The address, as a /32, that EC2 sees this machine under: SSH is opened to it alone.
 

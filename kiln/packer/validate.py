@@ -1,4 +1,5 @@
-"""Validates the whole matrix: renders it, checks the policy, runs `packer fmt` and `validate`."""
+"""Validates the whole matrix: renders it, checks policy and scripts, runs `packer fmt` and
+`validate`."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from kiln.packer import policy, render
 from kiln.packer import program as packer_
 from kiln.packer.hclfile import hcl_files
 from kiln.packer.program import Packer
+from kiln.packer.scripts import check_scripts
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,13 @@ def validate_recipes(recipes: Sequence[Recipe], packer: Packer) -> list[Validati
         files = sorted({path for folder in folders.values() for path in hcl_files(folder)})
         unformatted = workers.submit(packer_.badly_formatted, packer, files)
         policies = {name: policy.check_policy(folder) for name, folder in folders.items()}
+        unparsed = {recipe.name: check_scripts(recipe.components) for recipe in recipes}
         return [
             Validation(
                 name,
                 (
                     *(replace(finding, rows=(name,)) for finding in policies[name]),
+                    *(replace(finding, rows=(name,)) for finding in unparsed[name]),
                     *_invalid(name, folder, answers[name].result()[0]),
                     *_unformatted(name, folder, unformatted.result()),
                 ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
+from dataclasses import replace
 from typing import Any
 
 from kiln.base import stopping
@@ -16,10 +16,8 @@ from kiln.cloud.target import Target
 from kiln.packer import program, render
 from kiln.packer.output import waits_for
 from kiln.packer.program import Event, Packer
+from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
-
-# The error that provisioners/lib/kiln.sh prints; Packer itself only says that a script failed.
-_PROVISIONER_ERROR = re.compile(r"kiln: [\w-]+: ERROR: ")
 
 
 def bake(
@@ -32,7 +30,7 @@ def bake(
 ) -> str:
     """Run Packer on a plan's HCL; returns the id of the AMI in the plan's region.
 
-    Raises KilnError (exit status 1), with the provisioner's last error, if Packer fails, and
+    Raises ProvisionerError if a provisioner fails, KilnError (exit status 1) if Packer does, and
     StoppedError, with the instances that it had launched, if `stop` was set; or what `stop` was
     given up for.
     """
@@ -62,7 +60,7 @@ def bake(
     program.install_plugins(packer, folder)
     log = run.folder / "packer.log"
 
-    provisioner_errors = []
+    provisioners = FailureReader()
     launched: dict[str, None] = {}
 
     def on_event(event: Event) -> None:
@@ -71,8 +69,7 @@ def bake(
         wait = waits_for(event, next(reversed(launched), "the build instance"))
         if wait:
             stage.waits_for(wait.what, limit=wait.limit)
-        if _PROVISIONER_ERROR.match(event.text):
-            provisioner_errors.append(event.text)
+        provisioners.read(event)
         if event.instance_id:
             launched[f"instance {event.instance_id}"] = None
         if event.instance_id and not packer.has_plugins:
@@ -101,11 +98,15 @@ def bake(
     if result.interrupted:
         raise StoppedError(*launched)
     if result.exit_status or target.region not in result.amis:
-        messages = provisioner_errors or [line for line in result.errors if line.strip()]
+        messages = [line for line in result.errors if line.strip()]
         last = messages[-1] if messages else "see its log"
-        if not provisioner_errors:
-            with contextlib.suppress(KilnError):
-                last = "; ".join([last, *resources.ended_by_ec2(target, run.id)])
+        failure = provisioners.failure(last)
+        if failure:
+            known = target.about_packages(failure.missing, plan.recipe)
+            failure = replace(failure, hints=(*failure.hints, *known))
+            raise ProvisionerError(plan.recipe.name, failure, log=str(log))
+        with contextlib.suppress(KilnError):
+            last = "; ".join([last, *resources.ended_by_ec2(target, run.id)])
         raise operation_failed(
             f"{plan.recipe.name}: packer build failed: {last}",
             hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),

@@ -14,6 +14,7 @@ from kiln.cloud import resources, runs, watch
 from kiln.cloud.runs import Run
 from kiln.packer import lock, policy, program, render
 from kiln.packer.program import Packer
+from kiln.packer.scripts import check_scripts
 from kiln.pipeline import bake, verdict
 from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.plan import Plan
@@ -33,12 +34,13 @@ class Built:
 
 
 def prepare(plan: Plan) -> None:
-    """Check the bake's HCL against the policy, before anything is launched.
+    """Check the bake's HCL against the policy, and parse its scripts, before anything is launched.
 
     Raises KilnError (exit status 2) naming file, line and rule.
     """
     with tempfile.TemporaryDirectory(prefix="kiln-policy-") as folder:
         broken = errors(policy.check_policy(render.write_inputs(plan.recipe, Path(folder))))
+    broken += check_scripts(plan.recipe.components)
     if broken:
         raise KilnError("\n".join(map(str, broken)), findings=broken)
 

@@ -20,6 +20,7 @@ from kiln.cloud.resources import Removal
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import record, report
+from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.record import Record
 
 
@@ -60,6 +61,8 @@ def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
     except BaseException as error:
         interrupted = isinstance(error, StoppedError | KeyboardInterrupt)
         draft.note(error="interrupted" if interrupted else str(error))
+        if isinstance(error, ProvisionerError):
+            draft.note(failure=error.failure)
         removal = _remove(draft, amis=half_made)
         _note_ami_after_failure(draft, half_made)
         try:

@@ -21,6 +21,7 @@ from kiln.base.paths import build_dir
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
 from kiln.pipeline.ami_checks import Check, Verdict
+from kiln.pipeline.failure import Failure
 
 SCHEMA = 2
 
@@ -83,6 +84,7 @@ class Record:
     checks: Checks | None = None
     versions: dict[str, Any] | None = None
     error: str | None = None
+    failure: Failure | None = None
     left: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kiln.base import plain_yaml
+from kiln.base.recipe import Distro
 from lab.packages import deb, model, rpm
 from lab.packages.model import Package
 from lab.shell import run
@@ -122,6 +124,22 @@ def install_kernel(distro_id: str, arch: str, root: Path) -> None:
         built = deb.build(packages, Path(folder))
         inside = ["/" + str(path.relative_to(root)) for path in built]
         run("chroot", str(root), "dpkg", "--force-unsafe-io", "--install", *inside)
+
+
+def about_missing(names: Sequence[str], distro: Distro, arch: str) -> str:
+    """Is it the lab or the distribution that lacks packages of these names?"""
+    if distro.id not in _catalogue():
+        return (
+            f"the lab passes on {distro.name}'s own repositories, so they do not have "
+            f"{' and '.join(names)} either; of the vendors' packages it has stand-ins "
+            "(docs/lab-stand-ins.md)"
+        )
+    known = len({package.name for package in amazon_linux(distro.id, arch)})
+    return (
+        f"the lab has no stand-in for {' and '.join(names)}: it has {known} packages of "
+        f"{distro.name}, whose own repositories may well have more; a stand-in is a line in "
+        "lab/packages/amazon-linux.yaml"
+    )
 
 
 def extras(distro_id: str) -> dict[str, list[str]]:

@@ -43,11 +43,32 @@ kiln_say() { printf 'kiln: %s: %s\n' "${KILN_COMPONENT:-provisioner}" "$*" >&2; 
 # kiln_die MESSAGE [HINT]: stop the bake with one message. In a subshell only the subshell ends: its
 # caller must check the status.
 kiln_die() {
+    local status=$?
     kiln_say "ERROR: $1"
     [[ -z ${2:-} ]] || kiln_say "  $2"
+    ((status == 0)) || kiln_say "  status: $status"
+    _kiln_place 1
     # Tells _kiln_finish that the message has been printed.
     : >"$_kiln_reported" || true
     exit 1
+}
+
+# Prints the script's line that led to the caller's caller, and the library's line where it happened. SKIP
+# frames of this file are left out. kiln/pipeline/failure.py reads the lines.
+_kiln_place() { # SKIP [LINE]
+    local index inner='' line=${2:-}
+    for ((index = $1 + 1; index < ${#FUNCNAME[@]}; index++)); do
+        line=${line:-${BASH_LINENO[index - 1]}}
+        case ${BASH_SOURCE[index]:-} in
+            "$KILN_DIR"/lib/*) inner=${inner:-lib/${BASH_SOURCE[index]##*/} line $line, ${FUNCNAME[index]}} ;;
+            "$0")
+                kiln_say "  at: $KILN_COMPONENT.sh line $line"
+                break
+                ;;
+        esac
+        line=''
+    done
+    [[ -z $inner ]] || kiln_say "  in: $inner"
 }
 
 # ---------------------------------------------------------------- environment
@@ -91,6 +112,17 @@ _kiln_variable() { # NAME required|optional
 _kiln_recorded=()
 kiln_record() { _kiln_recorded+=("$@"); }
 
+# Remembers the command that ends the script: its status, line and text. In a subshell the command that
+# started it is the one to name.
+_kiln_failed() { # STATUS LINE COMMAND STATUSES
+    ((BASH_SUBSHELL == 0)) || return 0
+    _kiln_failure=("$1" "$2" "$3" "$4")
+    _kiln_failure_place=$(_kiln_place 1 "$2" 2>&1) || true
+}
+_kiln_failure=()
+_kiln_failure_place=''
+_kiln_line=''
+
 # Runs when the script ends. Packer itself reports only that a script failed.
 _kiln_finish() { # STATUS COMMAND
     local status=$1
@@ -102,9 +134,24 @@ _kiln_finish() { # STATUS COMMAND
         python3 "$KILN_DIR/lib/record.py" component "$KILN_ETC/components/$KILN_COMPONENT.json" "${_kiln_recorded[@]}" \
             || { kiln_say "ERROR: the component's record cannot be written"; status=1; }
     elif ((status != 0)) && [[ ! -e $_kiln_reported ]]; then
-        kiln_say "ERROR: a command failed with status $status: $2"
+        _kiln_report "$status" "$2"
     fi
     exit "$status"
+}
+
+# A command that failed without a message of ours; or an end without any failed command: exit, an unbound
+# variable, a syntax error. For those bash's own message is in the output before.
+_kiln_report() { # STATUS COMMAND
+    if ((${#_kiln_failure[@]})); then
+        kiln_say "ERROR: a command failed with status $1: ${_kiln_failure[2]//$'\n'/; }"
+        kiln_say "  status: $1"
+        [[ ${_kiln_failure[3]} != *' '* ]] || kiln_say "  statuses of the pipe: ${_kiln_failure[3]}"
+        [[ -z $_kiln_failure_place ]] || printf '%s\n' "$_kiln_failure_place" >&2
+    else
+        kiln_say "ERROR: the script ended with status $1: ${2//$'\n'/; }"
+        kiln_say "  status: $1"
+        [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
+    fi
 }
 
 # ---------------------------------------------------------------- small questions
@@ -134,6 +181,10 @@ kiln_env "$KILN_DIR/lib/kiln.sh"
 [[ ! -f $0 ]] || kiln_env "$0"
 KILN_ETC=${KILN_ETC:-/etc/kiln}
 mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made"
+# ERR: in functions too (-E). DEBUG: the script's own commands only, not those in functions; an EXIT trap
+# does not know the line.
+set -E
+trap '_kiln_failed "$?" "$LINENO" "$BASH_COMMAND" "${PIPESTATUS[*]}"' ERR
 trap '_kiln_finish "$?" "$BASH_COMMAND"' EXIT
 
 # /dev/null: the linter checks these files alone, not again for each script that has this library.
@@ -145,3 +196,6 @@ source "$KILN_DIR/lib/downloads.sh"
 source "$KILN_DIR/lib/dkms.sh"
 # shellcheck source=/dev/null
 source "$KILN_DIR/lib/image.sh"
+
+# The last: from here on each line is the script's. Line 1 is no command's: it is what an EXIT trap sees.
+trap '((LINENO == 1)) || _kiln_line=$LINENO' DEBUG

@@ -3,8 +3,9 @@
 set -euo pipefail
 
 # kiln_pm ARGUMENT…: one run of the package tool, repeated when a mirror fails for a moment or another
-# process holds the lock. Returns 1 when it failed three times: the caller says what failed.
+# process holds the lock. Returns the tool's status when it failed three times: the caller says what failed.
 kiln_pm() {
+<<<<<<< HEAD
     local try=0 locked=0 log=$KILN_DIR/package-tool.log
     while true; do
         if _kiln_pm_once "$@" 2>&1 | tee "$log" >&2; then return 0; fi
@@ -38,6 +39,21 @@ kiln_stop_daily_updates() {
     for unit in apt-daily.timer apt-daily-upgrade.timer apt-daily.service; do
         ! kiln_unit_exists "$unit" || systemctl stop "$unit" || kiln_die "systemd cannot stop $unit"
     done
+=======
+    local try status
+    for try in 1 2 3; do
+        status=0
+        case $KILN_PACKAGE_MANAGER in
+            # A sync per file is for machines that must survive a power cut; cleanup.sh syncs once.
+            apt) apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold \
+                     -o Dpkg::Options::=--force-unsafe-io "$@" >&2 || status=$? ;;
+            *) "$KILN_PACKAGE_MANAGER" -q -y "$@" >&2 || status=$? ;;
+        esac
+        ((status)) || return 0
+        ((try == 3)) || { kiln_say "$KILN_PACKAGE_MANAGER $1 failed, trying again"; sleep $((try * 2)); }
+    done
+    return "$status"
+>>>>>>> main
 }
 
 # kiln_refresh: fetch the package lists. yum and dnf do so by themselves, for a new repository too.
@@ -124,6 +140,7 @@ _kiln_apt_revision() { # NAME VERSION BUILD
             return 0
         fi
     done <<<"$offers"
+    [[ -n $offers ]] || _kiln_missing "$1"
     offers=${offers//$'\n'/ }
     kiln_die "no repository has $1 $2${3:+ built for $3}" "it offers: ${offers:0:400}"
 }
@@ -153,9 +170,42 @@ kiln_install() {
         kiln_pm install -y --no-install-recommends --allow-downgrades "${wanted[@]}"
     else
         kiln_pm install "${wanted[@]}"
-    fi || kiln_die "$KILN_PACKAGE_MANAGER could not install ${wanted[*]}" \
-        "its own message is above; does the repository still carry exactly these versions?"
+    fi || _kiln_not_installed "$?" "$@"
     _kiln_assert_installed "$@"
+}
+
+# The package tool refused all for the sake of one: names those that no repository has.
+_kiln_not_installed() { # STATUS name[=version[@build]]…
+    local status=$1 spec name version build missing=()
+    shift
+    for spec in "$@"; do
+        _kiln_split "$spec"
+        _kiln_can_be_had "$name" || missing+=("$name")
+    done
+    ((${#missing[@]} == 0)) || _kiln_missing "${missing[@]}"
+    _kiln_with "$status" || kiln_die "$KILN_PACKAGE_MANAGER could not install $*" \
+        "its own message is above; does the repository still carry exactly these versions?"
+}
+
+# Sets the status that kiln_die reports.
+_kiln_with() { return "$1"; }
+
+# Is there a package of that name, installed or in a repository? A tool that fails is no answer: yes.
+_kiln_can_be_had() {
+    local text
+    if [[ $KILN_FAMILY == debian ]]; then
+        text=$(apt-cache madison "$1" 2>/dev/null) || return 0
+        [[ -n $text ]]
+    else
+        # Only its message tells "no such package" from a repository that does not answer.
+        text=$("$KILN_PACKAGE_MANAGER" -q list "$1" 2>&1) || [[ $text != *'No matching Packages'* ]]
+    fi
+}
+
+# A line for the pipeline, which asks the target what it knows of these packages; then the message.
+_kiln_missing() { # NAME…
+    kiln_say "  missing: $*"
+    kiln_die "no repository has a package named ${*// / or }" "the repositories of this instance were asked for each name alone"
 }
 
 # yum succeeds for a name that it does not know.
@@ -164,7 +214,10 @@ _kiln_assert_installed() { # name[=version[@build]]…
     for spec in "$@"; do
         _kiln_split "$spec"
         installed=$(kiln_package_version "$name") || exit 1
-        [[ -n $installed ]] || kiln_die "$name is not installed" "the repositories do not have it under this name"
+        if [[ -z $installed ]]; then
+            _kiln_can_be_had "$name" || _kiln_missing "$name"
+            kiln_die "$name${version:+ $version} is not installed" "the repositories have a package of that name, but not this one"
+        fi
         [[ -z $version ]] || kiln_matches "$installed" "$version" "$build" \
             || kiln_die "$name is $installed, but the recipe asks for $version${build:+ built for $build}"
     done

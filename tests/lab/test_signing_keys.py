@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import re
 import shlex
 import subprocess
 import tarfile
@@ -17,7 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import AL2, Guest, inventory, launching, slim_checkout, users_environment
+from conftest import AL2, ROOT, Guest, inventory, launching, slim_checkout, users_environment
 
 from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
@@ -167,8 +169,19 @@ def test_a_bake_stops_at_the_component_whose_key_is_refused(
     )
     assert done.returncode == 1, done.stdout + done.stderr
     message = f"D42D0685.pub holds the wrong key: expected {KEYS['nvidia-cuda-rpm']['fingerprint']}"
-    assert f"kiln: nvidia-repo: ERROR: {message}" in done.stdout + done.stderr
     (log,) = (tmp_path / "build" / AL2).glob("*/packer.log")
+    script = (ROOT / "provisioners/nvidia-repo.sh").read_text().splitlines()
+    call = next(line for line in script if "$CUDA_RPM_KEY_FINGERPRINT" in line)
+    # The last lines that a user sees: component, line, command, the library's place, the log.
+    said = done.stderr[done.stderr.index("error: ") :].splitlines()
+    assert said[0].startswith(f"error: {AL2}: packer build failed in nvidia-repo: ")
+    assert message in said[0]
+    assert said[1] == f"  provisioners/nvidia-repo.sh line {script.index(call) + 1}: {call.strip()}"
+    assert re.fullmatch(r"  in provisioners/lib/downloads\.sh line \d+, _kiln_import", said[2])
+    assert said[-1] == f"  the whole log: {log}"
+    record = json.loads((log.parent / "record.json").read_text())
+    assert record["failure"]["component"] == "nvidia-repo"
+    assert record["failure"]["command"] == call.strip()
     assert "provisioners/nvidia-repo.sh" in log.read_text()
     assert "provisioners/nvidia-driver.sh" not in log.read_text()
     assert inventory(ec2) == before

@@ -39,6 +39,8 @@ ANSWERS = {
     "kiln_matches",
     "kiln_unit_exists",
     "kiln_pm",
+    "_kiln_can_be_had",
+    "_kiln_with",
     "_kiln_check_key",
     "_kiln_check_signature",
     "_kiln_write_keyring",

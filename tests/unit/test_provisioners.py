@@ -239,7 +239,7 @@ def test_a_package_that_the_tool_forgave_is_not_taken_for_installed(tmp_path: Pa
     machine.command("rpm", "echo package is not installed; exit 1")
     done = machine.bash("kiln_install nvidia-driver=580.178.04")
     assert done.returncode == 1
-    assert "nvidia-driver is not installed" in done.stderr
+    assert "nvidia-driver 580.178.04 is not installed" in done.stderr
 
 
 @pytest.mark.parametrize("tool", ["yum", "dnf"])

@@ -1,0 +1,48 @@
+"""Syntax errors in provisioners, found by `bash -n` before anything is launched."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from kiln.base.findings import Finding
+from kiln.base.paths import PROVISIONERS
+
+RULE = "shell-syntax"
+
+
+def check_scripts(components: Iterable[str]) -> list[Finding]:
+    """An error for each provisioner of these components, and each file of their library, that bash
+    cannot parse. (This machine's bash: 4.2 of Amazon Linux 2 knows less.)"""
+    files = [PROVISIONERS / f"{name}.sh" for name in components]
+    files += sorted((PROVISIONERS / "lib").glob("*.sh"))
+    found = (_syntax_error(path, path.stat().st_mtime_ns) for path in files if path.is_file())
+    return [finding for finding in found if finding]
+
+
+@cache
+def _syntax_error(path: Path, _changed: int) -> Finding | None:
+    done = subprocess.run(
+        ["bash", "-n", str(path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    said = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
+    place = re.match(r"line (\d+): ", said[0]) if said else None
+    words = ": ".join(re.sub(r"^line \d+: ", "", line) for line in said)
+    return Finding(
+        "error",
+        RULE,
+        words or f"bash -n ended with status {done.returncode}",
+        hint="bash names the line where it noticed; what is not closed may begin above it",
+        file=f"provisioners/{path.relative_to(PROVISIONERS).as_posix()}",
+        line=int(place[1]) if place else 1,
+    )

@@ -1,0 +1,228 @@
+"""Why a provisioner failed: component, line, command, status and the tool's own last words.
+
+provisioners/lib/kiln.sh prints what bash knows as lines `kiln: COMPONENT: …`; Packer itself only
+says that a script ended with another status than 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, replace
+
+from kiln.base.errors import OPERATION_FAILED, KilnError
+from kiln.base.findings import Place
+from kiln.base.paths import PROVISIONERS
+from kiln.packer.output import Event
+
+# The last lines of a tool's output that are shown.
+_SAID = 6
+_LONGEST_COMMAND = 300
+
+_ERROR = re.compile(r"kiln: ([\w-]+): ERROR: (.*)", re.DOTALL)
+_DETAIL = re.compile(r"kiln: [\w-]+:   (.*)")
+_OTHER = re.compile(r"kiln: [\w-]+: ")
+# The script as Packer uploads it, in bash's own messages.
+_UPLOADED = re.compile(r"\S*/script_\d+\.sh: line (\d+)")
+_EXIT_STATUS = re.compile(r"Script exited with non-zero exit status: (\d+)")
+_IN_THE_LIBRARY = re.compile(r"lib/[\w.]+ line \d+, \w+")
+
+# Exit statuses that say why: https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html,
+# 124 https://www.gnu.org/software/coreutils/manual/html_node/timeout-invocation.html
+_STATUS_HINTS = {
+    124: "the command ran into its time limit",
+    126: "the command is there, but cannot be executed",
+    127: "the build instance has no such command",
+    137: "the command was killed, mostly because memory ran out: bake on an instance type with "
+    "more (--instance-type)",
+}
+# Words of a tool → what to do.
+_WORD_HINTS = {
+    "No space left on device": "the disk of the build instance is full: give the row a larger one "
+    "in amis.yaml, volume: {size: …}",
+    "unbound variable": "nothing sets that variable: declare it in the script's header (#@ env), "
+    "and let its component give it",
+    "syntax error": "./invoke validate finds syntax errors before anything is launched",
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a provisioner failed.
+
+    `script` is relative to the checkout; `line` counts from 1 and `command` is the statement
+    there; `inside` names the place in provisioners/lib, if the failure was there. `status` is the
+    exit status; `pipe` those of a pipeline's commands. `said` are the tool's last lines, `missing`
+    the packages that no repository has. Unknown values are None or empty.
+    """
+
+    component: str
+    script: str
+    message: str
+    line: int | None = None
+    command: str = ""
+    inside: str = ""
+    status: int | None = None
+    pipe: str = ""
+    said: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+    def details(self) -> list[str]:
+        """The lines below the message: place and command, status, the tool's words, hints."""
+        place = f"{self.script} line {self.line}" if self.line else self.script
+        where = f"{place}: {self.command}" if self.command else place
+        said = [f"  | {line}" for line in self.said]
+        status = [] if self.status is None else [f"exit status {self.status}"]
+        pipe = [f"statuses of the pipe {self.pipe}"] if self.pipe else []
+        within = [f"in provisioners/{self.inside}"] if self.inside else []
+        return [
+            where,
+            *filter(None, [", ".join([*within, *status, *pipe])]),
+            *(["its last words:", *said] if said else []),
+            *self.hints,
+        ]
+
+
+class ProvisionerError(KilnError):
+    """A bake that a provisioner ended; exit status 1."""
+
+    def __init__(self, recipe: str, failure: Failure, *, log: str) -> None:
+        super().__init__(
+            f"{recipe}: packer build failed in {failure.component}: {failure.message}",
+            hint="\n  ".join([*failure.details(), f"the whole log: {log}"]),
+            exit_status=OPERATION_FAILED,
+            place=Place(failure.script, failure.line),
+        )
+        self.failure = failure
+
+
+class FailureReader:
+    """Reads Packer's events; `failure` says how a provisioner failed, if one did."""
+
+    def __init__(self) -> None:
+        self._instance = "the build instance"
+        self._start("")
+
+    def _start(self, component: str) -> None:
+        self._component = component
+        self._messages: list[str] = []
+        self._details: list[str] = []
+        self._said: deque[str] = deque(maxlen=_SAID)
+        self._rebooting = False
+        self._over = False
+
+    def read(self, event: Event) -> None:
+        """Take one line of Packer's output."""
+        if event.instance_id:
+            self._instance = event.instance_id
+        elif event.component:
+            self._start(event.component)
+        elif event.kind == "say" and event.text.startswith("Pausing "):
+            self._rebooting = True
+        elif event.kind == "say" and event.text.startswith("Stopping the source instance"):
+            self._start("")
+        elif event.kind == "say":
+            # Packer's own line. After a failure it says how it cleans up.
+            self._over = not event.text.startswith("Provisioning with shell script")
+        elif event.kind in ("message", "error") and self._component and not self._over:
+            self._rebooting = False
+            for line in event.text.splitlines():
+                self._take(line.rstrip())
+
+    def _take(self, line: str) -> None:
+        error, detail = _ERROR.match(line), _DETAIL.match(line)
+        if error:
+            self._messages.append(error[2])
+        elif detail:
+            self._details.append(detail[1])
+        elif _OTHER.match(line) and not self._messages:
+            # What was printed before this step belongs to another.
+            self._said.clear()
+            self._details.clear()
+        elif line.strip() and not self._messages and line not in self._said:
+            self._said.append(line)
+
+    def failure(self, packers_words: str) -> Failure | None:
+        """The failure of the provisioner that ran last; None if it is not known to have failed.
+
+        `packers_words` is Packer's own last error.
+        """
+        if not self._component:
+            return None
+        script = f"provisioners/{self._component}.sh"
+        status = _EXIT_STATUS.search(packers_words)
+        if self._rebooting and not self._messages:
+            return Failure(
+                self._component,
+                script,
+                f"{self._instance} did not come back after its reboot: {packers_words}",
+                hints=(
+                    "its console may say why: aws ec2 get-console-output --instance-id "
+                    f"{self._instance}; in the lab ./invoke lab.logs --instance {self._instance}",
+                ),
+            )
+        if not self._messages and not status:
+            return None
+        first = f"the script ended with status {status[1]}" if status else ""
+        failure = Failure(
+            self._component,
+            script,
+            "; ".join(dict.fromkeys(self._messages)) or first,
+            status=int(status[1]) if status else None,
+            said=tuple(_UPLOADED.sub(rf"{script} line \1", line) for line in self._said),
+        )
+        for detail in self._details:
+            failure = _with_detail(failure, detail)
+        return _explained(failure)
+
+
+def _with_detail(failure: Failure, text: str) -> Failure:
+    """The failure with a line of `kiln_die` or `_kiln_report`; any other line is a hint."""
+    key, _, value = text.partition(": ")
+    if key == "at" and (match := re.fullmatch(r"[\w-]+\.sh line (\d+)", value)):
+        line = int(match[1])
+        return replace(failure, line=line, command=_statement(failure.component, line))
+    if key == "in" and _IN_THE_LIBRARY.fullmatch(value):
+        return replace(failure, inside=value)
+    if key == "status" and value.isdecimal():
+        return replace(failure, status=int(value))
+    if key == "statuses of the pipe":
+        return replace(failure, pipe=value)
+    if key == "missing":
+        return replace(failure, missing=tuple(value.split()))
+    return replace(failure, hints=(*failure.hints, text))
+
+
+def _statement(component: str, line: int) -> str:
+    """The statement of a provisioner that ends or begins in a line; empty if there is none."""
+    try:
+        lines = (PROVISIONERS / f"{component}.sh").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    if not 1 <= line <= len(lines):
+        return ""
+    first = last = line - 1
+    while first > 0 and _continues(lines[first - 1], lines[first]):
+        first -= 1
+    while last + 1 < len(lines) and _continues(lines[last], lines[last + 1]):
+        last += 1
+    text = " ".join(part.strip().removesuffix("\\").rstrip() for part in lines[first : last + 1])
+    return text if len(text) <= _LONGEST_COMMAND else f"{text[:_LONGEST_COMMAND]} …"
+
+
+def _continues(line: str, following: str) -> bool:
+    ends = line.rstrip().endswith(("\\", "|", "&&"))
+    return ends or following.lstrip().startswith(("|", "&&"))
+
+
+def _explained(failure: Failure) -> Failure:
+    """The failure with hints from its status and from the tool's words."""
+    words = "\n".join([failure.message, *failure.said])
+    # The status of a test such as [[ … ]] says nothing.
+    plain = failure.message.startswith(("a command failed", "the script ended"))
+    status = failure.status if plain or (failure.status or 0) > 1 else None
+    hints = [hint for key, hint in _WORD_HINTS.items() if key in words]
+    if failure.status in _STATUS_HINTS:
+        hints.append(_STATUS_HINTS[failure.status])
+    return replace(failure, status=status, hints=(*failure.hints, *hints))

@@ -1,0 +1,310 @@
+"""A provisioner that fails: what the user reads. Each script is run by bash with the real library,
+its output is told as Packer tells it, and the message is the one that ends the build."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import a_record
+from test_provisioners import Machine
+
+from kiln.base.errors import KilnError
+from kiln.matrix.load import load_recipes
+from kiln.packer import scripts
+from kiln.packer.output import Event, parse_event
+from kiln.pipeline import build_row, failure
+from kiln.pipeline.failure import Failure, FailureReader, ProvisionerError
+from kiln.pipeline.report import report_html
+from lab.packages import system
+
+HEAD = '#!/usr/bin/env bash\nexport KILN_COMPONENT=sample\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    (tmp_path / "provisioners").mkdir()
+    monkeypatch.setattr(failure, "PROVISIONERS", tmp_path / "provisioners")
+    made = Machine(tmp_path)
+    made.command("sleep", "")
+    return made
+
+
+def ended(machine: Machine, body: str) -> tuple[list[Event], int]:
+    """The script sample.sh run as Packer runs it; its output as Packer's events, and its status."""
+    (machine.root / "provisioners/sample.sh").write_text(HEAD + body)
+    uploaded = machine.root / "script_4711.sh"
+    uploaded.write_text(HEAD + body)
+    done = subprocess.run(
+        [machine.interpreter, str(uploaded)],
+        env={**machine.environment, "TMPDIR": str(machine.root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    begun = Event(0, "say", "Provisioning with shell script: ../../provisioners/sample.sh")
+    return [
+        begun,
+        *(Event(1, "message", line) for line in done.stdout.splitlines()),
+    ], done.returncode
+
+
+def read(events: list[Event], status: int) -> Failure:
+    reader = FailureReader()
+    for event in events:
+        reader.read(event)
+    for line in ("Provisioning step had errors: Running the cleanup provisioner, if present...",
+                 "Terminating the source AWS instance..."):  # fmt: skip
+        reader.read(Event(2, "say", line))
+    words = f"Script exited with non-zero exit status: {status}. Allowed exit codes are: [0]"
+    found = reader.failure(f"Build 'kiln.amazon-ebs.gpu' errored: {words}")
+    assert found is not None
+    return found
+
+
+def message(machine: Machine, body: str) -> list[str]:
+    events, status = ended(machine, body)
+    assert status != 0
+    error = ProvisionerError("row", read(events, status), log="build/row/run/packer.log")
+    assert error.exit_status == 1
+    lines = str(error).splitlines()
+    assert lines[-1] == "  the whole log: build/row/run/packer.log"
+    return lines[:-1]
+
+
+def test_a_plain_command_that_fails(machine: Machine) -> None:
+    assert message(machine, "echo begin\nfalse\necho never\n") == [
+        "row: packer build failed in sample: a command failed with status 1: false",
+        "  provisioners/sample.sh line 5: false",
+        "  exit status 1",
+        "  its last words:",
+        "    | begin",
+    ]
+
+
+def test_a_command_in_a_function_of_the_script(machine: Machine) -> None:
+    lines = message(machine, "build() {\n    ls /nonexistent\n}\nbuild\n")
+    assert "  provisioners/sample.sh line 5: ls /nonexistent" in lines
+    assert "    | ls: cannot access '/nonexistent': No such file or directory" in lines
+
+
+def test_a_pipe_names_the_whole_statement_and_each_status(machine: Machine) -> None:
+    assert message(machine, "printf a \\\n    | grep b \\\n    | sort\n")[1:3] == [
+        "  provisioners/sample.sh line 6: printf a | grep b | sort",
+        "  exit status 1, statuses of the pipe 0 1 0",
+    ]
+
+
+def test_kiln_die_says_its_hint_and_the_line_that_led_there(machine: Machine) -> None:
+    body = 'look() {\n    ls /nonexistent || kiln_die "x cannot be listed" "make it first"\n}\n'
+    assert message(machine, f"{body}x=$(look) || exit 1\n") == [
+        "row: packer build failed in sample: x cannot be listed",
+        '  provisioners/sample.sh line 5: ls /nonexistent || kiln_die "x cannot be listed" '
+        '"make it first"',
+        "  exit status 2",
+        "  its last words:",
+        "    | ls: cannot access '/nonexistent': No such file or directory",
+        "  make it first",
+    ]  # fmt: skip
+
+
+def test_a_failure_in_the_library_names_both_lines(machine: Machine) -> None:
+    lines = message(machine, "tree=$(kiln_unpack /nonexistent.tar) || exit 1\n")
+    assert (
+        lines[1]
+        == "  provisioners/sample.sh line 4: tree=$(kiln_unpack /nonexistent.tar) || exit 1"
+    )
+    assert re.fullmatch(
+        r"  in provisioners/lib/downloads\.sh line \d+, kiln_unpack, exit status 2", lines[2]
+    )
+
+
+def test_an_unbound_variable(machine: Machine) -> None:
+    assert message(machine, 'cut() {\n    echo "$NOPE"\n}\n\ncut\n') == [
+        'row: packer build failed in sample: the script ended with status 1: echo "$NOPE"',
+        "  provisioners/sample.sh line 8: cut",
+        "  exit status 1",
+        "  its last words:",
+        "    | provisioners/sample.sh line 5: NOPE: unbound variable",
+        "  nothing sets that variable: declare it in the script's header (#@ env), and let its "
+        "component give it",
+    ]
+
+
+def test_a_wrong_version_shows_what_there_is(machine: Machine) -> None:
+    machine.command("apt-cache", "echo ' libnccl2 | 2.29.0-1+cuda13.0 | x'")
+    machine.command("dpkg-query", "exit 1")
+    lines = message(machine, "kiln_install_held libnccl2=2.28.9@cuda13.0\n")
+    assert lines[0].endswith("in sample: no repository has libnccl2 2.28.9 built for cuda13.0")
+    assert lines[1].endswith("line 4: kiln_install_held libnccl2=2.28.9@cuda13.0")
+    assert lines[-1] == "  it offers: 2.29.0-1+cuda13.0"
+
+
+def test_the_package_tools_own_last_words_once_though_it_tried_three_times(
+    machine: Machine,
+) -> None:
+    machine.command("apt-cache", "echo ' x | 1 | y'")
+    machine.command("dpkg-query", "exit 1")
+    machine.command("apt-get", "echo 'E: Unable to correct problems' >&2; exit 100")
+    lines = message(machine, "kiln_install gcc make\n")
+    assert lines[0].endswith("in sample: apt could not install gcc make")
+    assert "exit status 100" in lines[2]
+    assert lines[3:5] == ["  its last words:", "    | E: Unable to correct problems"]
+    assert "does the repository still carry exactly these versions?" in lines[-1]
+
+
+@pytest.mark.parametrize("family", ["debian", "al"])
+def test_a_package_that_no_repository_has_is_named_without_its_neighbours(
+    machine: Machine, family: str
+) -> None:
+    al = Machine.__new__(Machine)
+    al.__dict__.update(machine.__dict__)
+    if family == "al":
+        al.environment |= {"KILN_FAMILY": "al", "KILN_PACKAGE_MANAGER": "dnf"}
+        al.command("rpm", "echo package is not installed; exit 1")
+        al.command("dnf", '[[ $* == *" list gcc" || $* == *" list make" ]] && exit 0\n'
+                   "echo 'Error: No matching Packages to list' >&2; exit 1")  # fmt: skip
+    else:
+        al.command("dpkg-query", "exit 1")
+        al.command("apt-cache", '[[ $2 == chrony ]] || echo " $2 | 1 | y"')
+        al.command("apt-get", "echo 'E: Unable to locate package chrony' >&2; exit 100")
+    events, status = ended(al, "kiln_install gcc chrony make\n")
+    found = read(events, status)
+    assert found.missing == ("chrony",)
+    assert found.message == "no repository has a package named chrony"
+
+
+def test_a_time_limit(machine: Machine) -> None:
+    (machine.bin / "sleep").unlink()
+    lines = message(machine, "timeout 0.01 sleep 5\n")
+    assert lines[1:] == [
+        "  provisioners/sample.sh line 4: timeout 0.01 sleep 5",
+        "  exit status 124",
+        "  the command ran into its time limit",
+    ]
+
+
+def test_a_full_disk(machine: Machine) -> None:
+    lines = message(machine, "echo settings >/dev/full\n")
+    assert "No space left on device" in "".join(lines)
+    assert lines[-1].startswith("  the disk of the build instance is full: give the row a larger")
+
+
+def test_a_script_that_was_killed_still_names_component_and_status() -> None:
+    reader = FailureReader()
+    reader.read(Event(0, "say", "Provisioning with shell script: x/provisioners/cuda.sh"))
+    reader.read(Event(0, "message", "Unpacking …"))
+    found = reader.failure("Script exited with non-zero exit status: 137. Allowed exit codes…")
+    assert found is not None
+    assert (found.component, found.status, found.said) == ("cuda", 137, ("Unpacking …",))
+    assert "memory ran out" in " ".join(found.hints)
+
+
+def test_an_instance_that_does_not_come_back_after_its_reboot() -> None:
+    # The lines of a bake in the lab whose kernel.sh powered the instance off.
+    reader = FailureReader()
+    for kind, text in (
+        ("message", "Instance ID: i-e466e73fb8f85c26f"),
+        ("say", "Provisioning with shell script: ../../provisioners/kernel.sh"),
+        ("error", "kiln: kernel: rebooting from no kernel into 5.10.227"),
+        ("say", "Pausing 2s before the next provisioner..."),
+        ("say", "Provisioning with shell script: /tmp/packer-shell2917"),
+        ("say", "Terminating the source AWS instance..."),
+    ):
+        reader.read(Event(0, kind, text))
+    found = reader.failure("Error uploading script: dial tcp 10.249.1.2:22: no route to host")
+    assert found is not None
+    assert (found.component, found.message) == (
+        "kernel",
+        "i-e466e73fb8f85c26f did not come back after its reboot: "
+        "Error uploading script: dial tcp 10.249.1.2:22: no route to host",
+    )
+    assert "lab.logs --instance i-e466e73fb8f85c26f" in found.hints[0]
+
+
+def test_words_of_a_step_that_worked_are_not_those_of_the_failure(machine: Machine) -> None:
+    lines = message(machine, "echo fine\nkiln_say next\nfalse\n")
+    assert "    | fine" not in lines
+
+
+def test_a_component_that_worked_is_not_blamed_for_what_follows() -> None:
+    reader = FailureReader()
+    for kind, text in (
+        ("say", "Provisioning with shell script: x/provisioners/hygiene.sh"),
+        ("message", "kiln: hygiene: 20 checks passed"),
+        ("say", "Stopping the source instance..."),
+        ("say", "Creating AMI row from instance i-1"),
+    ):
+        reader.read(Event(0, kind, text))
+    assert reader.failure("Error creating AMI: RequestLimitExceeded") is None
+    assert FailureReader().failure("Timeout waiting for SSH.") is None
+
+
+# ------------------------------------------------------------------- bash -n
+
+
+@pytest.fixture
+def broken_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "lib").mkdir()
+    script = tmp_path / "cuda.sh"
+    script.write_text(HEAD + "if true; then\n    echo a\nfi fi\n")
+    monkeypatch.setattr(scripts, "PROVISIONERS", tmp_path)
+    return script
+
+
+def test_a_syntax_error_is_a_finding_with_file_line_and_bashs_words(broken_cuda: Path) -> None:
+    (finding,) = scripts.check_scripts(["cuda", "efa"])
+    assert str(finding).startswith(
+        "provisioners/cuda.sh:6: error: shell-syntax: syntax error near unexpected token `fi': "
+    )
+
+
+def test_a_build_is_refused_over_a_syntax_error_before_anything_is_launched(
+    broken_cuda: Path,
+) -> None:
+    recipe = next(recipe for recipe in load_recipes() if "cuda" in recipe.components)
+    plan: Any = type("Plan", (), {"recipe": recipe})
+    with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:6: error: shell-syntax"):
+        build_row.prepare(plan)
+
+
+# ------------------------------------------------------------------- where it is kept
+
+
+FOUND = Failure("cuda", "provisioners/cuda.sh", "no nvcc", 14, "nvcc", status=1, said=("a < b",))
+
+
+def test_the_report_shows_place_status_and_words() -> None:
+    page = report_html(a_record(status="failed", error="no nvcc", failure=FOUND))
+    assert "provisioners/cuda.sh, line 14" in page
+    assert "a &lt; b" in page
+
+
+# ------------------------------------------------------------------- the lab's packages
+
+
+def test_the_lab_says_that_it_is_the_lab_that_lacks_a_package_of_amazon_linux() -> None:
+    distros = {recipe.distro.id: recipe.distro for recipe in load_recipes()}
+    words = system.about_missing(("chrony",), distros["al2023"], "x86_64")
+    assert words.startswith("the lab has no stand-in for chrony: it has ")
+    words = system.about_missing(("chrony",), distros["debian12"], "x86_64")
+    assert words.startswith("the lab passes on Debian 12's own repositories, so they do not have")
+
+
+def test_lines_of_packers_log_are_read_as_they_come() -> None:
+    reader = FailureReader()
+    for line in (
+        "1,,ui,say,==> kiln.amazon-ebs.gpu: Provisioning with shell script: a/provisioners/efa.sh",
+        "2,,ui,error,==> kiln.amazon-ebs.gpu: kiln: efa: ERROR: it%!(PACKER_COMMA) broke",
+        "2,,ui,error,==> kiln.amazon-ebs.gpu: kiln: efa:   at: efa.sh line 1",
+    ):
+        event = parse_event(line)
+        assert event
+        reader.read(event)
+    found = reader.failure("")
+    assert found is not None
+    assert (found.message, found.line) == ("it, broke", 1)
