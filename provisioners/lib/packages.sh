@@ -5,17 +5,18 @@ set -euo pipefail
 # kiln_pm ARGUMENT…: one run of the package tool, repeated when a mirror fails for a moment or another
 # process holds the lock. Returns the tool's status when it failed three times: the caller says what failed.
 kiln_pm() {
-<<<<<<< HEAD
-    local try=0 locked=0 log=$KILN_DIR/package-tool.log
+    local try=0 locked=0 status log=$KILN_DIR/package-tool.log
     while true; do
-        if _kiln_pm_once "$@" 2>&1 | tee "$log" >&2; then return 0; fi
+        status=0
+        _kiln_pm_once "$@" 2>&1 | tee "$log" >&2 || status=$?
+        ((status)) || return 0
         # DPkg::Lock::Timeout does not cover the lock of the package lists: apt-get update fails at once.
         if ((locked < 60)) && grep -q 'Could not get lock' "$log"; then
             ((locked++)) || kiln_say "another process holds apt's lock; waiting for it, up to five minutes"
             sleep 5
             continue
         fi
-        ((++try < 3)) || return 1
+        ((++try < 3)) || return "$status"
         kiln_say "$KILN_PACKAGE_MANAGER $1 failed, trying again"
         sleep $((try * 2))
     done
@@ -39,21 +40,6 @@ kiln_stop_daily_updates() {
     for unit in apt-daily.timer apt-daily-upgrade.timer apt-daily.service; do
         ! kiln_unit_exists "$unit" || systemctl stop "$unit" || kiln_die "systemd cannot stop $unit"
     done
-=======
-    local try status
-    for try in 1 2 3; do
-        status=0
-        case $KILN_PACKAGE_MANAGER in
-            # A sync per file is for machines that must survive a power cut; cleanup.sh syncs once.
-            apt) apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold \
-                     -o Dpkg::Options::=--force-unsafe-io "$@" >&2 || status=$? ;;
-            *) "$KILN_PACKAGE_MANAGER" -q -y "$@" >&2 || status=$? ;;
-        esac
-        ((status)) || return 0
-        ((try == 3)) || { kiln_say "$KILN_PACKAGE_MANAGER $1 failed, trying again"; sleep $((try * 2)); }
-    done
-    return "$status"
->>>>>>> main
 }
 
 # kiln_refresh: fetch the package lists. yum and dnf do so by themselves, for a new repository too.
