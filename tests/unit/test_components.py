@@ -546,7 +546,7 @@ def test_every_setting_of_the_image_is_one_per_line() -> None:
         "etc/security/limits.d/60-kiln.conf",
         "etc/systemd/system.conf.d/60-kiln.conf",
     }
-    assert "\nvm.max_map_count = 524288\n" in files["etc/sysctl.d/60-kiln.conf"]
+    assert "\nvm.max_map_count = 1048576\n" in files["etc/sysctl.d/60-kiln.conf"]
     assert "\n*    - memlock unlimited\n" in files["etc/security/limits.d/60-kiln.conf"]
     assert "\nDefaultLimitMEMLOCK=infinity\n" in files["etc/systemd/system.conf.d/60-kiln.conf"]
 
