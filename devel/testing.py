@@ -38,6 +38,7 @@ SLOW = (
     "test_contributing.py",
     "test_first_call.py",
     "test_front.py",
+    "test_hcl_injection.py",
     "test_interrupted_start.py",
     "test_mig_apply.py",
     "test_mig_glance.py",
@@ -86,7 +87,7 @@ def lint(*, install: bool = True) -> int:
 
 
 def quick(*, only: str | None = None) -> int:
-    """Run ruff, mypy and the fast unit tests; returns the exit status.
+    """Run ruff, mypy and the fast unit tests, import tests/lab; returns the exit status.
 
     `only` selects tests by name, and leaves the linters out.
     """
@@ -97,6 +98,8 @@ def quick(*, only: str | None = None) -> int:
         "mypy --strict": [*python, "mypy"],
         "ruff": [*python, "ruff", "check", "."],
         "ruff format": [*python, "ruff", "format", "--check", "."],
+        # They are not run, but an import that fails is seen.
+        "tests/lab imports": [*python, "pytest", "--collect-only", "-q", "tests/lab"],
     }
     status = 0 if only else _report(side_by_side(linters))
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:

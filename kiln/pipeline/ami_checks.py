@@ -122,7 +122,6 @@ def run_checks(
         **os.environ,
         **stopping.run_environment(machine.run_id),
         "KILN_EXPECT": str(expect_file),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     output = []
     # In its own session, so that Ctrl-C reaches only this process, which then ends the checks.
