@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from devel import generate, links, skips
+from devel import generate, links, packers, skips
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -112,6 +112,7 @@ def quick(*, only: str | None = None) -> int:
 def test(*, only: str | None = None, lab: bool = True) -> int:
     """Run linters, unit tests, lab tests; returns the exit status. `only` selects tests by name."""
     needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
+    note(f"Packer of this run: {packers.in_words()}")
     chosen = ["-k", only] if only else []
     linters: Callable[[], int] = (lambda: 0) if only else lint
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:

@@ -28,6 +28,7 @@ WEIGHTS = {
     "fuzz": 1,
     "mig-rows": 1,
     "mig-pairs": 1,
+    "own-kernel": 1,
 }
 Say = Callable[[str], None]
 
@@ -163,6 +164,10 @@ def _mig_pairs(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
     return _of_tests(profiles.MIG_PAIRS, minutes, say, book)
 
 
+def _own_kernel(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    return _of_tests(profiles.OWN_KERNEL, minutes, say, book)
+
+
 def _of_tests(profile: profiles.Profile, minutes: float, say: Say, book: Book) -> Figure:
     tried, failed, whole = profiles.campaign(profile, minutes, say, book)
     return Figure(f"{profile.name}: tests {tried} / failed {failed}", failed, whole - tried)
@@ -177,4 +182,5 @@ _PARTS = {
     "fuzz": _fuzz,
     "mig-rows": _mig_rows,
     "mig-pairs": _mig_pairs,
+    "own-kernel": _own_kernel,
 }
