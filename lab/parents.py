@@ -16,6 +16,7 @@ from kiln import facts
 from kiln.base import plain_yaml, versions
 from kiln.base.errors import KilnError, did_you_mean
 from lab import distros
+from lab.mirror import catalogue, efa, nvidia_cuda
 from lab.packages import model, rpm, system
 from lab.packages.model import File, Package
 from lab.shell import run
@@ -50,7 +51,11 @@ def folder(kind: str) -> Path:
 
 def digest(kind: str, distro_id: str, arch: str) -> str:
     """A digest of the packages of a kind that are in no repository of the distribution."""
-    return "".join(package.digest() for package in _own(kind, distro_id, arch))
+    entry = kinds()[kind]
+    own = _own(kind, distro_id, arch) + _nvidia(entry, distro_id, arch)
+    if "efa" in entry:
+        own += _efa(entry, arch)
+    return "".join(package.digest() for package in own)
 
 
 def install(kind: str, distro_id: str, arch: str, root: Path) -> None:
@@ -61,9 +66,12 @@ def install(kind: str, distro_id: str, arch: str, root: Path) -> None:
     entry = kinds()[kind]
     wanted = set(entry["packages"])
     packages = [p for p in system.amazon_linux(distro_id, arch) if p.name in wanted]
-    packages += _own(kind, distro_id, arch)
-    if entry.get("efa") == "minimal":
-        packages.append(_minimal_efa())
+    if kernel := entry.get("kernel"):
+        packages += system.kernel(distro_id, arch, kernel)
+        run("chroot", str(root), "rpm", "--erase", "--nodeps", "kernel")
+    packages += _own(kind, distro_id, arch) + _nvidia(entry, distro_id, arch)
+    if "efa" in entry:
+        packages += _efa(entry, arch)
     with tempfile.TemporaryDirectory(dir=root / "var/tmp") as temporary:
         built = rpm.build(packages, Path(temporary))
         inside = ["/" + str(path.relative_to(root)) for path in built]
@@ -83,18 +91,42 @@ def _own(kind: str, distro_id: str, arch: str) -> list[Package]:
     ]
 
 
-def _minimal_efa() -> Package:
-    """What `efa_installer.sh --minimal` leaves: its list, and no libfabric."""
+def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
+    """NVIDIA's packages of the open kernel module, as its repository has them."""
+    known = catalogue.driver(entry.get("driver", ""))
+    if known is None:
+        return []
+    shape = {"format": "rpm", "arch": arch, "libdir": nvidia_cuda.libdir("rpm", arch)}
+    other = {"kmod-nvidia-latest-dkms", "cuda-drivers"}
+    driver = nvidia_cuda.driver_packages(known, "rpm", system.dist(distro_id), arch)
+    parts = ("core", f"cuda{known.cuda.split('.')[0]}")
+    dcgm = {f"datacenter-gpu-manager-4-{part}" for part in parts}
+    return [
+        *(package for package in driver if package.name not in other),
+        *(p for p in model.load("dcgm", dcgm=entry["dcgm"], **shape) if p.name in dcgm),
+        *model.load("nvlsm", nvlsm=entry["nvlsm"], **shape),
+    ]
+
+
+def _efa(entry: dict[str, Any], arch: str) -> list[Package]:
+    """What EFA's installer leaves: its list, and its packages unless it ran with --minimal."""
     newest = max(facts.table("efa")["releases"], key=versions.key)
-    listing = f"# EFA installer version: {newest}\n# Packages installed:\nrdma-core\n"
-    return Package(
-        name="kiln-lab-efa-minimal",
-        version=newest,
+    version = newest if entry["efa"] == "newest" else entry["efa"]
+    packages: list[Package] = []
+    bundled = efa.contents(version)
+    if not entry.get("efa_minimal") and bundled is not None:
+        packages = efa.packages(version, bundled, "rpm", arch)
+    names = "".join(f"{package.name}\n" for package in packages) or "rdma-core\n"
+    listing = f"# EFA installer version: {version}\n# Packages installed:\n{names}"
+    listed = Package(
+        name="kiln-lab-efa-list",
+        version=version,
         release="1",
         arch="noarch",
-        summary=f"{model.STAND_IN}: an EFA installed with --minimal",
+        summary=f"{model.STAND_IN}: the list that EFA's installer leaves",
         files={"/opt/amazon/efa_installed_packages": File(listing.encode())},
     )
+    return [*packages, listed]
 
 
 def _lock(patterns: list[str], root: Path) -> None:

@@ -18,10 +18,13 @@ installed_version() {
     sed -n 's/^# EFA installer version: *//p' "$list" || kiln_die "$list cannot be read"
 }
 
+origin=installer
 version=$(installed_version) || exit 1
 # A parent's installer may have run with --minimal, as in EKS's: same version, no libfabric.
 if [[ $version == "$EFA_INSTALLER_VERSION" && -x /opt/amazon/efa/bin/fi_info ]]; then
     kiln_say "EFA installer $EFA_INSTALLER_VERSION has run already"
+    # On the parent, if this bake has no record of its archive.
+    if [[ ! -e $KILN_ETC/downloads.json ]] || ! grep -q "$EFA_INSTALLER_URL" "$KILN_ETC/downloads.json"; then origin=parent; fi
 else
     archive=$(kiln_download EFA_INSTALLER) || exit 1
     signature=$(kiln_download EFA_SIGNATURE) || exit 1
@@ -39,4 +42,12 @@ fi
 libfabric=$(/opt/amazon/efa/bin/fi_info --version) || kiln_die "libfabric's fi_info does not run"
 kiln_say "$libfabric"
 libfabric=$(sed -n 's/^libfabric: *//p' <<<"$libfabric")
-kiln_record "version=$version" "libfabric=$libfabric"
+# The parent's module was built for the parent's kernel.
+kernel=$(kiln_boot_kernel) || exit 1
+if ! modinfo -k "$kernel" -F filename efa >/dev/null 2>&1; then
+    # What it does not build is missing below.
+    dkms autoinstall -k "$kernel" >&2 || true
+    modinfo -k "$kernel" -F filename efa >/dev/null 2>&1 || kiln_die "there is no efa module for $kernel" \
+        "EFA's installer built none; /var/lib/dkms/efa has its log"
+fi
+kiln_record "version=$version" "libfabric=$libfabric" "origin=$origin"

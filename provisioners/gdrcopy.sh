@@ -18,6 +18,18 @@ module_version() {
     ((status <= 1)) || kiln_die "modinfo failed with status $status: the version of gdrdrv is unknown"
 }
 
+# A parent such as ParallelCluster's has GDRCopy in packages: of another version, DKMS would build both modules.
+remove_parents() {
+    local name installed names=()
+    for name in gdrcopy-kmod gdrcopy gdrcopy-devel gdrdrv-dkms libgdrapi gdrcopy-tests; do
+        installed=$(kiln_package_version "$name") || exit 1
+        [[ -z $installed || $installed == "$GDRCOPY_VERSION"-* ]] || names+=("$name")
+    done
+    ((${#names[@]})) || return 0
+    kiln_say "removing the parent's ${names[*]}"
+    kiln_pm remove -y "${names[@]}" || kiln_die "$KILN_PACKAGE_MANAGER cannot remove ${names[*]}"
+}
+
 version=$(module_version) || exit 1
 if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
     archive=$(kiln_download GDRCOPY) || exit 1
@@ -35,6 +47,7 @@ if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
     [[ ! -e $tree/packages/udev/rules.d/70-gdrdrv.rules ]] \
         || install -m 0644 "$tree/packages/udev/rules.d/70-gdrdrv.rules" /etc/udev/rules.d/
     rm -rf "$tree" "$tree.log"
+    remove_parents
     kiln_dkms_compiler "$kernel" gdrdrv
     dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 || {
         tail -n 40 "/var/lib/dkms/gdrdrv/$GDRCOPY_VERSION/build/make.log" >&2 || true

@@ -16,7 +16,10 @@ kiln_refresh
 if [[ $KILN_FAMILY == debian ]]; then
     kiln_pm dist-upgrade -y || kiln_die "the parent image cannot be brought up to date"
 else
-    kiln_pm upgrade || kiln_die "the parent image cannot be brought up to date"
+    # A parent such as ParallelCluster's has NVIDIA's repository, whose newest driver would take the place of
+    # the parent's: what is NVIDIA's is the other scripts' work.
+    kiln_pm upgrade --exclude='*nvidia*' --exclude='cuda*' --exclude='libcudnn*' --exclude='libnccl*' --exclude='nvlsm*' \
+        --exclude='datacenter-gpu-manager*' || kiln_die "the parent image cannot be brought up to date"
     # Amazon Linux 2023 ships a GnuPG that cannot verify a detached signature by a key file.
     minimal=$(kiln_package_version gnupg2-minimal) || exit 1
     if [[ -n $minimal ]]; then

@@ -245,6 +245,32 @@ decide_persistence() {
     kiln_record "files+=/$drop_in"
 }
 
+# Two drivers on one machine: the parent's stays in the loader's way, whatever is installed over it.
+refuse_other_kind() {
+    local program owner
+    [[ -e /usr/bin/nvidia-smi ]] || return 0
+    # Debian's is a link of its alternatives.
+    program=$(readlink -f /usr/bin/nvidia-smi) || kiln_die "/usr/bin/nvidia-smi is a broken link"
+    # 1: no package owns it.
+    if [[ $KILN_FAMILY == debian ]]; then
+        owner=$(dpkg-query -S "$program" 2>/dev/null) || (($? == 1)) || kiln_die "dpkg-query cannot look up $program"
+    else
+        owner=$(rpm -qf "$program" 2>/dev/null) || (($? == 1)) || kiln_die "rpm cannot look up $program"
+        [[ $owner != *'not owned'* ]] || owner=
+    fi
+    if [[ $NVIDIA_DRIVER_SOURCE == runfile && -n $owner ]]; then
+        kiln_die "the parent AMI has a driver in packages (${owner%%$'\n'*})" \
+            "a runfile would be laid over it: use driver_source: repo, or a parent AMI without a driver"
+    fi
+    if [[ $NVIDIA_DRIVER_SOURCE != runfile && -z $owner ]]; then
+        [[ -x /usr/bin/nvidia-uninstall ]] || kiln_die "/usr/bin/nvidia-smi belongs to no package, and there is no nvidia-uninstall" \
+            "use a parent AMI without a driver"
+        kiln_say "removing the parent's driver, which came from a runfile"
+        nvidia-uninstall --silent >&2 || kiln_die "nvidia-uninstall failed" "use a parent AMI without a driver"
+    fi
+}
+
+refuse_other_kind
 case $NVIDIA_DRIVER_SOURCE in
     runfile) ;;
     repo | distro) prepare_packages ;;

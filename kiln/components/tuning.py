@@ -7,10 +7,12 @@ from kiln.components.component import Component
 
 SYSCTLS = """\
 # AMI Kiln: kernel settings of the component `tuning` (kiln/components/tuning.py).
-# Data loaders map and watch many files. Source: github:awslabs/amazon-eks-ami
-# templates/al2023/runtime/rootfs/etc/sysctl.conf @81fec2e895854f599974fe4d3d72f61c0a9aaffa
-vm.max_map_count = 524288
-fs.inotify.max_user_watches = 524288
+# Data loaders map and watch many files. EKS has 524288 of both (github:awslabs/amazon-eks-ami
+# templates/al2023/runtime/rootfs/etc/sysctl.conf @81fec2e895854f599974fe4d3d72f61c0a9aaffa); ours
+# are what Ubuntu 24.04 (10-map-count.conf of procps 4.0.4-4ubuntu3) and a machine with much memory
+# (fs/notify/inotify/inotify_user.c of Linux 5.11) have by themselves.
+vm.max_map_count = 1048576
+fs.inotify.max_user_watches = 1048576
 fs.inotify.max_user_instances = 8192
 kernel.pid_max = 4194304
 # Our choice: a peer that died is noticed in minutes, not in two hours.

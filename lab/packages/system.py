@@ -98,6 +98,17 @@ def install(distro_id: str, arch: str, root: Path) -> None:
         run("chroot", str(root), "rpm", "--install", "--nosignature", *inside)
 
 
+def kernel(distro_id: str, arch: str, name: str) -> list[Package]:
+    """The oldest kernel of that name (kernel6.12) with its headers and its further modules."""
+    first = next(entry for entry in _catalogue()[distro_id]["kernels"] if entry["name"] == name)
+    names = {name, *(f"{name}-{part}" for part in ("devel", "headers", "modules-extra"))}
+    return [
+        package
+        for package in amazon_linux(distro_id, arch)
+        if package.name in names and package.version == first["version"]
+    ]
+
+
 def ubuntu(distro_id: str, arch: str) -> list[Package]:
     """All packages in the lab's archive for an Ubuntu release; [] for other distributions."""
     facts = _ubuntu_catalogue().get(distro_id)

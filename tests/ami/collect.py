@@ -52,6 +52,7 @@ TEXTS = (
     "/etc/docker/daemon.json",
     "/etc/containerd/config.toml",
     "/etc/default/gpu-mig",
+    "/opt/parallelcluster/.bootstrapped",
     "/var/lib/ecs/ecs.config",
     "/run/kiln/gpu-boot/decision.json",
     "/etc/kiln/dcgm-counters.csv",

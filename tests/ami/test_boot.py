@@ -20,6 +20,12 @@ def test_the_parents_way_into_its_cluster_starts_at_boot(machine):
     assert_enabled(machine, "nodeadm-run.service")
 
 
+@only_if(lambda expect: expect["recipe"].get("flavor") == "parallelcluster")
+def test_parallelcluster_takes_the_image_for_one_of_its_own(machine, recipe):
+    text = machine["text"]["/opt/parallelcluster/.bootstrapped"] or ""
+    assert text.strip() == f"aws-parallelcluster-cookbook-{recipe['parallelcluster']}"
+
+
 def test_boot_is_finished(machine):
     assert_active(machine, "multi-user.target")
 

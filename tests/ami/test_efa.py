@@ -20,6 +20,8 @@ def test_libfabric_answers(machine, version_info):
 
 @pytest.mark.bake
 def test_the_archive_was_the_one_that_is_recorded(recipe, version_info):
+    if recorded(version_info, "efa").get("origin") == "parent":
+        pytest.skip("the parent AMI brought this version: nothing was downloaded")
     entries = [d for d in version_info["downloads"] if d["component"] == "efa"]
     archives = [
         d for d in entries if d["url"].endswith(f"/aws-efa-installer-{recipe['efa']}.tar.gz")

@@ -151,7 +151,7 @@ ON_MIG = {**FULL, "mig_config": "all-balanced"}
 
 def test_every_check_is_run_for_some_recipe():
     every = {f"{name}::{check}" for name, names in checks().items() for check in names}
-    flavors = [{**FULL, "flavor": flavor} for flavor in FLAVORS]
+    flavors = [{**FULL, "flavor": flavor} for flavor in (*FLAVORS, "parallelcluster")]
     run = {check for recipe in (*flavors, ON_MIG) for check in selected(recipe, KNOWN_CLOCKS)}
     own = set(selected(FULL, own_kernel=True)) - run
     assert {check.split("::")[0] for check in own} == {"test_own_kernel.py"}

@@ -84,7 +84,7 @@ def test_rendering_twice_gives_the_same(recipes: list[Recipe]) -> None:
 def test_a_components_files_are_rendered_for_the_image(recipes: list[Recipe]) -> None:
     by_distro = {recipe.distro.id: render.render_files(recipe) for recipe in recipes if recipe.efa}
     settings = "files/etc/sysctl.d/60-kiln.conf"
-    assert "vm.max_map_count = 524288\n" in by_distro["al2"][settings]
+    assert "vm.max_map_count = 1048576\n" in by_distro["al2"][settings]
     # Only where libfabric cannot do without, and the distribution has not opened it already.
     assert "ptrace_scope = 0\n" in by_distro["ubuntu2204"][settings]
     assert "ptrace_scope" not in by_distro["al2"][settings]

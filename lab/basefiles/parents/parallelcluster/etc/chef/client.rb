@@ -1,0 +1,1 @@
+# AMI Kiln lab stand-in

@@ -1,0 +1,3 @@
+#!/bin/sh
+# AMI Kiln lab stand-in
+exit 0
