@@ -7,7 +7,7 @@ provisioners/lib/version_info.py writes on the build instance; its docstring exp
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -110,6 +110,9 @@ class VersionInfo:
     paths: dict[str, str | list[str]]
     units: list[UnitFile]
     held: list[str]
+    files: dict[str, str] = field(default_factory=dict)
+    sysctls: dict[str, str] = field(default_factory=dict)
+    boot: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
