@@ -20,12 +20,10 @@ import contextlib
 import io
 import json
 import os
-import random
 import sys
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,30 +87,6 @@ def run(case: Case) -> Result:
             _write(Path(folder) / name, content)
         command = [word.replace("{folder}", folder) for word in case.command]
         return _judged(case, *_invoked(command, _environment(case, folder), case.stdin), folder)
-
-
-def run_all(chosen: Sequence[Case], say: Callable[[str], None], minutes: float) -> list[Result]:
-    """Run the cases that begin within so many minutes, in any order.
-
-    Each that ends otherwise than it must is reported.
-    """
-    until = time.monotonic() + 60 * minutes
-    results = []
-    for case in random.sample(chosen, len(chosen)):
-        if time.monotonic() > until:
-            break
-        result = run(case)
-        results.append(result)
-        if result.wrong or result.traceback:
-            say(f"{case.name}: {result.wrong or 'traceback'}\n{result.traceback}")
-    return results
-
-
-def counts(results: Sequence[Result]) -> str:
-    """The figures of a campaign."""
-    crashed = sum(bool(result.traceback) for result in results)
-    wrong = sum(bool(result.wrong) and not result.traceback for result in results)
-    return f"inputs {len(results)} / tracebacks {crashed} / wrong exits {wrong}"
 
 
 def _environment(case: Case, folder: str) -> dict[str, str]:

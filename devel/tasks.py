@@ -16,6 +16,7 @@ from kiln.cli.front import note, task
         "all": "instead, the campaign: builds killed at any moment, failing calls and commands, "
         "bad input, and the tests that have a long form in it",
         "minutes": "with --all: how long the campaign lasts: --minutes 60",
+        "part": "with --all: only these parts of it: --part kills,faults",
     }
 )
 def test(
@@ -25,6 +26,7 @@ def test(
     quick: bool = False,
     all: bool = False,  # noqa: A002 - the flag is --all
     minutes: int = 15,
+    part: str | None = None,
 ) -> int:
     """Run the linters, the unit tests, and the lab's tests on real guests."""
     from devel import testing
@@ -34,7 +36,7 @@ def test(
     if all:
         from devel.campaign import run
 
-        return run.campaign(minutes, note)
+        return run.campaign(minutes, note, part)
     return testing.test(only=k, lab=not no_lab)
 
 

@@ -1,4 +1,4 @@
-"""Which of EC2's calls the lab answers, and what each does here: read from the code.
+"""Which calls the lab answers, and what each does here: read from the code.
 
 A call is *real* when what it does on EC2 happens here or decides what other calls answer, *booked
 only* when moto keeps what it says and shows it again, *refused* when it is not implemented.
@@ -41,9 +41,13 @@ _THROUGH_MOTO = frozenset(
 
 
 def table() -> dict[str, str]:
-    """Every call of EC2's API (as the AWS SDK's model has it): real, booked only or refused."""
+    """Every call of EC2's API (as the AWS SDK's model has it): real, booked only or refused.
+
+    Calls of other services come after them as `service:Call`.
+    """
     from moto.ec2.responses import EC2Response
 
+    from lab import services
     from lab.ec2 import calls, filters, layer
 
     found: dict[str, str] = {}
@@ -55,7 +59,7 @@ def table() -> dict[str, str]:
             found[name] = "refused"
         else:
             found[name] = "real" if name in _THROUGH_MOTO else "booked only"
-    return found
+    return found | services.table()
 
 
 def _only_refuses(method: Any) -> bool:
@@ -84,14 +88,17 @@ def page(found: dict[str, str]) -> str:
     booked = [name for name in found if found[name] == "booked only"]
     return "\n".join(
         [
-            "# EC2's calls in the lab",
+            "# Calls in the lab",
             "",
             "Written by `./invoke generate` from the lab's code; `./invoke lab.coverage` prints it "
             "with the refused ones.",
             "",
             f"{counts(found)}.",
             "",
-            "**Real**: what the call does on EC2 happens in the lab, or decides what other calls "
+            "A call without a service is EC2's. Of the services that are not here (IAM, S3, "
+            "CloudFormation, Auto Scaling, …) moto answers as it does.",
+            "",
+            "**Real**: what the call does on AWS happens in the lab, or decides what other calls "
             "answer.",
             "",
             ", ".join(f"`{name}`" for name in real),
@@ -101,7 +108,8 @@ def page(found: dict[str, str]) -> str:
             "",
             ", ".join(f"`{name}`" for name in booked),
             "",
-            "**Refused**: all others, with EC2's error `UnsupportedOperation` and the call's name.",
+            "**Refused**: all others, with an error of the service that names the call (EC2's is "
+            "`UnsupportedOperation`).",
             "",
         ]
     )

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # NCCL's EFA plugin from source, for EFA installers that do not bring a version that fits.
 #
-#@ env      AWS_OFI_NCCL_VERSION  required  release, without the v and -aws of its tag
-#@ download AWS_OFI_NCCL          required  source archive of that release
+#@ env      AWS_OFI_NCCL_VERSION      required  release, without the v and -aws of its tag
+#@ env      AWS_OFI_NCCL_OS_PACKAGES  required  what it is built with
+#@ download AWS_OFI_NCCL              required  source archive of that release
 export KILN_COMPONENT=aws-ofi-nccl
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
@@ -25,7 +26,8 @@ if [[ -e $prefix/.kiln-version && $(<"$prefix/.kiln-version") == "$AWS_OFI_NCCL_
 else
     [[ -x /opt/amazon/efa/bin/fi_info ]] || kiln_die "there is no libfabric in /opt/amazon/efa" "efa.sh must run first"
     [[ -x /usr/local/cuda/bin/nvcc ]] || kiln_die "there is no CUDA toolkit in /usr/local/cuda" "cuda.sh must run first"
-    if [[ $KILN_FAMILY == debian ]]; then kiln_install libhwloc-dev make g++; else kiln_install hwloc-devel make gcc-c++; fi
+    # shellcheck disable=SC2086  # a list of names
+    kiln_install $AWS_OFI_NCCL_OS_PACKAGES
     archive=$(kiln_download AWS_OFI_NCCL) || exit 1
     tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
     (build "$tree") >"$tree.log" 2>&1 \

@@ -5,6 +5,7 @@
 #@ env KERNEL_PACKAGE           optional  package that brings the kernel to pin, name[=version]; empty: the newest
 #@ env KERNEL_DEFAULT_PACKAGE   required  kernel for a parent image that has none, as in the lab
 #@ env KERNEL_COMPILER_PACKAGE  optional  package of the kernel's compiler, where it is not named after the command
+#@ env KERNEL_OS_PACKAGES       required  what the scripts need and DKMS builds with
 export KILN_COMPONENT=kernel
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
@@ -14,10 +15,8 @@ before=$(kiln_find_kernel) || exit 1
 kiln_refresh
 if [[ $KILN_FAMILY == debian ]]; then
     kiln_pm dist-upgrade -y || kiln_die "the parent image cannot be brought up to date"
-    tools=(python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev)
 else
     kiln_pm upgrade || kiln_die "the parent image cannot be brought up to date"
-    tools=(python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms)
     # Amazon Linux 2023 ships a GnuPG that cannot verify a detached signature by a key file.
     minimal=$(kiln_package_version gnupg2-minimal) || exit 1
     if [[ -n $minimal ]]; then
@@ -29,7 +28,7 @@ else
         amazon-linux-extras install -y epel >&2 || kiln_die "amazon-linux-extras cannot install epel, which has DKMS"
     fi
 fi
-[[ -z $KERNEL_COMPILER_PACKAGE ]] || tools+=("$KERNEL_COMPILER_PACKAGE")
+read -ra tools <<<"$KERNEL_OS_PACKAGES $KERNEL_COMPILER_PACKAGE"
 
 if [[ -n $KERNEL_PACKAGE ]]; then
     # shellcheck disable=SC2086  # may be several packages

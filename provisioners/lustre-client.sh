@@ -5,6 +5,7 @@
 #@ env      LUSTRE_TOPIC            optional  topic of amazon-linux-extras, on Amazon Linux 2 only
 #@ env      LUSTRE_SUITE            optional  suite of FSx's repository, on Ubuntu only
 #@ env      LUSTRE_REPO_URL         optional  FSx's repository, on Ubuntu only
+#@ env      LUSTRE_OS_PACKAGES      optional  the distribution's package of the client, on Amazon Linux only
 #@ env      LUSTRE_KEY_FINGERPRINT  required  of the key that signs FSx's repository
 #@ download LUSTRE_KEY              optional  key file, accepted by fingerprint only; on Ubuntu only
 export KILN_COMPONENT=lustre-client
@@ -33,7 +34,8 @@ else
     # Only Amazon Linux 2 has it in a topic of its extras.
     [[ -z $LUSTRE_TOPIC ]] || amazon-linux-extras enable "$LUSTRE_TOPIC" >&2 \
         || kiln_die "amazon-linux-extras has no topic $LUSTRE_TOPIC"
-    packages=(lustre-client)
+    read -ra packages <<<"$LUSTRE_OS_PACKAGES"
+    ((${#packages[@]})) || kiln_die "LUSTRE_OS_PACKAGES is empty" "Amazon Linux has the client in a package"
 fi
 kiln_install_held "${packages[*]}"
 depmod "$kernel"

@@ -2,8 +2,9 @@
 # NVIDIA's nccl-tests from their release, with the image's own CUDA and NCCL, and with Open MPI where the
 # EFA installer brought it. They are where the guides for EFA look for them: /opt/nccl-tests/build.
 #
-#@ env      NCCL_TESTS_VERSION  required  release, without the v of its tag
-#@ download NCCL_TESTS          required  source archive of that release
+#@ env      NCCL_TESTS_VERSION      required  release, without the v of its tag
+#@ env      NCCL_TESTS_OS_PACKAGES  required  what they are built with
+#@ download NCCL_TESTS              required  source archive of that release
 export KILN_COMPONENT=nccl-tests
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
@@ -18,8 +19,8 @@ built_with="$NCCL_TESTS_VERSION $cuda ${mpi:-no MPI}"
 if [[ -e $prefix/.kiln-built-with && $(<"$prefix/.kiln-built-with") == "$built_with" ]]; then
     kiln_say "nccl-tests $NCCL_TESTS_VERSION are installed already"
 else
-    # Their Makefile asks `which` for nvcc, and builds for GPUs of CUDA 10's time when there is none.
-    if [[ $KILN_FAMILY == debian ]]; then kiln_install make g++; else kiln_install make gcc-c++ which; fi
+    # shellcheck disable=SC2086  # a list of names
+    kiln_install $NCCL_TESTS_OS_PACKAGES
     archive=$(kiln_download NCCL_TESTS) || exit 1
     tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
     settings=(CUDA_HOME=/usr/local/cuda)

@@ -230,6 +230,21 @@ kept_modules() { # KIND
     printf '%s\n' "${listed//$'\n'/ }"
 }
 
+# Ubuntu's persistenced is started without persistence mode: a GPU that nothing uses would be shut down, and
+# lose its clocks and its MIG devices. It gets the package's own command but for that.
+decide_persistence() {
+    local text start drop_in=etc/systemd/system/nvidia-persistenced.service.d/20-kiln-persistence.conf
+    rm -f "/$drop_in" || kiln_die "/$drop_in cannot be removed"
+    text=$(systemctl cat nvidia-persistenced.service) || kiln_die "systemd does not know nvidia-persistenced.service"
+    start=$(sed -n 's/^ExecStart=\(.\)/\1/p' <<<"$text") || kiln_die "sed failed"
+    start=${start##*$'\n'}
+    [[ $start == *nvidia-persistenced* ]] || kiln_die "nvidia-persistenced.service does not start nvidia-persistenced"
+    [[ $start == *' --no-persistence-mode'* ]] || return 0
+    printf '# The package starts it with --no-persistence-mode.\n[Service]\nExecStart=\nExecStart=%s\n' \
+        "${start/ --no-persistence-mode/}" >"/$drop_in" || kiln_die "/$drop_in cannot be written"
+    kiln_record "files+=/$drop_in"
+}
+
 case $NVIDIA_DRIVER_SOURCE in
     runfile) ;;
     repo | distro) prepare_packages ;;
@@ -258,6 +273,7 @@ kiln_unit_exists nvidia-persistenced.service \
     || kiln_install_runtime etc/systemd/system/nvidia-persistenced.service
 kiln_install_runtime opt/kiln/lib/gpu_boot usr/local/bin/kiln-gpu-boot \
     etc/systemd/system/kiln-gpu-boot.service etc/systemd/system/nvidia-persistenced.service.d
+decide_persistence
 kiln_enable kiln-gpu-boot.service nvidia-persistenced.service
 [[ $NVIDIA_KERNEL_MODULE != both ]] || kiln_enable kiln-gpu-select.service
 kiln_record "version=$NVIDIA_DRIVER_VERSION" "kernel=$kernel" "kernel_module=$NVIDIA_KERNEL_MODULE" "source=$NVIDIA_DRIVER_SOURCE"

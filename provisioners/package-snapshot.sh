@@ -9,6 +9,7 @@ export KILN_COMPONENT=package-snapshot
 source "${KILN_DIR:?}/lib/kiln.sh"
 
 kiln_wait_for_cloud_init
+kiln_stop_daily_updates
 if [[ $KILN_FAMILY == debian ]]; then
     kiln_set_sources_aside
     list=etc/apt/sources.list.d/kiln-package-snapshot.list

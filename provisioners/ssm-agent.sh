@@ -2,8 +2,9 @@
 # The Systems Manager agent, as the distribution has it. It is not held: it updates itself when Systems
 # Manager asks for it, and no part of the GPU stack depends on it.
 #
-#@ env      SSM_AGENT_VERSION  optional  version of Amazon's package, on Debian only
-#@ download SSM_AGENT          optional  Amazon's package, on Debian only
+#@ env      SSM_AGENT_VERSION      optional  version of Amazon's package, on Debian only
+#@ env      SSM_AGENT_OS_PACKAGES  optional  the distribution's package, on Amazon Linux only
+#@ download SSM_AGENT              optional  Amazon's package, on Debian only
 export KILN_COMPONENT=ssm-agent
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
@@ -35,7 +36,8 @@ case $KILN_DISTRO in
         kiln_record "package=amazon-ssm-agent"
         ;;
     *)
-        kiln_install amazon-ssm-agent
+        # shellcheck disable=SC2086  # a list of names
+        kiln_install ${SSM_AGENT_OS_PACKAGES:?}
         version=$(kiln_package_version amazon-ssm-agent) || exit 1
         kiln_record "package=amazon-ssm-agent"
         ;;

@@ -7,7 +7,6 @@ the script may survive stands in survives.yaml with its reason.
 
 from __future__ import annotations
 
-import random
 import re
 import time
 from collections import Counter
@@ -15,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from devel.campaign.book import Book
 from devel.campaign.sandbox import PATH, Done, Sandbox, asked_for, forget, sandbox, words
-from devel.campaign.world import deadline, spread
+from devel.campaign.world import deadline
 from kiln.base import plain_yaml
 from kiln.matrix.load import load_recipes
 from lab.settings import Lab
@@ -75,6 +75,12 @@ class Case:
         """What is the same in every recipe: the same line runs the same command."""
         return Case(self.script, self.command, 0, "", self.place) if self.place else self
 
+    @property
+    def key(self) -> str:
+        """Its name in the book, the same in each run."""
+        where = f"at {self.place}" if self.place else f"call {self.nth}"
+        return f"{self.script}: {self.command} {where}"
+
     def __str__(self) -> str:
         return f"{self.script}: {self.command}, call {self.nth}: {self.line[:200]}"
 
@@ -86,7 +92,6 @@ class Counts:
     tried: int = 0
     whole: int = 0
     lost: int = 0
-    excused: int = 0
     not_run: list[str] = field(default_factory=list)
     # Scripts whose calls were not even counted: there was no time.
     no_time: list[str] = field(default_factory=list)
@@ -96,7 +101,6 @@ class Counts:
         self.tried += other.tried
         self.whole += other.whole
         self.lost += other.lost
-        self.excused += other.excused
         self.not_run += other.not_run
         self.no_time += other.no_time
 
@@ -114,7 +118,11 @@ def excuse(name: str, line: str) -> str:
 
 
 def campaign(
-    lab: Lab, minutes: float, say: Callable[[str], None], only: Sequence[str] = RECIPES
+    lab: Lab,
+    minutes: float,
+    say: Callable[[str], None],
+    book: Book,
+    only: Sequence[str] = RECIPES,
 ) -> Counts:
     """Let as many calls of these recipes' scripts fail as the minutes allow."""
     until = deadline(minutes)
@@ -124,11 +132,13 @@ def campaign(
     for number, recipe in enumerate(recipes):
         share = time.monotonic() + (until - time.monotonic()) / (len(recipes) - number)
         with sandbox(lab, recipe) as box:
-            counts.add(_recipe(box, share, say, seen))
+            counts.add(_recipe(box, share, say, book, seen))
     return counts
 
 
-def _recipe(box: Sandbox, until: float, say: Callable[[str], None], seen: set[Case]) -> Counts:
+def _recipe(
+    box: Sandbox, until: float, say: Callable[[str], None], book: Book, seen: set[Case]
+) -> Counts:
     """Attack the scripts of a recipe in bake order, until one fails without an attack."""
     counts = Counts()
     names = box.recipe.components
@@ -137,7 +147,7 @@ def _recipe(box: Sandbox, until: float, say: Callable[[str], None], seen: set[Ca
             counts.no_time += [f"{box.recipe.distro.id} {later}" for later in names[position:]]
             break
         slice_ = (until - time.monotonic()) / (len(names) - position)
-        found = script(box, name, time.monotonic() + slice_, say, seen)
+        found = script(box, name, time.monotonic() + slice_, say, book, seen)
         counts.add(found)
         if found.not_run:
             # The scripts after it would run on a machine that lacks its changes.
@@ -145,13 +155,18 @@ def _recipe(box: Sandbox, until: float, say: Callable[[str], None], seen: set[Ca
             break
         say(
             f"{box.recipe.distro.id} {name}: {found.tried} of {found.whole} calls failed, "
-            f"{found.lost} swallowed, {found.excused} survived for a reason"
+            f"{found.lost} swallowed"
         )
     return counts
 
 
 def script(
-    box: Sandbox, name: str, until: float, say: Callable[[str], None], seen: set[Case]
+    box: Sandbox,
+    name: str,
+    until: float,
+    say: Callable[[str], None],
+    book: Book,
+    seen: set[Case],
 ) -> Counts:
     """Run a component's script with calls failing, then let it succeed: the next one's state.
 
@@ -180,23 +195,22 @@ def script(
     whole = one_per_place(cases(name, calls), (shims / ".trace").read_text(errors="replace"))
     whole = [case for case in whole if case.anywhere not in seen]
     seen.update(case.anywhere for case in whole if case.place)
-    counts = Counts(whole=len(whole))
-    for index in spread(len(whole), random.random()):
+    named = {f"{box.recipe.distro.id} {case.key}": case for case in whole}
+    for key in book.begin(named, anew=False):
         if time.monotonic() > until:
             break
-        case = whole[index]
+        case = named[key]
         done, _ = _attack(box, shims, programs, case)
-        counts.tried += 1
         if f"kiln: {name}: ERROR: " in done.text and done.status:
-            continue
-        if excuse(name, case.line):
-            counts.excused += 1
-            continue
-        counts.lost += 1
-        where = f"{box.recipe.distro.id} {case} (status {done.status})"
-        say(f"SWALLOWED {where}\n{done.text[-700:]}")
+            book.note(key)
+        elif why := excuse(name, case.line):
+            book.note(key, excuse=why)
+        else:
+            where = f"{box.recipe.distro.id} {case} (status {done.status})"
+            say(f"SWALLOWED {where}\n{done.text[-700:]}")
+            book.note(key, f"{where}\n{done.text}")
     box.layers.append(clean.upper)
-    return counts
+    return Counts(book.tried(named), len(named), book.bad(named))
 
 
 def cases(name: str, calls: list[str]) -> list[Case]:

@@ -1,85 +1,118 @@
-"""Ends a build at every second and at every call to EC2, with each signal: nothing may be left.
+"""Ends a build all along its time and at every call to EC2 that matters: nothing may be left.
 
-SIGINT and SIGTERM clean up themselves. What SIGKILL leaves, the next build of the checkout removes.
+SIGINT and SIGTERM clean up themselves, by one handler. What SIGKILL leaves, the next build of the
+checkout removes.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from devel.campaign.world import Ended, World, deadline, inventory, spread
+from devel.campaign.book import Book
+from devel.campaign.world import Ended, World, deadline, inventory
 from lab import control
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-_STEP = 0.5
+# Between calls: the local work of a build. They divide its time evenly.
+_MOMENTS = 12
+_SOFT = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A moment of a build: so many seconds, or so many calls to EC2, after its beginning."""
+    """A moment of a build: a part of its time, or a step of what it asks EC2 for."""
 
     number: signal.Signals
-    seconds: float | None = None
-    calls: int | None = None
+    part: int = 0
+    step: str = ""
 
     def __str__(self) -> str:
-        moment = f"call {self.calls}" if self.calls else f"{self.seconds:.1f} s"
-        return f"{self.number.name} at {moment}"
+        return f"{self.number.name} at {self.step or f'{self.part}/{_MOMENTS} of the build'}"
 
 
-def points(seconds: float, calls: int) -> list[Point]:
-    """All points of a build that takes so long and makes so many calls."""
-    moments = [Point(signal.SIGINT, seconds=step * _STEP) for step in range(int(seconds / _STEP))]
-    moments += [Point(signal.SIGINT, calls=call + 1) for call in range(calls)]
-    return [
-        Point(number, seconds=moment.seconds, calls=moment.calls)
-        for moment in moments
-        for number in SIGNALS
-    ]
+def steps(calls: Sequence[str]) -> list[str]:
+    """The calls that change something, and the first of each kind of question after each of them.
+
+    A build asks some questions again and again until the answer is another one: how often depends
+    on the machine's speed.
+    """
+    numbers: dict[str, int] = {}
+    asked: set[str] = set()
+    found = []
+    last = "the beginning"
+    for action in calls:
+        if action.startswith(("Describe", "Get")):
+            if action not in asked:
+                found.append(f"{action} after {last}")
+            asked.add(action)
+            continue
+        numbers[action] = numbers.get(action, 0) + 1
+        last = f"{action} {numbers[action]}"
+        asked = set()
+        found.append(last)
+    return found
 
 
-def campaign(world: World, minutes: float, say: Callable[[str], None]) -> tuple[int, int, int]:
+def points(calls: Sequence[str]) -> list[Point]:
+    """Each moment of a build that makes these calls, with SIGKILL and with SIGINT or SIGTERM."""
+    found = []
+    for index, step in enumerate(dict.fromkeys(steps(calls))):
+        found += [Point(_SOFT[index % 2], step=step), Point(signal.SIGKILL, step=step)]
+    for part in range(_MOMENTS):
+        found += [Point(_SOFT[part % 2], part=part), Point(signal.SIGKILL, part=part)]
+    return found
+
+
+def campaign(
+    world: World, minutes: float, say: Callable[[str], None], book: Book
+) -> tuple[int, int, int]:
     """End builds at as many points as the minutes allow; returns points tried, leaks, all."""
     until = deadline(minutes)
-    whole = points(*_measured(world))
-    tried = leaks = 0
-    for index in spread(len(whole), random.random()):
+    seconds, calls = _measured(world)
+    whole = {str(point): point for point in points(calls)}
+    for name in book.begin(whole):
         if time.monotonic() > until:
             break
-        point = whole[index]
-        ended = kill(world, point)
-        tried += 1
+        ended = kill(world, whole[name], seconds)
+        if not ended.reached:
+            say(f"NOT TRIED {name}: the build ended before it")
+            continue
         if ended.left:
-            leaks += 1
-            say(f"LEAK {point}: {'; '.join(ended.left)}\n{ended.text}")
-    return tried, leaks, len(whole)
+            say(f"LEAK {name}: {'; '.join(ended.left)}\n{ended.text}")
+        book.note(name, "; ".join(ended.left) + "\n" + ended.text if ended.left else "")
+    return book.tried(whole), book.bad(whole), len(whole)
 
 
-def kill(world: World, point: Point) -> Ended:
-    """End a build at a point; what is then left, after the next build in the case of SIGKILL."""
+def kill(world: World, point: Point, seconds: float) -> Ended:
+    """End a build of so many seconds at a point; what is then left.
+
+    What SIGKILL left is looked for after the next build.
+    """
     home = world.home()
     before = inventory(world.ec2)
     control.call(world.lab, "faults/clear")
     process = world.start(home)
     began = time.monotonic()
     while process.poll() is None:
-        if point.calls is not None and len(world.calls()) >= point.calls:
+        if point.step and point.step in steps(world.calls()):
             break
-        if point.seconds is not None and time.monotonic() - began >= point.seconds:
+        if not point.step and time.monotonic() - began >= seconds * point.part / _MOMENTS:
             break
-        time.sleep(0.005)
-    if process.poll() is None:
+        # Each look is a signed request: more of them cost more than the build.
+        time.sleep(0.02)
+    reached = process.poll() is None
+    if reached:
         os.killpg(process.pid, point.number)
     ended = world.end(process)
+    ended.reached = reached
     if ended.status is None:
         ended.left.append("it did not end")
     if point.number is signal.SIGKILL or ended.status is None:
-        ended.text += world.next_build(home)
+        if world.traces(home, before):
+            ended.text += world.next_build(home)
     elif ended.status not in (0, 1, -signal.SIGINT, -signal.SIGTERM, 130, 143):
         ended.left.append(f"exit status {ended.status}")
     if "Traceback" in ended.text:
@@ -89,14 +122,14 @@ def kill(world: World, point: Point) -> Ended:
     return ended
 
 
-def _measured(world: World) -> tuple[float, int]:
+def _measured(world: World) -> tuple[float, list[str]]:
     """The seconds and the calls to EC2 of a build that nobody ends."""
     home = world.home()
     before = inventory(world.ec2)
     control.call(world.lab, "faults/clear")
     began = time.monotonic()
     ended = world.end(world.start(home), patience=600)
-    seconds, calls = time.monotonic() - began, len(world.calls())
+    seconds, calls = time.monotonic() - began, world.calls()
     if ended.status != 0:
         raise RuntimeError(f"the campaign's build fails without an attack:\n{ended.text}")
     world.forget_images(before)

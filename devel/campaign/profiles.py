@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from devel.campaign.book import Book
 from devel.campaign.world import deadline
 from kiln.base.paths import ROOT
 
-# Inputs of one run of the fuzz test, and of all.
-_INPUTS, _ALL_INPUTS = 10_000, 1_000_000
+# Inputs of one run of the fuzz test, and how many runs give 10^6.
+_INPUTS, _RUNS = 50_000, 20
+# The fuzz test writes each input to a file: in memory that takes half of the time.
+_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,9 @@ class Profile:
     arguments: tuple[str, ...]
 
 
-MIG_ROWS = Profile("MIG rows", {"KILN_MIG_ROWS": "all"}, ("tests/lab/test_mig_images.py",))
+MIG_ROWS = Profile("mig-rows", {"KILN_MIG_ROWS": "all"}, ("tests/lab/test_mig_images.py",))
 MIG_PAIRS = Profile(
-    "MIG pairs",
+    "mig-pairs",
     {"KILN_MIG_PAIRS": "all"},
     (
         "tests/lab/test_mig_guest.py",
@@ -43,35 +46,47 @@ MIG_PAIRS = Profile(
 )
 
 
-@dataclass
-class Tests:
-    """How the tests of a run ended."""
+@dataclass(frozen=True)
+class Test:
+    """How a test of a run ended; `found` is what failed."""
 
-    passed: int = 0
-    failed: int = 0
-    not_tried: int = 0
-
-
-def campaign(profile: Profile, minutes: float, say: Callable[[str], None]) -> Tests:
-    """Run as many tests of a profile as begin within the minutes."""
-    return _pytest(profile.arguments, profile.environment, deadline(minutes), say)
+    name: str
+    found: str = ""
+    skipped: bool = False
 
 
-def fuzz(minutes: float, say: Callable[[str], None]) -> tuple[int, int, int]:
-    """Give the programs of the image damaged input; inputs tried, all inputs, failed runs."""
+def campaign(
+    profile: Profile, minutes: float, say: Callable[[str], None], book: Book
+) -> tuple[int, int, int]:
+    """Run as many tests of a profile as begin within the minutes: tried, failed, all."""
+    passed = [name for name, result in book.results.items() if not result["found"]]
+    given = {**profile.environment, "KILN_PASSED": "\n".join(passed)}
     until = deadline(minutes)
-    tried = failed = 0
-    while tried < _ALL_INPUTS and time.monotonic() < until:
-        given = {
-            "KILN_FUZZ_INPUTS": str(_INPUTS),
-            "KILN_FUZZ_SEED": str(random.randrange(1 << 30)),
-        }
-        ended = _pytest(("tests/unit/test_runtime_fuzz.py",), given, until, say)
-        if not ended.passed + ended.failed:
+    ended = _pytest(profile.arguments, given, until, say)
+    if passed and not ended:
+        book.begin(passed)
+        passed = []
+        ended = _pytest(profile.arguments, profile.environment, until, say)
+    for test in ended:
+        if not test.skipped:
+            book.note(test.name, test.found)
+    whole = {test.name for test in ended} | {*passed}
+    return book.tried(whole), book.bad(whole), len(whole)
+
+
+def fuzz(minutes: float, say: Callable[[str], None], book: Book) -> tuple[int, int, int]:
+    """Give the programs of the image damaged input; inputs tried, failed runs, all inputs."""
+    until = deadline(minutes)
+    runs = [f"run {number}" for number in range(_RUNS)]
+    for run in book.begin(runs):
+        if time.monotonic() > until:
             break
-        tried += _INPUTS
-        failed += ended.failed
-    return tried, _ALL_INPUTS, failed
+        seed = str(random.randrange(1 << 30))
+        given = {"KILN_FUZZ_INPUTS": str(_INPUTS), "KILN_FUZZ_SEED": seed}
+        for test in _pytest(("tests/unit/test_runtime_fuzz.py",), given, until, say):
+            if not test.skipped:
+                book.note(run, f"KILN_FUZZ_SEED={seed}\n{test.found}" if test.found else "")
+    return book.tried(runs) * _INPUTS, book.bad(runs), _RUNS * _INPUTS
 
 
 def _pytest(
@@ -79,13 +94,16 @@ def _pytest(
     environment: Mapping[str, str],
     until: float,
     say: Callable[[str], None],
-) -> Tests:
-    with tempfile.TemporaryDirectory(prefix="kiln-profile-") as folder:
+) -> list[Test]:
+    memory = _MEMORY if _MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="kiln-profile-", dir=memory) as folder:
         report = Path(folder) / "report.xml"
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-p", "devel.campaign.until"),
-                *("-p", "no:cacheprovider", f"--junitxml={report}", *arguments),
+                *("-p", "no:cacheprovider", f"--junitxml={report}"),
+                *((f"--basetemp={folder}/tests",) if "fuzz" in arguments[0] else ()),
+                *arguments,
             ],
             cwd=ROOT,
             env={**os.environ, **environment, "KILN_UNTIL": str(until)},
@@ -96,23 +114,22 @@ def _pytest(
             errors="replace",
             check=False,
         )
-        ended = count(report) if report.exists() else Tests()
+        ended = read(report) if report.exists() else []
     # Also when pytest could not collect the tests, or fails for a reason that is no test's.
     if done.returncode not in (0, 5):
-        ended.failed = ended.failed or 1
         say(f"pytest {' '.join(arguments)}: exit status {done.returncode}\n{done.stdout[-3000:]}")
+        if not any(test.found for test in ended):
+            ended.append(Test("pytest", done.stdout))
     return ended
 
 
-def count(report: Path) -> Tests:
+def read(report: Path) -> list[Test]:
     """The tests of a JUnit report."""
-    ended = Tests()
+    ended = []
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
-        skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            ended.failed += 1
-        elif skipped is None:
-            ended.passed += 1
-        else:
-            ended.not_tried += 1
+        name = f"{case.get('classname')}::{case.get('name')}"
+        wrong = case.find("failure")
+        wrong = case.find("error") if wrong is None else wrong
+        found = "" if wrong is None else wrong.text or "it failed"
+        ended.append(Test(name, found, skipped=case.find("skipped") is not None))
     return ended

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from devel import bad_inputs
-from devel.campaign import commands, ec2_faults, kills, profiles, units
+from devel.campaign import commands, ec2_faults, inputs, kills, profiles, units
+from devel.campaign.book import Book, opened
 from devel.campaign.world import world
 from kiln.base import needs
+from kiln.base.errors import KilnError
 from lab import control, host, settings
+from lab.settings import Lab
 
 # Added to the index of the lab in use: the campaign takes its own lab down again and again.
-_OTHER_LAB = 3
+_OTHER_LAB = 27
 # How the time is divided; what a part does not need is the later ones'.
 WEIGHTS = {
     "kills": 2,
@@ -21,10 +24,11 @@ WEIGHTS = {
     "commands": 3,
     "units": 1,
     "inputs": 1,
-    "mig rows": 1,
-    "mig pairs": 1,
     "fuzz": 1,
+    "mig-rows": 1,
+    "mig-pairs": 1,
 }
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,20 @@ class Figure:
     line: str
     bad: int
     not_tried: int = 0
+    when: str = ""
 
 
 class Clock:
     """Divides the time that is left among the parts that are left."""
 
-    def __init__(self, minutes: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        minutes: float,
+        parts: Sequence[str] = tuple(WEIGHTS),
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._now, self._end = now, now() + 60 * minutes
-        self._left = dict(WEIGHTS)
+        self._left = {part: WEIGHTS[part] for part in parts}
 
     def minutes(self, part: str) -> float:
         """The minutes of a part that begins now."""
@@ -49,55 +59,80 @@ class Clock:
         return max(0.0, self._end - self._now()) / 60 * self._left.pop(part) / whole
 
 
-def campaign(minutes: float, say: Callable[[str], None]) -> int:
-    """Run every part, each for its share of the minutes; 0 if none of them found anything.
+def chosen(names: str | None) -> list[str]:
+    """The parts that `--part a,b` names, in their order; all without one.
 
-    Raises KilnError (exit status 1) where the lab cannot run.
+    Raises KilnError for a name that is no part's.
     """
+    wanted = [name.strip() for name in names.split(",")] if names else list(WEIGHTS)
+    for name in wanted:
+        if name not in WEIGHTS:
+            raise KilnError(
+                f"--part {name!r} is not a part of the campaign",
+                hint=f"use one or several, with commas: {', '.join(WEIGHTS)}",
+            )
+    return [part for part in WEIGHTS if part in wanted]
+
+
+def campaign(minutes: float, say: Say, only: str | None = None) -> int:
+    """Run the parts, each for its share of the minutes; 0 if none of them found anything.
+
+    Raises KilnError (exit status 2) for an unknown part, (1) where the lab cannot run.
+    """
+    parts = chosen(only)
     host.can_run()
     needs.ensure("packer", "ssh", "lab", "tests", install=True, say=say)
-    clock = Clock(minutes)
+    clock = Clock(minutes, parts)
     lab = settings.current()
     # The lab's name is from the environment in every process that the campaign starts.
     lab = replace(lab, index=(lab.index + _OTHER_LAB) % 55)
     figures = []
     with settings.chosen(lab):
-        with world(lab) as place:
-            tried, leaks, whole = kills.campaign(place, clock.minutes("kills"), say)
-            figures.append(Figure(f"points {tried} / leaks {leaks}", leaks, whole - tried))
-            tried, clean, whole = ec2_faults.campaign(place, clock.minutes("faults"), say)
-            figures.append(Figure(f"faults {tried} / clean {clean}", tried - clean, whole - tried))
-        control.up(lab)
-        try:
-            counts = commands.campaign(lab, clock.minutes("commands"), say)
-            counts.add(units.campaign(clock.minutes("units"), say))
-        finally:
-            control.clean(lab)
-        figures.append(_of_commands(counts))
-        figures.append(_of_inputs(clock.minutes("inputs"), say))
-        for profile in (profiles.MIG_ROWS, profiles.MIG_PAIRS):
-            ended = profiles.campaign(profile, clock.minutes(profile.name.lower()), say)
-            number = ended.passed + ended.failed
-            line = f"{profile.name}: tests {number} / failed {ended.failed}"
-            figures.append(Figure(line, ended.failed, ended.not_tried))
-        inputs, all_inputs, failed = profiles.fuzz(clock.minutes("fuzz"), say)
-        line = f"damaged files and answers {inputs} / runs with a traceback or a loop {failed}"
-        figures.append(Figure(line, failed, all_inputs - inputs))
+        for part in parts:
+            book = opened(part)
+            figure = _PARTS[part](lab, clock.minutes(part), say, book)
+            figures.append(replace(figure, when=book.when()))
+            verdict(figures[-1:], say)
+    say("")
     return verdict(figures, say)
 
 
-def verdict(figures: list[Figure], say: Callable[[str], None]) -> int:
+def verdict(figures: list[Figure], say: Say) -> int:
     """Print the figures; 1 if a part found anything. What was not tried has not passed."""
     for figure in figures:
         left = f" (NOT TRIED: {figure.not_tried})" if figure.not_tried else ""
-        say(figure.line + left)
+        say(figure.line + left + (f" [{figure.when}]" if figure.when else ""))
     return int(any(figure.bad for figure in figures))
 
 
-def _of_commands(counts: commands.Counts) -> Figure:
+def _kills(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    with world(lab) as place:
+        tried, leaks, whole = kills.campaign(place, minutes, say, book)
+    return Figure(f"points {tried} / leaks {leaks}", leaks, whole - tried)
+
+
+def _faults(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    with world(lab) as place:
+        tried, bad, whole = ec2_faults.campaign(place, minutes, say, book)
+    return Figure(f"faults {tried} / clean {tried - bad}", bad, whole - tried)
+
+
+def _commands(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    control.up(lab)
+    try:
+        return _of_calls("provisioners", commands.campaign(lab, minutes, say, book), book)
+    finally:
+        control.clean(lab)
+
+
+def _units(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    return _of_calls("units", units.campaign(minutes, say, book), book)
+
+
+def _of_calls(what: str, counts: commands.Counts, book: Book) -> Figure:
     line = (
-        f"commands {counts.tried} / swallowed failures {counts.lost} "
-        f"({counts.excused} survived for a reason, devel/campaign/survives.yaml)"
+        f"commands of {what} {counts.tried} / swallowed failures {counts.lost} "
+        f"({book.excused()} survived for a reason, devel/campaign/survives.yaml)"
     )
     if counts.not_run:
         line += f"; FAILED WITHOUT AN ATTACK: {', '.join(counts.not_run)}"
@@ -106,8 +141,39 @@ def _of_commands(counts: commands.Counts) -> Figure:
     return Figure(line, counts.lost + len(counts.not_run), counts.whole - counts.tried)
 
 
-def _of_inputs(minutes: float, say: Callable[[str], None]) -> Figure:
-    chosen = bad_inputs.cases()
-    results = bad_inputs.run_all(chosen, say, minutes)
-    bad = sum(bool(result.wrong or result.traceback) for result in results)
-    return Figure(bad_inputs.counts(results), bad, len(chosen) - len(results))
+def _inputs(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    cases = bad_inputs.cases()
+    tried, crashed, wrong = inputs.campaign(cases, minutes, say, book)
+    line = f"inputs {tried} / tracebacks {crashed} / wrong exits {wrong}"
+    return Figure(line, crashed + wrong, len(cases) - tried)
+
+
+def _fuzz(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    tried, failed, whole = profiles.fuzz(minutes, say, book)
+    line = f"damaged files and answers {tried} / runs with a traceback or a loop {failed}"
+    return Figure(line, failed, whole - tried)
+
+
+def _mig_rows(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    return _of_tests(profiles.MIG_ROWS, minutes, say, book)
+
+
+def _mig_pairs(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
+    return _of_tests(profiles.MIG_PAIRS, minutes, say, book)
+
+
+def _of_tests(profile: profiles.Profile, minutes: float, say: Say, book: Book) -> Figure:
+    tried, failed, whole = profiles.campaign(profile, minutes, say, book)
+    return Figure(f"{profile.name}: tests {tried} / failed {failed}", failed, whole - tried)
+
+
+_PARTS = {
+    "kills": _kills,
+    "faults": _faults,
+    "commands": _commands,
+    "units": _units,
+    "inputs": _inputs,
+    "fuzz": _fuzz,
+    "mig-rows": _mig_rows,
+    "mig-pairs": _mig_pairs,
+}

@@ -11,7 +11,6 @@ the lab's stand-ins of what is not there (the driver, a cluster's clients).
 from __future__ import annotations
 
 import json
-import random
 import re
 import shutil
 import subprocess
@@ -21,9 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from devel.campaign.book import Book
 from devel.campaign.commands import SHIM, STATUS, Case, Counts, cases, excuse
 from devel.campaign.sandbox import nspawn, overlay
-from devel.campaign.world import deadline, spread
+from devel.campaign.world import deadline
 from kiln.base.paths import ROOT, RUNTIME
 from lab import bases, pci
 from lab.standins.nvidia_smi import install
@@ -164,7 +164,9 @@ chmod 755 {_AGENT}/bin/config-translator /usr/bin/dcgm-exporter
 )
 
 
-def campaign(minutes: float, say: Callable[[str], None], units: Sequence[Unit] = UNITS) -> Counts:
+def campaign(
+    minutes: float, say: Callable[[str], None], book: Book, units: Sequence[Unit] = UNITS
+) -> Counts:
     """Let as many calls of the units' programs fail as the minutes allow."""
     until = deadline(minutes)
     counts = Counts()
@@ -173,17 +175,23 @@ def campaign(minutes: float, say: Callable[[str], None], units: Sequence[Unit] =
         layers = [bases.ensure(*_BASE), _files(folder / "image")]
         for number, unit in enumerate(units):
             slice_ = (until - time.monotonic()) / (len(units) - number)
-            found = _unit(folder, layers, unit, time.monotonic() + slice_, say)
+            found = _unit(folder, layers, unit, time.monotonic() + slice_, say, book, number)
             say(
                 f"{unit.name} on {unit.type}: {found.tried} of {found.whole} calls failed, "
-                f"{found.lost} swallowed, {found.excused} survived for a reason"
+                f"{found.lost} swallowed"
             )
             counts.add(found)
     return counts
 
 
 def _unit(
-    folder: Path, layers: list[Path], unit: Unit, until: float, say: Callable[[str], None]
+    folder: Path,
+    layers: list[Path],
+    unit: Unit,
+    until: float,
+    say: Callable[[str], None],
+    book: Book,
+    number: int,
 ) -> Counts:
     clean, text, calls = _attack(folder, layers, unit, Case(unit.name, "", 0))
     # The monitor is ended by timeout.
@@ -192,24 +200,24 @@ def _unit(
         return Counts(not_run=[f"{unit.name} on {unit.type}"])
     usual = set(text.splitlines())
     whole = cases(unit.name, calls)
-    counts = Counts(whole=len(whole))
-    for index in spread(len(whole), random.random()):
-        if time.monotonic() > until and counts.tried:
+    named = {f"{number} {unit.type} {case.key}": case for case in whole}
+    for key in book.begin(named, anew=False):
+        if time.monotonic() > until:
             break
-        case = whole[index]
+        case = named[key]
         status, text, _ = _attack(folder, layers, unit, case)
-        counts.tried += 1
         new = [line for line in text.splitlines() if line not in usual and _NOISE not in line]
-        named = re.compile(rf"\b({re.escape(case.command)}|status {STATUS})\b")
-        told = (status and status != clean) or any(named.search(line) for line in new)
+        told_of = re.compile(rf"\b({re.escape(case.command)}|status {STATUS})\b")
+        told = (status and status != clean) or any(told_of.search(line) for line in new)
         if told and "Traceback" not in text:
-            continue
-        if excuse(unit.name, case.line):
-            counts.excused += 1
-            continue
-        counts.lost += 1
-        say(f"SWALLOWED {case} on {unit.type} (status {status})\n" + "\n".join(new)[-700:])
-    return counts
+            book.note(key)
+        elif why := excuse(unit.name, case.line):
+            book.note(key, excuse=why)
+        else:
+            wrong = f"{case} on {unit.type} (status {status})\n" + "\n".join(new)[-700:]
+            say(f"SWALLOWED {wrong}")
+            book.note(key, wrong)
+    return Counts(book.tried(named), len(named), book.bad(named))
 
 
 def _attack(folder: Path, layers: list[Path], unit: Unit, case: Case) -> tuple[int, str, list[str]]:

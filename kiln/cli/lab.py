@@ -120,7 +120,7 @@ def fault(
 
 @task(help=JSON)
 def coverage(c: Context, json: bool = False) -> None:
-    """EC2's calls in the lab: real, booked only or refused; the lab need not be up."""
+    """The calls in the lab: real, booked only or refused; the lab need not be up."""
     from lab import coverage
 
     show(coverage.table(), as_json=json, text=coverage.text)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, Download, download, needed
+from kiln.components.component import (
+    Component,
+    Download,
+    Environment,
+    download,
+    needed,
+    packages,
+)
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
-    """The plugin's version."""
-    return {"AWS_OFI_NCCL_VERSION": needed(recipe.ofi_nccl, "ofi_nccl", recipe)}
+def environment(recipe: Recipe) -> Environment:
+    """The plugin's version, and the distribution's packages that it is built with."""
+    return {
+        "AWS_OFI_NCCL_VERSION": needed(recipe.ofi_nccl, "ofi_nccl", recipe),
+        "AWS_OFI_NCCL_OS_PACKAGES": packages(recipe, "aws-ofi-nccl"),
+    }
 
 
 def downloads(recipe: Recipe) -> tuple[Download, ...]:

@@ -13,6 +13,7 @@ def environment(recipe: Recipe) -> Environment:
         # Only for a parent AMI without a kernel, as in the lab.
         "KERNEL_DEFAULT_PACKAGE": packages(recipe, "kernel"),
         "KERNEL_COMPILER_PACKAGE": packages(recipe, "kernel-compiler"),
+        "KERNEL_OS_PACKAGES": packages(recipe, "kernel-tools"),
     }
 
 

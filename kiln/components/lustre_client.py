@@ -10,6 +10,7 @@ from kiln.components.component import (
     Environment,
     download,
     operating_system,
+    packages,
     repository,
 )
 
@@ -21,6 +22,7 @@ def environment(recipe: Recipe) -> Environment:
         "LUSTRE_TOPIC": known["topics"].get(recipe.distro.id, ""),
         "LUSTRE_SUITE": _suite(recipe),
         "LUSTRE_REPO_URL": repository(recipe, "LUSTRE_REPO_URL"),
+        "LUSTRE_OS_PACKAGES": packages(recipe, "lustre-client"),
     }
 
 

@@ -14,56 +14,62 @@ from moto.cloudwatch.exceptions import (
     ValidationError,
 )
 
-from lab.cloudwatch import series
+from lab.cloudwatch import functions, queries, series
 from lab.cloudwatch.series import Key, Store
 
 Asked = Mapping[str, Any]
 _PAGE = 500
 _LISTED = 14 * 86400  # ListMetrics shows what was reported in the last two weeks
 _RECENT = 3 * 3600
+_ASCENDING = "TimestampAscending"
 _PERIOD = "must be 1, 5, 10, 20, 30, or a multiple of 60"
 
 
 def metric_data(store: Store, asked: Asked) -> dict[str, Any]:
-    """GetMetricData: a result for each query that returns data."""
+    """GetMetricData: a result for each series that a query returns."""
     if series.seconds(asked["StartTime"]) >= series.seconds(asked["EndTime"]):
         raise ValidationError("The parameter StartTime must be less than the parameter EndTime.")
-    found: dict[str, dict[str, Any]] = {}
-    for query in asked.get("MetricDataQueries", []):
-        if not re.fullmatch("[a-z][A-Za-z0-9_]*", query["Id"]):
-            raise ValidationError(f"The value {query['Id']} for parameter Id is not valid.")
-        found[query["Id"]] = _answer(store, query, asked)
-    shown = [
-        found[query["Id"]] for query in asked["MetricDataQueries"] if query.get("ReturnData", True)
-    ]
+    listed = {query["Id"]: query for query in asked["MetricDataQueries"]}
+    for name, query in listed.items():
+        if not re.fullmatch("[a-z][A-Za-z0-9_]*", name):
+            raise ValidationError(f"The value {name} for parameter Id is not valid.")
+        if "MetricStat" in query:
+            _checked(int(query["MetricStat"]["Period"]))
+        elif "Expression" not in query:
+            raise ValidationError("A query takes either MetricStat or Expression.")
+    of = queries.Asked(store, listed, 0, series.seconds(asked["EndTime"]))
+    of.start = series.begin(asked["StartTime"], of.period())
+    shown: list[dict[str, Any]] = []
+    for name, query in listed.items():
+        if query.get("ReturnData", True):
+            shown += _results(of, name, query, descending=asked.get("ScanBy") != _ASCENDING)
     return {"MetricDataResults": shown, "Messages": []}
 
 
-def _answer(store: Store, query: Asked, asked: Asked) -> dict[str, Any]:
-    stat = query.get("MetricStat")
-    if stat is None:
-        raise InvalidParameterValue(
-            f"AMI Kiln lab: expressions are not implemented: {query.get('Expression')}"
-        )
-    metric, period = stat["Metric"], int(stat["Period"])
-    key = Key(
-        metric["Namespace"], metric["MetricName"], series.dimensions(metric.get("Dimensions", ()))
-    )
-    start = series.begin(asked["StartTime"], _checked(period))
-    points = store.between(key, start, series.seconds(asked["EndTime"]), stat.get("Unit"))
+def _results(
+    of: queries.Asked, name: str, query: Asked, *, descending: bool
+) -> list[dict[str, Any]]:
     try:
-        values = series.periods(points, start, period, stat["Stat"])
-    except ValueError:
-        raise ValidationError(f"The value {stat['Stat']} for parameter Stat is not supported.") from None  # fmt: skip  # noqa: E501
-    if asked.get("ScanBy") != "TimestampAscending":
-        values.reverse()
-    return {
-        "Id": query["Id"],
-        "Label": query.get("Label") or metric["MetricName"],
-        "Timestamps": [_moment(at) for at, _ in values],
-        "Values": [value for _, value in values],
-        "StatusCode": "Complete",
-    }
+        value = of.result(name)
+        found = functions.lines(value)
+    except queries.QueryError as error:
+        raise ValidationError(f"Error in expression '{name}': {error}") from None
+    results = []
+    for line in found:
+        moments = sorted(line.values, reverse=descending)
+        label = query.get("Label") or line.label or name
+        if isinstance(value, list) and query.get("Label"):
+            label = f"{query['Label']} {line.label}".rstrip()
+        results.append(
+            {
+                "Id": name,
+                "Label": label,
+                "Timestamps": [_moment(at) for at in moments],
+                "Values": [line.values[at] for at in moments],
+                "StatusCode": "Complete",
+            }
+        )
+    return results
 
 
 def _checked(period: int) -> int:

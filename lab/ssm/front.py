@@ -27,6 +27,11 @@ from lab.ssm.errors import SsmError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Asked = dict[str, Any]
+# Users' calls that run in guests, or tell of what ran.
+REAL = (
+    *("DescribeInstanceInformation", "SendCommand", "CancelCommand", "ListCommands"),
+    *("ListCommandInvocations", "GetCommandInvocation"),
+)
 _MESSAGES = "EC2WindowsMessageDeliveryService"
 # How long a command waits for its instance when SendCommand does not say.
 _LIFETIME = 3600

@@ -20,6 +20,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "kernel"
         KERNEL_COMPILER_PACKAGE = "gcc10"
+        KERNEL_OS_PACKAGES      = "python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms"
       }
     }
     "nvidia-repo" = {
@@ -81,15 +82,20 @@ locals {
     "tuning"       = {}
     "lustre-client" = {
       env = {
-        LUSTRE_TOPIC    = "lustre"
-        LUSTRE_SUITE    = ""
-        LUSTRE_REPO_URL = ""
+        LUSTRE_TOPIC       = "lustre"
+        LUSTRE_SUITE       = ""
+        LUSTRE_REPO_URL    = ""
+        LUSTRE_OS_PACKAGES = "lustre-client"
       }
       keys = {
         LUSTRE_KEY_FINGERPRINT = "fsx-lustre"
       }
     }
-    "ssm-agent" = {}
+    "ssm-agent" = {
+      env = {
+        SSM_AGENT_OS_PACKAGES = "amazon-ssm-agent"
+      }
+    }
     "cloudwatch-agent" = {
       env = {
         CLOUDWATCH_AGENT_VERSION = "1.300071.0"
@@ -103,8 +109,12 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {}
-    "cleanup"      = {}
-    "hygiene"      = {}
+    "version-info" = {
+      env = {
+        HOLD_OS_PACKAGES = "yum-plugin-versionlock"
+      }
+    }
+    "cleanup" = {}
+    "hygiene" = {}
   }
 }

@@ -20,6 +20,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "kernel"
         KERNEL_COMPILER_PACKAGE = ""
+        KERNEL_OS_PACKAGES      = "python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms gnupg2-full"
       }
     }
     "nvidia-repo" = {
@@ -91,7 +92,8 @@ locals {
     }
     "nccl-tests" = {
       env = {
-        NCCL_TESTS_VERSION = "2.17.6"
+        NCCL_TESTS_OS_PACKAGES = "make gcc-c++ which"
+        NCCL_TESTS_VERSION     = "2.17.6"
       }
       downloads = {
         NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz"
@@ -100,7 +102,7 @@ locals {
     "dcgm" = {
       env = {
         DCGM_VERSION  = "4.6.0"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0 datacenter-gpu-manager-4-proprietary=4.6.0 datacenter-gpu-manager-4-proprietary-cuda13=4.6.0"
       }
     }
     "container-toolkit" = {
@@ -127,15 +129,20 @@ locals {
     "tuning"       = {}
     "lustre-client" = {
       env = {
-        LUSTRE_TOPIC    = ""
-        LUSTRE_SUITE    = ""
-        LUSTRE_REPO_URL = ""
+        LUSTRE_TOPIC       = ""
+        LUSTRE_SUITE       = ""
+        LUSTRE_REPO_URL    = ""
+        LUSTRE_OS_PACKAGES = "lustre-client"
       }
       keys = {
         LUSTRE_KEY_FINGERPRINT = "fsx-lustre"
       }
     }
-    "ssm-agent" = {}
+    "ssm-agent" = {
+      env = {
+        SSM_AGENT_OS_PACKAGES = "amazon-ssm-agent"
+      }
+    }
     "cloudwatch-agent" = {
       env = {
         CLOUDWATCH_AGENT_VERSION = "1.300071.0"
@@ -149,8 +156,12 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {}
-    "cleanup"      = {}
-    "hygiene"      = {}
+    "version-info" = {
+      env = {
+        HOLD_OS_PACKAGES = "python3-dnf-plugin-versionlock"
+      }
+    }
+    "cleanup" = {}
+    "hygiene" = {}
   }
 }

@@ -19,6 +19,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "kernel"
         KERNEL_COMPILER_PACKAGE = ""
+        KERNEL_OS_PACKAGES      = "python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms gnupg2-full"
       }
     }
     "nvidia-repo" = {
@@ -98,7 +99,8 @@ locals {
     }
     "nccl-tests" = {
       env = {
-        NCCL_TESTS_VERSION = "2.17.6"
+        NCCL_TESTS_OS_PACKAGES = "make gcc-c++ which"
+        NCCL_TESTS_VERSION     = "2.17.6"
       }
       downloads = {
         NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz"
@@ -107,7 +109,7 @@ locals {
     "dcgm" = {
       env = {
         DCGM_VERSION  = "4.7.0"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.7.0 datacenter-gpu-manager-4-cuda13=4.7.0"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.7.0 datacenter-gpu-manager-4-cuda13=4.7.0 datacenter-gpu-manager-4-proprietary=4.7.0 datacenter-gpu-manager-4-proprietary-cuda13=4.7.0 datacenter-gpu-manager-4-module-config=4.7.0 datacenter-gpu-manager-4-module-diag=4.7.0 datacenter-gpu-manager-4-module-health=4.7.0 datacenter-gpu-manager-4-module-introspect=4.7.0 datacenter-gpu-manager-4-module-nvswitch=4.7.0 datacenter-gpu-manager-4-module-policy=4.7.0 datacenter-gpu-manager-4-module-sysmon=4.7.0 libdcgm=4.7.0 dcgmi=4.7.0 nv-hostengine=4.7.0"
       }
     }
     "container-toolkit" = {
@@ -134,15 +136,20 @@ locals {
     "tuning"       = {}
     "lustre-client" = {
       env = {
-        LUSTRE_TOPIC    = ""
-        LUSTRE_SUITE    = ""
-        LUSTRE_REPO_URL = ""
+        LUSTRE_TOPIC       = ""
+        LUSTRE_SUITE       = ""
+        LUSTRE_REPO_URL    = ""
+        LUSTRE_OS_PACKAGES = "lustre-client"
       }
       keys = {
         LUSTRE_KEY_FINGERPRINT = "fsx-lustre"
       }
     }
-    "ssm-agent" = {}
+    "ssm-agent" = {
+      env = {
+        SSM_AGENT_OS_PACKAGES = "amazon-ssm-agent"
+      }
+    }
     "cloudwatch-agent" = {
       env = {
         CLOUDWATCH_AGENT_VERSION = "1.300071.0"
@@ -156,8 +163,12 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {}
-    "cleanup"      = {}
-    "hygiene"      = {}
+    "version-info" = {
+      env = {
+        HOLD_OS_PACKAGES = "python3-dnf-plugin-versionlock"
+      }
+    }
+    "cleanup" = {}
+    "hygiene" = {}
   }
 }

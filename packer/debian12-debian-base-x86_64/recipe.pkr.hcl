@@ -20,6 +20,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "linux-image-cloud-amd64"
         KERNEL_COMPILER_PACKAGE = ""
+        KERNEL_OS_PACKAGES      = "python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev"
       }
     }
     "nvidia-driver" = {
@@ -43,14 +44,19 @@ locals {
     "tuning"       = {}
     "ssm-agent" = {
       env = {
-        SSM_AGENT_VERSION = "3.3.5226.0"
+        SSM_AGENT_OS_PACKAGES = ""
+        SSM_AGENT_VERSION     = "3.3.5226.0"
       }
       downloads = {
         SSM_AGENT = "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.5226.0/debian_amd64/amazon-ssm-agent.deb"
       }
     }
-    "version-info" = {}
-    "cleanup"      = {}
-    "hygiene"      = {}
+    "version-info" = {
+      env = {
+        HOLD_OS_PACKAGES = ""
+      }
+    }
+    "cleanup" = {}
+    "hygiene" = {}
   }
 }

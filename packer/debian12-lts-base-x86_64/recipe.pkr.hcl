@@ -20,6 +20,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "linux-image-cloud-amd64"
         KERNEL_COMPILER_PACKAGE = ""
+        KERNEL_OS_PACKAGES      = "python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev"
       }
     }
     "nvidia-repo" = {
@@ -91,7 +92,8 @@ locals {
     }
     "nccl-tests" = {
       env = {
-        NCCL_TESTS_VERSION = "2.17.6"
+        NCCL_TESTS_OS_PACKAGES = "make g++"
+        NCCL_TESTS_VERSION     = "2.17.6"
       }
       downloads = {
         NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz"
@@ -100,7 +102,7 @@ locals {
     "dcgm" = {
       env = {
         DCGM_VERSION  = "4.6.0"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0 datacenter-gpu-manager-4-proprietary=4.6.0 datacenter-gpu-manager-4-proprietary-cuda13=4.6.0"
       }
     }
     "container-toolkit" = {
@@ -127,7 +129,8 @@ locals {
     "tuning"       = {}
     "ssm-agent" = {
       env = {
-        SSM_AGENT_VERSION = "3.3.5226.0"
+        SSM_AGENT_OS_PACKAGES = ""
+        SSM_AGENT_VERSION     = "3.3.5226.0"
       }
       downloads = {
         SSM_AGENT = "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.5226.0/debian_amd64/amazon-ssm-agent.deb"
@@ -146,8 +149,12 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {}
-    "cleanup"      = {}
-    "hygiene"      = {}
+    "version-info" = {
+      env = {
+        HOLD_OS_PACKAGES = ""
+      }
+    }
+    "cleanup" = {}
+    "hygiene" = {}
   }
 }

@@ -20,6 +20,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "linux-aws"
         KERNEL_COMPILER_PACKAGE = ""
+        KERNEL_OS_PACKAGES      = "python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev"
       }
     }
     "nvidia-repo" = {
@@ -93,7 +94,8 @@ locals {
     }
     "nccl-tests" = {
       env = {
-        NCCL_TESTS_VERSION = "2.17.6"
+        NCCL_TESTS_OS_PACKAGES = "make g++"
+        NCCL_TESTS_VERSION     = "2.17.6"
       }
       downloads = {
         NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz"
@@ -102,7 +104,7 @@ locals {
     "dcgm" = {
       env = {
         DCGM_VERSION  = "4.4.2"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.4.2 datacenter-gpu-manager-4-cuda12=4.4.2"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.4.2 datacenter-gpu-manager-4-cuda12=4.4.2 datacenter-gpu-manager-4-proprietary=4.4.2 datacenter-gpu-manager-4-proprietary-cuda12=4.4.2"
       }
     }
     "container-toolkit" = {
@@ -127,7 +129,11 @@ locals {
     }
     "boost-clocks" = {}
     "tuning"       = {}
-    "ssm-agent"    = {}
+    "ssm-agent" = {
+      env = {
+        SSM_AGENT_OS_PACKAGES = ""
+      }
+    }
     "cloudwatch-agent" = {
       env = {
         CLOUDWATCH_AGENT_VERSION = "1.300071.0"
@@ -141,8 +147,12 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {}
-    "cleanup"      = {}
-    "hygiene"      = {}
+    "version-info" = {
+      env = {
+        HOLD_OS_PACKAGES = ""
+      }
+    }
+    "cleanup" = {}
+    "hygiene" = {}
   }
 }

@@ -20,6 +20,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "linux-aws"
         KERNEL_COMPILER_PACKAGE = ""
+        KERNEL_OS_PACKAGES      = "python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev"
       }
     }
     "nvidia-repo" = {
@@ -91,7 +92,8 @@ locals {
     }
     "nccl-tests" = {
       env = {
-        NCCL_TESTS_VERSION = "2.17.6"
+        NCCL_TESTS_OS_PACKAGES = "make g++"
+        NCCL_TESTS_VERSION     = "2.17.6"
       }
       downloads = {
         NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz"
@@ -100,7 +102,7 @@ locals {
     "dcgm" = {
       env = {
         DCGM_VERSION  = "4.6.0"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0 datacenter-gpu-manager-4-proprietary=4.6.0 datacenter-gpu-manager-4-proprietary-cuda13=4.6.0"
       }
     }
     "container-toolkit" = {
@@ -125,7 +127,11 @@ locals {
     }
     "boost-clocks" = {}
     "tuning"       = {}
-    "ssm-agent"    = {}
+    "ssm-agent" = {
+      env = {
+        SSM_AGENT_OS_PACKAGES = ""
+      }
+    }
     "cloudwatch-agent" = {
       env = {
         CLOUDWATCH_AGENT_VERSION = "1.300071.0"
@@ -139,8 +145,12 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {}
-    "cleanup"      = {}
-    "hygiene"      = {}
+    "version-info" = {
+      env = {
+        HOLD_OS_PACKAGES = ""
+      }
+    }
+    "cleanup" = {}
+    "hygiene" = {}
   }
 }

@@ -20,6 +20,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "linux-aws"
         KERNEL_COMPILER_PACKAGE = ""
+        KERNEL_OS_PACKAGES      = "python3 gnupg ca-certificates curl xz-utils bzip2 pciutils kmod gcc make patch dkms libc6-dev"
       }
     }
     "nvidia-repo" = {
@@ -99,7 +100,8 @@ locals {
     }
     "nccl-tests" = {
       env = {
-        NCCL_TESTS_VERSION = "2.17.6"
+        NCCL_TESTS_OS_PACKAGES = "make g++"
+        NCCL_TESTS_VERSION     = "2.17.6"
       }
       downloads = {
         NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz"
@@ -108,7 +110,7 @@ locals {
     "dcgm" = {
       env = {
         DCGM_VERSION  = "4.7.0"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.7.0 datacenter-gpu-manager-4-cuda13=4.7.0"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.7.0 datacenter-gpu-manager-4-cuda13=4.7.0 datacenter-gpu-manager-4-proprietary=4.7.0 datacenter-gpu-manager-4-proprietary-cuda13=4.7.0 datacenter-gpu-manager-4-module-config=4.7.0 datacenter-gpu-manager-4-module-diag=4.7.0 datacenter-gpu-manager-4-module-health=4.7.0 datacenter-gpu-manager-4-module-introspect=4.7.0 datacenter-gpu-manager-4-module-nvswitch=4.7.0 datacenter-gpu-manager-4-module-policy=4.7.0 datacenter-gpu-manager-4-module-sysmon=4.7.0 libdcgm=4.7.0 dcgmi=4.7.0 nv-hostengine=4.7.0"
       }
     }
     "container-toolkit" = {
@@ -133,7 +135,11 @@ locals {
     }
     "boost-clocks" = {}
     "tuning"       = {}
-    "ssm-agent"    = {}
+    "ssm-agent" = {
+      env = {
+        SSM_AGENT_OS_PACKAGES = ""
+      }
+    }
     "cloudwatch-agent" = {
       env = {
         CLOUDWATCH_AGENT_VERSION = "1.300071.0"
@@ -147,8 +153,12 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {}
-    "cleanup"      = {}
-    "hygiene"      = {}
+    "version-info" = {
+      env = {
+        HOLD_OS_PACKAGES = ""
+      }
+    }
+    "cleanup" = {}
+    "hygiene" = {}
   }
 }

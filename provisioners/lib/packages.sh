@@ -5,24 +5,47 @@ set -euo pipefail
 # kiln_pm ARGUMENT…: one run of the package tool, repeated when a mirror fails for a moment or another
 # process holds the lock. Returns the tool's status when it failed three times: the caller says what failed.
 kiln_pm() {
-    local try status
-    for try in 1 2 3; do
+    local try=0 locked=0 status log=$KILN_DIR/package-tool.log
+    while true; do
         status=0
-        case $KILN_PACKAGE_MANAGER in
-            # A sync per file is for machines that must survive a power cut; cleanup.sh syncs once.
-            apt) apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold \
-                     -o Dpkg::Options::=--force-unsafe-io "$@" >&2 || status=$? ;;
-            *) "$KILN_PACKAGE_MANAGER" -q -y "$@" >&2 || status=$? ;;
-        esac
+        _kiln_pm_once "$@" 2>&1 | tee "$log" >&2 || status=$?
         ((status)) || return 0
-        ((try == 3)) || { kiln_say "$KILN_PACKAGE_MANAGER $1 failed, trying again"; sleep $((try * 2)); }
+        # DPkg::Lock::Timeout does not cover the lock of the package lists: apt-get update fails at once.
+        if ((locked < 60)) && grep -q 'Could not get lock' "$log"; then
+            ((locked++)) || kiln_say "another process holds apt's lock; waiting for it, up to five minutes"
+            sleep 5
+            continue
+        fi
+        ((++try < 3)) || return "$status"
+        kiln_say "$KILN_PACKAGE_MANAGER $1 failed, trying again"
+        sleep $((try * 2))
     done
-    return "$status"
+}
+
+_kiln_pm_once() { # ARGUMENT…
+    case $KILN_PACKAGE_MANAGER in
+        # A sync per file is for machines that must survive a power cut; cleanup.sh syncs once.
+        apt) apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold \
+                 -o Dpkg::Options::=--force-unsafe-io "$@" ;;
+        *) "$KILN_PACKAGE_MANAGER" -q -y "$@" ;;
+    esac
+}
+
+# kiln_stop_daily_updates: Ubuntu's and Debian's daily update starts soon after the first boot, and takes
+# apt's locks. It is stopped until the next boot, not disabled. An upgrade that runs already is not
+# interrupted: kiln_pm waits for it.
+kiln_stop_daily_updates() {
+    [[ $KILN_FAMILY == debian ]] || return 0
+    local unit
+    for unit in apt-daily.timer apt-daily-upgrade.timer apt-daily.service; do
+        ! kiln_unit_exists "$unit" || systemctl stop "$unit" || kiln_die "systemd cannot stop $unit"
+    done
 }
 
 # kiln_refresh: fetch the package lists. yum and dnf do so by themselves, for a new repository too.
 kiln_refresh() {
     [[ $KILN_FAMILY == debian ]] || return 0
+    kiln_stop_daily_updates
     kiln_pm update || kiln_die "the package lists cannot be fetched" "is the repository reachable from the build instance?"
 }
 
@@ -215,16 +238,13 @@ kiln_hold() {
     kiln_record "held+=$*"
 }
 
-# kiln_lock_held: after the last install. A package that a later component moved off its version stops the
-# bake.
+# kiln_lock_held PLUGIN…: after the last install; PLUGIN are the packages of the tool's versionlock. A package
+# that a later component moved off its version stops the bake.
 kiln_lock_held() {
     local name version now held collected missing=()
     [[ -s $KILN_DIR/to-lock ]] || return 0
     if [[ ! -e ${KILN_ROOT:-}/etc/yum/pluginconf.d/versionlock.conf && ! -e ${KILN_ROOT:-}/etc/dnf/plugins/versionlock.conf ]]; then
-        case $KILN_PACKAGE_MANAGER in
-            yum) kiln_install yum-plugin-versionlock ;;
-            *) kiln_pm install 'dnf-command(versionlock)' || kiln_die "dnf has no versionlock plugin" ;;
-        esac
+        kiln_install "$@"
     fi
     held=$(kiln_held) || exit 1
     collected=$(sort -u "$KILN_DIR/to-lock") || kiln_die "$KILN_DIR/to-lock cannot be read"

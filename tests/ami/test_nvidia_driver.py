@@ -140,6 +140,11 @@ def test_persistenced_runs_where_there_is_a_gpu(machine, gpu):
 
 
 @pytest.mark.boot
+def test_every_gpu_is_in_persistence_mode(machine, gpu):
+    assert {row["persistence_mode"] for row in nvidia_smi(machine)} == {"Enabled"}
+
+
+@pytest.mark.boot
 def test_nvidia_smi_shows_the_drivers_version(machine, recipe, gpu):
     assert {row["driver_version"] for row in nvidia_smi(machine)} == {recipe["driver"]}
 

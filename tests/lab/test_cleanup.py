@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import select
 import signal
+import socket
+import socketserver
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -387,6 +392,59 @@ def test_a_clean_up_that_is_refused_says_what_is_left_and_the_next_run_removes_i
     again = kiln(*verify)
     assert f"had not cleaned up; removed security group {group}\n" in again.stderr
     assert new() == {}
+
+
+@contextlib.contextmanager
+def killing_after(lab: Any, text: bytes) -> Iterator[tuple[int, list[Going]]]:
+    """A port of the lab's API at which the first request with that text is the caller's last.
+
+    The lab answers it, and before the answer is handed on, what is in the list is killed.
+    """
+    victims: list[Going] = []
+
+    class Hop(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", lab.port)) as api:
+                last = False
+                while ready := select.select([self.request, api], [], [])[0]:
+                    data = ready[0].recv(1 << 16)
+                    last = last or text in data
+                    if not data:
+                        return
+                    if ready[0] is api and last:
+                        for victim in victims:
+                            victim.signal(signal.SIGKILL)
+                    (api if ready[0] is self.request else self.request).sendall(data)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Hop) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], victims
+        server.shutdown()
+
+
+def test_a_run_killed_between_the_verdict_on_the_ami_and_its_record_is_completed_by_list(
+    lab: Any, new: Callable[[], New], image: str, ec2: Any, kiln: Callable[..., Any], tmp_path: Path
+) -> None:
+    with killing_after(lab, b"kiln%3Averified") as (port, victims):
+        verify = ("verify", "--ami", image, "--target", "lab")
+        at_port = {"KILN_LAB_PORT": str(port)}  # a run belongs to the lab at that port
+        victims.append(start(tmp_path, *verify, **at_port))
+        code, said = victims[0].end()
+        victims.clear()
+        assert code == -signal.SIGKILL, said
+        (verdict,) = verdict_on(ec2, image)
+        (path,) = tmp_path.rglob("record.json")
+        assert json.loads(path.read_text())["status"] == "unverified"
+        assert kiln("list", **at_port).returncode == 0
+        status = {"pass": "verified", "fail": "failed"}[verdict.split(" ")[0]]
+        assert json.loads(path.read_text())["status"] == status
+        control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
+        said = kiln(*verify, **at_port).stderr
+    assert "had not cleaned up; removed instance i-" in said
+    assert new() == {}
+    assert verdict_on(ec2, image) == [verdict]
+    ec2.delete_tags(Resources=[image], Tags=[{"Key": tags.VERIFIED}])
 
 
 def test_a_build_interrupted_in_its_checks_removes_its_ami_and_snapshot(

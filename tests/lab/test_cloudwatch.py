@@ -30,7 +30,8 @@ TRUST = json.dumps(
         },
     }
 )
-SETTINGS = Telemetry(interval=1, namespace="Kiln", log_group="/kiln/events", retention_days=14)
+GROUP = "/kiln/events"
+SETTINGS = Telemetry(interval=1, namespace="Kiln", log_group=GROUP, retention_days=14)
 # The agent's own settings, so that a test need not wait a minute.
 QUICK = {"metrics": {"force_flush_interval": 1}, "logs": {"force_flush_interval": 1}}
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
@@ -108,24 +109,65 @@ def until(found: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     raise AssertionError(what)
 
 
-def test_the_event_of_an_xid_arrives_in_its_log_group(guest, client) -> None:
-    logs, mark = client("logs"), f"kiln{uuid.uuid4().hex[:8]}"
-    line = f"NVRM: Xid (PCI:0000:00:1e): 79, pid=7, name={mark}, GPU lost"
-    guest.run(f"echo '{line}' | sudo tee /dev/kmsg")
+def test_an_xid_in_a_guest_raises_an_alarm_and_its_message_arrives(guest, client) -> None:
+    logs, watch, sns, sqs = (client(name) for name in ("logs", "cloudwatch", "sns", "sqs"))
+    topic = sns.create_topic(Name="xid")["TopicArn"]
+    queue = sqs.create_queue(QueueName="xid")["QueueUrl"]
+    attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=attributes["Attributes"]["QueueArn"])
+    mark = f"kiln{uuid.uuid4().hex[:8]}"
 
-    def arrived() -> list[dict[str, Any]]:
+    def xid(name: str) -> None:
+        line = f"NVRM: Xid (PCI:0000:00:1e): 79, pid=7, name={name}, GPU lost"
+        guest.run(f"echo '{line}' | sudo tee /dev/kmsg")
+
+    def events(pattern: str) -> list[dict[str, Any]]:
         try:
-            found = logs.filter_log_events(logGroupName="/kiln/events")["events"]
+            found = logs.filter_log_events(logGroupName=GROUP, filterPattern=pattern)
         except logs.exceptions.ResourceNotFoundException:
             return []
-        return [event for event in found if mark in event["message"]]
+        return list(found["events"])
 
-    (event,) = until(arrived, "the event does not arrive")
-    said = json.loads(event["message"])
-    assert (said["xid"], event["logStreamName"]) == (79, guest.id)
-    assert abs(event["timestamp"] / 1000 - time.time()) < 120
-    (group,) = logs.describe_log_groups(logGroupNamePrefix="/kiln/events")["logGroups"]
+    # The agent makes the group for its first event.
+    xid("first")
+    until(lambda: events("first"), "the event does not arrive")
+    (group,) = logs.describe_log_groups(logGroupNamePrefix=GROUP)["logGroups"]
     assert (group["retentionInDays"], group["logGroupClass"]) == (14, "STANDARD")
+    logs.put_metric_filter(
+        logGroupName=GROUP,
+        filterName="xid-79",
+        filterPattern=f'{{ $.xid = 79 && $.process = "{mark}" }}',
+        metricTransformations=[
+            {
+                "metricName": "Xid",
+                "metricNamespace": "Kiln",
+                "metricValue": "1",
+                "dimensions": {"Xid": "$.xid"},
+            }
+        ],
+    )
+    watch.put_metric_alarm(
+        AlarmName="xid-79",
+        Namespace="Kiln",
+        MetricName="Xid",
+        Dimensions=[{"Name": "Xid", "Value": "79"}],
+        Statistic="Sum",
+        Period=60,
+        EvaluationPeriods=1,
+        Threshold=1,
+        ComparisonOperator="GreaterThanOrEqualToThreshold",
+        TreatMissingData="notBreaching",
+        AlarmActions=[topic],
+    )
+    xid(mark)
+    (told,) = until(
+        lambda: sqs.receive_message(QueueUrl=queue).get("Messages", []), "no message arrives"
+    )
+    said = json.loads(json.loads(told["Body"])["Message"])
+    assert (said["AlarmName"], said["NewStateValue"]) == ("xid-79", "ALARM")
+    (event,) = events(f"{{ $.process = {mark} }}")
+    assert event["logStreamName"] == guest.id
+    assert abs(event["timestamp"] / 1000 - time.time()) < 120
 
 
 def test_gpu_metrics_arrive_with_the_instances_dimensions(guest, client, ec2) -> None:

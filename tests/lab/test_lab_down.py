@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, lab_of_the_tests, plain_client, users_environment, wait_for
+from conftest import ROOT, inventory, lab_of_the_tests, plain_client, users_environment, wait_for
 
 from kiln.base.errors import KilnError
 from lab import control, disks, tree
@@ -193,6 +194,32 @@ def test_logs_and_shell_reach_the_only_running_guest(
     done = call("lab.shell")
     assert done.returncode == 2
     assert "0 guests are running" in done.stderr
+
+
+def test_down_by_force_ends_the_build_that_uses_the_lab_and_leaves_nothing_of_both(
+    running: Running, call: Invoke, own: Lab, tmp_path: Path
+) -> None:
+    before = inventory(running.ec2)
+    env = users_environment(tmp_path) | {"KILN_LAB_INDEX": str(own.index)}
+    row = ("--distro", "al2", "--driver", "510.47.03")
+    build = commands.start("build", *row, "--target", "lab", env=env)
+    while inventory(running.ec2)["instances"] == before["instances"]:
+        assert build.poll() is None, build.end()
+        time.sleep(0.2)
+    refused = call("lab.down")
+    assert refused.returncode == 1, refused.stderr
+    assert re.search(rf"{own.bridge} is in use: run .* of al2-510.*--force", refused.stderr, re.S)
+    assert build.poll() is None
+    assert inventory(running.ec2)["instances"] != before["instances"]
+    done = call("lab.down", "--force")
+    assert done.returncode == 0, done.stderr
+    assert re.search("ending run .* of al2-510", done.stderr)
+    ended = build.end()
+    assert ended.returncode == 1, ended.stderr
+    assert "cleaned up: " in ended.stderr
+    assert "Traceback" not in done.stderr + ended.stderr
+    assert [path for path in tmp_path.rglob("*") if path.name in ("run.json", "key")] == []
+    assert on_this_machine(own) == nothing(own)
     assert call("lab.clean").returncode == 0
 
 

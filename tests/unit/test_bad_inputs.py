@@ -14,6 +14,8 @@ import pytest
 
 from devel import bad_inputs
 from devel.bad_inputs import Case
+from devel.campaign import inputs
+from devel.campaign.book import Book
 
 CASES = bad_inputs.cases()
 TRIED = CASES if os.environ.get("KILN_BAD_INPUTS") == "all" else CASES[::4]
@@ -50,18 +52,19 @@ def test_the_corpus_sees_another_end(changed: dict[str, object], wrong: str) -> 
     assert wrong in bad_inputs.run(dataclasses.replace(GOOD, **changed)).wrong  # type: ignore[arg-type]
 
 
-def test_the_corpus_sees_a_traceback_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_corpus_sees_a_traceback_and_counts_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def crash(*given: object, **named: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("kiln.matrix.load.load_recipes", crash)
     result = bad_inputs.run(GOOD)
     assert "ZeroDivisionError" in result.traceback
-    assert bad_inputs.counts([result]) == "inputs 1 / tracebacks 1 / wrong exits 0"
     said: list[str] = []
-    (result,) = bad_inputs.run_all([GOOD], said.append, minutes=1)
-    assert "ZeroDivisionError" in result.traceback
-    assert said[0].startswith("good: a traceback")
+    book = Book(tmp_path / "inputs.jsonl")
+    assert inputs.campaign([GOOD], 1, said.append, book) == (1, 1, 0)
+    assert said[0].startswith("good: traceback:")
 
 
 def test_the_corpus_sees_a_control_character(monkeypatch: pytest.MonkeyPatch) -> None:

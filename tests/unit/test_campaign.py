@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from devel.campaign import commands, profiles, run
+from devel.campaign import book, commands, ec2_faults, kills, profiles, run
+from devel.campaign.book import Book
 from devel.campaign.run import Clock, Figure
+from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.matrix.load import load_recipes
 
 
 def test_the_parts_share_the_time_and_what_one_leaves_is_the_later_ones() -> None:
     moment = 0.0
-    clock = Clock(12, lambda: moment)
+    clock = Clock(12, now=lambda: moment)
     assert clock.minutes("kills") == pytest.approx(2)
     # It ended at once: its two minutes are divided among the others.
     assert clock.minutes("faults") == pytest.approx(12 * 2 / 10)
@@ -26,21 +29,87 @@ def test_the_parts_share_the_time_and_what_one_leaves_is_the_later_ones() -> Non
     assert clock.minutes("commands") == 0
 
 
+def test_a_part_alone_has_all_the_time() -> None:
+    assert Clock(12, run.chosen("fuzz"), lambda: 0.0).minutes("fuzz") == 12
+
+
+def test_the_parts_run_in_their_order_and_another_name_is_refused_with_all_names() -> None:
+    assert run.chosen("units, kills") == ["kills", "units"]
+    assert run.chosen(None) == list(run.WEIGHTS) == list(run._PARTS)
+    with pytest.raises(KilnError, match=r"'kill' is not a part.*\n.*kills, faults"):
+        run.chosen("kills,kill")
+
+
 @pytest.mark.parametrize(("bad", "status"), [(0, 0), (1, 1)])
 def test_what_a_part_found_is_the_exit_status_and_what_it_did_not_try_is_said(
     bad: int, status: int
 ) -> None:
     said: list[str] = []
-    figures = [Figure("points 3 / leaks 0", 0, 400), Figure(f"faults 4 / clean {4 - bad}", bad)]
+    figures = [
+        Figure("points 3 / leaks 0", 0, 400, "2026-11-23 13:00"),
+        Figure(f"faults 4 / clean {4 - bad}", bad),
+    ]
     assert run.verdict(figures, said.append) == status
-    assert said == ["points 3 / leaks 0 (NOT TRIED: 400)", f"faults 4 / clean {4 - bad}"]
+    first = "points 3 / leaks 0 (NOT TRIED: 400) [2026-11-23 13:00]"
+    assert said == [first, f"faults 4 / clean {4 - bad}"]
 
 
-@pytest.mark.parametrize(("seconds", "passed", "not_tried"), [(600, 2, 0), (-1, 0, 2)])
+def test_a_run_goes_on_where_the_one_before_was_cut_off(tmp_path: Path) -> None:
+    first = Book(tmp_path / "book" / "kills.jsonl")
+    assert sorted(first.begin("abc")) == ["a", "b", "c"]
+    first.note("a")
+    first.note("b", "a leak")
+    first.path.open("a").write('{"case": "c", "fou')
+    then = book.opened_at(first.path)
+    # What failed is tried again, what passed is not.
+    assert sorted(then.begin("abc")) == ["b", "c"]
+    assert (then.tried("abc"), then.bad("abc")) == (2, 1)
+    then.note("b")
+    then.note("c", excuse="it may")
+    done = book.opened_at(first.path)
+    assert (done.tried("abc"), done.bad("abc"), done.excused()) == (3, 0, 1)
+    assert done.begin("abc", anew=False) == []
+    assert sorted(done.begin("abc")) == ["a", "b", "c"]
+    assert done.when() == "never run"
+
+
+def test_a_build_is_ended_at_what_it_changes_and_once_at_each_question_between() -> None:
+    calls = ["DescribeImages", "RunInstances", "DescribeInstances", "DescribeInstances"]
+    calls += ["DescribeImages", "DescribeInstances", "CreateTags", "CreateTags"]
+    assert kills.steps(calls) == [
+        *("DescribeImages after the beginning", "RunInstances 1"),
+        *("DescribeInstances after RunInstances 1", "DescribeImages after RunInstances 1"),
+        *("CreateTags 1", "CreateTags 2"),
+    ]
+    points = kills.points(calls)
+    assert len({str(point) for point in points}) == len(points) == 2 * (6 + 12)
+    assert {point.number for point in points} == {signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
+
+
+def test_each_action_fails_with_each_error_once_and_for_good() -> None:
+    names = [str(scenario) for scenario in ec2_faults.scenarios(["RunInstances", "RunInstances"])]
+    assert len(names) == len(set(names)) == 3 * 4 * 2 + 1 + 4
+    assert "DeleteSnapshot answers ExpiredToken once" in names
+
+
+RUN_OF_TWO = """def test_a(): pass
+def test_b(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "passed", "ended"),
+    [
+        (600, "", {"test_it::test_a": False, "test_it::test_b": False}),
+        (600, "test_it::test_a", {"test_it::test_b": False}),
+        (-1, "", {"test_it::test_a": True, "test_it::test_b": True}),
+    ],
+    ids=["in time", "one has passed before", "too late"],
+)
 def test_tests_that_would_begin_after_the_time_are_counted_as_not_tried(
-    tmp_path: Path, seconds: int, passed: int, not_tried: int
+    tmp_path: Path, seconds: int, passed: str, ended: dict[str, bool]
 ) -> None:
-    (tmp_path / "test_it.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
+    (tmp_path / "test_it.py").write_text(RUN_OF_TWO)
     report = tmp_path / "report.xml"
     subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "devel.campaign.until", f"--junitxml={report}"],
@@ -49,11 +118,12 @@ def test_tests_that_would_begin_after_the_time_are_counted_as_not_tried(
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "KILN_UNTIL": str(time.monotonic() + seconds),
+            "KILN_PASSED": passed,
         },
         check=True,
         capture_output=True,
     )
-    assert profiles.count(report) == profiles.Tests(passed=passed, not_tried=not_tried)
+    assert {test.name: test.skipped for test in profiles.read(report)} == ended
 
 
 def test_of_the_calls_of_one_line_the_first_fails() -> None:

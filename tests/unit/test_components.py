@@ -462,25 +462,29 @@ def test_gdrcopys_source_is_that_of_its_tag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dcgm", "driver", "names"),
-    [
-        ("3.3.9", "550.163.01", "datacenter-gpu-manager=3.3.9"),
-        (
-            "4.6.0", "520.61.05",
-            "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda11=4.6.0",
-        ),
-        (
-            "4.6.0", "575.57.08",
-            "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda12=4.6.0",
-        ),
-        (
-            "4.6.0", "580.178.04",
-            "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0",
-        ),
-    ],
-)  # fmt: skip
-def test_dcgm_is_the_one_for_the_drivers_cuda(dcgm: str, driver: str, names: str) -> None:
-    assert step("dcgm", "al2023", dcgm=dcgm, driver=driver).env["DCGM_PACKAGES"] == names
+    ("driver", "cuda"), [("520.61.05", "11"), ("575.57.08", "12"), ("580.178.04", "13")]
+)
+def test_dcgm_is_the_one_for_the_drivers_cuda(driver: str, cuda: str) -> None:
+    named = step("dcgm", "al2023", dcgm="4.6.0", driver=driver).env["DCGM_PACKAGES"].split()
+    assert f"datacenter-gpu-manager-4-cuda{cuda}=4.6.0" in named
+    # Without them DCGM has no profiling metrics: apt installs nothing that is only recommended.
+    assert "datacenter-gpu-manager-4-proprietary=4.6.0" in named
+    assert f"datacenter-gpu-manager-4-proprietary-cuda{cuda}=4.6.0" in named
+
+
+def test_dcgm_3_is_one_package() -> None:
+    env = step("dcgm", "al2023", dcgm="3.3.9", driver="550.163.01").env
+    assert env["DCGM_PACKAGES"] == "datacenter-gpu-manager=3.3.9"
+
+
+def test_from_4_7_on_dcgms_parts_are_packages_of_their_own() -> None:
+    named = {
+        dcgm: step("dcgm", "ubuntu2404", dcgm=dcgm, driver="595.112.07").env["DCGM_PACKAGES"]
+        for dcgm in ("4.6.1", "4.7.0")
+    }
+    for part in ("nv-hostengine=4.7.0", "dcgmi=4.7.0", "datacenter-gpu-manager-4-module-health"):
+        assert part in named["4.7.0"]
+    assert "nv-hostengine" not in named["4.6.1"]
 
 
 def test_the_exporters_package_has_the_exporters_version() -> None:

@@ -1,4 +1,4 @@
-"""`lab.coverage`: what the lab does of each EC2 call is read from its code."""
+"""`lab.coverage`: what the lab does of each call is read from its code."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def found() -> dict[str, str]:
         ("CreateVpnGateway", "booked only"),
         ("EnableVolumeIO", "refused"),  # moto has it, and only says that it is not done
         ("CreateIpam", "refused"),
+        ("logs:PutMetricFilter", "real"),
+        ("cloudwatch:PutCompositeAlarm", "real"),
+        ("ssm:SendCommand", "real"),
+        ("cloudwatch:PutDashboard", "booked only"),
+        ("logs:StartQuery", "booked only"),
+        ("cloudwatch:PutAnomalyDetector", "refused"),
     ],
 )
 def test_a_call_is_of_its_kind(found: dict[str, str], call: str, kind: str) -> None:

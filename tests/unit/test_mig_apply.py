@@ -857,6 +857,15 @@ def test_a_systemctl_that_fails_is_said(p4d, verb):
     assert "failed with status 97" in done.stderr
 
 
+def test_a_cdi_specification_that_cannot_be_written_is_said_and_the_slices_stay(p4d):
+    p4d.write("/etc/cdi/nvidia.yaml", "")
+    p4d.program("nvidia-ctk", "#!/bin/sh\nexit 97\n")
+    done = p4d.run("apply", "all-1g.5gb")
+    assert done.returncode == 0, done.stderr
+    assert "warning: nvidia-ctk could not write /etc/cdi/nvidia.yaml" in done.stdout + done.stderr
+    assert p4d.slices()[0] == ["1g.5gb"] * 7
+
+
 def test_a_gate_that_cannot_ask_systemd_says_so(p4d):
     p4d.program("systemctl", "#!/bin/sh\nexit 97\n")
     done = p4d.run("gate")

@@ -47,6 +47,7 @@ ANSWERS = {
     "build",
     "lay_out",
     "write_runtime",
+    "_kiln_pm_once",
 }
 # These run no external command, so nothing in them can fail.
 NOTHING_TO_FAIL = {"kiln_say", "kiln_die", "kiln_matches", "kiln_version_lt", "kiln_record"}
@@ -77,6 +78,7 @@ def apt(machine: Machine) -> None:
         "dpkg-query", '[[ -e "${0%/*}/installed" ]] || exit 1; echo "ii 2.28.9-1+cuda13.0"'
     )
     machine.command("sleep", "")
+    machine.command("systemctl", "[[ $1 != list-unit-files ]] || echo apt-daily.timer enabled")
 
 
 def dnf(machine: Machine) -> None:
@@ -153,6 +155,7 @@ CLEANING = {"rm": "a temporary folder that stays does not change the image"}
 CALLS = {
     "kiln_pm": Call("kiln_pm update || exit 1", ready=apt),
     "kiln_refresh": Call("kiln_refresh", ready=apt),
+    "kiln_stop_daily_updates": Call("kiln_stop_daily_updates", ready=apt),
     "kiln_package_version deb": Call(
         "kiln_package_version x",
         ready=lambda m: m.command("dpkg-query", f"echo ii {NCCL}"),
@@ -173,7 +176,9 @@ CALLS = {
     "kiln_unhold rpm": Call("kiln_unhold libnccl", "al", dnf),
     "kiln_lock_held": Call("kiln_hold libnccl; kiln_lock_held", "al", dnf_installed),
     "kiln_lock_held without the plugin": Call(
-        "kiln_hold libnccl; kiln_lock_held", "al", dnf_without_the_plugin
+        "kiln_hold libnccl; kiln_lock_held python3-dnf-plugin-versionlock",
+        "al",
+        dnf_without_the_plugin,
     ),
     "kiln_refresh rpm": Call("kiln_refresh", "al"),
     "kiln_download": Call(

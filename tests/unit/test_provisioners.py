@@ -188,6 +188,41 @@ def test_apt_gets_the_newest_revision_of_exactly_that_version(machine: Machine):
     assert "libnccl2=2.28.9-1+cuda13.0" in (machine.bin / "apt-get.log").read_text()
 
 
+def test_apt_waits_for_another_process_that_fetches_the_package_lists(machine: Machine):
+    lock = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 815 (apt-get)"
+    machine.command(
+        "apt-get",
+        f'echo x >>$0.log; [[ $(wc -l <$0.log) -gt 9 ]] || {{ echo "{lock}" >&2; exit 100; }}',
+    )
+    machine.command("systemctl", "[[ $1 != list-unit-files ]] || exit 1")
+    machine.command("sleep", "")
+    done = machine.bash("kiln_refresh")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("another process holds apt's lock") == 1
+
+
+def test_a_repository_that_fails_is_tried_three_times(machine: Machine):
+    machine.command("apt-get", "echo x >>$0.log; echo 'E: Failed to fetch x' >&2; exit 100")
+    machine.command("systemctl", "[[ $1 != list-unit-files ]] || exit 1")
+    machine.command("sleep", "")
+    assert machine.bash("kiln_refresh").returncode == 1
+    assert (machine.bin / "apt-get.log").read_text() == "x\n" * 3
+
+
+def test_the_daily_update_is_stopped_before_the_package_lists_are_fetched(machine: Machine):
+    machine.command("apt-get", 'echo "apt-get ${!#}" >>${0%/*}/log')
+    machine.command(
+        "systemctl",
+        '[[ $1 == list-unit-files ]] && { echo "$3 enabled"; exit; }; echo "$*" >>${0%/*}/log',
+    )
+    assert machine.bash("kiln_refresh").returncode == 0
+    *stopped, last = (machine.bin / "log").read_text().splitlines()
+    assert stopped == [
+        "stop apt-daily.timer", "stop apt-daily-upgrade.timer", "stop apt-daily.service",
+    ]  # fmt: skip
+    assert last == "apt-get update"
+
+
 def test_a_version_no_repository_has_is_one_message_that_lists_what_there_is(machine: Machine):
     machine.command("apt-cache", "echo ' libnccl2 | 2.29.0-1+cuda13.0 | x'")
     machine.command("dpkg-query", "exit 1")

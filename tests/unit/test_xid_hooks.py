@@ -199,10 +199,10 @@ def test_there_is_an_example_for_each_platform_and_none_is_switched_on() -> None
     assert all(not path.stat().st_mode & 0o111 for path in EXAMPLES)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_does_what_its_comment_says(example: Path, tmp_path: Path) -> None:
-    """The platforms' tools are stand-ins here that note how they were called."""
+def platform(tmp_path: Path) -> Path:
+    """The platforms' tools: stand-ins that note how they were called in the file returned."""
     calls = tmp_path / "calls"
+    calls.touch()
     for tool in ("kubectl", "aws", "scontrol"):
         hook_like = tmp_path / tool
         hook_like.write_text(f'#!/bin/sh\necho "{tool} $*" >> {calls}\n')
@@ -215,6 +215,38 @@ def test_an_example_does_what_its_comment_says(example: Path, tmp_path: Path) ->
         "  *) echo token ;;\nesac\n"
     )
     curl.chmod(0o755)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("example", "program"),
+    [
+        ("autoscaling-unhealthy", "curl"),
+        ("ecs-drain", "curl"),
+        ("ecs-drain", "python3"),
+        ("eks-cordon", "python3"),
+        ("eks-cordon", "hostname"),
+        ("slurm-drain", "python3"),
+        ("slurm-drain", "hostname"),
+    ],
+)
+def test_an_example_that_cannot_read_which_node_it_is_touches_none_and_fails(
+    example: str, program: str, tmp_path: Path
+) -> None:
+    calls = platform(tmp_path)
+    (tmp_path / program).write_text("#!/bin/sh\nexit 97\n")
+    (tmp_path / program).chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(EXAMPLES[0].with_name(f"{example}.example"))],
+        input=json.dumps(event(pci="0000:3b:00", name="x")), text=True, check=False,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )  # fmt: skip
+    assert (done.returncode, calls.read_text()) == (97, "")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_does_what_its_comment_says(example: Path, tmp_path: Path) -> None:
+    calls = platform(tmp_path)
     given = event(pci="0000:3b:00", name="GPU has fallen off the bus")
     subprocess.run(
         ["bash", str(example)],

@@ -1,0 +1,149 @@
+"""The calls about alarms that the lab answers otherwise than moto."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.cloudwatch.exceptions import ValidationError
+from moto.cloudwatch.models import Alarm, CloudWatchBackend
+from moto.cloudwatch.responses import CloudWatchResponse
+from moto.core.responses import ActionResult, EmptyResult
+
+from lab.cloudwatch import alarms, composite, watch
+
+_MISSING = ("missing", "ignore", "breaching", "notBreaching")
+_PAGE = 50
+
+
+def install() -> None:
+    """Put them over moto's."""
+    CloudWatchBackend.put_metric_alarm = _keeps_state(CloudWatchBackend.put_metric_alarm)
+    CloudWatchBackend.set_alarm_state = _acts(CloudWatchBackend.set_alarm_state)
+    CloudWatchResponse.put_metric_alarm = _checked(CloudWatchResponse.put_metric_alarm)
+    CloudWatchResponse.put_composite_alarm = _put_composite
+    CloudWatchResponse.describe_alarms = _paged(CloudWatchResponse.describe_alarms)
+    CloudWatchResponse.describe_alarm_history = _history
+
+
+def _checked(moto: Any) -> Any:
+    def put_metric_alarm(response: Any) -> Any:
+        asked = response._get_params()
+        operator = asked.get("ComparisonOperator")
+        if not alarms.is_operator(str(operator)):
+            raise ValidationError(f"AMI Kiln lab: {operator} is not implemented")
+        if asked.get("TreatMissingData", "missing") not in _MISSING:
+            raise ValidationError(
+                f"Option {asked['TreatMissingData']} is not supported. Supported options for "
+                "parameter TreatMissingData are [breaching, notBreaching, ignore, missing]"
+            )
+        period, periods = asked.get("Period"), int(asked["EvaluationPeriods"])
+        if asked.get("MetricName") and period not in (10, 20, 30) and (not period or period % 60):
+            raise ValidationError("Period must be 10, 20, 30 or a multiple of 60")
+        if int(asked.get("DatapointsToAlarm") or 1) > periods:
+            raise ValidationError(
+                "DatapointsToAlarm must be less than or equal to EvaluationPeriods"
+            )
+        if asked.get("MetricName") and not (
+            asked.get("Statistic") or asked.get("ExtendedStatistic")
+        ):
+            raise ValidationError("Exactly one of Statistic and ExtendedStatistic must be given")
+        return moto(response)
+
+    return put_metric_alarm
+
+
+def _keeps_state(moto: Any) -> Any:
+    """A changed alarm keeps its state, a new one has none yet."""
+
+    def put_metric_alarm(backend: Any, name: str, *given: Any, **named: Any) -> Alarm:
+        before = backend.alarms.get(name)
+        alarm: Alarm = moto(backend, name, *given, **named)
+        alarm.state_value = before.state_value if before else alarms.INSUFFICIENT
+        if before:
+            alarm.state_reason, alarm.state_reason_data = (
+                before.state_reason,
+                before.state_reason_data,
+            )
+            alarm.state_updated_timestamp = before.state_updated_timestamp
+        said = f'Alarm "{name}" {"updated" if before else "created"}'
+        watch.remember(backend, alarm, "ConfigurationUpdate", said)
+        return alarm
+
+    return put_metric_alarm
+
+
+def _acts(moto: Any) -> Any:
+    def set_alarm_state(backend: Any, alarm_name: str, *given: Any, **named: Any) -> None:
+        alarm = backend.alarms.get(alarm_name)
+        old = alarm.state_value if alarm else ""
+        moto(backend, alarm_name, *given, **named)
+        if alarm.state_value != old:
+            watch.changed(backend, alarm, old)
+
+    return set_alarm_state
+
+
+def _put_composite(response: Any) -> EmptyResult:
+    asked, backend = response._get_params(), response.cloudwatch_backend
+    try:
+        _, named = composite.parse(asked["AlarmRule"])
+    except composite.RuleError as error:
+        raise ValidationError(f"Invalid AlarmRule: {error}") from None
+    missing = [name for name in named if name not in backend.alarms]
+    if missing:
+        raise ValidationError(f"Error in AlarmRule: {missing[0]} does not exist")
+    backend.put_metric_alarm(
+        name=asked["AlarmName"],
+        namespace=None,
+        metric_name=None,
+        comparison_operator=None,
+        evaluation_periods=1,
+        period=None,
+        threshold=None,
+        statistic=None,
+        description=asked.get("AlarmDescription"),
+        dimensions=[],
+        alarm_actions=asked.get("AlarmActions", []),
+        ok_actions=asked.get("OKActions", []),
+        insufficient_data_actions=asked.get("InsufficientDataActions", []),
+        actions_enabled=asked.get("ActionsEnabled", True),
+        rule=asked["AlarmRule"],
+        tags=asked.get("Tags", []),
+    ).alarm_rule = asked["AlarmRule"]
+    return EmptyResult()
+
+
+def _paged(moto: Any) -> Any:
+    """Without AlarmTypes only metric alarms are shown."""
+
+    def describe_alarms(response: Any) -> ActionResult:
+        asked = response._get_params()
+        kinds = asked.get("AlarmTypes") or ["MetricAlarm"]
+        whole = moto(response).result
+        found = [
+            (name, alarm)
+            for name in ("MetricAlarms", "CompositeAlarms")
+            for alarm in whole[name]
+            if name.rstrip("s") in kinds
+        ]
+        start = int(asked.get("NextToken") or 0)
+        end = start + int(asked.get("MaxRecords") or _PAGE)
+        shown: dict[str, Any] = {"MetricAlarms": [], "CompositeAlarms": []}
+        for name, alarm in found[start:end]:
+            shown[name].append(alarm)
+        return ActionResult(shown | ({"NextToken": str(end)} if end < len(found) else {}))
+
+    return describe_alarms
+
+
+def _history(response: Any) -> ActionResult:
+    asked = response._get_params()
+    found = [
+        one
+        for one in watch.history_of(response.cloudwatch_backend)
+        if asked.get("AlarmName") in (None, one["AlarmName"])
+        and asked.get("HistoryItemType") in (None, one["HistoryItemType"])
+    ]
+    if asked.get("ScanBy") != "TimestampAscending":
+        found.reverse()
+    return ActionResult({"AlarmHistoryItems": found[: int(asked.get("MaxRecords") or 100)]})
