@@ -238,19 +238,19 @@ def held() -> list[str]:
     return sorted(names)
 
 
-def files(components: dict[str, Any], root: str = "") -> dict[str, str]:
+def installed_files(components: dict[str, Any], root: str = "") -> dict[str, str]:
     """What components recorded as installed, and the configuration, each path once."""
     recorded = [path for record in components.values() for path in record.get("files", ())]
     found: dict[str, str] = {}
     for top in sorted({*recorded, *CONFIGURATION}):
-        for path in below(root + top):
+        for path in paths_below(root + top):
             name = path[len(root) :]
             if not name.startswith(NOT_INSTALLED) and not name.endswith(".pyc"):
-                found[name] = described(path)
+                found[name] = file_text(path)
     return {path: text for path, text in sorted(found.items()) if text}
 
 
-def below(top: str) -> list[str]:
+def paths_below(top: str) -> list[str]:
     if os.path.islink(top) or os.path.isfile(top):
         return [top]
     paths = []
@@ -260,7 +260,7 @@ def below(top: str) -> list[str]:
     return paths
 
 
-def described(path: str) -> str:
+def file_text(path: str) -> str:
     """Hash and mode of a file, the target of a link; empty for anything else."""
     try:
         if os.path.islink(path):
@@ -275,7 +275,7 @@ def described(path: str) -> str:
     return f"sha256:{digest} {stat.S_IMODE(status.st_mode):04o}"
 
 
-def sysctls(root: str = "") -> dict[str, str]:
+def configured_sysctls(root: str = "") -> dict[str, str]:
     """As systemd-sysctl reads them: by file name, whichever folder it is in."""
     by_name: dict[str, str] = {}
     for pattern in SYSCTLS:
@@ -292,7 +292,7 @@ def sysctls(root: str = "") -> dict[str, str]:
     return values
 
 
-def boot(root: str = "") -> dict[str, str]:
+def boot_parameters(root: str = "") -> dict[str, str]:
     """The kernel's parameters that the boot loader's configuration sets."""
     values = {}
     for path in [
@@ -343,9 +343,9 @@ def collect(kernel: str, etc: str) -> dict[str, Any]:
         "paths": paths(),
         "units": units(),
         "held": held(),
-        "files": files(components),
-        "sysctls": sysctls(),
-        "boot": boot(),
+        "files": installed_files(components),
+        "sysctls": configured_sysctls(),
+        "boot": boot_parameters(),
     }
 
 
