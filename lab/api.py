@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab import auth, imaging, refusals, unsupported
+from lab import auth, known_images, refusals, unsupported
 from lab.faults import KNOWN, Fault, Faults
 from lab.keys import Lookup
 
@@ -152,7 +152,7 @@ def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][_region(environ)]
         answer = moto(environ, start_response)
         if _CHANGES_IMAGES.search(action) and not action.startswith("Describe"):
-            imaging.remember(backend)
+            known_images.remember(backend)
         return answer
 
     return application

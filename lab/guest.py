@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import cgroups, disks, hostnames, namespace, network
+from lab import cgroups, disks, hostnames, kernel_calls, namespace, network, volumes
 from lab.settings import Lab
 
 log = logging.getLogger("lab.guest")
@@ -55,6 +55,8 @@ class Guest:
     facts: dict[str, str]
     names: tuple[str, ...]  # EC2's, the private one first
     ended: Callable[[], None]
+    disks: volumes.Disks
+    attached: Callable[[], list[volumes.Attached]] = list
     never_boots: bool = False
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _off: threading.Event = field(default_factory=threading.Event, init=False)
@@ -151,9 +153,10 @@ class Guest:
         home = disks.folder(self.lab, self.instance_id)
         mapped = home / "mounts" / "home"  # in the guest's own mount namespace
         first = self.lab.first_id(self.address)
+        receiver, sender = socket.socketpair()
         command = [
             *(sys.executable, "-I", namespace.__file__, str(first), str(home)),
-            *(*map(str, self.layers), "--"),
+            *(str(sender.fileno()), *map(str, self.layers), "--"),
             "systemd-nspawn",
             "--quiet",
             f"--directory={home / 'root'}",
@@ -173,6 +176,8 @@ class Guest:
             f"--bind={mapped / 'kmsg'}:/dev/kmsg",
             f"--bind-ro={mapped / 'lab'}:/etc/kiln-lab",
             f"--bind-ro={mapped / 'hypervisor'}:/sys/hypervisor",
+            # Of a scope: which devices are which guest's decides who gets their nodes.
+            *("--property=DeviceAllow=block-loop rwm", "--property=DeviceAllow=block-blkext rwm"),
         ]
         # Without systemd on the host there is nothing to ask for a scope.
         if not Path("/run/systemd/system").exists():
@@ -187,18 +192,28 @@ class Guest:
                 stdout=console,
                 stderr=console,
                 start_new_session=True,
+                pass_fds=[sender.fileno()],
             )
+        sender.close()
+        kernel_calls.listen(receiver, first, self.disks.devices, self.disks.changed)
         (home / "nspawn.pid").write_text(str(self._process.pid))
         deadline = time.monotonic() + _LEADER_TIMEOUT
         while self._process.poll() is None and time.monotonic() < deadline:
             leader = self.leader()
             if leader:
                 network.attach(self.lab, self.address, self.mac, leader)
+                self._give_volumes(leader)
                 return
             time.sleep(0.002)
         if self._process.poll() == namespace.NO_INIT:
             raise _NoInitError
         raise DidNotStartError(_last_line(home / "console.log"))
+
+    def _give_volumes(self, leader: int) -> None:
+        try:
+            self.disks.start(leader, self.attached())
+        except OSError as error:
+            log.warning("%s has no volumes besides its root: %s", self.instance_id, error)
 
     def _watch(self) -> None:
         try:
@@ -214,6 +229,7 @@ class Guest:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self.disks.close()
         network.detach(self.lab, self.address, self.mac)
         cgroups.remove(self._group)
         hostnames.remove(self.lab, self.address)

@@ -70,7 +70,8 @@ def can_map_owners(lab: Lab) -> None:
         first = str(lab.first_id(lab.gateway))
         done = subprocess.run(
             [
-                *(sys.executable, "-I", namespace.__file__, first, probe, f"{probe}/layer", "--"),
+                *(sys.executable, "-I", namespace.__file__, first, probe, "-", f"{probe}/layer"),
+                "--",
                 *("sh", "-c", 'echo > "$1/made" && stat -c %u "$1/usr"', "sh", f"{probe}/root"),
             ],
             capture_output=True,

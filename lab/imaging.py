@@ -1,4 +1,4 @@
-"""Disks behind moto's AMIs: CreateImage freezes a disk, DeregisterImage releases it."""
+"""AMIs are made: CreateImage freezes a disk, CopyImage uses it again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -18,11 +17,8 @@ from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError, InvalidParameterDependency
 from moto.ec2.models import ec2_backends
 
-from lab import disks, images
+from lab import disks, images, known_images, surrogates, volumes
 from lab.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
-
-# GiB of a public AMI's root volume.
-SIZE_OF_PUBLIC = 8
 
 log = logging.getLogger("lab.imaging")
 
@@ -37,7 +33,7 @@ def create_image(
     backend: Any, instance_id: str, name: str, description: str, tag_specifications: list[Any]
 ) -> Any:
     """CreateImage: freeze the instance's disk and register the AMI with its size and tags."""
-    _check_name(backend, name)
+    check_name(backend, name)
     instance = backend.get_instance(instance_id)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
@@ -60,10 +56,12 @@ def create_image(
     ami.state = "pending"
     ami.add_tags(tags["image"])
     # moto sets `encrypted` on the volume and not on the mapping.
-    volumes = [
-        backend.get_volume(device.volume_id) for _, device in instance.get_block_device_mapping
-    ]
-    size = int(volumes[0].size or 8) if volumes else 8
+    attached = instance.block_device_mapping.get(instance.root_device_name)
+    root = backend.get_volume(attached.volume_id) if attached else None
+    base, layers = str(instance.base), [*instance.layers, ami.id]
+    if instance.root_disk():
+        base, layers = str(surrogates.below(LabInstance.machines.lab)), [ami.id]
+    others, files = _other_volumes(backend, instance)
     image = images.Image(
         id=ami.id,
         name=name,
@@ -72,21 +70,21 @@ def create_image(
         architecture=instance.architecture,
         root_device_name=instance.root_device_name,
         distro=instance.distro,
-        base=str(instance.base),
-        layers=[*instance.layers, ami.id],
+        base=base,
+        layers=layers,
         created=utcnow().isoformat(),
         instance_id=instance_id,
-        volume_size=size,
-        encrypted=bool(volumes and volumes[0].encrypted),
+        volume_size=int(root.size or 8) if root else 8,
+        encrypted=bool(root and root.encrypted),
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},
-        volumes=_other_volumes(backend, instance),
+        volumes=others,
     )
-    _describe_disk(backend, ami, image)
+    known_images.describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
     threading.Thread(
-        target=_freeze, args=(instance, ami, image, no_reboot.get()), daemon=True
+        target=_freeze, args=(instance, ami, image, files, no_reboot.get()), daemon=True
     ).start()
     return ami
 
@@ -102,11 +100,13 @@ def wait_until_made(ami: Any, timeout: float = 3.0) -> None:
         time.sleep(0.02)
 
 
-def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
+def _freeze(
+    instance: LabInstance, ami: Any, image: images.Image, files: dict[str, str], no_reboot: bool
+) -> None:
     """Freeze the disk as EC2 does: a running instance is stopped for it and started again.
 
     With `no_reboot` the instance keeps running, and the AMI has the disk's content of some moment
-    during the copy.
+    during the copy. `files` are the names of volumes' copies by the volumes' ids.
     """
     lab = LabInstance.machines.lab
     try:
@@ -118,7 +118,16 @@ def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: boo
                 instance._set(STOPPING)
                 instance.guest.power_off(STOP_TIMEOUT)
                 instance._state = state
-            if running and no_reboot:
+            for volume_id, name in files.items():
+                if instance.guest:
+                    instance.guest.disks.flush(volume_id)
+                volumes.copy(volumes.file(lab, volume_id), lab.images / image.id / name)
+            disk = instance.root_disk()
+            if disk:
+                layer = lab.images / image.id / "layer"
+                surrogates.copy_root(lab, disk, layer)
+                image = replace(image, distro=surrogates.distribution(layer))
+            elif running and no_reboot:
                 disks.copy(lab, instance.id, image.id)
             else:
                 disks.freeze(lab, instance.id, image.id)
@@ -151,8 +160,8 @@ def copy_image(response: Any) -> ActionResult:
     region = asked("SourceRegion")
     source_id, name = asked("SourceImageId"), asked("Name")
     source = _source_of_copy(backend, source_id, region)
-    _check_name(backend, name)
-    image = _image_of(source, region)
+    check_name(backend, name)
+    image = image_of(source, region)
     tags = _asked_tags(asked("TagSpecifications", []))
     if asked("CopyImageTags"):
         own = {tag["key"]: tag["value"] for tag in source.get_tags()}
@@ -177,6 +186,10 @@ def copy_image(response: Any) -> ActionResult:
         created=utcnow().isoformat(),
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
         kms_key_id=asked("KmsKeyId"),
+        volumes=[
+            one | {"Ebs": {key: v for key, v in one["Ebs"].items() if key != "SnapshotId"}}
+            for one in image.volumes
+        ],
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={
@@ -185,21 +198,24 @@ def copy_image(response: Any) -> ActionResult:
             "source_image_region": region,
         },
     )
-    ami = _registered(backend, image)
+    ami = known_images.registered(backend, image)
     ami.state = ami.ebs_snapshot.status = "pending"
     # AWS does not document this text, but tools that clean up snapshots read the AMIs' ids from it.
     ami.ebs_snapshot.description = (
         f"Copied for DestinationAmi {ami.id} from SourceAmi {source_id} "
         f"for SourceSnapshot {source.ebs_snapshot.id}. Task created on {time.time_ns() // 10**6:,}."
     )
-    threading.Thread(target=_complete_copy, args=(ami, image), daemon=True).start()
+    threading.Thread(target=_complete_copy, args=(ami, image, source_id), daemon=True).start()
     return ActionResult({"ImageId": ami.id})
 
 
-def _complete_copy(ami: Any, image: images.Image) -> None:
-    """The copy uses the same frozen layers, so no data is copied."""
+def _complete_copy(ami: Any, image: images.Image, source_id: str) -> None:
+    """The copy uses the same frozen layers and files, so no data is copied."""
     machines = LabInstance.machines
     try:
+        folder = machines.lab.images
+        for name in (one["File"] for one in image.volumes if "File" in one):
+            volumes.link(folder / source_id / name, folder / image.id / name)
         if not image.base:
             base = machines.base(image.distro, image.architecture)
             image = replace(image, base=str(base))
@@ -221,7 +237,7 @@ def _source_of_copy(backend: Any, source_id: str, region: str) -> Any:
     return found[0]
 
 
-def _image_of(ami: Any, region: str) -> images.Image:
+def image_of(ami: Any, region: str) -> images.Image:
     """What the lab knows of an AMI, its own or a public one."""
     machines = LabInstance.machines
     if ami.id in machines.made:
@@ -247,7 +263,7 @@ def _image_of(ami: Any, region: str) -> images.Image:
 _NAME = re.compile(r"[A-Za-z0-9()\[\] ./\-'@_]{3,128}")
 
 
-def _check_name(backend: Any, name: str) -> None:
+def check_name(backend: Any, name: str) -> None:
     """Raise EC2's error for a name that no AMI can have, or that another one has."""
     if not name:
         raise EC2ClientError("MissingParameter", "The request must contain the parameter name")
@@ -279,11 +295,16 @@ def _asked_tags(specifications: list[Any]) -> dict[str, dict[str, str]]:
     return tags
 
 
-def _other_volumes(backend: Any, instance: Any) -> list[dict[str, Any]]:
-    """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks."""
+def _other_volumes(backend: Any, instance: Any) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks.
+
+    And the names of the files they get in the AMI's folder, by the ids of the volumes to copy.
+    """
+    of_volume = {}
     found: dict[str, dict[str, Any]] = {}
     for device, attached in instance.get_block_device_mapping:
         volume = backend.get_volume(attached.volume_id)
+        of_volume[device] = volume.id
         found[device] = {
             "VolumeSize": int(volume.size),
             "DeleteOnTermination": bool(attached.delete_on_termination),
@@ -298,151 +319,10 @@ def _other_volumes(backend: Any, instance: Any) -> list[dict[str, Any]]:
             known = found.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
             found[device] = {"Encrypted": False} | known | asked["Ebs"]
     found.pop(instance.root_device_name, None)
-    return [{"DeviceName": device, "Ebs": ebs} for device, ebs in found.items()]
-
-
-def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
-    image = LabInstance.machines.made.get(ami.id)
-    return [
-        {
-            "DeviceName": ami.root_device_name,
-            "Ebs": {
-                "SnapshotId": ami.ebs_snapshot.id,
-                "VolumeSize": image.volume_size if image else SIZE_OF_PUBLIC,
-                "DeleteOnTermination": True,
-                "VolumeType": "gp3",
-                "Encrypted": image.encrypted if image else False,
-            },
-        },
-        *getattr(ami, "other_devices", []),
-    ]
-
-
-def deregistering(original: Callable[..., None]) -> Callable[..., None]:
-    def deregister_image(backend: Any, ami_id: str) -> None:
-        original(backend, ami_id)
-        if LabInstance.machines.made.pop(ami_id, None):
-            images.deregister(LabInstance.machines.lab, ami_id, LabInstance.machines.in_use())
-
-    return deregister_image
-
-
-def restore(backend: Any) -> None:
-    """Register the AMIs of earlier lab processes in a new moto backend of their region."""
-    for image in LabInstance.machines.made.values():
-        if image.region != backend.region_name or image.id in backend.amis:
-            continue
-        _registered(backend, image)
-
-
-def _registered(backend: Any, image: images.Image) -> Any:
-    """Register an AMI that the lab knows with moto; returns moto's."""
-    ami = moto_amis.Ami(
-        backend,
-        image.id,
-        name=image.name,
-        description=image.description,
-        architecture=image.architecture,
-        virtualization_type="hvm",
-        root_device_type="ebs",
-        hypervisor="xen",
-        image_location=f"{backend.account_id}/{image.name}",
-        creation_date=moto_amis.parse_timestamp(image.created),
-        root_device_name=image.root_device_name,
-        boot_mode=image.attributes.get("boot_mode"),
-        tags=image.tags,
-    )
-    ami.instance_id = image.instance_id or None
-    _describe_disk(backend, ami, image)
-    for name, value in image.attributes.items():
-        setattr(ami, name, value)
-    backend.amis[image.id] = ami
-    return ami
-
-
-def _describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
-    """Give the snapshot of an AMI its size, key and tags: moto's has 15 GiB and no key."""
-    volume = backend.create_volume(
-        size=image.volume_size,
-        zone_name=f"{backend.region_name}a",
-        encrypted=image.encrypted,
-        kms_key_id=image.kms_key_id,
-    )
-    backend.delete_volume(volume.id)
-    ami.ebs_snapshot.volume = volume
-    ami.ebs_snapshot.encrypted = volume.encrypted
-    ami.ebs_snapshot.kms_key_id = volume.kms_key_id
-    ami.ebs_snapshot.add_tags(image.snapshot_tags)
-    ami.other_devices = []
-    for one in image.volumes:
-        ebs = {name: value for name, value in one["Ebs"].items() if name != "SnapshotId"}
-        encrypted = bool(ebs.get("Encrypted")) or image.encrypted
-        other = backend.create_volume(
-            size=ebs["VolumeSize"], zone_name=f"{backend.region_name}a", encrypted=encrypted
-        )
-        snapshot = backend.create_snapshot(
-            other.id, ami.ebs_snapshot.description, from_ami=image.id
-        )
-        snapshot.add_tags(image.snapshot_tags)
-        backend.delete_volume(other.id)
-        ebs |= {"SnapshotId": snapshot.id, "Encrypted": encrypted}
-        ami.other_devices.append({"DeviceName": one["DeviceName"], "Ebs": ebs})
-
-
-# What calls change of an AMI, and outlives the lab's process.
-_KEPT = (
-    "deprecation_time",
-    "deregistration_protection",
-    "description",
-    "imds_support",
-    "last_launched_time",
-    "launch_permissions",
-)
-
-
-def remember(backend: Any) -> None:
-    """Save the tags and attributes of a backend's AMIs, after a call that may have changed them."""
-    for image_id, image in list(LabInstance.machines.made.items()):
-        ami = backend.amis.get(image_id)
-        if ami is None:
-            continue
-        tags = {tag["key"]: tag["value"] for tag in ami.get_tags()}
-        attributes = {name: getattr(ami, name) for name in _KEPT if hasattr(ami, name)}
-        if ami.state in ("available", "disabled"):
-            attributes["state"] = ami.state
-        attributes = image.attributes | attributes
-        current = replace(image, tags=tags, attributes=attributes)
-        if current != image:
-            LabInstance.machines.made[image_id] = current
-            images.save(LabInstance.machines.lab, current)
-
-
-def register(backend: Any, source: Any, image: images.Image) -> Any:
-    """RegisterImage: an AMI whose root volume is the snapshot of `source`; returns moto's."""
-    _check_name(backend, image.name)
-    machines = LabInstance.machines
-    known = _image_of(source, backend.region_name)
-    base = known.base or str(machines.base(known.distro, known.architecture))
-    made = replace(
-        known,
-        id=moto_amis.random_ami_id(),
-        name=image.name,
-        description=image.description,
-        root_device_name=image.root_device_name,
-        architecture=image.architecture,
-        volume_size=image.volume_size,
-        created=utcnow().isoformat(),
-        instance_id="",
-        base=base,
-        tags=image.tags,
-        snapshot_tags={},
-        attributes=image.attributes,
-        volumes=image.volumes,
-    )
-    machines.made[made.id] = made
-    ami = _registered(backend, made)
-    # It has the snapshot itself, not a copy.
-    backend.snapshots.pop(ami.ebs_snapshot.id, None)
-    ami.ebs_snapshot = source.ebs_snapshot
-    images.save(machines.lab, made)
-    return ami
+    files, others = {}, []
+    for number, (device, ebs) in enumerate(found.items()):
+        others.append({"DeviceName": device, "Ebs": ebs})
+        volume_id = of_volume.get(device, "")
+        if volume_id and volumes.file(LabInstance.machines.lab, volume_id).exists():
+            files[volume_id] = others[-1]["File"] = f"volume-{number}"
+    return others, files

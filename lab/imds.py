@@ -5,7 +5,6 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import socket
@@ -24,7 +23,11 @@ _VERSIONS = ("latest", "2021-03-23", "2020-10-27", "2018-09-24", "2016-09-02", "
 
 @dataclass(frozen=True)
 class Metadata:
-    """The metadata of an instance. `data` is the tree below meta-data; a dict is a folder."""
+    """The metadata of an instance.
+
+    `data` is the tree below meta-data, `identity` that below dynamic/instance-identity. A dict is a
+    folder; a function makes its file's content when it is asked for.
+    """
 
     data: dict[str, Any]
     user_data: bytes | None
@@ -124,7 +127,7 @@ def resolve(metadata: Metadata, path: str) -> bytes | None:
     if rest == ["user-data"]:
         return metadata.user_data
     tree: dict[str, Any] = {
-        "dynamic": {"instance-identity": {"document": json.dumps(metadata.identity, indent=2)}},
+        "dynamic": {"instance-identity": metadata.identity},
         "meta-data": metadata.data,
     }
     if metadata.user_data and not rest:
@@ -147,4 +150,4 @@ def _walk(tree: dict[str, Any], parts: list[str]) -> bytes | None:
             name if not isinstance(child, dict) or "=" in name else f"{name}/"
             for name, child in node.items()
         ).encode()
-    return str(node).encode()
+    return str(node() if callable(node) else node).encode()

@@ -18,11 +18,13 @@ import moto.ec2.models.instances as moto_instances
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from lab import disks, emulation, images, public_images
+from lab import disks, emulation, images, public_images, volumes
 from lab.faults import LAUNCH, Faults
-from lab.guest import Guest
+from lab.guest import DidNotStartError, Guest
 from lab.settings import Lab
+from lab.shell import CommandError
 
 log = logging.getLogger("lab.instances")
 
@@ -53,6 +55,8 @@ class Machines:
         self.faults = faults
         self.made: dict[str, images.Image] = {image.id: image for image in images.load(lab)}
         self.by_address: dict[str, LabInstance] = {}
+        # The files of snapshots, by their ids; a snapshot of a root volume has none.
+        self.contents: dict[str, Path] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
@@ -81,6 +85,25 @@ class Machines:
             backend.key_pairs for regions in ec2_backends.values() for backend in regions.values()
         )
 
+    def disk(self, volume: Any, device: str) -> volumes.Attached:
+        """A volume's file, made of its snapshot's when an instance first has it."""
+        content = self.contents.get(volume.snapshot_id)
+        made = volumes.ensure(self.lab, volume.id, int(volume.size), content)
+        return volumes.Attached(volume.id, made, device)
+
+    def is_folder(self, backend: Any, snapshot_id: str | None) -> bool:
+        """Whether a snapshot is one of a root volume, whose disk is a folder and not a file."""
+        snapshot = backend.snapshots.get(snapshot_id)
+        if snapshot is None or snapshot_id in self.contents:
+            return False
+        roots = [ami.ebs_snapshot for ami in backend.amis.values()]
+        return snapshot in roots or bool(getattr(snapshot.volume, "is_root", False))
+
+    def forget_snapshot(self, snapshot_id: str) -> None:
+        """A snapshot is deleted, and its file unless it is an AMI's."""
+        self.contents.pop(snapshot_id, None)
+        volumes.snapshot_file(self.lab, snapshot_id).unlink(missing_ok=True)
+
     def in_use(self) -> set[str]:
         """The frozen layers that instances use."""
         return {layer for instance in self.by_address.values() for layer in instance.layers}
@@ -98,6 +121,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         super().__init__(ec2_backend, image_id, *args, **kwargs)
         self.guest: Guest | None = None
         self.reachable = "initializing"
+        self.connect_keys: list[Any] = []  # of lab.instance_connect
         self.hosts = 0  # so many it has been on: a stop and start goes to another one
         self.address = self.machines.address(self)
         nic = self.nics[0]
@@ -146,6 +170,8 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             kms_key_id,
             volume_type,
         )
+        attached = self.block_device_mapping[device_path].volume_id
+        self.ec2_backend.get_volume(attached).is_root = device_path == self.root_device_name
 
     @property
     def state_reason(self) -> moto_instances.StateReason:
@@ -183,6 +209,12 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
 
     def start(self) -> Any:
         before = copy.copy(self._state)
+        if self.state == "stopped" and self.root_disk():
+            raise EC2ClientError(
+                "UnsupportedOperation",
+                "AMI Kiln lab: StartInstances cannot boot from a volume that was attached as the "
+                "root; CreateImage can take it",
+            )
         if self.state == "stopped":
             # moto takes it away when an instance stops.
             self.nics[0].public_ip = self.address if self.has_public_address else None
@@ -227,8 +259,9 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             try:
                 with self._busy:
                     work()
-            except Exception:
-                log.exception("%s: %s failed", self.id, work.__name__)
+            except Exception as error:
+                known = isinstance(error, (DidNotStartError, CommandError))
+                log.error("%s: %s failed: %s", self.id, work.__name__, error, exc_info=not known)
                 code = "Server.InternalError"
                 self._fail(code, f"{LAUNCH[code]} (see lab.logs)")
 
@@ -262,6 +295,13 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             },
             names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
             ended=self._ended,
+            disks=volumes.Disks(
+                lab,
+                lab.first_id(self.address),
+                xen=INSTANCE_TYPES.get(self.instance_type, {}).get("Hypervisor") == "xen",
+                links=self.distro.startswith("al2"),
+            ),
+            attached=self._attached,
             never_boots=fault is not None,
         )
         self.guest.start()
@@ -269,6 +309,21 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         self.reachable = "passed" if booted else "failed"
         if self.state == "pending":
             self._set(RUNNING)
+
+    def _attached(self) -> list[volumes.Attached]:
+        """The volumes besides the root, with their files."""
+        found = []
+        for device, one in list(self.block_device_mapping.items()):
+            if device != self.root_device_name:
+                volume = self.ec2_backend.get_volume(one.volume_id)
+                found.append(self.machines.disk(volume, device))
+        return found
+
+    def root_disk(self) -> Path | None:
+        """The file of a volume that was attached in the place of the root volume."""
+        root = self.block_device_mapping.get(self.root_device_name)
+        file = volumes.file(self.machines.lab, root.volume_id) if root else None
+        return file if file and file.exists() else None
 
     def _power_off(self) -> None:
         if self.guest:

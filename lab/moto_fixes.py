@@ -7,6 +7,7 @@ replaced.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import moto.autoscaling.models as moto_autoscaling
@@ -19,11 +20,13 @@ import moto.ec2.responses.amis as moto_amis_responses
 import moto.ec2.responses.instances as moto_instance_responses
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
+from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
 
-from lab import imaging, instances
+from lab import imaging, instance_connect, instances, known_images, volumes
 from lab.cloudwatch import layer as cloudwatch_layer
 from lab.ec2 import instances as ec2_instances
 from lab.ec2 import launch, layer, profiles
+from lab.ssm import parameters
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
@@ -41,9 +44,9 @@ def install(machines: instances.Machines) -> None:
     moto_instances.Instance = instances.LabInstance
     backend = moto_instances.InstanceBackend
     backend.run_instances = launch.launching(backend.run_instances)
-    moto_amis.Ami.block_device_mappings = property(imaging.block_device_mappings)
+    moto_amis.Ami.block_device_mappings = property(known_images.block_device_mappings)
     moto_amis.AmiBackend.create_image = imaging.create_image
-    moto_amis.AmiBackend.deregister_image = imaging.deregistering(
+    moto_amis.AmiBackend.deregister_image = known_images.deregistering(
         moto_amis.AmiBackend.deregister_image
     )
     # moto: no tags, no encryption, 15 GiB on "standard".
@@ -57,13 +60,15 @@ def install(machines: instances.Machines) -> None:
             ami = backend.amis[image.id]
             ami.deprecation_time = image.deprecated
             # moto: 15 GiB.
-            ami.ebs_snapshot.volume.size = imaging.SIZE_OF_PUBLIC
-        imaging.restore(backend)
+            ami.ebs_snapshot.volume.size = known_images.SIZE_OF_PUBLIC
+        known_images.restore(backend)
 
     moto_amis.AmiBackend._load_amis = load_all
     # moto: DescribeImages shows none of these.
     for name, value in _OF_ALL_IMAGES.items():
         setattr(moto_amis.Ami, name, value)
+    blocks = moto_volumes.EBSBackend
+    blocks.delete_volume = _deleting(machines, blocks.delete_volume)
     # moto: DescribeVolumes shows no DeleteOnTermination.
     moto_volumes.VolumeAttachment.delete_on_termination = property(_deleted_with_instance)
     # moto: a fleet's and an Auto Scaling group's instances lack most of their launch template's
@@ -77,9 +82,12 @@ def install(machines: instances.Machines) -> None:
     # moto: a volume of a launch has DeleteOnTermination false, and must have a size. The lab takes
     # what is asked for as it is: lab.ec2.launch completes it from the AMI.
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
+    # moto: says yes and does nothing.
+    Ec2InstanceConnectResponse.send_ssh_public_key = instance_connect.send
     _serve_parameters(machines)
     layer.install()
     cloudwatch_layer.install()
+    parameters.install()
 
 
 def _serve_parameters(machines: instances.Machines) -> None:
@@ -113,6 +121,17 @@ def _serve_parameters(machines: instances.Machines) -> None:
 def _deleted_with_instance(attachment: Any) -> bool:
     device = attachment.instance.block_device_mapping.get(attachment.device)
     return bool(device and device.delete_on_termination)
+
+
+def _deleting(machines: instances.Machines, original: Callable[..., Any]) -> Callable[..., Any]:
+    """DeleteVolume, and the volumes that go with their instance: their files go too."""
+
+    def delete_volume(backend: Any, volume_id: str) -> Any:
+        volume = original(backend, volume_id)
+        volumes.file(machines.lab, volume_id).unlink(missing_ok=True)
+        return volume
+
+    return delete_volume
 
 
 def _asked_volumes(response: Any) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ no time, where changing the owners of a root filesystem takes a minute.
 No mount is visible outside the namespace: what a guest made setuid cannot be reached on this
 machine, and a guest that is gone has left no mount.
 
-    python -I namespace.py FIRST HOME LAYER... -- COMMAND...
+    python -I namespace.py FIRST HOME SOCKET LAYER... -- COMMAND...
         FIRST is the guest's user id 0 on this machine; it has 65,536 ids. HOME is the folder of the
         disk; layers are given lowest first. COMMAND finds the root in HOME/root, and HOME itself,
-        with mapped owners, in HOME/mounts/home.
+        with mapped owners, in HOME/mounts/home. SOCKET is the number of an open socket, through
+        which goes the file where the guest's mounts are answered (`lab.kernel_calls`), or `-`.
 
 Runs as a program by itself, so it imports nothing of the lab. Exit status NO_INIT: the disk has no
 init. Other failures are one line on stderr and exit status 1.
@@ -20,11 +21,15 @@ init. Other failures are one line on stderr and exit status 1.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import os
+import platform
 import signal
+import socket
 import stat
+import struct
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,12 +49,26 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_NODEV, _MS_NOSUID, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x8, 0x4000, 0x80000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 0x1, 0x80000
 _MOVE_MOUNT_F_EMPTY_PATH, _AT_EMPTY_PATH, _AT_FDCWD = 0x4, 0x1000, -100
-_ATTR_RDONLY, _ATTR_NODEV, _ATTR_IDMAP = 0x1, 0x4, 0x00100000
+_ATTR_RDONLY, _ATTR_NODEV, ATTR_IDMAP = 0x1, 0x4, 0x00100000
+
+# <linux/audit.h>, and <asm/unistd.h>: the numbers of seccomp, mount and ioctl.
+_PROCESSORS = {
+    "x86_64": (0xC000003E, 317, 165, 16),
+    "aarch64": (0xC00000B7, 277, 40, 29),
+}
+_FSOPEN = 430
+# <linux/seccomp.h>. Once a call waits for its answer only a fatal signal ends it.
+_SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE_RECV = 1, 1 << 3, 1 << 5
+_ALLOW, _USER_NOTIF = 0x7FFF0000, 0x7FC00000
+# Of <linux/fs.h>: the kernel shall read a device's partition table, or be told of a partition.
+_BLKRRPART, _BLKPG = 0x125F, 0x1269
+# A mount(2) with one of these changes a mount, or binds one: remount, bind, move, propagation.
+_NO_NEW_MOUNT = 0x20 | 0x1000 | 0x2000 | 0x1E0000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _MountAttr(ctypes.Structure):
+class MountAttr(ctypes.Structure):
     """struct mount_attr: https://man7.org/linux/man-pages/man2/mount_setattr.2.html"""
 
     _fields_ = (
@@ -63,7 +82,7 @@ class _MountAttr(ctypes.Structure):
 def main(arguments: Sequence[str]) -> int:
     """Mount and run the command, which replaces this process; returns where that cannot be."""
     cut = arguments.index("--")
-    first, home, *layers = arguments[:cut]
+    first, home, told, *layers = arguments[:cut]
     try:
         merged = mount(int(first), Path(home), layers)
     except OSError as error:
@@ -72,6 +91,11 @@ def main(arguments: Sequence[str]) -> int:
     if not has_init(merged):
         sys.stderr.write("lab: kernel panic: the image has no init\n")
         return NO_INIT
+    if told != "-":
+        try:
+            _listen(int(told))
+        except OSError as error:
+            sys.stderr.write(f"lab: mounts of volumes cannot be answered: {error}\n")
     command = list(arguments[cut + 1 :])
     os.execvp(command[0], command)  # noqa: S606 - it becomes systemd-nspawn
     return 1  # not reached
@@ -85,15 +109,15 @@ def mount(first: int, home: Path, layers: Sequence[str]) -> Path:
     points = home / "mounts"
     flags = _MS_NODEV | _MS_NOSUID | _MS_NOEXEC
     _check(_libc.mount(b"lab", bytes(points), b"tmpfs", flags, b"mode=700"), f"tmpfs {points}")
-    owners = _user_namespace(first)
+    owners = user_namespace(first)
     lower = []
     for number, layer in enumerate(layers):
         point = points / str(number)
-        _mount_mapped(layer, point, owners, _MountAttr(_ATTR_IDMAP | _ATTR_RDONLY | _ATTR_NODEV))
+        _mount_mapped(layer, point, owners, MountAttr(ATTR_IDMAP | _ATTR_RDONLY | _ATTR_NODEV))
         lower.append(str(point))
     view = points / "home"
     # It holds the guest's node of the kernel log.
-    _mount_mapped(str(home), view, owners, _MountAttr(_ATTR_IDMAP, _ATTR_NODEV))
+    _mount_mapped(str(home), view, owners, MountAttr(ATTR_IDMAP, _ATTR_NODEV))
     os.close(owners)
     merged = home / "root"
     options = f"lowerdir={':'.join(reversed(lower))},upperdir={view}/upper,workdir={view}/work"
@@ -113,7 +137,7 @@ def has_init(root: Path) -> bool:
     return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
 
 
-def _user_namespace(first: int) -> int:
+def user_namespace(first: int) -> int:
     """A file descriptor of a user namespace with the mapping of the layers.
 
     Besides the guest's ids it maps this machine's root, as the id after the last one: the kernel
@@ -139,7 +163,7 @@ def _user_namespace(first: int) -> int:
         os.close(told)
 
 
-def _mount_mapped(source: str, point: Path, owners: int, attributes: _MountAttr) -> None:
+def _mount_mapped(source: str, point: Path, owners: int, attributes: MountAttr) -> None:
     point.mkdir()
     attributes.userns = owners
     tree = _check(
@@ -209,6 +233,49 @@ def _parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
     finally:
         if opened >= 0:
             os.close(opened)
+
+
+def numbers() -> tuple[int, int, int, int]:
+    """This processor in seccomp's filters, and the numbers of seccomp, mount and ioctl."""
+    return _PROCESSORS[platform.machine()]
+
+
+def _listen(told: int) -> None:
+    """Let this process's calls that mount file systems wait for an answer, and its children's.
+
+    The file at which they are answered goes through the socket `told`.
+    https://docs.kernel.org/userspace-api/seccomp_filter.html
+    """
+    arch, seccomp, mount, ioctl = numbers()
+    # BPF_LD|W|ABS, and jumps: always, if equal, if any bit is set; return.
+    load, always, equal, any_of, end = 0x20, 0x05, 0x15, 0x45, 0x06
+    arguments = 16  # struct seccomp_data: nr, arch, instruction pointer, six arguments of 8 bytes
+    program = [
+        (load, 0, 0, 4),
+        (equal, 0, 10, arch),
+        (load, 0, 0, 0),
+        (equal, 9, 0, _FSOPEN),
+        (equal, 0, 3, mount),
+        (load, 0, 0, arguments + 8 * 3),
+        (any_of, 5, 0, _NO_NEW_MOUNT),
+        (always, 0, 0, 5),
+        (equal, 0, 3, ioctl),
+        (load, 0, 0, arguments + 8 * 1),
+        (equal, 2, 0, _BLKRRPART),
+        (equal, 1, 0, _BLKPG),
+        (end, 0, 0, _ALLOW),
+        (end, 0, 0, _USER_NOTIF),
+    ]
+    code = b"".join(struct.pack("HBBI", *one) for one in program)
+    kept = ctypes.create_string_buffer(code, len(code))
+    fprog = struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept))
+    flags = _NEW_LISTENER | _WAIT_KILLABLE_RECV
+    listener = _check(_libc.syscall(seccomp, _SET_MODE_FILTER, flags, fprog), "seccomp")
+    with socket.socket(fileno=told) as sender:
+        sender.sendmsg(
+            [b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
+        )
+    os.close(listener)
 
 
 def _check(result: int, what: str) -> int:

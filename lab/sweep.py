@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from lab import cgroups, disks, hostnames, network
+from lab import cgroups, disks, hostnames, network, volumes
 from lab.guest import MARK
 from lab.settings import Lab
 from lab.shell import run
@@ -33,7 +33,7 @@ def guests(lab: Lab) -> list[int]:
 def sweep(lab: Lab) -> list[str]:
     """Stop guests, unmount disks, delete bridge and NAT; returns what was removed.
 
-    AMIs stay. Disks of instances are deleted, because the instances exist no longer.
+    AMIs stay. Disks of instances and volumes are deleted, because they exist no longer in EC2.
     """
     swept = []
     pids = guests(lab)
@@ -57,4 +57,5 @@ def sweep(lab: Lab) -> list[str]:
     if lab.instances.is_dir():
         for folder in lab.instances.iterdir():
             disks.delete(lab, folder.name)
+    volumes.clear(lab)
     return swept

@@ -13,6 +13,7 @@ from moto.core.utils import utcnow
 from lab import imaging
 from lab.ec2 import account, filters
 from lab.ec2.calls import Request, call, error, missing
+from lab.instances import LabInstance
 
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
 
@@ -310,4 +311,5 @@ def _delete_snapshot(backend: Any, snapshot_id: str, in_use: set[Any]) -> str:
     if snapshot_id in in_use:
         return "skipped"
     backend.snapshots.pop(snapshot_id, None)
+    LabInstance.machines.forget_snapshot(snapshot_id)
     return "success"

@@ -10,7 +10,7 @@ from typing import Any
 
 from lab import imaging
 from lab.ec2 import launch
-from lab.ec2.calls import Request, call, error, missing
+from lab.ec2.calls import Request, call, error
 
 _BEHAVIOR = "InstanceInitiatedShutdownBehavior"
 # Options of the metadata service, and where moto keeps them.
@@ -41,25 +41,6 @@ def _modify(request: Request) -> Any:
         raise error("InvalidParameterValue", f"Value ({value}) for {_BEHAVIOR} is invalid.")
     instance.instance_initiated_shutdown_behavior = value
     return None
-
-
-@call("DetachVolume", tries=True)
-def _detach(request: Request) -> Any:
-    """The reference: the instance's id is only needed for a volume of several instances."""
-    volume_id = request.asked.get("VolumeId")
-    if not volume_id:
-        raise missing("VolumeId")
-    attachment = request.backend.get_volume(volume_id).attachment
-    if attachment is None:
-        raise error("IncorrectState", f"Volume '{volume_id}' is in the 'available' state.")
-    instance, device = attachment.instance, attachment.device
-    if device == instance.root_device_name and instance.state != "stopped":
-        raise error(
-            "OperationNotPermitted",
-            f"Unable to detach root volume '{device}' from instance '{instance.id}'",
-        )
-    request.response.params = {"InstanceId": attachment.instance.id, **request.asked}
-    return request.of_moto().result
 
 
 @call("ModifyInstanceMetadataOptions")

@@ -23,6 +23,7 @@ from moto.ec2.exceptions import EC2ClientError
 
 from lab.ec2 import account, filters, images, profiles
 from lab.ec2.calls import Request, call, error, missing
+from lab.instances import LabInstance
 
 _BY_PARAMETER = "resolve:ssm:"
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
@@ -265,6 +266,14 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
             known = {}
         ebs = {"DeleteOnTermination": True} | known | wanted
         _large_enough(backend, ebs)
+        if device != ami.root_device_name and LabInstance.machines.is_folder(
+            backend, ebs.get("SnapshotId")
+        ):
+            raise error(
+                "UnsupportedOperation",
+                f"AMI Kiln lab: {ebs['SnapshotId']} is the snapshot of a root volume, which is a "
+                f"folder here and cannot be the disk {device}",
+            )
         volumes[device] = {"DeviceName": device, "Ebs": ebs}
     return list(volumes.values())
 

@@ -28,6 +28,7 @@ from lab.ec2 import (
     registering,
     snapshots,
     tasks,
+    volumes,
 )
 
 # Their handlers are registered when they are imported.
@@ -41,6 +42,7 @@ HANDLERS = (
     registering,
     snapshots,
     tasks,
+    volumes,
 )
 
 Method = Callable[[Any], Any]

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab import imaging
+from lab import registrations
 from lab.ec2 import snapshots
 from lab.ec2.calls import Request, call, error, missing
 from lab.images import Image
+from lab.instances import LabInstance
 
 _DEFAULT_ROOT = "/dev/sda1"
 
 
 @call("RegisterImage")
 def _register(request: Request) -> dict[str, Any]:
-    """The lab has the files of a root snapshot that an AMI has; it refuses others.
-
-    A snapshot of a volume that a guest formatted has no files here.
-    """
+    """The lab has the disk of an AMI's root snapshot, and that of a volume besides the root."""
     asked, backend = request.asked, request.backend
     if not asked.get("Name"):
         raise missing("name")
@@ -30,13 +28,15 @@ def _register(request: Request) -> dict[str, Any]:
         raise error("InvalidBlockDeviceMapping", f"The block devices lack the root device {root}")
     snapshot = snapshots.find(backend, devices[root].get("SnapshotId"))
     source = next((ami for ami in backend.amis.values() if ami.ebs_snapshot is snapshot), None)
-    if source is None:
+    is_disk = snapshot.id in LabInstance.machines.contents
+    if source is None and not is_disk:
         raise error(
             "UnsupportedOperation",
-            f"AMI Kiln lab: RegisterImage needs the root snapshot of an AMI; {snapshot.id} is none",
+            f"AMI Kiln lab: RegisterImage takes the root snapshot of an AMI, or one of a volume "
+            f"that a guest has had as a second disk; {snapshot.id} is neither",
         )
     architecture = asked.get("Architecture") or "i386"
-    if architecture != source.architecture:
+    if source and not is_disk and architecture != source.architecture:
         raise error(
             "UnsupportedOperation",
             f"AMI Kiln lab: RegisterImage of {snapshot.id} needs its architecture, "
@@ -80,7 +80,9 @@ def _register(request: Request) -> dict[str, Any]:
         attributes=attributes,
         volumes=_sized(backend, others),
     )
-    return {"ImageId": imaging.register(backend, source, wanted).id}
+    if is_disk:
+        return {"ImageId": registrations.of_disk(backend, snapshot, wanted).id}
+    return {"ImageId": registrations.of_image(backend, source, wanted).id}
 
 
 def _devices(asked: dict[str, Any]) -> list[dict[str, Any]]:

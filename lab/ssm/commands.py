@@ -144,9 +144,14 @@ def message(command: Command, one: Invocation) -> dict[str, Any]:
     return {
         "Kind": "send",
         "CommandId": command.id,
+        "Document": command.document,
+        "Output": output(command.asked),
         "Steps": [
             {
                 "Name": plugin.step.name,
+                "Key": plugin.step.key,
+                "Action": plugin.step.action,
+                "Inputs": plugin.step.inputs,
                 "Script": plugin.step.script,
                 "Folder": plugin.step.folder,
                 "Timeout": plugin.step.timeout,
@@ -157,6 +162,20 @@ def message(command: Command, one: Invocation) -> dict[str, Any]:
             for plugin in one.plugins
         ],
     }
+
+
+def output(asked: dict[str, Any]) -> dict[str, str]:
+    """Where the agent is to put what the steps print. An empty LogGroup is the document's own."""
+    found: dict[str, str] = {}
+    if asked.get("OutputS3BucketName"):
+        found |= {
+            "Bucket": asked["OutputS3BucketName"],
+            "Prefix": asked.get("OutputS3KeyPrefix", ""),
+        }
+    log = asked.get("CloudWatchOutputConfig", {})
+    if log.get("CloudWatchOutputEnabled"):
+        found["LogGroup"] = log.get("CloudWatchLogGroupName", "")
+    return found
 
 
 def reply(command: Command, instance_id: str, said: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Command documents: what a document with parameters does on a platform.
 
-A document of schema 2.2 has steps. The lab runs those of `aws:runShellScript`; a document with
-others is refused when it is sent, instead of a success that did nothing.
+A document of schema 2.2 has steps. The lab runs those of `aws:runShellScript`,
+`aws:downloadContent` from S3 and `aws:configurePackage`; a document with others is refused when it
+is sent, instead of a success that did nothing.
 
 https://docs.aws.amazon.com/systems-manager/latest/userguide/documents-schemas-features.html
 https://docs.aws.amazon.com/systems-manager/latest/userguide/documents-command-ssm-plugin-reference.html
@@ -11,49 +12,24 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kiln.base import plain_yaml
 from kiln.base.errors import KilnError
+from lab.ssm import of_aws
 from lab.ssm.errors import SsmError
+from lab.ssm.of_aws import DEFAULT_TIMEOUT, PACKAGE, SHELL
 
-DEFAULT_TIMEOUT = 3600
-_SHELL = "aws:runShellScript"
 _REFERENCE = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
 Content = Mapping[str, Any]
 Parameters = Mapping[str, "str | list[str]"]
 
-# Parameters as AWS documents them; `aws ssm get-document --name AWS-RunShellScript` shows them.
-# https://docs.aws.amazon.com/systems-manager/latest/userguide/run-command.html
-OF_AWS: dict[str, Content] = {
-    # Its one step has the name of its plugin: invocations show PluginName aws:runShellScript.
-    "AWS-RunShellScript": {
-        "schemaVersion": "2.2",
-        "parameters": {
-            "commands": {"type": "StringList", "minItems": 1},
-            "workingDirectory": {"type": "String", "default": ""},
-            "executionTimeout": {
-                "type": "String",
-                "default": str(DEFAULT_TIMEOUT),
-                "allowedPattern": "([1-9][0-9]{0,4})|(1[0-6][0-9]{4})|(17[0-1][0-9]{3})"
-                "|(172[0-7][0-9]{2})|(172800)",
-            },
-        },
-        "mainSteps": [
-            {
-                "action": _SHELL,
-                "name": _SHELL,
-                "inputs": {
-                    "runCommand": "{{ commands }}",
-                    "workingDirectory": "{{ workingDirectory }}",
-                    "timeoutSeconds": "{{ executionTimeout }}",
-                },
-            }
-        ],
-    },
-}
+_DOWNLOAD = "aws:downloadContent"
+# A step of another platform is skipped, whatever it does.
+_ELSEWHERE = ("aws:runPowerShellScript",)
 
 
 @dataclass(frozen=True)
@@ -67,6 +43,13 @@ class Step:
     runs: bool
     on_failure: str  # "", "exit", "successAndExit"
     always: bool  # finallyStep: it runs after a failure too
+    action: str = SHELL
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The step's folder, on the instance and in S3: AWS-RunShellScript's has an older name."""
+        return self.name if self.name != self.action else f"0.{self.action.replace(':', '')}"
 
 
 def parse(text: str) -> Content:
@@ -135,26 +118,50 @@ def steps(content: Content, parameters: Parameters, platform: str) -> tuple[Step
 
 def _step(step: Content, parameters: Parameters, platform: str) -> Step:
     action, inputs = step.get("action", ""), step.get("inputs") or {}
-    if action != _SHELL:
-        raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {action} is not implemented")
-    lines = _filled(inputs.get("runCommand", []), parameters)
     wanted = (step.get("precondition") or {}).get("StringEquals") or []
     filled = [_filled(value, parameters) for value in wanted]
     sides = [platform if value == "platformType" else value for value in filled]
-    timeout = _filled(inputs.get("timeoutSeconds", DEFAULT_TIMEOUT), parameters)
+    runs = len(set(map(str, sides))) <= 1
+    if action not in (SHELL, PACKAGE, _DOWNLOAD) and (runs or action not in _ELSEWHERE):
+        raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {action} is not implemented")
+    given = {name: _filled(value, parameters) for name, value in inputs.items()}
+    if action == _DOWNLOAD and given.get("sourceType") != "S3":
+        source = given.get("sourceType")
+        raise SsmError(
+            "UnsupportedOperation", f"AMI Kiln lab: {action} from {source} is not implemented"
+        )
     return Step(
         name=str(step.get("name", action)),
-        script="\n".join(lines) if isinstance(lines, list) else str(lines),
-        folder=str(_filled(inputs.get("workingDirectory", ""), parameters)),
-        timeout=int(str(timeout) or DEFAULT_TIMEOUT),
-        runs=len(set(map(str, sides))) <= 1,
+        script=_script(action, given),
+        folder=str(given.get("workingDirectory", "")),
+        timeout=int(str(given.get("timeoutSeconds", "")) or DEFAULT_TIMEOUT),
+        runs=runs,
         on_failure=str(inputs.get("onFailure", "")),
         always=str(inputs.get("finallyStep", "")).lower() == "true",
+        action=action,
+        inputs=given if action == _DOWNLOAD else {},
     )
+
+
+def _script(action: str, given: Content) -> str:
+    """The lines that a step runs; "" for one that is no script."""
+    if action == PACKAGE:
+        values = {
+            "action": given.get("action", "Install"),
+            "way": given.get("installationType", ""),
+            "name": given.get("name", ""),
+            "version": "" if given.get("version") == "latest" else given.get("version", ""),
+        }
+        set_before = [f"{name}={shlex.quote(str(value))}" for name, value in values.items()]
+        return "\n".join([*set_before, of_aws.script("configure-package.sh")])
+    lines = given.get("runCommand", [])
+    return "\n".join(lines) if isinstance(lines, list) else str(lines)
 
 
 def _filled(value: Any, parameters: Parameters) -> Any:
     """A value of a document with its parameters in place; a list parameter alone becomes a list."""
+    if isinstance(value, dict):
+        return {name: _filled(item, parameters) for name, item in value.items()}
     if isinstance(value, list):
         found: list[Any] = []
         for item in value:

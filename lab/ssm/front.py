@@ -22,7 +22,7 @@ from moto.ssm.models import ssm_backends
 
 from lab import role_credentials
 from lab.instances import LabInstance
-from lab.ssm import agents, commands, documents, shown
+from lab.ssm import agents, commands, documents, groups, of_aws, shown
 from lab.ssm.errors import SsmError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -187,6 +187,11 @@ class Manager:
         found = [agents.described(agent) for agent in alive.values()]
         for target in chosen:
             key = str(target["Key"])
+            if key.startswith(groups.PREFIX):
+                found = [
+                    one for one in found if groups.has(region, target, _tags(one["InstanceId"]))
+                ]
+                continue
             if key != "InstanceIds" and not key.startswith(("tag:", "tag-key")):
                 raise SsmError(
                     "UnsupportedOperation", f"AMI Kiln lab: targets by {key} are not implemented"
@@ -257,19 +262,15 @@ class Manager:
 
 def _supported(asked: Asked) -> None:
     """Refuse what would be accepted and not happen."""
-    log = asked.get("CloudWatchOutputConfig", {}).get("CloudWatchOutputEnabled")
-    for name, there in (
-        ("OutputS3BucketName", bool(asked.get("OutputS3BucketName"))),
-        ("CloudWatchOutputConfig", bool(log)),
-        ("NotificationConfig", bool(asked.get("NotificationConfig"))),
-    ):
-        if there:
-            raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {name} is not implemented")
+    if asked.get("NotificationConfig"):
+        raise SsmError(
+            "UnsupportedOperation", "AMI Kiln lab: NotificationConfig is not implemented"
+        )
 
 
 def _document(region: str, name: str, version: str | None) -> documents.Content:
-    if name in documents.OF_AWS:
-        return documents.OF_AWS[name]
+    if name in of_aws.DOCUMENTS:
+        return of_aws.DOCUMENTS[name]
     backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
     try:
         found = backend.get_document(name, None if version == "$DEFAULT" else version, None, "JSON")

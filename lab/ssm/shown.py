@@ -44,7 +44,7 @@ def command(of: Command) -> dict[str, Any]:
 
 def invocation(of: Command, one: Invocation, *, details: bool) -> dict[str, Any]:
     """An invocation of ListCommandInvocations."""
-    plugins = [_plugin(plugin) for plugin in one.plugins] if details else []
+    plugins = [_plugin(of, one, plugin) for plugin in one.plugins] if details else []
     return {
         "CommandId": of.id,
         "InstanceId": one.instance_id,
@@ -55,13 +55,14 @@ def invocation(of: Command, one: Invocation, *, details: bool) -> dict[str, Any]
         "RequestedDateTime": one.requested,
         "Status": one.status,
         "StatusDetails": one.details,
-        "StandardOutputUrl": "",
-        "StandardErrorUrl": "",
+        "StandardOutputUrl": _url(of, one, None, "stdout"),
+        "StandardErrorUrl": _url(of, one, None, "stderr"),
+        "CloudWatchOutputConfig": _log(of),
         "CommandPlugins": plugins,
     }
 
 
-def _plugin(plugin: Plugin) -> dict[str, Any]:
+def _plugin(of: Command, one: Invocation, plugin: Plugin) -> dict[str, Any]:
     mark = "\n----------ERROR-------\n" if plugin.err else ""
     times = {"ResponseStartDateTime": plugin.started, "ResponseFinishDateTime": plugin.ended}
     return {
@@ -69,6 +70,9 @@ def _plugin(plugin: Plugin) -> dict[str, Any]:
         "Status": plugin.status,
         "StatusDetails": plugin.details,
         "ResponseCode": plugin.code,
+        "OutputS3BucketName": of.asked.get("OutputS3BucketName", ""),
+        "OutputS3KeyPrefix": _prefix(of, one, plugin),
+        "OutputS3Region": of.region if of.asked.get("OutputS3BucketName") else "",
         "Output": commands.cut(f"{plugin.out}{mark}{plugin.err}", commands.LONGEST_PLUGIN_OUTPUT),
         **{name: value for name, value in times.items() if value},
     }
@@ -90,6 +94,7 @@ def result(of: Command, one: Invocation, plugin_name: str | None) -> dict[str, A
         "StatusDetails": one.details,
         "StandardOutputUrl": "",
         "StandardErrorUrl": "",
+        "CloudWatchOutputConfig": _log(of),
     }
     if not single:
         codes = [plugin.code for plugin in one.plugins if plugin.status != "Success"]
@@ -101,12 +106,42 @@ def result(of: Command, one: Invocation, plugin_name: str | None) -> dict[str, A
         "ResponseCode": plugin.code,
         "Status": plugin.status,
         "StatusDetails": plugin.details,
+        "StandardOutputUrl": _url(of, one, plugin, "stdout"),
+        "StandardErrorUrl": _url(of, one, plugin, "stderr"),
         "ExecutionStartDateTime": _iso(plugin.started),
         "ExecutionEndDateTime": _iso(plugin.ended),
         "ExecutionElapsedTime": commands.elapsed(took) if plugin.ended else "",
         "StandardOutputContent": commands.cut(plugin.out, commands.LONGEST_OUTPUT),
         "StandardErrorContent": commands.cut(plugin.err, commands.LONGEST_OUTPUT),
     }
+
+
+def _log(of: Command) -> dict[str, Any]:
+    """Where the output went in CloudWatch Logs."""
+    group = commands.output(of.asked).get("LogGroup")
+    if group is None:
+        return {"CloudWatchOutputEnabled": False}
+    name = group or f"/aws/ssm/{of.document}"
+    return {"CloudWatchLogGroupName": name, "CloudWatchOutputEnabled": True}
+
+
+def _prefix(of: Command, one: Invocation, plugin: Plugin | None) -> str:
+    """Where a step's output, or the whole invocation's, lies in the bucket."""
+    if not of.asked.get("OutputS3BucketName"):
+        return ""
+    parts = [of.asked.get("OutputS3KeyPrefix", "").strip("/"), of.id, one.instance_id]
+    parts += [plugin.step.action.replace(":", ""), plugin.step.key] if plugin else []
+    return "/".join(part for part in parts if part)
+
+
+def _url(of: Command, one: Invocation, plugin: Plugin | None, name: str) -> str:
+    bucket = of.asked.get("OutputS3BucketName")
+    if not bucket:
+        return ""
+    prefix = _prefix(of, one, plugin)
+    return f"https://s3.{of.region}.amazonaws.com/{bucket}/{prefix}" + (
+        f"/{name}" if plugin else ""
+    )
 
 
 def _iso(seconds: float) -> str:

@@ -122,14 +122,18 @@ def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> 
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[settings.Lab]:
-    """The lab, up."""
+    """The lab, up. Its log must hold no traceback when the tests are done."""
     found = lab_of_the_tests()
     control.down(found)
+    found.log.unlink(missing_ok=True)
     control.up(found)
     # A lab that a client uses is not started anew by a build from another checkout (slim_checkout).
     plain_client(found, "ec2").create_key_pair(KeyName="the-tests")
     yield found
+    control.down(found)
+    log = found.log.read_text(errors="replace") if found.log.exists() else ""
     control.clean(found)
+    assert "Traceback" not in log, log[max(log.index("Traceback") - 500, 0) :][:5000]
 
 
 @pytest.fixture(autouse=True)

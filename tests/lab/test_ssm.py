@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from conftest import launching
 
 TRUST = json.dumps(
     {
@@ -21,6 +22,7 @@ TRUST = json.dumps(
     }
 )
 CORE = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+PINNED = "1.300071.0b1720"
 SHELL = "AWS-RunShellScript"
 
 
@@ -72,17 +74,18 @@ def ended(ssm: Any, command_id: str, instance_id: str) -> dict[str, Any]:
     return until(over, "the command does not end")
 
 
-@pytest.fixture
-def guest(launch, profile, ssm) -> Any:
-    """A guest whose agent is online."""
-    made = launch(
-        IamInstanceProfile=profile,
-        TagSpecifications=[
-            {"ResourceType": "instance", "Tags": [{"Key": "fleet", "Value": "canary"}]}
-        ],
-    )
-    until(lambda: ping(ssm, made.id) == "Online", "the agent does not register")
-    return made
+@pytest.fixture(scope="module")
+def guest(ec2, key, source_ami, profile, ssm) -> Iterator[Any]:
+    """A guest whose agent is online, shared by the tests."""
+    with launching(ec2, key, source_ami) as launch:
+        made = launch(
+            IamInstanceProfile=profile,
+            TagSpecifications=[
+                {"ResourceType": "instance", "Tags": [{"Key": "fleet", "Value": "canary"}]}
+            ],
+        )
+        until(lambda: ping(ssm, made.id) == "Online", "the agent does not register")
+        yield made
 
 
 def test_a_command_runs_in_the_guest_and_its_end_is_told(ssm, guest) -> None:
@@ -159,6 +162,117 @@ def test_an_own_document_runs_the_steps_of_the_platform(ssm, guest) -> None:
         ssm.delete_document(Name=name)
 
 
+def test_output_goes_to_s3_and_logs_and_targets_may_be_a_resource_group(ssm, client, guest) -> None:
+    s3, logs, groups = client("s3"), client("logs"), client("resource-groups")
+    bucket = f"results-{time.time_ns()}"
+    s3.create_bucket(Bucket=bucket)
+    tags = [{"Key": "fleet", "Values": ["canary"]}]
+    query = {"ResourceTypeFilters": ["AWS::EC2::Instance"], "TagFilters": tags}
+    groups.create_group(
+        Name=bucket, ResourceQuery={"Type": "TAG_FILTERS_1_0", "Query": json.dumps(query)}
+    )
+    sent = ssm.send_command(
+        DocumentName=SHELL,
+        Parameters={"commands": ["echo one", "echo two >&2"]},
+        Targets=[{"Key": "resource-groups:Name", "Values": [bucket]}],
+        OutputS3BucketName=bucket,
+        OutputS3KeyPrefix="runs",
+        CloudWatchOutputConfig={"CloudWatchOutputEnabled": True},
+    )["Command"]["CommandId"]
+    told = ended(ssm, sent, guest.id)
+    folder = f"runs/{sent}/{guest.id}/awsrunShellScript/0.awsrunShellScript"
+    assert told["StandardOutputUrl"].endswith(f"/{bucket}/{folder}/stdout")
+    for name, text in (("stdout", b"one\n"), ("stderr", b"two\n")):
+        assert s3.get_object(Bucket=bucket, Key=f"{folder}/{name}")["Body"].read() == text
+    group = told["CloudWatchOutputConfig"]["CloudWatchLogGroupName"]
+    assert group == "/aws/ssm/AWS-RunShellScript"
+    (event,) = logs.get_log_events(
+        logGroupName=group, logStreamName=f"{sent}/{guest.id}/aws-runShellScript/stdout"
+    )["events"]
+    assert event["message"] == "one"
+
+
+def test_a_script_that_asks_for_it_goes_on_after_a_restart_with_what_it_downloaded(
+    ssm, client, guest
+) -> None:
+    bucket, name = f"content-{time.time_ns()}", f"kiln-{time.time_ns()}"
+    client("s3").create_bucket(Bucket=bucket)
+    client("s3").put_object(Bucket=bucket, Key="a/hello.sh", Body=b"echo hello $(cat /root/mark)\n")
+    source = {"path": f"https://s3.amazonaws.com/{bucket}/a/"}
+    script = ["[ -e /root/mark ] && { sh hello.sh; exit; }", "echo again > /root/mark", "exit 194"]
+    content = {
+        "schemaVersion": "2.2",
+        "mainSteps": [
+            {
+                "action": "aws:downloadContent",
+                "name": "fetch",
+                "inputs": {
+                    "sourceType": "S3",
+                    "sourceInfo": json.dumps(source),
+                    "destinationPath": "tools",
+                },
+            },
+            {
+                "action": "aws:runShellScript",
+                "name": "twice",
+                "inputs": {"runCommand": script, "workingDirectory": "tools"},
+            },
+        ],
+    }
+    ssm.create_document(Name=name, DocumentType="Command", Content=json.dumps(content))
+    booted = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
+    sent = ssm.send_command(DocumentName=name, InstanceIds=[guest.id])["Command"]["CommandId"]
+    assert ended(ssm, sent, guest.id)["Status"] == "Success"
+    told = ssm.get_command_invocation(CommandId=sent, InstanceId=guest.id, PluginName="twice")
+    assert told["StandardOutputContent"] == "hello again\n"
+    assert guest.run("cat /proc/sys/kernel/random/boot_id").stdout != booted
+
+
+def test_the_cloudwatch_agent_is_installed_and_managed_by_awss_documents(ssm, guest) -> None:
+    def run(document: str, **parameters: str) -> str:
+        given = {name: [value] for name, value in parameters.items()}
+        sent = ssm.send_command(DocumentName=document, Parameters=given, InstanceIds=[guest.id])
+        command = sent["Command"]["CommandId"]
+
+        def over() -> Any:
+            listed = ssm.list_command_invocations(CommandId=command, Details=True)
+            (told,) = listed["CommandInvocations"]
+            return told if told["Status"] in ("Success", "Failed") else None
+
+        told = until(over, f"{document} does not end")
+        return f"{told['Status']}: {told['CommandPlugins'][0]['Output']}"
+
+    def manage(action: str, **more: str) -> str:
+        return run("AmazonCloudWatch-ManageAgent", action=action, **more)
+
+    install = {"document": "AWS-ConfigureAWSPackage", "action": "Install"}
+    agent = "AmazonCloudWatchAgent"
+    assert manage("status").startswith("Failed: ")
+    assert run(**install, name="Nobodys").startswith("Failed: ")
+    assert f"{agent} {PINNED}" in run(**install, name=agent, version=PINNED)
+    assert f"{agent} 1.3" in run(**install, name=agent, installationType="In-place update")
+
+    files = "ls /opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
+    for name, log in (("AmazonCloudWatch-a", "a"), ("AmazonCloudWatch-b", "b")):
+        entry = {"file_path": f"/var/log/{log}.log", "log_group_name": log}
+        logs = {"logs": {"logs_collected": {"files": {"collect_list": [entry]}}}}
+        ssm.put_parameter(Name=name, Type="String", Value=json.dumps(logs), Overwrite=True)
+    first, second = "AmazonCloudWatch-a", "AmazonCloudWatch-b"
+    guest.run(f"sudo mkdir -p {files[3:]}; echo '{{}}' | sudo tee {files[3:]}/baked.json")
+    # configure takes away what was there, configure (append) does not.
+    assert manage("configure", optionalConfigurationLocation=first).startswith("Success")
+    assert guest.run(files).stdout.split() == [f"ssm_{first}"]
+    assert manage("configure (append)", optionalConfigurationLocation=second).startswith("Success")
+    assert guest.run(files).stdout.split() == [f"ssm_{first}", f"ssm_{second}"]
+    told = json.loads(manage("status").removeprefix("Success: "))
+    assert (told["status"], told["configstatus"]) == ("running", "configured")
+    assert manage("configure (remove)", optionalConfigurationLocation=first).startswith("Success")
+    assert guest.run(files).stdout.split() == [f"ssm_{second}"]
+    assert "Failed" in manage("configure", optionalConfigurationLocation="nobodys")
+    assert manage("stop").startswith("Success")
+    assert json.loads(manage("status").removeprefix("Success: "))["status"] == "stopped"
+
+
 def test_an_agent_that_stops_is_connection_lost(ssm, guest) -> None:
     guest.run("sudo systemctl stop amazon-ssm-agent")
     until(lambda: ping(ssm, guest.id) == "ConnectionLost", "it is still online")
@@ -192,5 +306,22 @@ def test_unknown_documents_and_parameters_are_refused(ssm) -> None:
             DocumentName=SHELL,
             Targets=target,
             Parameters={"commands": ["a"]},
-            OutputS3BucketName="results",
+            NotificationConfig={"NotificationArn": "arn:aws:sns:us-east-1:1:a"},
         )
+
+
+def test_parameters_have_the_limits_of_their_tier_and_of_amis(ssm, source_ami) -> None:
+    name = f"kiln-{time.time_ns()}"
+    with pytest.raises(ClientError, match="4096"):
+        ssm.put_parameter(Name=name, Type="String", Value="a" * 4097)
+    ssm.put_parameter(Name=name, Type="String", Value="a" * 4097, Tier="Advanced")
+    image: dict[str, Any] = {"Name": f"{name}-ami", "Type": "String", "DataType": "aws:ec2:image"}
+    with pytest.raises(ClientError, match="not the id of an AMI"):
+        ssm.put_parameter(**image, Value="ami-1")
+    # AWS looks after its answer whether there is such an AMI.
+    ssm.put_parameter(**image, Value="ami-0123456789abcdef0")
+    with pytest.raises(ClientError, match="ParameterNotFound"):
+        ssm.get_parameter(Name=image["Name"])
+    ssm.put_parameter(**image, Value=source_ami)
+    ssm.put_parameter(**image, Value="ami-0123456789abcdef0", Overwrite=True)
+    assert ssm.get_parameter(Name=image["Name"])["Parameter"]["Value"] == source_ami

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lab.ssm import agents, commands, documents
+from lab.ssm import agents, commands, documents, of_aws
 from lab.ssm.commands import Command, Invocation, Plugin
 from lab.ssm.documents import Step
 from lab.ssm.errors import SsmError
@@ -19,7 +19,7 @@ def shell(**inputs: Any) -> dict[str, Any]:
 
 
 def test_a_list_of_commands_becomes_the_lines_of_the_script() -> None:
-    content = documents.OF_AWS["AWS-RunShellScript"]
+    content = of_aws.DOCUMENTS["AWS-RunShellScript"]
     parameters = documents.values(content, {"commands": ["cd /tmp", "ls"]})
     (step,) = documents.steps(content, parameters, "Linux")
     assert (step.script, step.folder, step.timeout) == ("cd /tmp\nls", "", 3600)
@@ -63,7 +63,7 @@ def test_parameters_that_a_document_does_not_take_are_refused(
     asked: dict[str, list[str]], message: str
 ) -> None:
     with pytest.raises(SsmError, match=f"InvalidParameters: .*{message}"):
-        documents.values(documents.OF_AWS["AWS-RunShellScript"], asked)
+        documents.values(of_aws.DOCUMENTS["AWS-RunShellScript"], asked)
 
 
 def test_a_step_that_the_lab_does_not_run_is_refused() -> None:

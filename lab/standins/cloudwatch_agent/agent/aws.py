@@ -75,6 +75,15 @@ class Caller:
         }
         return json.loads(self._send("logs", head, json.dumps(body).encode()) or b"{}")
 
+    def parameter(self, name: str) -> str:
+        """The value of a parameter of Systems Manager: GetParameter."""
+        head = {
+            "content-type": "application/x-amz-json-1.1",
+            "x-amz-target": "AmazonSSM.GetParameter",
+        }
+        body = json.dumps({"Name": name, "WithDecryption": True}).encode()
+        return str(json.loads(self._send("ssm", head, body))["Parameter"]["Value"])
+
     def metrics(self, namespace: str, datums: list[dict[str, Any]]) -> None:
         """PutMetricData."""
         form = {"Action": "PutMetricData", "Version": "2010-08-01", "Namespace": namespace}
@@ -99,7 +108,7 @@ class Caller:
     def _send(self, service: str, head: dict[str, str], body: bytes) -> bytes:
         key = self._keys()
         host = f"{service}.{self.region}.amazonaws.com"
-        if service != "ec2":
+        if service in ("logs", "monitoring"):
             body = gzip.compress(body)
             head = dict(head, **{"content-encoding": "gzip"})
         head = dict(head, host=host)

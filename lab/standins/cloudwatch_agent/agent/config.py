@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 
 TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
     from typing import Any
 
 SECTIONS = {"agent", "metrics", "logs", "traces", "csm", "opentelemetry"}
-REFUSED = 99  # the translator's exit status for a configuration that it does not take
+NO_FILES = 99  # the translator's exit status when there is nothing to translate
 
 
 class ConfigError(Exception):
@@ -23,9 +22,8 @@ class ConfigError(Exception):
 
 def load(etc: str) -> dict[str, Any] | None:
     """The merged configuration below `etc`; None without a file. Raises ConfigError."""
-    files = sorted(glob.glob(etc + "/amazon-cloudwatch-agent.d/*"))
-    if not files and os.path.exists(etc + "/amazon-cloudwatch-agent.json"):
-        files = [etc + "/amazon-cloudwatch-agent.json"]
+    files = glob.glob(etc + "/amazon-cloudwatch-agent.json")
+    files += sorted(glob.glob(etc + "/amazon-cloudwatch-agent.d/*"))
     parts = [read(file) for file in files if not file.endswith(".tmp")]
     return merged(parts) if parts else None
 

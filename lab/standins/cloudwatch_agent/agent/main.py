@@ -44,7 +44,7 @@ def start(version: str) -> None:
     try:
         settings = config.load(HOME + "/etc")
     except config.ConfigError as error:
-        refuse(str(error), config.REFUSED)
+        refuse(f"Cannot translate JSON: {error}")
     if settings is None:
         say("No json config files found, please provide config, exit now")
         sys.exit(0)

@@ -1,0 +1,129 @@
+"""Volumes and snapshots: what is done with them happens to the files behind them.
+
+https://docs.aws.amazon.com/ebs/latest/userguide/ebs-volumes.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab import loops, volumes
+from lab.ec2.calls import Request, call, error, missing
+from lab.instances import LabInstance
+
+
+@call("AttachVolume", tries=True)
+def _attach(request: Request) -> Any:
+    """A running guest gets the volume as a block device; a stopped one has it when it starts."""
+    backend, asked = request.backend, request.asked
+    for name in ("VolumeId", "InstanceId", "Device"):
+        if not asked.get(name):
+            raise missing(name)
+    volume = backend.get_volume(asked["VolumeId"])
+    instance = backend.get_instance(asked["InstanceId"])
+    device = asked["Device"]
+    if volume.attachment is not None:
+        raise error(
+            "VolumeInUse",
+            f"{volume.id} is already attached to an instance",
+        )
+    if instance.state not in ("running", "stopped", "pending", "stopping"):
+        raise error("IncorrectState", f"Instance '{instance.id}' is not 'running' or 'stopped'.")
+    if device in instance.block_device_mapping:
+        raise error(
+            "InvalidParameterValue",
+            f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use",
+        )
+    machines = LabInstance.machines
+    is_its_root = getattr(volume, "is_root", False) and device == instance.root_device_name
+    if not is_its_root and (
+        getattr(volume, "is_root", False) or machines.is_folder(backend, volume.snapshot_id)
+    ):
+        raise error(
+            "UnsupportedOperation",
+            f"AMI Kiln lab: {volume.id} is or comes from a root volume, which is a folder here and "
+            "no disk",
+        )
+    made = request.of_moto().result
+    if device == instance.root_device_name and not is_its_root:
+        machines.disk(volume, device)
+    if instance.guest:
+        try:
+            instance.guest.disks.attach(machines.disk(volume, device))
+        except loops.NoLoopDeviceError as none:
+            backend.detach_volume(volume.id, instance.id, device)
+            raise error(
+                "UnsupportedOperation",
+                f"AMI Kiln lab: this machine has no loop device for AttachVolume: {none}",
+            ) from None
+    return made
+
+
+@call("DetachVolume", tries=True)
+def _detach(request: Request) -> Any:
+    """The reference: the instance's id is only needed for a volume of several instances."""
+    volume_id = request.asked.get("VolumeId")
+    if not volume_id:
+        raise missing("VolumeId")
+    attachment = request.backend.get_volume(volume_id).attachment
+    if attachment is None:
+        raise error("IncorrectState", f"Volume '{volume_id}' is in the 'available' state.")
+    instance, device = attachment.instance, attachment.device
+    if device == instance.root_device_name and instance.state != "stopped":
+        raise error(
+            "OperationNotPermitted",
+            f"Unable to detach root volume '{device}' from instance '{instance.id}'",
+        )
+    request.response.params = {"InstanceId": attachment.instance.id, **request.asked}
+    done = request.of_moto().result
+    if instance.guest:
+        instance.guest.disks.detach(volume_id)
+    return done
+
+
+@call("CreateSnapshot", tries=True)
+def _snapshot(request: Request) -> Any:
+    made = request.of_moto().result
+    _keep(made, request.backend)
+    return made
+
+
+@call("CreateSnapshots", tries=True)
+def _snapshots(request: Request) -> Any:
+    made = request.of_moto().result
+    for one in made["Snapshots"]:
+        _keep(one, request.backend)
+    return made
+
+
+@call("CopySnapshot", tries=True)
+def _copy(request: Request) -> Any:
+    machines = LabInstance.machines
+    made = request.of_moto().result
+    content = machines.contents.get(request.asked["SourceSnapshotId"])
+    if content:
+        own = volumes.snapshot_file(machines.lab, _id(made))
+        volumes.copy(content, own)
+        machines.contents[_id(made)] = own
+    return made
+
+
+def _keep(snapshot: Any, backend: Any) -> None:
+    """Copy the volume's file as it is now, if it has one: a root volume's disk is a folder."""
+    machines = LabInstance.machines
+    volume = backend.snapshots[_id(snapshot)].volume
+    file = volumes.file(machines.lab, volume.id)
+    content = file if file.exists() else machines.contents.get(volume.snapshot_id)
+    if content is None:
+        return
+    guest = volume.attachment and volume.attachment.instance.guest
+    if guest:
+        guest.disks.flush(volume.id)
+    own = volumes.snapshot_file(machines.lab, _id(snapshot))
+    volumes.copy(content, own)
+    machines.contents[_id(snapshot)] = own
+
+
+def _id(snapshot: Any) -> str:
+    """The id of a snapshot that moto answers: its own object, or a dictionary."""
+    return str(snapshot["SnapshotId"] if isinstance(snapshot, dict) else snapshot.id)
