@@ -3,7 +3,20 @@
 from invoke import Collection
 
 import devel.tasks
-from kiln.cli import build, image, lab, matrix, mig, packer, preflight, telemetry, xid
+from kiln.cli import (
+    build,
+    image,
+    lab,
+    matrix,
+    mig,
+    nightly,
+    packer,
+    preflight,
+    publish,
+    retire,
+    telemetry,
+    xid,
+)
 
 ns = Collection(
     matrix.list_,
@@ -16,6 +29,13 @@ ns = Collection(
     build.build,
     build.rebuild,
     build.verify,
+    publish.publish,
+    publish.promote,
+    publish.rollback,
+    publish.channels_,
+    publish.history,
+    retire.retire,
+    retire.sweep,
     image.diff,
     image.sbom,
     devel.tasks.test,
@@ -23,5 +43,6 @@ ns = Collection(
     devel.tasks.bench,
     devel.tasks.generate,
 )
-for name, module in {"lab": lab, "xid": xid, "mig": mig, "telemetry": telemetry}.items():
+_GROUPS = {"lab": lab, "nightly": nightly, "xid": xid, "mig": mig, "telemetry": telemetry}
+for name, module in _GROUPS.items():
     ns.add_collection(Collection.from_module(module, name=name))

@@ -6,6 +6,7 @@ To add a generated file, add an entry to `TEXTS`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,6 +49,13 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         lambda: iam.policy_text("packer_1_6"),
         "kiln/facts/knowledge/iam.yaml",
     ),
+    **{
+        iam.publishing_file(role): (
+            functools.partial(iam.publishing_text, role),
+            "kiln/facts/knowledge/iam_publish.yaml",
+        )
+        for role in iam.PUBLISHING
+    },
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),

@@ -27,10 +27,11 @@ _LAB_FOR_TESTS = "9"
 # They wait for guests half of the time.
 _LABS_AT_ONCE = 3
 KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
-# Files of tests/unit that `./invoke test --quick` leaves out, each with more than three seconds of
-# CPU time: they start many processes (./invoke, Packer, shells, other Pythons), or search long for
-# a counterexample.
+# Files and folders of tests/unit that `./invoke test --quick` leaves out, each with more than three
+# seconds of CPU time: they start many processes (./invoke, Packer, shells, other Pythons), or
+# search long for a counterexample.
 SLOW = (
+    "publish",
     "test_ami_checks.py",
     "test_bad_inputs.py",
     "test_cli.py",

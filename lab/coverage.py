@@ -18,7 +18,6 @@ _THROUGH_MOTO = frozenset(
         "CreateImage",
         "CreateKeyPair",
         "CreateLaunchTemplate",
-        "CreateLaunchTemplateVersion",
         "CreateVolume",
         "DeleteKeyPair",
         "DeleteLaunchTemplate",

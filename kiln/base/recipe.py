@@ -151,6 +151,13 @@ class Recipe:
         return ".".join(self.cuda.split(".")[:2]) if self.cuda else None
 
     @property
+    def channel_line(self) -> str:
+        """What consumers follow, as in names of parameters: al2023/lts/base/x86_64."""
+        tail = f"-{self.flavor}-{self.arch}"
+        stack = self.line.removeprefix(f"{self.distro.id}-").removesuffix(tail)
+        return f"{self.distro.id}/{stack}/{self.flavor}/{self.arch}"
+
+    @property
     def driver_branch(self) -> str:
         """The driver's branch: 510.47.03 → 510."""
         return self.driver.split(".", 1)[0]

@@ -53,5 +53,12 @@ OF_A_BAKE = (
 )
 # The verdict of the AMI checks: `pass` or `fail`, when, by which commit.
 VERIFIED = tag("verified")
+# Of a published AMI: its line (al2023/lts/base/x86_64). Of a copy: the AMI it is a copy of.
+LINE = tag("line")
+SOURCE_IMAGE = tag("source-image")
+# Any value: `retire` leaves the AMI alone.
+KEEP = tag("keep")
+# When `retire` deprecated the AMI.
+RETIRING = tag("retiring")
 # The MIG layout to apply at boot; gpu-mig reads it on the instance.
 MIG_CONFIG = tag("mig-config")

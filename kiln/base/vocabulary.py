@@ -134,6 +134,36 @@ NAME = Form(r"^[A-Za-z0-9][A-Za-z0-9 ().,_+-]*$", "a name of letters, digits, sp
 CUDA_REPO = Form(r"^[a-z][a-z0-9]*$", "a name of small letters and digits such as ubuntu2204")
 LABEL = Form(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "a label such as all-balanced")
 
+# Where published AMIs go. Names of parameters are made of channels and lines.
+CHANNEL = Form(
+    r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$", "a channel's name of small letters, digits and dashes"
+)
+CHANNEL_LINE = Form(
+    r"^[a-z][a-z0-9_]*(/[a-z0-9_-]+){2}/(x86_64|arm64)$",
+    "a line such as al2023/lts/base/x86_64",
+)
+ACCOUNT = Form(r"^[0-9]{12}$", "an account id of 12 digits")
+# https://docs.aws.amazon.com/organizations/latest/APIReference/API_Organization.html
+ORGANIZATION = Form(
+    r"^arn:aws[a-z-]*:organizations::[0-9]{12}:organization/o-[a-z0-9]{10,32}$",
+    "an organization's ARN such as arn:aws:organizations::123456789012:organization/o-1234567890",
+)
+# https://docs.aws.amazon.com/organizations/latest/APIReference/API_OrganizationalUnit.html
+ORGANIZATIONAL_UNIT = Form(
+    r"^arn:aws[a-z-]*:organizations::[0-9]{12}:ou/o-[a-z0-9]{10,32}/ou-[0-9a-z]{4,32}-[0-9a-z]{8,32}$",
+    "an organizational unit's ARN such as arn:aws:organizations::123456789012:ou/o-1234567890/"
+    "ou-abcd-12345678",
+)
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CopyImage.html (KmsKeyId)
+KMS_KEY = Form(
+    r"^(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:)?"
+    r"(alias/[A-Za-z0-9/_-]+|key/[A-Za-z0-9-]+|[0-9a-f-]{36}|mrk-[0-9a-f]{32})$",
+    "a KMS key: its id, alias/NAME, or an ARN",
+)
+ROLE = Form(r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN")
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplate.html
+LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name")
+
 # The schema's formats: regular expression → description, for messages about text that differs.
 DESCRIBED = {
     form.pattern: form.what
@@ -155,5 +185,13 @@ DESCRIBED = {
         NAME,
         CUDA_REPO,
         LABEL,
+        REGION,
+        CHANNEL,
+        ACCOUNT,
+        ORGANIZATION,
+        ORGANIZATIONAL_UNIT,
+        KMS_KEY,
+        ROLE,
+        LAUNCH_TEMPLATE,
     )
 }

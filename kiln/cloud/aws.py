@@ -77,14 +77,59 @@ def ssm(target: Target) -> SSMClient:
     return client
 
 
+def kms(target: Target) -> Any:
+    """A KMS client for the target's region."""
+    return _client("kms", target)
+
+
+def autoscaling(target: Target) -> Any:
+    """An Auto Scaling client for the target's region."""
+    return _client("autoscaling", target)
+
+
+def sns(target: Target) -> Any:
+    """An SNS client for the target's region."""
+    return _client("sns", target)
+
+
+def logs(target: Target) -> Any:
+    """A CloudWatch Logs client for the target's region."""
+    return _client("logs", target)
+
+
 def account(target: Target) -> str:
     """The account id that the credentials belong to.
 
     Raises KilnError (exit status 1) if AWS does not accept them.
     """
+    return str(_caller(target)["Account"])
+
+
+def identity(target: Target) -> str:
+    """The ARN that the credentials belong to.
+
+    Raises KilnError (exit status 1) if AWS does not accept them.
+    """
+    return str(_caller(target)["Arn"])
+
+
+def session_client(service: str, target: Target, **credentials: str) -> Any:
+    """A client of its own with other credentials than the target's, by boto3's names."""
+    import boto3
+
+    session: Any = boto3.Session()
+    settings = {**target.client_settings(), **credentials}
+    return session.client(service, region_name=target.region, **settings)
+
+
+def sts(target: Target) -> Any:
+    """An STS client for the target's region."""
+    return _client("sts", target)
+
+
+def _caller(target: Target) -> Any:
     with explained("the credentials could not be checked"):
-        answer = _client("sts", target).get_caller_identity()
-    return str(answer["Account"])
+        return _client("sts", target).get_caller_identity()
 
 
 @contextmanager

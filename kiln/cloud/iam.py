@@ -1,10 +1,11 @@
-"""The IAM policies that a build needs: `knowledge/iam.yaml` → docs/iam-policy*.json."""
+"""The IAM policies: of a build from `knowledge/iam.yaml`, of those who publish, promote and retire
+from `knowledge/iam_publish.yaml`; `./invoke generate` writes them to docs/."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from kiln.facts import table
 POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 # What Packer 1.6.6 needs besides.
 POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
-SERVICES = ("ec2", "ssm", "sts")
+SERVICES = ("autoscaling", "ec2", "kms", "logs", "sns", "ssm", "sts")
+# The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
+# retire and sweep.
+PUBLISHING = ("publish", "promote", "retire")
 
 
 @cache
@@ -37,6 +41,29 @@ def policy_text(part: str = "statements") -> str:
     return json.dumps(policy(part), indent=2) + "\n"
 
 
+@cache
+def publishing_facts() -> dict[str, Any]:
+    """`knowledge/iam_publish.yaml`."""
+    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "iam_publish.yaml")
+    return data
+
+
+def publishing_policy(role: str) -> dict[str, Any]:
+    """The policy document of one of PUBLISHING, in IAM's format."""
+    statements = [_statement(entry) for entry in publishing_facts()[role]["statements"]]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def publishing_file(role: str) -> Path:
+    """Where the policy of one of PUBLISHING is committed."""
+    return ROOT / "docs" / f"iam-{role}.json"
+
+
+def publishing_text(role: str) -> str:
+    """The content of `publishing_file`."""
+    return json.dumps(publishing_policy(role), indent=2) + "\n"
+
+
 def allowed(by: str) -> set[str]:
     """The calls listed for `kiln` or for `packer`, such as ec2:RunInstances."""
     return {
@@ -47,18 +74,32 @@ def allowed(by: str) -> set[str]:
     }
 
 
-def called(folder: Path = ROOT / "kiln") -> dict[str, str]:
-    """Each AWS call in the Python files of a folder → file:line of its first use.
+def called_in_builds() -> dict[str, str]:
+    """The AWS calls of all tasks but those of kiln/publish → file:line of their first use."""
+    publishing = ROOT / "kiln" / "publish"
+    every = (ROOT / "kiln").rglob("*.py")
+    return called(path for path in every if publishing not in path.parents)
+
+
+def called_in(role: str) -> dict[str, str]:
+    """The AWS calls of the modules of one of PUBLISHING → file:line of their first use."""
+    names = publishing_facts()[role]["modules"]
+    return called(ROOT / "kiln" / "publish" / f"{name}.py" for name in names)
+
+
+def called(files: Iterable[Path]) -> dict[str, str]:
+    """Each AWS call in Python files → file:line of its first use.
 
     A call is `anything.run_instances(...)`, `get_paginator("describe_images")` or
     `get_waiter("instance_terminated")`, for every operation that botocore knows of SERVICES.
     """
     places: dict[str, str] = {}
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(files):
         for name, line in _calls(ast.parse(path.read_text(), str(path))):
             action = _operations().get(name)
             if action:
-                places.setdefault(action, f"{path.relative_to(folder.parent)}:{line}")
+                shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+                places.setdefault(action, f"{shown}:{line}")
     return places
 
 

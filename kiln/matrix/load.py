@@ -12,6 +12,7 @@ from kiln.base.located import load_yaml
 from kiln.base.paths import matrix_file
 from kiln.base.recipe import Acceptance, Distro, Recipe, Row, SourceAmi, Volume
 from kiln.matrix.mistakes import refused
+from kiln.matrix.publishing import Publish
 from kiln.matrix.references import bad_defaults, bad_distros, bad_row, bad_variant, duplicates
 from kiln.matrix.schema import VolumeModel, validated
 from kiln.matrix.variant import Variant
@@ -49,6 +50,20 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
     if mistakes:
         raise refused(mistakes)
     return recipes
+
+
+def load_publishing(path: Path | None = None) -> dict[str, Publish]:
+    """The `publish` settings of each row, by the name of its recipe.
+
+    Raises KilnError (exit status 2) as `load_recipes` does.
+    """
+    recipes = load_recipes(path)
+    document = load_yaml(path or matrix_file())
+    model = validated(document)
+    return {
+        recipe.name: Variant(document, model, recipe.row.index, recipe.flavor, recipe.arch).publish
+        for recipe in recipes
+    }
 
 
 def _recipe(variant: Variant) -> Recipe:

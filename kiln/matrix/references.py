@@ -14,6 +14,7 @@ from kiln.base.located import Located, Path_, dotted
 from kiln.base.recipe import Recipe
 from kiln.facts import table
 from kiln.matrix.mistakes import mistake
+from kiln.matrix.publishing import inconsistent
 from kiln.matrix.schema import MatrixModel, RowSettings, SourceAmiModel
 from kiln.matrix.variant import Variant
 
@@ -97,6 +98,9 @@ def bad_variant(variant: Variant) -> list[Finding]:
                 + ", ".join(parents),
             )
         ]
+    wrong = list(bad_publish(variant))
+    if wrong:
+        return wrong
     if variant.per_arch("instance_type") is None:
         return [
             mistake(
@@ -129,6 +133,16 @@ def _bad_snapshot(variant: Variant) -> list[Finding]:
         ]
     refusal = service.refusal(value)
     return [mistake(place, f"{shown}: {distro}: {refusal}")] if refusal else []
+
+
+def bad_publish(variant: Variant) -> Iterator[Finding]:
+    """What does not fit together in a row's `publish`, where it is set."""
+    for path, why in inconsistent(variant.publish):
+        own = (*variant.path, "publish", *path)
+        place = own if own in variant.document.values else ("defaults", "publish", *path)
+        if place not in variant.document.values:
+            place = (*variant.path, "publish")
+        yield mistake(variant.document.place(place), f"{dotted(place)}: {why}")
 
 
 def _bad_placeholders(variant: Variant, source: SourceAmiModel) -> list[Finding]:

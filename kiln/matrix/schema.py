@@ -29,6 +29,7 @@ from kiln.base.vocabulary import (
     PackageManager,
 )
 from kiln.matrix.mistakes import mistake, refused
+from kiln.matrix.publishing import LaunchTemplate, Publish, Share
 from kiln.telemetry.settings import Telemetry
 
 
@@ -173,6 +174,7 @@ class RowSettings(Strict):
         None, description="ParallelCluster version, for flavour parallelcluster"
     )
     telemetry: Telemetry | None = Field(None, description="see docs/telemetry-cloudwatch.md")
+    publish: Publish | None = Field(None, description="see docs/publish.md")
     mig_config: Label | None = Field(None, description="default label from mig-config.yaml")
     extended_support: bool | None = Field(
         None,
@@ -312,6 +314,7 @@ _WORDS = {
     "bool_parsing": "must be true or false, not {wrong}",
     "greater_than_equal": "must be at least {ge}, not {wrong}",
     "less_than_equal": "must be at most {le}, not {wrong}",
+    "multiple_of": "must be a multiple of {multiple_of}, not {wrong}",
 }
 
 
@@ -332,6 +335,8 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
         "volume": VolumeModel,
         "telemetry": Telemetry,
         "accept": AcceptModel,
+        "publish": Publish,
+        "share": Share,
     }
     outer: dict[str | int, type[BaseModel]] = {
         "defaults": RowSettings,
@@ -341,6 +346,8 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     }
     if not path:
         return list(MatrixModel.model_fields)
+    if "launch_templates" in path:
+        return list(LaunchTemplate.model_fields)
     if "parents" in path:
         return list(SourceAmiModel.model_fields)
     named = next((part for part in reversed(path) if isinstance(part, str)), "")

@@ -10,6 +10,7 @@ from kiln import facts
 from kiln.base.findings import Place
 from kiln.base.located import Located, Path_
 from kiln.base.vocabulary import DEB_ARCH
+from kiln.matrix.publishing import Publish
 from kiln.matrix.schema import (
     DistroModel,
     MatrixModel,
@@ -67,6 +68,17 @@ class Variant:
     def setting(self, name: str) -> Any:
         """A setting of the row, otherwise of `defaults`."""
         return getattr(self.row if self._in_row(name) else self.model.defaults, name)
+
+    @property
+    def publish(self) -> Publish:
+        """The `publish` settings: a key of the row replaces that key of `defaults`."""
+        blocks = (self.model.defaults.publish, self.row.publish)
+        fields = [
+            {name: getattr(block, name) for name in block.model_fields_set}
+            for block in blocks
+            if block is not None
+        ]
+        return Publish(**{name: value for block in fields for name, value in block.items()})
 
     def per_arch(self, name: str) -> str | None:
         """A setting that is given per arch."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kiln.base import needs
+from kiln.base.errors import operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import INPUT_DIGEST, RECIPE_DIGEST, SOURCE_AMI
@@ -52,6 +55,21 @@ def verify_by_id(
     stop = Stop()
     with on_signals(stop):
         return verify_ami(image, known, kind, target, progress, stop)
+
+
+def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
+    """A function that boots an AMI of a target and checks it as `verify_by_id` does, and raises
+    KilnError (exit status 1) unless it is good."""
+
+    def boot(target: Target, ami_id: str) -> None:
+        judged = verify_by_id(ami_id, None, target=target, progress=Progress(), install=install)
+        if not judged.good:
+            raise operation_failed(
+                f"{ami_id} in {target.region} failed its checks, so no channel moved",
+                hint=f"see {judged.record.folder}/report.html",
+            )
+
+    return boot
 
 
 def verify_ami(

@@ -165,7 +165,11 @@ def _modify(request: Request) -> None:
 
 
 def _permissions(asked: dict[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """The launch permissions to add and to remove, from both forms of the call."""
+    """The launch permissions to add and to remove, from both forms of the call.
+
+    Packer's amazon plugin 1.8.2 sends both, and the short one without OperationType
+    (hashicorp/packer-plugin-amazon, common/step_modify_ami_attributes.go): EC2 takes that.
+    """
     given = asked.get("LaunchPermission") or {}
     add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
     operation = asked.get("OperationType")
@@ -173,9 +177,10 @@ def _permissions(asked: dict[str, Any]) -> tuple[list[dict[str, str]], list[dict
     short += [{"UserId": one} for one in asked.get("UserIds") or []]
     short += [{"OrganizationArn": one} for one in asked.get("OrganizationArns") or []]
     short += [{"OrganizationalUnitArn": one} for one in asked.get("OrganizationalUnitArns") or []]
-    if short and operation not in ("add", "remove"):
+    if operation in ("add", "remove"):
+        (add if operation == "add" else remove).extend(short)
+    elif short and not given:
         raise missing("OperationType")
-    (add if operation == "add" else remove).extend(short)
     return add, remove
 
 

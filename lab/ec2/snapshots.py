@@ -69,7 +69,10 @@ def _modify(request: Request) -> None:
     add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
     short = [{"Group": one} for one in asked.get("GroupNames") or []]
     short += [{"UserId": one} for one in asked.get("UserIds") or []]
-    (add if operation == "add" else remove).extend(short)
+    if operation in ("add", "remove"):
+        (add if operation == "add" else remove).extend(short)
+    elif short and not given:
+        raise missing("OperationType")
     request.backend.validate_permission_targets([*add, *remove])
     everybody = any(one.get("Group") == "all" for one in add)
     if everybody and account.of(request.backend).snapshots_public != "unblocked":

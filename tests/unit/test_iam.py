@@ -22,14 +22,41 @@ from tests.unit import iam_requests
 def test_every_aws_call_of_the_program_is_allowed() -> None:
     missing = {
         action: place
-        for action, place in iam.called().items()
+        for action, place in iam.called_in_builds().items()
         if action not in iam.allowed("kiln") | set(iam.iam_facts()["free"])
     }
     assert not missing, f"add to kiln/facts/knowledge/iam.yaml, then ./invoke generate: {missing}"
 
 
 def test_nothing_is_allowed_that_the_program_does_not_call() -> None:
-    assert iam.allowed("kiln") - set(iam.called()) == set()
+    assert iam.allowed("kiln") - set(iam.called_in_builds()) == set()
+
+
+@pytest.mark.parametrize("role", iam.PUBLISHING)
+def test_a_publishing_task_may_do_what_it_calls_and_nothing_else(role: str) -> None:
+    may = {
+        action
+        for statement in iam.publishing_facts()[role]["statements"]
+        for action, callers in statement["actions"].items()
+        if "kiln" in callers
+    }
+    assert may == set(iam.called_in(role)), iam.called_in(role)
+
+
+@pytest.mark.parametrize("role", iam.PUBLISHING)
+def test_a_publishing_task_changes_only_what_ami_kiln_made(role: str) -> None:
+    for statement in iam.publishing_policy(role)["Statement"]:
+        changing = [
+            action
+            for action in statement["Action"]
+            if action.startswith("ec2:") and "Describe" not in action and "Launch" not in action
+        ]
+        assert not changing or "Condition" in statement, changing
+
+
+def test_the_publishing_policies_in_the_documentation_are_those_in_force() -> None:
+    for role in iam.PUBLISHING:
+        assert iam.publishing_file(role).read_text() == iam.publishing_text(role)
 
 
 def test_the_policy_in_the_documentation_is_the_one_in_force() -> None:
@@ -46,7 +73,10 @@ def test_a_call_is_seen_however_it_is_written(tmp_path: Path) -> None:
         "c.not_a_call_of_aws()\n"
         "'delete_vpc'\n"
     )
-    assert {action: place.rpartition(":")[2] for action, place in iam.called(tmp_path).items()} == {
+    assert {
+        action: place.rpartition(":")[2]
+        for action, place in iam.called(tmp_path.rglob("*.py")).items()
+    } == {
         "ec2:CopyImage": "1",
         "ec2:RunInstances": "2",
         "ec2:DescribeRegions": "3",

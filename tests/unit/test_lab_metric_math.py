@@ -105,6 +105,7 @@ def test_a_search_finds_its_series(text: str, found: list[int]) -> None:
         ('ALARM("a")', True),
         ("ALARM(a) AND OK(b)", True),
         ("ALARM(b) OR NOT ALARM(a)", False),
+        ("ALARM(a) AND ALARM(b)", False),
         ("NOT (ALARM(b) OR INSUFFICIENT_DATA(a))", True),
         ("ALARM(arn:aws:cloudwatch:us-east-1:123456789012:alarm:a)", True),
         ("FALSE OR ALARM(a)", True),

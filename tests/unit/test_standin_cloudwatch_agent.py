@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.standins.cloudwatch_agent.agent import config, gpu, metrics
+from lab.standins.cloudwatch_agent.agent import config, ctl, gpu, metrics
 from lab.standins.cloudwatch_agent.agent.aws import AwsError
 from lab.standins.cloudwatch_agent.agent.logfile import Tail
 from lab.standins.cloudwatch_agent.agent.plan import Plan
@@ -51,6 +51,12 @@ def test_the_host_is_a_dimension_only_without_appended_ones() -> None:
     assert (
         "host" not in sent(plan({"append_dimensions": EVERY}), {"memory_used": 5})[0]["Dimensions"]
     )
+
+
+def test_an_aggregation_with_as_many_dimensions_as_the_series_is_left_out() -> None:
+    made = plan({"aggregation_dimensions": [["index", "host"], ["index", "nobody"], ["index"]]})
+    found = [one["Dimensions"] for one in sent(made, {"memory_used": 5})]
+    assert [sorted(one) for one in found] == [["host", "index"], ["index"]]
 
 
 def test_what_append_dimensions_cannot_look_up_is_left_out() -> None:
@@ -217,6 +223,31 @@ def test_an_event_without_a_time_has_that_of_the_one_before(tmp_path: Path) -> N
         stream.add(seconds, text, 100.0)
     stream.send(105.0)
     assert [event["timestamp"] for event in service.calls[0][1]["logEvents"]] == [90000, 90000]
+
+
+def test_the_translator_judges_new_files_with_those_that_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "amazon-cloudwatch-agent.d"
+    folder.mkdir()
+    (folder / "old.json").write_text(json.dumps({"metrics": {"namespace": "Mine"}}))
+    (folder / "ssm_new.tmp").write_text(json.dumps({"metrics": {"namespace": "Yours"}}))
+    toml = tmp_path / "agent.toml"
+
+    def translate(way: str) -> int:
+        given = {"input": str(tmp_path / "none.json"), "input-dir": str(folder)}
+        flags = {**given, "output": str(toml), "multi-config": way}
+        words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+        monkeypatch.setattr("sys.argv", ["config-translator", *words])
+        return ctl.translator()
+
+    assert translate("append") == 1
+    assert "Different values are specified for namespace" in capsys.readouterr().out
+    assert not toml.exists()
+    assert translate("default") == 0
+    assert '"Yours"' in toml.read_text()
+    assert translate("remove") == 0
+    assert '"Mine"' in toml.read_text()
 
 
 def test_files_that_disagree_are_refused(tmp_path: Path) -> None:

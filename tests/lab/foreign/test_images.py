@@ -82,6 +82,49 @@ def test_launch_permissions_are_given_taken_and_reset(ec2: Any, walk: Any) -> No
     assert permissions(ec2, image) == []
 
 
+def test_users_are_given_as_packer_gives_them(ec2: Any, walk: Any, refused: Any) -> None:
+    """Its amazon plugin sends the accounts twice, and the second time without OperationType."""
+    baked = walk.baked()
+    image = baked["ImageId"]
+    snapshot = baked["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    twice = {"UserIds": [SOMEBODY["UserId"]]}
+    ec2.modify_image_attribute(ImageId=image, LaunchPermission={"Add": [SOMEBODY]}, **twice)
+    assert permissions(ec2, image) == [SOMEBODY]
+    ec2.modify_snapshot_attribute(
+        SnapshotId=snapshot, CreateVolumePermission={"Add": [SOMEBODY]}, **twice
+    )
+    shown = ec2.describe_snapshot_attribute(SnapshotId=snapshot, Attribute="createVolumePermission")
+    assert shown["CreateVolumePermissions"] == [SOMEBODY]
+    for call, of in (
+        (ec2.modify_image_attribute, {"ImageId": image}),
+        (ec2.modify_snapshot_attribute, {"SnapshotId": snapshot}),
+    ):
+        assert refused(call, **of, **twice)[0] == "MissingParameter"
+
+
+def test_a_snapshot_is_shared_unshared_and_reset(ec2: Any, walk: Any, refused: Any) -> None:
+    snapshot = walk.baked()["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    asked = {"SnapshotId": snapshot, "Attribute": "createVolumePermission"}
+
+    def shared() -> list[dict[str, str]]:
+        found: list[dict[str, str]] = ec2.describe_snapshot_attribute(**asked)[
+            "CreateVolumePermissions"
+        ]
+        return found
+
+    ec2.modify_snapshot_attribute(**asked, OperationType="add", UserIds=[SOMEBODY["UserId"]])
+    ec2.modify_snapshot_attribute(**asked, OperationType="add", GroupNames=["all"])
+    assert shared() == [{"Group": "all"}, SOMEBODY]
+    ec2.modify_snapshot_attribute(**asked, OperationType="remove", UserIds=[SOMEBODY["UserId"]])
+    assert shared() == [{"Group": "all"}]
+    ec2.reset_snapshot_attribute(**asked)
+    assert shared() == []
+    wrong = asked | {"OperationType": "add", "UserIds": ["12345"]}
+    assert refused(ec2.modify_snapshot_attribute, **wrong)[0].startswith("Invalid")
+    gone = asked | {"SnapshotId": "snap-00000000000000000"}
+    assert refused(ec2.describe_snapshot_attribute, **gone)[0] == "InvalidSnapshot.NotFound"
+
+
 def test_an_account_number_that_is_none_is_refused(ec2: Any, image: str, refused: Any) -> None:
     how = {"ImageId": image, "LaunchPermission": {"Add": [SOMEBODY, {"UserId": "12345"}]}}
     assert refused(ec2.modify_image_attribute, **how)[0] == "InvalidAMIAttributeItemValue"

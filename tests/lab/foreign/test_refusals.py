@@ -160,3 +160,29 @@ def test_a_dry_run_is_only_tried(ec2: Any, walk: Any, refused: Any) -> None:
     ):  # fmt: skip
         assert refused(call, DryRun=True, **how)[0] == "DryRunOperation"
     assert walk.image(image)["State"] == "available"
+
+
+NOT_HERE: list[tuple[str, dict[str, Any]]] = [
+    ("enable_fast_launch", {"ImageId": "ami-0123456789abcdef0"}),
+    ("disable_fast_launch", {"ImageId": "ami-0123456789abcdef0"}),
+    ("import_image", {}),
+    ("import_snapshot", {}),
+    ("export_image",
+     {"ImageId": "ami-0123456789abcdef0", "DiskImageFormat": "RAW",
+      "S3ExportLocation": {"S3Bucket": "b"}}),
+    ("create_store_image_task", {"ImageId": "ami-0123456789abcdef0", "Bucket": "b"}),
+    ("create_restore_image_task", {"Bucket": "b", "ObjectKey": "k"}),
+    ("restore_image_from_recycle_bin", {"ImageId": "ami-0123456789abcdef0"}),
+    ("restore_snapshot_from_recycle_bin", {"SnapshotId": "snap-0123456789abcdef0"}),
+    ("get_console_screenshot", {"InstanceId": "i-0123456789abcdef0"}),
+    ("create_replace_root_volume_task", {"InstanceId": "i-0123456789abcdef0"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "how"), NOT_HERE)
+def test_what_is_not_here_is_refused_at_once_and_by_name(
+    ec2: Any, refused: Any, call: str, how: dict[str, Any]
+) -> None:
+    name = "".join(word.title() for word in call.split("_"))
+    code, message = refused(getattr(ec2, call), **how)
+    assert (code, f"AMI Kiln lab: {name} " in message) == ("UnsupportedOperation", True), message

@@ -1,0 +1,78 @@
+"""Channels, their history, and what is removed, as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kiln.base.printable import printable
+from kiln.publish.overview import ChannelRow, HistoryRow
+from kiln.publish.retire import Going, Kept
+from kiln.publish.sweep import Leftover
+
+_NOTHING = "the channels hold nothing yet: ./invoke publish fills the first one"
+
+
+def channels_table(rows: Sequence[ChannelRow]) -> str:
+    """One line per line, channel and region."""
+    heading = ("LINE", "CHANNEL", "REGION", "AMI", "DRIVER", "CUDA", "AGE", "VERDICT", "")
+    cells = [
+        (
+            row.line,
+            row.channel,
+            row.region,
+            row.ami_id,
+            row.driver or "-",
+            row.cuda or "-",
+            "-" if row.age_days is None else f"{row.age_days:.0f} d",
+            "verified" if row.verified else "NOT VERIFIED",
+            row.drift,
+        )
+        for row in rows
+    ]
+    return _table(heading, cells) if rows else _NOTHING
+
+
+def history_table(rows: Sequence[HistoryRow]) -> str:
+    """One line per move, the newest first."""
+    heading = ("WHEN", "CHANNEL", "BY", "ACTION", "AMI", "RECIPE", "WHY")
+    cells = [
+        (row.at, row.channel, row.by, row.action, row.ami_id or "-", row.recipe, row.why)
+        for row in rows
+    ]
+    return _table(heading, cells) if rows else _NOTHING
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    shown = [list(map(printable, row)) for row in (heading, *rows)]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(heading))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    )
+
+
+def retirement_text(going: Sequence[Going], kept: Sequence[Kept], *, applied: bool) -> str:
+    """What goes and what stays, and how to go on."""
+    heading = ("STEP", "AMI", "REGION", "WHY")
+    rows = [
+        (one.step if not one.error else "FAILED", one.ami_id, one.region, one.error or one.why)
+        for one in going
+    ] + [("keep", one.ami_id, one.region, one.why) for one in kept]
+    if not rows:
+        return "there is no AMI of AMI Kiln here"
+    last = f"{len(going)} of {len(rows)} AMIs " + (
+        "have gone one step" if applied else "would go one step; --apply does it"
+    )
+    return f"{_table(heading, rows)}\n{last}"
+
+
+def sweep_text(found: Sequence[Leftover], done: Sequence[Leftover], *, applied: bool) -> str:
+    """What runs have left, or what became of it."""
+    if not found:
+        return "no run has left anything behind"
+    rows = [
+        (one.region, one.kind, one.id, one.run_id, one.error or ("removed" if applied else ""))
+        for one in done or found
+    ]
+    last = "" if applied else f"\n{len(found)} resources; --apply removes them"
+    return _table(("REGION", "KIND", "ID", "RUN", ""), rows) + last

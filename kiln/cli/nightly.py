@@ -1,0 +1,192 @@
+"""Tasks of a night: build what has changed, publish it, report. The plan and the end of a night
+stand alone, so that an engine can run the rows on machines of their own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from invoke import Context
+
+from kiln.cli.flags import JSON, ROWS, TARGET
+from kiln.cli.front import note, report, show, task
+
+if TYPE_CHECKING:
+    from kiln.base.recipe import Recipe
+    from kiln.cloud.target import Target
+    from kiln.publish.nightly import Due, Night
+
+_ROWS = {key: ROWS[key] for key in ("name", "distro", "flavor", "arch")}
+_PLACE = {key: TARGET[key] for key in ("target", "region")}
+
+
+@task(
+    name="nightly",
+    default=True,
+    help={
+        **_ROWS,
+        "out": "folder for report.html, report.md and report.json (default: build/nightly/TIME)",
+        "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
+        **TARGET,
+        **JSON,
+    },
+)
+def nightly_(
+    c: Context,
+    name: str | None = None,
+    distro: str | None = None,
+    flavor: str | None = None,
+    arch: str | None = None,
+    out: str | None = None,
+    topic: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    no_install: bool = False,
+    json: bool = False,
+) -> int:
+    """Build the rows whose inputs have changed, and publish them to the first channel."""
+    from kiln.base.progress import Progress
+    from kiln.cli import targets
+    from kiln.matrix import load
+    from kiln.pipeline import build as builds
+    from kiln.pipeline import record, verify
+    from kiln.pipeline.plan import Options
+    from kiln.publish import night_report
+    from kiln.publish import nightly as nights
+    from kiln.publish.lock import line_locked
+    from kiln.publish.publish import Publication, publish_row
+
+    recipes = _chosen(name, distro, flavor, arch)
+    settings = load.load_publishing()
+    progress = Progress()
+    place = builds.announce(recipes, Options(), targets.choose(target, region), progress.say)
+    if place.preparation and place.gone():
+        place.prepare([], progress.say)
+
+    def build(due: list[Recipe]) -> builds.Outcome:
+        return builds.build_recipes(
+            due, Options(), place, progress, install=not no_install, on_failure=report
+        )
+
+    def publish(recipe: Recipe, ami_id: str) -> Publication:
+        chosen = settings[recipe.name]
+        if not any(one.ami_id == ami_id for one in record.all_of(recipe.name)):
+            # Another machine built it: its verdict is not taken on trust.
+            verify.smoke_test(install=not no_install)(place, ami_id)
+        return publish_row(
+            recipe,
+            chosen,
+            place,
+            ami_id=ami_id,
+            channel=chosen.channels[0],
+            why="nightly",
+            say=note,
+        )
+
+    with line_locked(place, nights.LOCK, nights.LOCK_SECONDS):
+        results = nights.run_night(nights.plan_night(recipes, settings, place), build, publish)
+    night_report.write(results, out)
+    if topic:
+        night_report.send(place, topic, results)
+    show(
+        [asdict(one) for one in results], as_json=json, text=lambda data: night_report.text(results)
+    )
+    return 1 if any(one.action == "failed" for one in results) else 0
+
+
+@task(help={**_ROWS, **_PLACE, **JSON})
+def plan(
+    c: Context,
+    name: str | None = None,
+    distro: str | None = None,
+    flavor: str | None = None,
+    arch: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> None:
+    """What a night would do: one command for each row, which any machine can run."""
+    from kiln.cli import targets
+    from kiln.matrix import load
+    from kiln.publish import choice
+    from kiln.publish.nightly import plan_night
+
+    recipes = _chosen(name, distro, flavor, arch)
+    place = choice.answering(targets.choose(target, region))
+    night = plan_night(recipes, load.load_publishing(), place)
+    data = {
+        "items": [
+            {"row": due.recipe.name, "command": _command(due, place), "why": due.why}
+            for due in night.due
+        ],
+        "skipped": [{"row": one.row, "why": one.why} for one in night.skipped],
+    }
+    show(data, as_json=json, text=lambda plan: _plan_text(night, place))
+
+
+@task(
+    help={
+        **_ROWS,
+        "out": "folder for report.html, report.md and report.json (default: build/nightly/TIME)",
+        "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
+        **_PLACE,
+        **JSON,
+    }
+)
+def finish(
+    c: Context,
+    name: str | None = None,
+    distro: str | None = None,
+    flavor: str | None = None,
+    arch: str | None = None,
+    out: str | None = None,
+    topic: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> int:
+    """What a night's items have done, wherever they ran: a row that is still due has failed."""
+    from kiln.cli import targets
+    from kiln.matrix import load
+    from kiln.publish import choice, night_report
+    from kiln.publish.nightly import after_night, plan_night
+
+    recipes = _chosen(name, distro, flavor, arch)
+    place = choice.answering(targets.choose(target, region))
+    results = after_night(plan_night(recipes, load.load_publishing(), place))
+    night_report.write(results, out)
+    if topic:
+        night_report.send(place, topic, results)
+    show(
+        [asdict(one) for one in results], as_json=json, text=lambda data: night_report.text(results)
+    )
+    return 1 if any(one.action == "failed" for one in results) else 0
+
+
+def _chosen(
+    name: str | None, distro: str | None, flavor: str | None, arch: str | None
+) -> list[Recipe]:
+    from kiln.matrix import load, select
+
+    return select.select(
+        load.load_recipes(), name=name, distro=distro, flavor=flavor, arch=arch, every=True
+    )
+
+
+def _command(due: Due, target: Target) -> str:
+    """What a machine that shares nothing with this one runs for a row."""
+    name, where = due.recipe.name, f"--target {target.kind} --region {target.region}"
+    if due.ami_id:
+        return (
+            f"./invoke verify --ami {due.ami_id} {where} && "
+            f"./invoke publish --name {name} --ami {due.ami_id} {where}"
+        )
+    return f"./invoke build --name {name} {where} && ./invoke publish --name {name} {where}"
+
+
+def _plan_text(night: Night, target: Target) -> str:
+    lines = [
+        f"build  {due.recipe.name}: {due.why}\n       {_command(due, target)}" for due in night.due
+    ]
+    lines += [f"skip   {one.row}: {one.why}" for one in night.skipped]
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""Tasks that remove what nobody uses any more: retire, sweep. Both only show it without --apply."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from invoke import Context
+
+from kiln.base.errors import KilnError
+from kiln.cli.flags import JSON, TARGET
+from kiln.cli.front import show, task
+
+_PLACE = {key: TARGET[key] for key in ("target", "region")}
+
+
+@task(
+    help={
+        "apply": "do the next step of each AMI that would go; otherwise nothing is changed",
+        "regions": "instead of all regions of the matrix: --regions eu-west-1,us-west-2",
+        **_PLACE,
+        **JSON,
+    }
+)
+def retire(
+    c: Context,
+    apply: bool = False,
+    regions: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> int:
+    """Which AMIs no channel holds and nothing uses; with --apply, their next step."""
+    from kiln.cli import targets
+    from kiln.cli.channel_tables import retirement_text
+    from kiln.publish import choice
+    from kiln.publish import retire as retiring
+
+    place = choice.answering(targets.choose(target, region))
+    plan = retiring.plan_retirement(
+        place, choice.regions_to_show(regions), choice.settings_by_line()
+    )
+    done = retiring.retire(place, plan) if apply else list(plan.would)
+    show(
+        {"would": [asdict(one) for one in done], "kept": [asdict(one) for one in plan.kept]},
+        as_json=json,
+        text=lambda data: retirement_text(done, plan.kept, applied=apply),
+    )
+    return 1 if any(one.error for one in done) else 0
+
+
+@task(
+    help={
+        "apply": "remove what was found; otherwise nothing is changed",
+        "older-than": "hours since the run began: --older-than 48 (default: 24)",
+        "regions": "instead of all regions of the account: --regions eu-west-1,us-west-2",
+        **_PLACE,
+        **JSON,
+    }
+)
+def sweep(
+    c: Context,
+    apply: bool = False,
+    older_than: int = 24,
+    regions: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> int:
+    """What runs have left behind in any region, by their ids; with --apply, remove it."""
+    from datetime import timedelta
+
+    from kiln.cli import targets
+    from kiln.cli.channel_tables import sweep_text
+    from kiln.publish import choice
+    from kiln.publish import sweep as sweeping
+
+    if older_than < 1:
+        raise KilnError(
+            f"--older-than {older_than}: runs that began less than an hour ago may be at work",
+            hint="give at least 1",
+        )
+    place = choice.answering(targets.choose(target, region))
+    everywhere = choice.regions_to_show(regions) if regions else sweeping.regions_of_account(place)
+    found = sweeping.leftovers(place, everywhere, timedelta(hours=older_than))
+    done = sweeping.sweep(place, found) if apply else []
+    removed = [one for one in done if not one.error]
+    show(
+        {
+            "found": [asdict(one) for one in found],
+            "removed": [asdict(one) for one in removed],
+            "failed": [asdict(one) for one in done if one.error],
+        },
+        as_json=json,
+        text=lambda data: sweep_text(found, done, applied=apply),
+    )
+    return 1 if len(removed) < len(done) else 0

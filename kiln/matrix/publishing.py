@@ -1,0 +1,110 @@
+"""The `publish` block of `defaults` or of a row in `amis.yaml`: who gets the row's AMIs, and when.
+
+It says nothing about what is on an image, so it is not part of a recipe or of its digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from kiln.base import vocabulary
+from kiln.base.errors import did_you_mean
+
+
+def _text(form: vocabulary.Form) -> StringConstraints:
+    return StringConstraints(pattern=form.pattern, max_length=512)
+
+
+Region = Annotated[str, _text(vocabulary.REGION)]
+Account = Annotated[str, _text(vocabulary.ACCOUNT)]
+Organization = Annotated[str, _text(vocabulary.ORGANIZATION)]
+Unit = Annotated[str, _text(vocabulary.ORGANIZATIONAL_UNIT)]
+Key = Annotated[str, _text(vocabulary.KMS_KEY)]
+Role = Annotated[str, _text(vocabulary.ROLE)]
+ChannelName = Annotated[str, _text(vocabulary.CHANNEL)]
+TemplateName = Annotated[str, _text(vocabulary.LAUNCH_TEMPLATE)]
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Share(_Block):
+    """Who may launch the AMIs besides the account that owns them."""
+
+    accounts: tuple[Account, ...] = ()
+    """Account ids, in quotes; they may read the snapshots as well."""
+    organizations: tuple[Organization, ...] = ()
+    """ARNs of organizations."""
+    organizational_units: tuple[Unit, ...] = ()
+    """ARNs of organizational units."""
+
+
+class LaunchTemplate(_Block):
+    """A launch template whose default version follows a channel."""
+
+    name: TemplateName
+    channel: ChannelName
+    regions: tuple[Region, ...] = ()
+    """Where the template exists; empty: in every region of `publish`."""
+    role_arn: Role | None = None
+    """A role in another account, with which its template is changed."""
+
+
+Days = Annotated[int, Field(ge=1, le=3650)]
+
+
+class Publish(_Block):
+    """Where a row's AMIs go, who may use them, and how long they stay."""
+
+    regions: tuple[Region, ...] = ()
+    """Regions that get a copy, besides the region that bakes."""
+    share: Share = Share()
+    """Who may launch the AMIs besides the account that owns them."""
+    kms_keys: dict[Region, Key] = {}
+    """KMS key that encrypts the AMI, per region."""
+    channels: tuple[ChannelName, ...] = Field(("nightly", "candidate", "stable"), min_length=1)
+    """In the order in which a release is promoted."""
+    launch_templates: tuple[LaunchTemplate, ...] = ()
+    """Launch templates whose default version follows a channel."""
+    keep: dict[ChannelName, Annotated[int, Field(ge=1, le=100)]] = {}
+    """How many releases of a channel, its present one included, are never retired; otherwise 2."""
+    deprecate_after: Days | None = None
+    """Days after which an AMI that no channel holds is deprecated."""
+    deregister_after: Days | None = None
+    """Days after which an AMI that no channel holds and nothing uses is deregistered."""
+    max_age: Days = 30
+    """Days after which `nightly` builds a row again although its inputs have not changed."""
+    copy_minutes: Annotated[int, Field(ge=15, le=2880, multiple_of=15)] | None = None
+    """Time-based copies: minutes in which EC2 must complete a copy, which it bills."""
+    soak_hours: dict[ChannelName, Annotated[float, Field(ge=0, le=8760)]] = {}
+    """How long a release must have been in the channel before, per channel it is promoted to."""
+    max_fatal_xids: Annotated[int, Field(ge=0)] | None = None
+    """Fatal Xid events of instances of the AMI during the soak that still let it be promoted."""
+
+
+def inconsistent(settings: Publish) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What does not fit together in merged settings: the path within `publish`, and why."""
+    if len(set(settings.channels)) < len(settings.channels):
+        yield ("channels",), "a channel stands twice"
+    named = [
+        *((("keep", channel), channel) for channel in settings.keep),
+        *((("soak_hours", channel), channel) for channel in settings.soak_hours),
+        *(
+            (("launch_templates", index, "channel"), template.channel)
+            for index, template in enumerate(settings.launch_templates)
+        ),
+    ]
+    for path, channel in named:
+        if channel not in settings.channels:
+            hint = did_you_mean(channel, settings.channels)
+            yield path, f"there is no channel {channel!r}: {hint}"
+    for channel in settings.soak_hours:
+        if channel == settings.channels[0]:
+            yield ("soak_hours", channel), f"{channel} is the first channel: nothing soaks before"
+    first, last = settings.deprecate_after, settings.deregister_after
+    if first and last and last <= first:
+        yield ("deregister_after",), f"{last} is not after deprecate_after, {first} days"

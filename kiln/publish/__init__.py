@@ -1,0 +1,1 @@
+"""From a verified AMI to the teams that launch it: copies, channels, promotion, retirement."""

@@ -1,0 +1,81 @@
+"""What the flags of the publishing tasks mean: a line, regions, a target that answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.base.recipe import Recipe
+from kiln.cloud.target import Target
+from kiln.matrix.load import load_publishing, load_recipes
+from kiln.matrix.publishing import Publish
+from kiln.telemetry.settings import Telemetry
+
+
+@dataclass(frozen=True)
+class LineRow:
+    """The row of the matrix that a line belongs to today."""
+
+    line: str
+    recipe: Recipe
+    settings: Publish
+
+    @property
+    def log_group(self) -> str | None:
+        """The log group of the image's Xid events; None if it ships none."""
+        if "cloudwatch-agent" not in self.recipe.components:
+            return None
+        return Telemetry(**self.recipe.telemetry).log_group
+
+
+def row_of(line: str) -> LineRow:
+    """The row of a line. Raises KilnError (exit status 2) if the matrix has no such line."""
+    by_line = {recipe.channel_line: recipe for recipe in load_recipes()}
+    if line not in by_line:
+        shown = vocabulary.shown(line)
+        raise KilnError(f"the matrix has no line {shown}", hint=did_you_mean(line, by_line))
+    recipe = by_line[line]
+    return LineRow(line, recipe, load_publishing()[recipe.name])
+
+
+def settings_by_line() -> dict[str, Publish]:
+    """The `publish` settings of each line of the matrix."""
+    settings = load_publishing()
+    return {recipe.channel_line: settings[recipe.name] for recipe in load_recipes()}
+
+
+def channel_of(row: LineRow, channel: str) -> str:
+    """A channel of the line. Raises KilnError (exit status 2) for an unknown one."""
+    if channel not in row.settings.channels:
+        hint = did_you_mean(channel, row.settings.channels)
+        raise KilnError(f"there is no channel {vocabulary.shown(channel)}: {hint}")
+    return channel
+
+
+def with_regions(settings: Publish, regions: str | None) -> Publish:
+    """The settings with the regions of `--regions a,b` instead of their own, if it was given."""
+    if regions is None:
+        return settings
+    return settings.model_copy(update={"regions": tuple(_regions(regions))})
+
+
+def regions_to_show(regions: str | None) -> list[str]:
+    """The regions of `--regions`, otherwise every region that a row is published to."""
+    if regions is not None:
+        return _regions(regions)
+    every = (region for settings in load_publishing().values() for region in settings.regions)
+    return list(dict.fromkeys(every))
+
+
+def _regions(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return [vocabulary.REGION.required(name, "--regions") for name in dict.fromkeys(names)]
+
+
+def answering(target: Target) -> Target:
+    """The target with its place known. Raises KilnError (exit status 1) if it does not answer."""
+    gone = target.gone()
+    if gone:
+        raise operation_failed(gone, hint="./invoke lab.up starts it")
+    return target.identified()

@@ -1,0 +1,180 @@
+"""A release's AMI in each region: copied, checked, shared. Each step may be done again: what is
+there already is found by its tags and not made twice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kiln.base.errors import operation_failed
+from kiln.base.tags import LINE, RUN_ID, SOURCE_IMAGE
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.matrix.publishing import Publish
+from kiln.publish.images import Image, describe_image, images_there
+from kiln.publish.verified import VerifiedAmi
+
+
+def find_copy(target: Target, source: str) -> Image | None:
+    """The copy of an AMI in the target's region that is not a failed one."""
+    found = images_there(
+        target, Owners=["self"], Filters=[{"Name": f"tag:{SOURCE_IMAGE}", "Values": [source]}]
+    )
+    # A filter's value may have wildcards; the id has been checked, the tag is compared again.
+    usable = (
+        image
+        for image in found
+        if image.tags.get(SOURCE_IMAGE) == source and image.state in ("pending", "available")
+    )
+    return next(usable, None)
+
+
+def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settings: Publish) -> str:
+    """Start copying the AMI into the target's region, or find its copy; the copy's id.
+
+    Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id.
+    """
+    existing = find_copy(target, source.ami_id)
+    if existing:
+        return existing.ami_id
+    key = settings.kms_keys.get(target.region)
+    mine = [
+        {"Key": SOURCE_IMAGE, "Value": source.ami_id},
+        {"Key": LINE, "Value": line},
+    ]
+    run = [{"Key": RUN_ID, "Value": source.tags[RUN_ID]}] if RUN_ID in source.tags else []
+    wanted: dict[str, Any] = {
+        "Name": source.name,
+        "Description": _description(source),
+        "SourceImageId": source.ami_id,
+        "SourceRegion": home,
+        "CopyImageTags": True,
+        # A request that is sent again does not copy again, as long as the copy exists.
+        "ClientToken": hashlib.sha256(f"{source.ami_id} {target.region}".encode()).hexdigest(),
+        "TagSpecifications": [
+            {"ResourceType": "image", "Tags": mine},
+            {"ResourceType": "snapshot", "Tags": [*mine, *run]},
+        ],
+    }
+    if key:
+        wanted |= {"Encrypted": True, "KmsKeyId": key}
+    if settings.copy_minutes:
+        wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
+    with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
+        return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
+
+
+def _description(source: VerifiedAmi) -> str:
+    return f"{source.record.recipe.get('name', source.name)}, verified, by AMI Kiln"
+
+
+def prepare_image(
+    target: Target, image: Image, source: VerifiedAmi, line: str, settings: Publish
+) -> None:
+    """Set what a published image has besides its content: permissions, IMDSv2, description,
+    deregistration protection, deprecation date, the tag of its line."""
+    ec2 = aws.ec2(target)
+    share = settings.share
+    permissions = [
+        *({"UserId": account} for account in share.accounts),
+        *({"OrganizationArn": arn} for arn in share.organizations),
+        *({"OrganizationalUnitArn": arn} for arn in share.organizational_units),
+    ]
+    with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
+        if image.tags.get(LINE) != line:
+            ec2.create_tags(Resources=[image.ami_id], Tags=[{"Key": LINE, "Value": line}])
+        if permissions:
+            ec2.modify_image_attribute(
+                ImageId=image.ami_id,
+                LaunchPermission={"Add": permissions},  # type: ignore[typeddict-item]
+            )
+        for snapshot in image.snapshots if share.accounts else ():
+            ec2.modify_snapshot_attribute(
+                SnapshotId=snapshot,
+                Attribute="createVolumePermission",
+                OperationType="add",
+                UserIds=list(share.accounts),
+            )
+        if not image.imds_v2:
+            ec2.modify_image_attribute(ImageId=image.ami_id, ImdsSupport={"Value": "v2.0"})
+        ec2.modify_image_attribute(
+            ImageId=image.ami_id, Description={"Value": _description(source)}
+        )
+        if not image.protected:
+            ec2.enable_image_deregistration_protection(ImageId=image.ami_id)
+        if settings.deprecate_after and not image.deprecated_at:
+            at = datetime.now(timezone.utc) + timedelta(days=settings.deprecate_after)
+            ec2.enable_image_deprecation(ImageId=image.ami_id, DeprecateAt=at)
+
+
+def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publish) -> list[str]:
+    """What a settled image lacks, read back from EC2; empty if consumers may have it.
+
+    `tags` are the source's: a copy must carry each of them.
+    """
+    image = describe_image(target, ami_id)
+    if image is None or image.state != "available":
+        return [f"{ami_id} is {image.state if image else 'not there'}"]
+    wrong = [
+        f"its tag {key} is {image.tags.get(key, 'missing')}, not {value}"
+        for key, value in tags.items()
+        if image.tags.get(key) != value
+    ]
+    if not image.imds_v2:
+        wrong.append("it does not require IMDSv2")
+    if not image.protected:
+        wrong.append("it is not protected from deregistration")
+    key = settings.kms_keys.get(target.region)
+    for snapshot, used in zip(image.snapshots, image.keys, strict=True):
+        if key and (used is None or not _is_key(target, used, key)):
+            wrong.append(f"{snapshot} is encrypted with {used or 'no key'}, not with {key}")
+    wrong += _not_shared(target, ami_id, image.snapshots, settings)
+    return [f"{ami_id}: {reason}" for reason in wrong]
+
+
+def _is_key(target: Target, used: str, wanted: str) -> bool:
+    """Whether a key's ARN is the key that a setting names, which may be an alias."""
+    if used == wanted or used.rpartition("/")[2] == wanted.rpartition("/")[2]:
+        return True
+    if "alias/" not in wanted:
+        return False
+    with aws.explained(f"the KMS key {wanted} could not be looked up in {target.region}"):
+        described = aws.kms(target).describe_key(KeyId=wanted)["KeyMetadata"]
+    return used in (described["Arn"], described["KeyId"])
+
+
+def _not_shared(
+    target: Target, ami_id: str, snapshots: Sequence[str], settings: Publish
+) -> Iterator[str]:
+    share = settings.share
+    wanted = {*share.accounts, *share.organizations, *share.organizational_units}
+    if not wanted:
+        return
+    ec2 = aws.ec2(target)
+    with aws.explained(f"the permissions of {ami_id} could not be read in {target.region}"):
+        granted = ec2.describe_image_attribute(ImageId=ami_id, Attribute="launchPermission")
+        has = {
+            str(value)
+            for permission in granted.get("LaunchPermissions", [])
+            for value in permission.values()
+        }
+        for missing in sorted(wanted - has):
+            yield f"{missing} may not launch it"
+        for snapshot in snapshots if share.accounts else ():
+            answer = ec2.describe_snapshot_attribute(
+                SnapshotId=snapshot, Attribute="createVolumePermission"
+            )
+            readers = {one.get("UserId") for one in answer["CreateVolumePermissions"]}
+            for account in sorted(set(share.accounts) - readers):
+                yield f"account {account} may not read {snapshot}"
+
+
+def failed_copy(target: Target, ami_id: str, image: Image | None) -> Exception:
+    """The error for a copy that EC2 gave up; the failed image is what the next run replaces."""
+    why = image.reason if image else "it is gone"
+    return operation_failed(
+        f"the copy {ami_id} in {target.region} failed: {why or 'EC2 gives no reason'}",
+        hint="run publish again: it makes another copy; ./invoke sweep removes the failed one",
+    )

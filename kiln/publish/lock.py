@@ -1,0 +1,118 @@
+"""A lock on a line, held while its channels move: a parameter that only one can create."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kiln.base.errors import operation_failed
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.publish import channels
+
+# A move takes seconds; whoever was killed in one blocks others no longer than this.
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock: machine and process; it counts `until` then, in seconds since 1970."""
+
+    host: str
+    process: int
+    until: float
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the lock counts no longer: expired, or its process on this machine has ended."""
+        if self.until < time.time():
+            return True
+        if self.host != platform.node():
+            return False
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+
+def lock_parameter(name: str) -> str:
+    """The parameter of a lock."""
+    return f"{channels.ROOT}/locks/{name}"
+
+
+@contextlib.contextmanager
+def line_locked(target: Target, name: str, seconds: float = _SECONDS) -> Iterator[None]:
+    """Hold the lock `name` in the target's region while inside.
+
+    Raises KilnError (exit status 1) if somebody holds it; a dead holder's lock is taken.
+    """
+    parameter = lock_parameter(name)
+    mine = Holder(platform.node(), os.getpid(), time.time() + seconds)
+    with aws.explained(f"the lock of {name} could not be taken"):
+        if not _created(target, parameter, mine):
+            _take_from_the_dead(target, name, parameter, mine)
+    try:
+        yield
+    finally:
+        with aws.explained(f"the lock of {name} could not be released"):
+            _delete(target, parameter)
+
+
+def _created(target: Target, parameter: str, mine: Holder) -> bool:
+    from botocore.exceptions import ClientError
+
+    try:
+        aws.ssm(target).put_parameter(
+            Name=parameter, Value=json.dumps(asdict(mine)), Type="String", Overwrite=False
+        )
+    except ClientError as error:
+        if error.response["Error"].get("Code") == "ParameterAlreadyExists":
+            return False
+        raise
+    return True
+
+
+def _take_from_the_dead(target: Target, name: str, parameter: str, mine: Holder) -> None:
+    holder = _holder(target, parameter)
+    if holder is not None:
+        if not holder.is_dead:
+            left = max(1, round(holder.until - time.time()))
+            raise operation_failed(
+                f"{name} is being moved by process {holder.process} on {holder.host}",
+                hint=f"wait for it; if it is dead, its lock ends in {left} s",
+            )
+        _delete(target, parameter)
+    # Of several who saw the same dead holder, one creates the parameter again.
+    if not _created(target, parameter, mine):
+        raise operation_failed(f"{name}: somebody else took its lock at this moment; try again")
+
+
+def _holder(target: Target, parameter: str) -> Holder | None:
+    """Who holds the lock; None if it was released meanwhile. A damaged value is a dead holder."""
+    found: list[Any] = list(aws.ssm(target).get_parameters(Names=[parameter])["Parameters"])
+    if not found:
+        return None
+    try:
+        value = json.loads(found[0]["Value"])
+        return Holder(str(value["host"]), int(value["process"]), float(value["until"]))
+    except (ValueError, KeyError, TypeError):
+        return Holder("", 0, 0)
+
+
+def _delete(target: Target, parameter: str) -> None:
+    from botocore.exceptions import ClientError
+
+    try:
+        aws.ssm(target).delete_parameter(Name=parameter)
+    except ClientError as error:
+        if error.response["Error"].get("Code") != "ParameterNotFound":
+            raise

@@ -1,0 +1,166 @@
+"""Moves a channel to a release in all its regions, and the launch templates that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from kiln.base.errors import KilnError, operation_failed
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.matrix.publishing import LaunchTemplate
+from kiln.publish import channels
+from kiln.publish.channels import Held
+from kiln.publish.launch_templates import follow
+from kiln.publish.lock import line_locked
+from kiln.publish.regions import in_regions
+from kiln.publish.release import Action, Moved, Release
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a move did in a region. `changed` is False where the channel held the image already."""
+
+    line: str
+    channel: str
+    region: str
+    ami_id: str
+    changed: bool
+    before: str | None
+    templates: tuple[str, ...] = ()
+
+
+def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> dict[str, Held]:
+    """What a channel holds in each region in which it holds something."""
+    found = in_regions(
+        regions, lambda region: channels.held(target.in_region(region), line, channel)
+    )
+    return {region: one for region, one in found.items() if one is not None}
+
+
+def moved_now(target: Target, action: Action, why: str) -> Moved:
+    """A move at this moment, by whom the credentials belong to."""
+    return Moved(
+        at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        by=aws.identity(target),
+        action=action,
+        why=why,
+    )
+
+
+def move_one(target: Target, release: Release, before: Held | None) -> bool:
+    """Let the release's channel hold its image of the target's region; False if it did already.
+
+    `before` is what the channel held when the move was decided. Raises KilnError (exit status 1)
+    if somebody else has moved the channel since: nothing is overwritten then.
+    """
+    line, channel, region = release.line, release.channel, target.region
+    image_id = release.images[region]
+    now = channels.held(target, line, channel)
+    if now and now.image_id == image_id and now.release and now.release.images == release.images:
+        return False
+    if (now.version if now else 0) != (before.version if before else 0):
+        raise _moved_meanwhile(line, channel, region, now)
+    ssm = aws.ssm(target)
+    with aws.explained(f"{channel} of {line} could not be moved in {region}"):
+        ssm.put_parameter(
+            Name=channels.release_parameter(line, channel),
+            Value=release.as_json(),
+            Type="String",
+            Overwrite=True,
+            Description=f"what {channel} of {line} holds, by AMI Kiln",
+        )
+        if now and now.image_id == image_id:
+            return True
+        version = _put_image(target, release, image_id, first=now is None)
+    if version != (now.version if now else 0) + 1:
+        raise operation_failed(
+            f"{channel} of {line} was moved by somebody else in {region} at the same moment: it "
+            f"holds {image_id} now",
+            hint=f"see ./invoke history --line {line} --channel {channel}",
+        )
+    return True
+
+
+def _put_image(target: Target, release: Release, image_id: str, *, first: bool) -> int:
+    """Write the image's parameter; its new version. Without `first` it must exist already."""
+    from botocore.exceptions import ClientError
+
+    line, channel = release.line, release.channel
+    try:
+        answer = aws.ssm(target).put_parameter(
+            Name=channels.image_parameter(line, channel),
+            Value=image_id,
+            Type="String",
+            DataType="aws:ec2:image",
+            Overwrite=not first,
+            Description=f"the AMI of {channel} of {line}, by AMI Kiln",
+        )
+    except ClientError as error:
+        if error.response["Error"].get("Code") == "ParameterAlreadyExists":
+            raise _moved_meanwhile(
+                line, channel, target.region, channels.held(target, line, channel)
+            ) from None
+        raise
+    return int(answer["Version"])
+
+
+def _moved_meanwhile(line: str, channel: str, region: str, now: Held | None) -> Exception:
+    holds = f"it holds {now.image_id} since {now.since:%Y-%m-%d %H:%M}" if now else "it is gone"
+    return operation_failed(
+        f"{channel} of {line} was changed by somebody else in {region} meanwhile: {holds}; nothing "
+        "was overwritten there",
+        hint=f"see ./invoke history --line {line} --channel {channel}, then run it again",
+    )
+
+
+def move_everywhere(
+    target: Target,
+    release: Release,
+    before: Mapping[str, Held],
+    templates: Sequence[LaunchTemplate],
+    say: Callable[[str], None],
+) -> list[Move]:
+    """Let the channel hold the release in each of its regions, one after the other.
+
+    `before` is what it held when the move was decided. Raises KilnError (exit status 1) if a
+    region refuses; the message says which regions have moved. A second run goes on.
+    """
+    home = target.region
+    regions = [home, *(region for region in release.images if region != home)]
+    done: list[Move] = []
+    with line_locked(target, release.line):
+        for region in regions:
+            there = target.in_region(region)
+            held = before.get(region)
+            try:
+                changed = move_one(there, release, held)
+                followed = follow(there, release, templates)
+            except KilnError as error:
+                raise _halfway(error, release, done, regions) from None
+            step = Move(
+                release.line,
+                release.channel,
+                region,
+                release.images[region],
+                changed,
+                held.image_id if held else None,
+                followed,
+            )
+            done.append(step)
+            if changed:
+                was = f", before {step.before}" if step.before else ""
+                say(f"{release.channel} of {release.line} in {region}: {step.ami_id}{was}")
+    return done
+
+
+def _halfway(
+    error: KilnError, release: Release, done: Sequence[Move], regions: Sequence[str]
+) -> KilnError:
+    moved = ", ".join(step.region for step in done) or "none"
+    left = ", ".join(regions[len(done) :])
+    return operation_failed(
+        f"{error.message}\n  moved to {release.ami_name}: {moved}; not: {left}",
+        hint="; ".join(filter(None, [error.hint, "run it again to go on"])),
+    )

@@ -1,0 +1,92 @@
+"""The report of a night: for a terminal, as JSON, as Markdown for a job summary, as HTML."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+
+from kiln.base.paths import TEMPLATES, build_dir
+from kiln.base.printable import printable
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.publish.nightly import RowResult
+
+# https://docs.aws.amazon.com/sns/latest/api/API_Publish.html
+_SUBJECT, _MESSAGE = 100, 262144
+
+
+def write(results: Sequence[RowResult], out: str | None) -> Path:
+    """Write report.json, report.md and report.html to a folder; returns it."""
+    when = datetime.now(timezone.utc)
+    folder = Path(out) if out else build_dir() / "nightly" / when.strftime("%Y%m%dT%H%M%SZ")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps([asdict(one) for one in results], indent=2))
+    (folder / "report.md").write_text(as_markdown(results), encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.get_template("nightly.html.j2").render(
+        results=results, counts=night_counts(results), when=when.strftime("%Y-%m-%d %H:%M UTC")
+    )
+    (folder / "report.html").write_text(page, encoding="utf-8", errors="backslashreplace")
+    return folder
+
+
+def night_counts(results: Sequence[RowResult]) -> str:
+    """The sum in words: 2 built, 19 skipped, 0 failed."""
+    number = Counter(one.action for one in results)
+    return ", ".join(f"{number[action]} {action}" for action in ("built", "skipped", "failed"))
+
+
+def text(results: Sequence[RowResult]) -> str:
+    """For a terminal: the failed rows last, then the sum."""
+    order = {"skipped": 0, "built": 1, "failed": 2}
+    lines = [
+        f"{one.action:8}{one.row}  {one.ami_id or ''}  {'; '.join([one.why, *one.changed])}"
+        for one in sorted(results, key=lambda one: order[one.action])
+    ]
+    return "\n".join([*lines, night_counts(results)])
+
+
+def as_markdown(results: Sequence[RowResult]) -> str:
+    """A table for a job summary."""
+    heading = ("row", "", "why", "AMI", "channel", "checks", "seconds", "changed")
+    rows = [
+        (
+            one.row,
+            one.action,
+            one.why,
+            one.ami_id,
+            f"{one.line} {one.channel}" if one.channel else None,
+            one.checks,
+            one.seconds,
+            "; ".join(one.changed),
+        )
+        for one in results
+    ]
+    lines = [_cells(heading), _cells(["---"] * len(heading)), *map(_cells, rows)]
+    return f"## AMI Kiln, nightly: {night_counts(results)}\n\n" + "\n".join(lines) + "\n"
+
+
+def _cells(values: Sequence[object]) -> str:
+    shown = (
+        printable("" if value is None else str(value)).replace("|", "\\|").replace("\n", " ")
+        for value in values
+    )
+    return f"| {' | '.join(shown)} |"
+
+
+def send(target: Target, topic: str, results: Sequence[RowResult]) -> None:
+    """Send the report to an SNS topic. Raises KilnError (exit status 1) if SNS refuses."""
+    with aws.explained(f"the report could not be sent to {topic}"):
+        aws.sns(target).publish(
+            TopicArn=topic,
+            Subject=f"AMI Kiln, nightly: {night_counts(results)}"[:_SUBJECT],
+            Message=text(results)[:_MESSAGE],
+        )

@@ -1,0 +1,202 @@
+"""`nightly`: builds the rows whose inputs have changed, and publishes them to the first channel.
+
+What a row was built from stands on its AMI's tags, so any machine decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Literal
+
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.base.tags import INPUT_DIGEST, RECIPE, VERIFIED
+from kiln.cloud.target import Target
+from kiln.matrix.publishing import Publish
+from kiln.pipeline import plan as planning
+from kiln.pipeline.build import Outcome
+from kiln.pipeline.plan import Options, Plan
+from kiln.publish import channels
+from kiln.publish.channels import Held
+from kiln.publish.ours import OwnImage, own_images
+from kiln.publish.publish import Publication
+
+Action = Literal["built", "skipped", "failed"]
+LOCK = "nightly"
+# A night may take long; whoever was killed in one blocks the next no longer than this.
+LOCK_SECONDS = 12 * 3600
+
+
+@dataclass(frozen=True)
+class Due:
+    """A row that must be built, or only published (`ami_id`: its verified AMI), and why."""
+
+    recipe: Recipe
+    why: str
+    ami_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A row that needs nothing: its channel holds an AMI of the same inputs."""
+
+    row: str
+    why: str
+    ami_id: str
+
+
+@dataclass(frozen=True)
+class Night:
+    """What a night has to do."""
+
+    due: tuple[Due, ...]
+    skipped: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """What became of a row. `changed` are the grave differences to the release before."""
+
+    row: str
+    action: Action
+    why: str
+    ami_id: str | None = None
+    line: str | None = None
+    channel: str | None = None
+    seconds: float | None = None
+    checks: str | None = None
+    changed: tuple[str, ...] = ()
+
+
+def plan_night(
+    recipes: Sequence[Recipe],
+    settings: Mapping[str, Publish],
+    target: Target,
+) -> Night:
+    """Which of the recipes are due. `settings` are by the recipe's name; starts nothing.
+
+    Requests grow with the rows by one look-up of a parent AMI each; images and channels are listed
+    once. Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
+    """
+    images = own_images(target)
+    held = {(one.line, one.channel): one for one in channels.all_held(target)}
+    due: list[Due] = []
+    skipped: list[Skipped] = []
+    for recipe in recipes:
+        chosen = settings[recipe.name]
+        plan = planning.plan_build(recipe, target, Options())
+        now = held.get((recipe.channel_line, chosen.channels[0]))
+        judged = _judge(plan, images, now, chosen)
+        if isinstance(judged, Due):
+            due.append(judged)
+        else:
+            skipped.append(judged)
+    return Night(tuple(due), tuple(skipped))
+
+
+def _judge(
+    plan: Plan, images: Sequence[OwnImage], now: Held | None, settings: Publish
+) -> Due | Skipped:
+    recipe = plan.recipe
+    verified = [
+        image
+        for image in images
+        if image.tags.get(RECIPE) == recipe.name
+        and image.tags.get(VERIFIED, "").startswith("pass ")
+        and image.state == "available"
+    ]
+    if not verified:
+        return Due(recipe, "it has no verified AMI")
+    newest = max(verified, key=lambda image: image.created)
+    if newest.tags.get(INPUT_DIGEST) != plan.input_digest:
+        return Due(recipe, f"its inputs have changed since {newest.ami_id}")
+    age = datetime.now(timezone.utc) - newest.created
+    if age > timedelta(days=settings.max_age):
+        return Due(recipe, f"{newest.ami_id} is {age.days} days old, more than {settings.max_age}")
+    if now is None or now.image_id != newest.ami_id or now.moving:
+        channel = settings.channels[0]
+        return Due(recipe, f"{channel} does not hold {newest.ami_id} yet", newest.ami_id)
+    why = f"{newest.ami_id} has the same inputs and is {age.days} days old"
+    return Skipped(recipe.name, why, newest.ami_id)
+
+
+def run_night(
+    night: Night,
+    build: Callable[[list[Recipe]], Outcome],
+    publish: Callable[[Recipe, str], Publication],
+) -> list[RowResult]:
+    """Build and publish what is due; one row's failure stops no other.
+
+    `build` builds recipes; `publish` publishes an AMI of a recipe to its first channel.
+    """
+    results = [RowResult(one.row, "skipped", one.why, ami_id=one.ami_id) for one in night.skipped]
+    built = _built([due for due in night.due if due.ami_id is None], build)
+    for due in night.due:
+        name = due.recipe.name
+        failed = built.get(name)
+        if isinstance(failed, RowResult) and failed.action == "failed":
+            results.append(failed)
+            continue
+        made = failed or RowResult(name, "built", due.why, ami_id=due.ami_id)
+        try:
+            done = publish(due.recipe, str(made.ami_id))
+        except KilnError as error:
+            results.append(
+                RowResult(name, "failed", f"not published: {error.message}", ami_id=made.ami_id)
+            )
+            continue
+        results.append(
+            RowResult(
+                name,
+                "built",
+                due.why,
+                ami_id=made.ami_id,
+                line=done.release.line,
+                channel=done.release.channel,
+                seconds=made.seconds,
+                checks=made.checks,
+                changed=done.changed,
+            )
+        )
+    return results
+
+
+def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict[str, RowResult]:
+    """The result of each row that had to be built."""
+    if not due:
+        return {}
+    recipes = [one.recipe for one in due]
+    why = {one.recipe.name: one.why for one in due}
+    try:
+        outcome = build(recipes)
+    except KilnError as error:
+        return {name: RowResult(name, "failed", error.message) for name in why}
+    results: dict[str, RowResult] = {}
+    for one in outcome.built:
+        record = one.record
+        name = str(record.recipe["name"])
+        checks = record.checks
+        counts = f"{checks.passed} passed, {checks.failed} failed" if checks else None
+        if one.good:
+            seconds = round(sum(record.seconds.values()), 1)
+            results[name] = RowResult(
+                name, "built", why[name], record.ami_id, seconds=seconds, checks=counts
+            )
+        else:
+            reason = record.error or f"its checks: {counts}" if counts else "it was not verified"
+            results[name] = RowResult(name, "failed", reason, record.ami_id, checks=counts)
+    for name in why:
+        if name not in results:
+            said = [str(error.message) for error in outcome.failures if name in str(error.message)]
+            results[name] = RowResult(name, "failed", said[0] if said else "its build failed")
+    return results
+
+
+def after_night(night: Night) -> list[RowResult]:
+    """What a night looks like when its items have ended: what is still due has failed."""
+    return [
+        *(RowResult(one.row, "skipped", one.why, ami_id=one.ami_id) for one in night.skipped),
+        *(RowResult(due.recipe.name, "failed", due.why, due.ami_id) for due in night.due),
+    ]

@@ -1,0 +1,162 @@
+"""The AMIs of AMI Kiln in a region, and who uses them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from kiln.base import vocabulary
+from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+
+
+@dataclass(frozen=True)
+class OwnImage:
+    """An AMI that AMI Kiln made, or a copy of one. Times are aware; `line` is None as long as it
+    was not published."""
+
+    region: str
+    ami_id: str
+    name: str
+    state: str
+    created: datetime
+    line: str | None
+    tags: dict[str, str]
+    snapshots: tuple[str, ...]
+    protected: bool
+    deprecated: datetime | None
+
+    @property
+    def retiring(self) -> bool:
+        """Whether `retire` has deprecated it."""
+        return RETIRING in self.tags
+
+    @property
+    def kept_by_tag(self) -> bool:
+        """Whether somebody has tagged it kiln:keep."""
+        return KEEP in self.tags
+
+
+def own_images(target: Target) -> list[OwnImage]:
+    """The AMIs of AMI Kiln in the target's region that are complete, disabled ones included.
+
+    Raises KilnError (exit status 1) if EC2 refuses.
+    """
+    with aws.explained(f"the AMIs could not be listed in {target.region}"):
+        pages = (
+            aws.ec2(target)
+            .get_paginator("describe_images")
+            .paginate(
+                Owners=["self"],
+                Filters=[{"Name": "tag-key", "Values": [RUN_ID]}],
+                IncludeDeprecated=True,
+                IncludeDisabled=True,
+            )
+        )
+        images = [image for page in pages for image in page["Images"]]
+    found = (_own(target.region, image) for image in images)
+    return [image for image in found if image and image.state in ("available", "disabled")]
+
+
+def _own(region: str, image: Any) -> OwnImage | None:
+    """None for an image whose tags are not those of AMI Kiln."""
+    tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
+    ours = vocabulary.RUN_ID.fits(tags.get(RUN_ID)) and vocabulary.RECIPE_NAME.fits(
+        tags.get(RECIPE)
+    )
+    if not ours:
+        return None
+    disks = [mapping.get("Ebs", {}) for mapping in image.get("BlockDeviceMappings", [])]
+    until = image.get("DeprecationTime")
+    return OwnImage(
+        region=region,
+        ami_id=str(image["ImageId"]),
+        name=str(image.get("Name", "")),
+        state=str(image["State"]),
+        created=moment(str(image["CreationDate"])),
+        line=tags.get(LINE),
+        tags=tags,
+        snapshots=tuple(disk["SnapshotId"] for disk in disks if "SnapshotId" in disk),
+        protected=image.get("DeregistrationProtection", "disabled") != "disabled",
+        deprecated=moment(until) if until else None,
+    )
+
+
+def moment(text: str) -> datetime:
+    """A time as EC2 writes it, in ISO 8601."""
+    then = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return then if then.tzinfo else then.replace(tzinfo=timezone.utc)
+
+
+def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
+    """What names each AMI in the target's region: instances that are not terminated, versions of
+    launch templates (and so Auto Scaling groups), launch configurations.
+
+    Raises KilnError (exit status 1) if EC2 refuses: an AMI without a known user may have one then.
+    """
+    wanted = set(image_ids)
+    users: dict[str, list[str]] = defaultdict(list)
+    if wanted:
+        with aws.explained(f"who uses the AMIs could not be asked in {target.region}"):
+            for image_id, user in [
+                *_instances(target, sorted(wanted)),
+                *_templates(target),
+                *_configurations(target),
+            ]:
+                if image_id in wanted:
+                    users[image_id].append(user)
+    return users
+
+
+# DescribeInstances takes at most 200 values of a filter:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
+_VALUES = 200
+
+
+def _instances(target: Target, image_ids: Sequence[str]) -> Iterator[tuple[str, str]]:
+    pages = aws.ec2(target).get_paginator("describe_instances")
+    for first in range(0, len(image_ids), _VALUES):
+        some = list(image_ids[first : first + _VALUES])
+        for page in pages.paginate(Filters=[{"Name": "image-id", "Values": some}]):
+            for reservation in page["Reservations"]:
+                for instance in reservation["Instances"]:
+                    if instance["State"]["Name"] != "terminated":
+                        yield instance["ImageId"], f"instance {instance['InstanceId']}"
+
+
+def _templates(target: Target) -> Iterator[tuple[str, str]]:
+    ec2 = aws.ec2(target)
+    versions = ec2.get_paginator("describe_launch_template_versions")
+    for page in ec2.get_paginator("describe_launch_templates").paginate():
+        for template in page["LaunchTemplates"]:
+            name = template["LaunchTemplateName"]
+            for part in versions.paginate(LaunchTemplateId=template["LaunchTemplateId"]):
+                for version in part["LaunchTemplateVersions"]:
+                    number = version["VersionNumber"]
+                    image = version["LaunchTemplateData"].get("ImageId", "")
+                    yield image, f"launch template {name} version {number}"
+
+
+def _configurations(target: Target) -> Iterator[tuple[str, str]]:
+    pages = aws.autoscaling(target).get_paginator("describe_launch_configurations")
+    for page in pages.paginate():
+        for configuration in page["LaunchConfigurations"]:
+            name = configuration["LaunchConfigurationName"]
+            yield configuration["ImageId"], f"launch configuration {name}"
+
+
+def last_launched(target: Target, image_id: str) -> datetime | None:
+    """When an instance was last launched from an AMI, by any account; EC2 says it a day late.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-last-launched-time.html
+    """
+    with aws.explained(f"the last launch of {image_id} could not be asked in {target.region}"):
+        answer: Any = aws.ec2(target).describe_image_attribute(
+            ImageId=image_id, Attribute="lastLaunchedTime"
+        )
+    text = answer.get("LastLaunchedTime", {}).get("Value")
+    return moment(text) if text else None

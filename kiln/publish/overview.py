@@ -1,0 +1,151 @@
+"""`channels` and `history`: what the channels hold in each region, and how they came to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from kiln.base.tags import LINE, VERIFIED
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.publish import channels
+from kiln.publish.channels import Held
+from kiln.publish.regions import in_regions
+
+
+@dataclass(frozen=True)
+class ChannelRow:
+    """What a channel of a line holds in a region.
+
+    `verified` is what the AMI's own tag says there; `age_days` is since the AMI was built. `drift`
+    says in words how the region differs from the one it was published from; empty if it does not.
+    """
+
+    line: str
+    channel: str
+    region: str
+    ami_id: str
+    recipe: str | None
+    driver: str | None
+    cuda: str | None
+    verified: bool
+    age_days: float | None
+    since: str
+    drift: str
+
+
+def channel_rows(target: Target, regions: Sequence[str]) -> list[ChannelRow]:
+    """Every channel of every line in these regions, the target's first.
+
+    Raises KilnError (exit status 1) if a region does not answer.
+    """
+    everywhere = list(dict.fromkeys([target.region, *regions]))
+    held = in_regions(everywhere, lambda region: channels.all_held(target.in_region(region)))
+    known = in_regions(everywhere, lambda region: _verdicts(target.in_region(region)))
+    home = {(one.line, one.channel): one for one in held[target.region]}
+    rows = [
+        _row(one, home.get((one.line, one.channel)), known[region])
+        for region in everywhere
+        for one in held[region]
+    ]
+    return sorted(rows, key=lambda row: (row.line, row.channel, everywhere.index(row.region)))
+
+
+def _verdicts(target: Target) -> dict[str, str]:
+    """The verdict in the tags of each published image of the target's region, by its id."""
+    with aws.explained(f"the published images could not be listed in {target.region}"):
+        pages = (
+            aws.ec2(target)
+            .get_paginator("describe_images")
+            .paginate(Owners=["self"], Filters=[{"Name": "tag-key", "Values": [LINE]}])
+        )
+        return {
+            image["ImageId"]: next(
+                (tag["Value"] for tag in image.get("Tags", []) if tag["Key"] == VERIFIED), ""
+            )
+            for page in pages
+            for image in page["Images"]
+            if image["State"] == "available"
+        }
+
+
+def _row(one: Held, home: Held | None, verdicts: Mapping[str, str]) -> ChannelRow:
+    release = one.release
+    has = release.installed if release else None
+    return ChannelRow(
+        line=one.line,
+        channel=one.channel,
+        region=one.region,
+        ami_id=one.image_id,
+        recipe=release.recipe if release else None,
+        driver=has.driver if has else None,
+        cuda=has.cuda if has else None,
+        verified=verdicts.get(one.image_id, "").startswith("pass "),
+        age_days=_age(release.built) if release else None,
+        since=one.since.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        drift=_drift(one, home, verdicts),
+    )
+
+
+def _age(built: str) -> float | None:
+    """Days since a time in ISO 8601; None for one that is none."""
+    try:
+        then = datetime.fromisoformat(built.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=timezone.utc)
+    return round((datetime.now(timezone.utc) - then).total_seconds() / 86400, 1)
+
+
+def _drift(one: Held, home: Held | None, verdicts: Mapping[str, str]) -> str:
+    if one.image_id not in verdicts:
+        return "the image is not available here"
+    if one.release is None:
+        return "no release describes it"
+    if one.moving:
+        return "a move was interrupted"
+    if home and home.release and home.release.run_id != one.release.run_id:
+        return f"{home.region} holds {home.release.ami_name}"
+    if home and home.release and home.release.ami_name != one.release.ami_name:
+        return f"{home.region} holds {home.release.ami_name}"
+    return ""
+
+
+@dataclass(frozen=True)
+class HistoryRow:
+    """A move of a channel: when, by whom, which AMI of the target's region, why."""
+
+    line: str
+    channel: str
+    at: str
+    by: str
+    action: str
+    ami_id: str | None
+    ami_name: str
+    recipe: str
+    why: str
+
+
+def history_rows(target: Target, line: str, names: Sequence[str]) -> list[HistoryRow]:
+    """The moves of a line's channels in the target's region, newest first.
+
+    Raises KilnError (exit status 1) if SSM refuses.
+    """
+    rows = [
+        HistoryRow(
+            line=line,
+            channel=channel,
+            at=release.moved.at,
+            by=release.moved.by,
+            action=release.moved.action,
+            ami_id=release.images.get(target.region),
+            ami_name=release.ami_name,
+            recipe=release.recipe,
+            why=release.moved.why,
+        )
+        for channel in names
+        for release in channels.past(target, line, channel)
+    ]
+    return sorted(rows, key=lambda row: row.at, reverse=True)

@@ -1,0 +1,185 @@
+"""`promote` and `rollback`: a channel moves to a release that exists; nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.cloud.target import Target
+from kiln.matrix.publishing import Publish
+from kiln.publish import channels, images, moving
+from kiln.publish.channels import Held
+from kiln.publish.choice import answering
+from kiln.publish.gates import Gate, gates
+from kiln.publish.moving import Move, move_everywhere
+from kiln.publish.regions import in_regions
+from kiln.publish.release import Release
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A promotion that was judged, and carried out unless a gate is closed or it was a dry run."""
+
+    release: Release
+    gates: tuple[Gate, ...]
+    steps: tuple[Move, ...]
+
+    @property
+    def allowed(self) -> bool:
+        """Whether every gate is open."""
+        return all(gate.open for gate in self.gates)
+
+
+def promote_line(
+    line: str,
+    to: str,
+    settings: Publish,
+    target: Target,
+    *,
+    accept: bool,
+    dry_run: bool,
+    log_group: str | None,
+    why: str,
+    say: Callable[[str], None],
+) -> Promotion:
+    """Promote what the channel before `to` holds; with `accept`, also through gates that a person
+    may open. If a gate stays closed, or for a dry run, nothing moves.
+
+    Raises KilnError: exit status 2 for a channel that nothing is promoted to, 1 if an operation
+    failed or the channel before holds nothing.
+    """
+    source = _channel_before(to, settings)
+    target = answering(target)
+    came = channels.held(target, line, source)
+    if came is None or came.release is None:
+        raise operation_failed(
+            f"{source} of {line} holds nothing in {target.region}",
+            hint="./invoke channels shows what the channels hold",
+        )
+    if came.moving:
+        raise operation_failed(
+            f"a move of {source} of {line} was interrupted",
+            hint="run that publish, promote or rollback again: it goes on",
+        )
+    release = came.release.into(to, moving.moved_now(target, "promote", why))
+    before = moving.held_in(target, list(release.images), line, to)
+    present = before.get(target.region)
+    judged = gates(release, came, present.release if present else None, settings, target, log_group)
+    if accept:
+        judged = [
+            Gate(gate.name, True, f"{gate.evidence} (accepted)") if _closed(gate) else gate
+            for gate in judged
+        ]
+    promotion = Promotion(release, tuple(judged), ())
+    if dry_run or not promotion.allowed:
+        return promotion
+    steps = move_everywhere(target, release, before, settings.launch_templates, say)
+    return Promotion(release, promotion.gates, tuple(steps))
+
+
+def _closed(gate: Gate) -> bool:
+    return gate.acceptable and not gate.open
+
+
+def _channel_before(to: str, settings: Publish) -> str:
+    known = settings.channels
+    if to not in known:
+        raise KilnError(f"there is no channel {to!r}: {did_you_mean(to, known)}")
+    if to == known[0]:
+        raise KilnError(
+            f"nothing is promoted to {to}, the first channel", hint="./invoke publish fills it"
+        )
+    return known[known.index(to) - 1]
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """What a channel went back to, and from which AMI."""
+
+    release: Release
+    former: str
+    steps: tuple[Move, ...]
+
+
+def roll_back(
+    line: str,
+    channel: str,
+    settings: Publish,
+    target: Target,
+    *,
+    to: str | None,
+    why: str,
+    say: Callable[[str], None],
+) -> Rollback:
+    """Move a channel back, in all regions, to the release before its present one, or to the one
+    with the AMI `to`.
+
+    Raises KilnError: exit status 2 for an unknown channel or an AMI that it never held, 1 if there
+    is nothing to go back to or it no longer launches.
+    """
+    if channel not in settings.channels:
+        raise KilnError(
+            f"there is no channel {channel!r}: {did_you_mean(channel, settings.channels)}"
+        )
+    target = answering(target)
+    now = channels.held(target, line, channel)
+    if now is None:
+        raise operation_failed(f"{channel} of {line} holds nothing in {target.region}")
+    former = _former(line, channel, now, to, target)
+    _require_launchable(former, target)
+    release = former.into(channel, moving.moved_now(target, "rollback", why))
+    before = moving.held_in(target, list(release.images), line, channel)
+    steps = move_everywhere(target, release, before, settings.launch_templates, say)
+    return Rollback(release, now.image_id, tuple(steps))
+
+
+def _former(line: str, channel: str, now: Held, to: str | None, target: Target) -> Release:
+    """The release to go back to."""
+    past = list(channels.past(target, line, channel))
+    if to:
+        for release in past:
+            if to in release.images.values():
+                return release
+        known = dict.fromkeys(release.images.get(target.region, "") for release in past)
+        raise KilnError(
+            f"{channel} of {line} never held {to}",
+            hint=f"it held: {', '.join(filter(None, known))}",
+        )
+    came = _arrival(past, now.image_id, target.region)
+    for release in past[came + 1 :]:
+        if release.images.get(target.region, now.image_id) != now.image_id:
+            return release
+    raise operation_failed(
+        f"{channel} of {line} held nothing before {now.image_id} in {target.region}",
+        hint=f"./invoke history --line {line} --channel {channel} shows what it held",
+    )
+
+
+def _arrival(past: Sequence[Release], image_id: str, region: str) -> int:
+    """The place in `past` (newest first) of the move that brought an image into the channel.
+
+    A rollback brings nothing: a second one goes on from where the first came to.
+    """
+    for index, release in enumerate(past):
+        if release.images.get(region) == image_id and release.moved.action != "rollback":
+            return index
+    return len(past)
+
+
+def _require_launchable(release: Release, target: Target) -> None:
+    def state(region: str) -> str:
+        image = images.describe_image(target.in_region(region), release.images[region])
+        return image.state if image else "not there any more"
+
+    states = in_regions(list(release.images), state)
+    wrong = [
+        f"{release.images[region]} in {region} is {state}"
+        for region, state in states.items()
+        if state != "available"
+    ]
+    if wrong:
+        raise operation_failed(
+            f"{release.ami_name} no longer launches, so nothing moved: {'; '.join(wrong)}",
+            hint="name another one with --to ami-…: ./invoke history shows them",
+        )

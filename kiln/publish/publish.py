@@ -1,0 +1,183 @@
+"""`publish`: a verified AMI is copied to its regions, then the first channel moves to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.base.recipe import Recipe
+from kiln.base.tags import LINE, VERIFIED
+from kiln.cloud.target import Target
+from kiln.matrix.publishing import Publish
+from kiln.publish import copies, moving
+from kiln.publish import images as amis
+from kiln.publish.choice import answering
+from kiln.publish.gates import grave
+from kiln.publish.moving import Move, move_everywhere
+from kiln.publish.regions import in_regions
+from kiln.publish.release import Release, on_image
+from kiln.publish.verified import VerifiedAmi, verified_ami
+
+# Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
+_COPY_TIMEOUT = 4 * 3600
+# Tags that describe where an AMI is, not what it is, so that a copy has its own.
+_OWN_TAGS = ("aws:",)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The release that a channel holds now, and what was done for it in each region.
+
+    `changed` are the grave differences to the release that it held before.
+    """
+
+    release: Release
+    steps: tuple[Move, ...]
+    changed: tuple[str, ...] = ()
+
+
+def publish_row(
+    recipe: Recipe,
+    settings: Publish,
+    target: Target,
+    *,
+    ami_id: str | None,
+    channel: str,
+    why: str,
+    say: Callable[[str], None],
+    smoke: Callable[[Target, str], None] | None = None,
+) -> Publication:
+    """Publish a row's verified AMI to its first channel, in the target's region and in those of
+    `settings`. `smoke` boots an image of a region and raises if its checks fail.
+
+    What is there already is not done again, so a second run goes on where the first one ended.
+    Raises KilnError: exit status 2 for another channel than the first, 1 if an operation failed;
+    no channel has moved then unless the message says so.
+    """
+    _require_first(channel, settings)
+    target = answering(target)
+    line = recipe.channel_line
+    source = verified_ami(recipe, ami_id, target)
+    regions = [target.region, *(r for r in settings.regions if r != target.region)]
+    before = moving.held_in(target, regions, line, channel)
+    images = _copied(source, line, regions, settings, target, say)
+    _settled(source, line, images, settings, target)
+    if smoke:
+        for region, image_id in images.items():
+            say(f"boots {image_id} in {region}")
+            smoke(target.in_region(region), image_id)
+    release = _release(source, line, channel, images, target, why)
+    steps = move_everywhere(target, release, before, settings.launch_templates, say)
+    former = before[target.region].release if target.region in before else None
+    return Publication(release, tuple(steps), tuple(grave(former, release)) if former else ())
+
+
+def _require_first(channel: str, settings: Publish) -> None:
+    first = settings.channels[0]
+    if channel not in settings.channels:
+        hint = did_you_mean(channel, settings.channels)
+        raise KilnError(f"there is no channel {channel!r}: {hint}")
+    if channel != first:
+        raise KilnError(
+            f"an AMI is published to {first}, the first channel, and promoted to {channel}",
+            hint=f"--channel {first}, then ./invoke promote --to {channel}",
+        )
+
+
+def _copied(
+    source: VerifiedAmi,
+    line: str,
+    regions: Sequence[str],
+    settings: Publish,
+    target: Target,
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """The image's id in each region; returns when every copy is available."""
+    home = target.region
+
+    def start(region: str) -> str:
+        if region == home:
+            return source.ami_id
+        return copies.start_copy(target.in_region(region), source, home, line, settings)
+
+    images = in_regions(regions, start)
+    waiting = {region: ami_id for region, ami_id in images.items() if region != home}
+    started = time.monotonic()
+    said = started
+    while waiting:
+        for region, ami_id in list(waiting.items()):
+            image = amis.describe_image(target.in_region(region), ami_id)
+            if image is not None and image.state == "available":
+                say(f"{region}: {ami_id} is available")
+                del waiting[region]
+            elif image is None or image.state != "pending":
+                raise copies.failed_copy(target.in_region(region), ami_id, image)
+        if not waiting:
+            break
+        now = time.monotonic()
+        if now - started > _COPY_TIMEOUT:
+            raise operation_failed(
+                f"not copied after {_COPY_TIMEOUT // 3600} hours: {', '.join(waiting)}",
+                hint="run publish again: it waits for the same copies",
+            )
+        if now - said >= 30:
+            said = now
+            say(f"waits for the copies in {', '.join(waiting)}, {now - started:.0f} s so far")
+        time.sleep(target.poll_seconds)
+    return images
+
+
+def _settled(
+    source: VerifiedAmi, line: str, images: dict[str, str], settings: Publish, target: Target
+) -> None:
+    """Prepare the image of each region and read it back.
+
+    Raises KilnError (exit status 1) if one of them is not as consumers may have it.
+    """
+    tags = {k: v for k, v in source.tags.items() if not k.startswith(_OWN_TAGS)}
+
+    def prepare(region: str) -> list[str]:
+        there = target.in_region(region)
+        image = amis.describe_image(there, images[region])
+        if image is None:
+            return [f"{images[region]} is not there any more"]
+        copies.prepare_image(there, image, source, line, settings)
+        return copies.not_ready(there, images[region], {**tags, LINE: line}, settings)
+
+    lacking = in_regions(list(images), prepare)
+    wrong = [f"{region}: {reason}" for region, reasons in lacking.items() for reason in reasons]
+    if wrong:
+        raise operation_failed(
+            f"{source.ami_id} is not ready for consumers, so no channel moved:\n  "
+            + "\n  ".join(wrong),
+            hint="an image that lacks encryption must be built with --kms-key-id"
+            if any("encrypted" in reason for reason in wrong)
+            else "",
+        )
+
+
+def _release(
+    source: VerifiedAmi,
+    line: str,
+    channel: str,
+    images: dict[str, str],
+    target: Target,
+    why: str,
+) -> Release:
+    record = source.record
+    return Release(
+        line=line,
+        channel=channel,
+        recipe=str(record.recipe["name"]),
+        ami_name=source.name,
+        images=images,
+        verdict=source.tags[VERIFIED],
+        run_id=record.run_id,
+        recipe_digest=str(record.recipe_digest),
+        git_commit=record.git_commit,
+        built=source.built,
+        moved=moving.moved_now(target, "publish", why),
+        installed=on_image(record.versions or {}),
+    )

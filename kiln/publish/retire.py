@@ -1,0 +1,204 @@
+"""`retire`: AMIs that no channel holds and nothing uses go in steps: deprecated, disabled,
+deregistered with their snapshots. Each run does the next step only, and nothing without `apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Literal
+
+from kiln.base.errors import KilnError
+from kiln.base.tags import RETIRING
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.matrix.publishing import Publish
+from kiln.publish import channels
+from kiln.publish.ours import OwnImage, last_launched, own_images, users_of
+from kiln.publish.regions import in_regions
+
+RetireStep = Literal["deprecate", "disable", "deregister"]
+_KEEP = 2
+# A launch in the first hour is the verification; one in the last days is a use.
+_VERIFYING = timedelta(hours=1)
+_LATELY = timedelta(days=7)
+# An AMI that was never published may be about to be.
+_FRESH = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Going:
+    """The next step of an AMI, and why. `error` is why it could not be done; "" otherwise."""
+
+    ami_id: str
+    region: str
+    step: RetireStep
+    why: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An AMI that stays, and why."""
+
+    ami_id: str
+    region: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Retirement:
+    """What would go, and what stays."""
+
+    would: tuple[Going, ...]
+    kept: tuple[Kept, ...]
+
+
+def plan_retirement(
+    target: Target, regions: Sequence[str], settings: Mapping[str, Publish]
+) -> Retirement:
+    """The next step of every AMI of AMI Kiln in these regions, the target's first.
+
+    `settings` are those of each line of the matrix; one that it no longer has gets the defaults.
+    Raises KilnError (exit status 1) if a region does not answer: then nobody knows what is unused.
+    """
+    everywhere = list(dict.fromkeys([target.region, *regions]))
+    images = in_regions(everywhere, lambda region: own_images(target.in_region(region)))
+    held = {
+        (one.region, one.image_id): f"{one.channel} of {one.line} holds it"
+        for region in everywhere
+        for one in channels.all_held(target.in_region(region))
+    }
+    held = {**_rollbacks(target, everywhere, settings), **held}
+    going: list[Going] = []
+    kept: list[Kept] = []
+    for region in everywhere:
+        there = target.in_region(region)
+        users = users_of(there, [image.ami_id for image in images[region]])
+        for image in sorted(images[region], key=lambda one: one.created):
+            chosen = settings.get(image.line or "", Publish())
+            guard = (
+                held.get((region, image.ami_id))
+                or _guarded(image, users.get(image.ami_id, []))
+                or _not_yet(image, chosen)
+                or _launched_lately(there, image)
+            )
+            if guard:
+                kept.append(Kept(image.ami_id, region, guard))
+            else:
+                going.append(_next(image))
+    return Retirement(tuple(going), tuple(kept))
+
+
+def _rollbacks(
+    target: Target, regions: Sequence[str], settings: Mapping[str, Publish]
+) -> dict[tuple[str, str], str]:
+    """The images that a channel could be rolled back to, by region and id."""
+    found: dict[tuple[str, str], str] = {}
+    for one in channels.all_held(target):
+        keep = settings.get(one.line, Publish()).keep.get(one.channel, _KEEP)
+        releases: list[str] = []
+        for release in channels.past(target, one.line, one.channel):
+            if release.run_id not in releases:
+                releases.append(release.run_id)
+            if len(releases) > keep:
+                break
+            for region, ami_id in release.images.items():
+                why = f"{one.channel} of {one.line} could be rolled back to it"
+                found.setdefault((region, ami_id), why)
+    return found
+
+
+def _guarded(image: OwnImage, users: Sequence[str]) -> str:
+    if users:
+        more = f" and {len(users) - 3} more" if len(users) > 3 else ""
+        return f"used by {', '.join(users[:3])}{more}"
+    if image.kept_by_tag:
+        return "tagged kiln:keep"
+    if image.protected and image.retiring:
+        return "protected from deregistration by somebody since it was deprecated"
+    if image.protected and image.line is None:
+        return "protected from deregistration"
+    return ""
+
+
+def _not_yet(image: OwnImage, settings: Publish) -> str:
+    age = datetime.now(timezone.utc) - image.created
+    if image.line is None and age < _FRESH:
+        return "built less than a day ago and not published"
+    first = settings.deprecate_after or 0
+    last = settings.deregister_after or first
+    needed = last if image.state == "disabled" else first
+    if age < timedelta(days=needed):
+        what = "deregistered" if image.state == "disabled" else "deprecated"
+        return f"{age.days} days old; {what} after {needed}"
+    return ""
+
+
+def _launched_lately(target: Target, image: OwnImage) -> str:
+    launched = last_launched(target, image.ami_id)
+    if launched is None or launched - image.created < _VERIFYING:
+        return ""
+    if datetime.now(timezone.utc) - launched < _LATELY:
+        return f"launched on {launched:%Y-%m-%d}"
+    return ""
+
+
+def _next(image: OwnImage) -> Going:
+    name = f"{image.name}: no channel holds it, nothing uses it"
+    if not image.retiring:
+        return Going(image.ami_id, image.region, "deprecate", name)
+    if image.state != "disabled":
+        return Going(
+            image.ami_id, image.region, "disable", f"{name}; deprecated {image.tags[RETIRING]}"
+        )
+    disks = f", with {len(image.snapshots)} snapshots" if image.snapshots else ""
+    return Going(image.ami_id, image.region, "deregister", f"{name}; disabled{disks}")
+
+
+def retire(target: Target, plan: Retirement) -> list[Going]:
+    """Do the steps of a plan; each with its error if EC2 refused it. One's failure stops no other.
+
+    Whatever a channel has come to hold since the plan was made stays.
+    """
+    done = []
+    for going in plan.would:
+        there = target.in_region(going.region)
+        try:
+            held = [one for one in channels.all_held(there) if one.image_id == going.ami_id]
+            if held:
+                why = f"{held[0].channel} of {held[0].line} has come to hold it"
+                done.append(Going(going.ami_id, going.region, going.step, going.why, why))
+                continue
+            _do(there, going)
+            done.append(going)
+        except KilnError as error:
+            done.append(Going(going.ami_id, going.region, going.step, going.why, error.message))
+    return done
+
+
+def _do(target: Target, going: Going) -> None:
+    ec2 = aws.ec2(target)
+    now = datetime.now(timezone.utc)
+    with aws.explained(f"{going.ami_id} could not be retired in {going.region}"):
+        if going.step == "deprecate":
+            # EC2 refuses a time that is past when it arrives.
+            ec2.enable_image_deprecation(
+                ImageId=going.ami_id, DeprecateAt=now + timedelta(minutes=1)
+            )
+            if any(image.protected for image in _again(target, going)):
+                ec2.disable_image_deregistration_protection(ImageId=going.ami_id)
+            when = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+            ec2.create_tags(Resources=[going.ami_id], Tags=[{"Key": RETIRING, "Value": when}])
+        elif going.step == "disable":
+            ec2.disable_image(ImageId=going.ami_id)
+        else:
+            snapshots = [one for image in _again(target, going) for one in image.snapshots]
+            ec2.deregister_image(ImageId=going.ami_id)
+            for snapshot in snapshots:
+                ec2.delete_snapshot(SnapshotId=snapshot)
+
+
+def _again(target: Target, going: Going) -> Iterator[OwnImage]:
+    """The AMI as it is now."""
+    return (image for image in own_images(target) if image.ami_id == going.ami_id)

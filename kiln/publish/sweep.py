@@ -1,0 +1,176 @@
+"""`sweep`: what runs of any machine have left behind in any region, found by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError
+from kiln.base.tags import RUN_ID
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.publish.regions import in_regions
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A resource of a run that has ended long ago. `error` is why it could not be removed."""
+
+    region: str
+    kind: str
+    id: str
+    run_id: str
+    error: str = ""
+
+
+def regions_of_account(target: Target) -> list[str]:
+    """The regions that are enabled in the account. Raises KilnError (exit status 1)."""
+    with aws.explained("the regions of the account could not be listed"):
+        answer = aws.ec2(target).describe_regions()
+    return sorted(region["RegionName"] for region in answer["Regions"])
+
+
+def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> list[Leftover]:
+    """What runs that began before then have left: instances, key pairs, security groups, free
+    volumes, snapshots without an image, copies that failed.
+
+    A complete AMI is not left over: `retire` decides about it. Raises KilnError (exit status 1)
+    if a region does not answer.
+    """
+    before = datetime.now(timezone.utc) - older_than
+    found = in_regions(regions, lambda region: list(_found(target.in_region(region), before)))
+    return [one for region in regions for one in found[region]]
+
+
+def sweep(target: Target, found: Sequence[Leftover]) -> list[Leftover]:
+    """Remove them, instances first; each with its error if EC2 refused. One's failure stops no
+    other."""
+    done = []
+    for one in sorted(found, key=lambda leftover: _ORDER.index(leftover.kind)):
+        error = ""
+        try:
+            with aws.explained(f"{one.kind} {one.id} in {one.region} was not removed"):
+                _remove(target.in_region(one.region), one)
+        except KilnError as refused:
+            error = refused.message
+        done.append(Leftover(one.region, one.kind, one.id, one.run_id, error))
+    return done
+
+
+_ORDER = ("instance", "AMI", "snapshot", "volume", "key pair", "security group")
+
+
+def _found(target: Target, before: datetime) -> Iterator[Leftover]:
+    with aws.explained(f"what runs have left could not be listed in {target.region}"):
+        for kind, find in _FINDERS.items():
+            for resource_id, tags in find(aws.ec2(target)):
+                run_id = {tag["Key"]: tag["Value"] for tag in tags}.get(RUN_ID)
+                if run_id is not None and _began_before(run_id, before):
+                    yield Leftover(target.region, kind, resource_id, run_id)
+
+
+def _began_before(run_id: str, before: datetime) -> bool:
+    """False for what is no id of a run: nobody knows whose that is."""
+    if not vocabulary.RUN_ID.fits(run_id):
+        return False
+    try:
+        began = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return False
+    return began < before
+
+
+_OURS: list[Any] = [{"Name": "tag-key", "Values": [RUN_ID]}]
+_Found = Iterator[tuple[str, list[Any]]]
+
+
+def _instances(ec2: Any) -> _Found:
+    for page in ec2.get_paginator("describe_instances").paginate(Filters=_OURS):
+        for reservation in page["Reservations"]:
+            for instance in reservation["Instances"]:
+                if instance["State"]["Name"] not in ("terminated", "shutting-down"):
+                    yield instance["InstanceId"], instance["Tags"]
+
+
+def _failed_images(ec2: Any) -> _Found:
+    for image in _images(ec2):
+        if image["State"] in ("failed", "error", "invalid"):
+            yield image["ImageId"], image["Tags"]
+
+
+def _images(ec2: Any) -> list[Any]:
+    pages = ec2.get_paginator("describe_images").paginate(
+        Owners=["self"], Filters=_OURS, IncludeDeprecated=True, IncludeDisabled=True
+    )
+    return [image for page in pages for image in page["Images"]]
+
+
+def _loose_snapshots(ec2: Any) -> _Found:
+    images = _images(ec2)
+    used = {
+        mapping["Ebs"]["SnapshotId"]
+        for image in images
+        for mapping in image.get("BlockDeviceMappings", [])
+        if mapping.get("Ebs", {}).get("SnapshotId")
+    }
+    # EC2 lists the snapshots of an image only when it is complete.
+    pending = {
+        tag["Value"]
+        for image in images
+        if image["State"] == "pending"
+        for tag in image["Tags"]
+        if tag["Key"] == RUN_ID
+    }
+    for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_OURS):
+        for snapshot in page["Snapshots"]:
+            runs = {tag["Value"] for tag in snapshot["Tags"] if tag["Key"] == RUN_ID}
+            if snapshot["SnapshotId"] not in used and not runs & pending:
+                yield snapshot["SnapshotId"], snapshot["Tags"]
+
+
+def _free_volumes(ec2: Any) -> _Found:
+    free = [*_OURS, {"Name": "status", "Values": ["available"]}]
+    for page in ec2.get_paginator("describe_volumes").paginate(Filters=free):
+        for volume in page["Volumes"]:
+            yield volume["VolumeId"], volume["Tags"]
+
+
+def _key_pairs(ec2: Any) -> _Found:
+    for key in ec2.describe_key_pairs(Filters=_OURS)["KeyPairs"]:
+        yield key["KeyName"], key["Tags"]
+
+
+def _security_groups(ec2: Any) -> _Found:
+    for page in ec2.get_paginator("describe_security_groups").paginate(Filters=_OURS):
+        for group in page["SecurityGroups"]:
+            yield group["GroupId"], group["Tags"]
+
+
+_FINDERS: dict[str, Callable[[Any], _Found]] = {
+    "instance": _instances,
+    "AMI": _failed_images,
+    "snapshot": _loose_snapshots,
+    "volume": _free_volumes,
+    "key pair": _key_pairs,
+    "security group": _security_groups,
+}
+
+
+def _remove(target: Target, one: Leftover) -> None:
+    ec2 = aws.ec2(target)
+    if one.kind == "instance":
+        ec2.terminate_instances(InstanceIds=[one.id])
+        ec2.get_waiter("instance_terminated").wait(InstanceIds=[one.id])
+    elif one.kind == "AMI":
+        ec2.deregister_image(ImageId=one.id)
+    elif one.kind == "snapshot":
+        ec2.delete_snapshot(SnapshotId=one.id)
+    elif one.kind == "volume":
+        ec2.delete_volume(VolumeId=one.id)
+    elif one.kind == "key pair":
+        ec2.delete_key_pair(KeyName=one.id)
+    else:
+        ec2.delete_security_group(GroupId=one.id)

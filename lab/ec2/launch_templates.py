@@ -1,0 +1,29 @@
+"""A new version of a launch template inherits from the version that it is based on.
+
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplateVersion.html
+(SourceVersion). moto 5.2.5 takes the new version's own data alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.ec2.calls import Request, call
+
+
+@call("CreateLaunchTemplateVersion")
+def _new_version(request: Request) -> dict[str, Any]:
+    asked = request.asked
+    if asked.get("SourceVersion"):
+        named, number = asked.get("LaunchTemplateName"), asked.get("LaunchTemplateId")
+        backend = request.backend
+        template = (
+            backend.get_launch_template_by_name(named)
+            if named
+            else backend.get_launch_template(number)
+        )
+        source = template.get_version(asked["SourceVersion"])
+        data = {**source.data, **(asked.get("LaunchTemplateData") or {})}
+        request.response.params = {**asked, "LaunchTemplateData": data}
+    result: dict[str, Any] = request.of_moto().result
+    return result

@@ -1,0 +1,62 @@
+"""How tests publish, promote and roll back, and what a consumer then gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kiln.cloud.aws_target import AwsTarget
+from kiln.matrix import load
+from kiln.matrix.publishing import Publish
+from kiln.publish.promote import Promotion, promote_line, roll_back
+from kiln.publish.publish import Publication, publish_row
+
+HOME, OTHER = "us-east-1", "eu-west-1"
+AWS = AwsTarget("a test", HOME, account="123456789012")
+RECIPE = load.load_recipes()[0]
+LINE = "al2/classic/base/x86_64"
+AL2 = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
+
+# Makes a verified AMI of the row with its record; its id.
+Bake = Callable[..., str]
+
+
+def versions_of(driver: str, kernel: str = "5.10.227") -> dict[str, Any]:
+    return {
+        "packages": [],
+        "kernel": {"boots": kernel},
+        "components": {"nvidia-driver": {"version": driver}, "cuda": {"version": "11.6.2"}},
+    }
+
+
+def published(*regions: str, settings: Publish | None = None, **more: Any) -> Publication:
+    chosen = (settings or Publish()).model_copy(update={"regions": regions})
+    options = {"ami_id": None, "channel": "nightly", "why": "", "say": lambda text: None, **more}
+    return publish_row(RECIPE, chosen, AWS, **options)
+
+
+def promoted(to: str, settings: Publish | None = None, **more: Any) -> Promotion:
+    options: dict[str, Any] = {
+        "accept": False,
+        "dry_run": False,
+        "log_group": None,
+        "why": "",
+        "say": lambda text: None,
+        **more,
+    }
+    return promote_line(LINE, to, settings or Publish(), AWS, **options)
+
+
+def back(channel: str, **more: Any) -> str:
+    options: dict[str, Any] = {"to": None, "why": "", "say": lambda text: None, **more}
+    return roll_back(LINE, channel, Publish(), AWS, **options).release.images[HOME]
+
+
+def resolved(client: Callable[..., Any], channel: str, region: str = HOME) -> str:
+    """What a consumer gets."""
+    name = f"/ami-kiln/{LINE}/{channel}/image_id"
+    return str(client("ssm", region).get_parameter(Name=name)["Parameter"]["Value"])
+
+
+def described(client: Callable[..., Any], ami_id: str, region: str = HOME) -> Any:
+    return client("ec2", region).describe_images(ImageIds=[ami_id])["Images"][0]

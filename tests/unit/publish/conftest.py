@@ -1,0 +1,100 @@
+"""The lab's API without guests, empty channels, and verified AMIs to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.runs import Run
+from kiln.pipeline.record import write_record
+from kiln.publish import channels
+from tests.unit import lab_api
+from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, versions_of
+from tests.unit.records import a_record
+
+
+@pytest.fixture(scope="session")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with lab_api.serving(tmp_path_factory.mktemp("lab")) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def client(endpoint: str) -> Callable[..., Any]:
+    return partial(lab_api.client, endpoint)
+
+
+@pytest.fixture(scope="session")
+def instance(client: Callable[..., Any]) -> str:
+    """What the AMIs are made of."""
+    parent = client("ssm").get_parameter(Name=AL2)["Parameter"]["Value"]
+    ec2 = client("ec2")
+    launched = ec2.run_instances(ImageId=parent, InstanceType="t3.micro", MinCount=1, MaxCount=1)
+    made = str(launched["Instances"][0]["InstanceId"])
+    ec2.get_waiter("instance_running").wait(InstanceIds=[made], WaiterConfig={"Delay": 1})
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _credentials(
+    endpoint: str, client: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty build folder and empty channels; AWS is the lab's API."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "KILN")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    monkeypatch.setattr(AwsTarget, "poll_seconds", 0.01)
+    for region in (HOME, OTHER):
+        ssm = client("ssm", region)
+        pages = ssm.get_paginator("get_parameters_by_path").paginate(
+            Path=channels.ROOT, Recursive=True
+        )
+        for name in [one["Name"] for page in pages for one in page["Parameters"]]:
+            ssm.delete_parameter(Name=name)
+
+
+@pytest.fixture
+def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Bake:
+    """Make a verified AMI of the row with its record; its id. `tags` and `fields` replace some."""
+    made: list[str] = []
+
+    def baked(
+        day: int = 1, tags: dict[str, str] | None = None, versions: Any = None, **fields: Any
+    ) -> str:
+        ec2 = client("ec2")
+        run_id = f"202611{day:02}T000000Z-aaaa"
+        name = f"{RECIPE.name}-{run_id}-{tmp_path.name}"
+        ami_id = str(ec2.create_image(InstanceId=instance, Name=name)["ImageId"])
+        ec2.get_waiter("image_available").wait(ImageIds=[ami_id], WaiterConfig={"Delay": 1})
+        carried = {
+            "kiln:recipe": RECIPE.name,
+            "kiln:recipe-digest": "d" * 64,
+            "kiln:run-id": run_id,
+            "kiln:verified": f"pass 2026-11-{day:02}T00:10:00Z c0ffee0",
+            **(tags or {}),
+        }
+        ec2.create_tags(
+            Resources=[ami_id], Tags=[{"Key": k, "Value": v} for k, v in carried.items() if v]
+        )
+        record = a_record(
+            **{
+                "run_id": run_id,
+                "region": HOME,
+                "ami_id": ami_id,
+                "versions": versions or versions_of("510.47.03"),
+                **fields,
+            }
+        )
+        folder = tmp_path / "build" / RECIPE.name / run_id
+        folder.mkdir(parents=True)
+        write_record(Run(run_id, RECIPE.name, folder), record)
+        made.append(ami_id)
+        return ami_id
+
+    return baked

@@ -1,0 +1,413 @@
+"""A verified AMI on its way to those who launch it: published, promoted, rolled back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.matrix.publishing import Publish
+from kiln.publish import channels, images
+from kiln.publish.lock import lock_parameter
+from kiln.publish.moving import move_one
+from kiln.publish.overview import channel_rows, history_rows
+from kiln.publish.promote import roll_back
+from tests.unit.publish.channel import (
+    AWS,
+    HOME,
+    LINE,
+    OTHER,
+    RECIPE,
+    Bake,
+    back,
+    described,
+    promoted,
+    published,
+    resolved,
+    versions_of,
+)
+
+
+def test_each_region_gets_a_copy_that_its_parameter_names(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    ami_id = bake()
+    published(OTHER)
+    assert resolved(client, "nightly") == ami_id
+    copy = described(client, resolved(client, "nightly", OTHER), OTHER)
+    assert (copy["SourceImageId"], copy["SourceImageRegion"]) == (ami_id, HOME)
+    (parameter,) = client("ssm", OTHER).describe_parameters(
+        ParameterFilters=[{"Key": "Name", "Values": [f"/ami-kiln/{LINE}/nightly/image_id"]}]
+    )["Parameters"]
+    assert parameter["DataType"] == "aws:ec2:image"
+
+
+def test_a_copy_has_the_verdict_imdsv2_and_protection(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(2)
+    published(OTHER)
+    copy = described(client, resolved(client, "nightly", OTHER), OTHER)
+    tags = {tag["Key"]: tag["Value"] for tag in copy["Tags"]}
+    assert tags["kiln:verified"].startswith("pass ")
+    assert tags["kiln:line"] == LINE
+    assert copy["ImdsSupport"] == "v2.0"
+    assert copy["DeregistrationProtection"] == "enabled-without-cooldown"
+
+
+def test_accounts_may_launch_the_images_and_read_their_snapshots(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(3)
+    published(OTHER, settings=Publish.model_validate({"share": {"accounts": ["111122223333"]}}))
+    for region in (HOME, OTHER):
+        ec2, ami_id = client("ec2", region), resolved(client, "nightly", region)
+        permission = ec2.describe_image_attribute(ImageId=ami_id, Attribute="launchPermission")
+        assert permission["LaunchPermissions"] == [{"UserId": "111122223333"}]
+        disk = described(client, ami_id, region)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+        readers = ec2.describe_snapshot_attribute(
+            SnapshotId=disk, Attribute="createVolumePermission"
+        )
+        assert readers["CreateVolumePermissions"] == [{"UserId": "111122223333"}]
+
+
+def test_a_second_run_copies_and_moves_nothing(client: Callable[..., Any], bake: Bake) -> None:
+    bake(4)
+    published(OTHER)
+    before = resolved(client, "nightly", OTHER)
+    assert [step.changed for step in published(OTHER).steps] == [False, False]
+    assert resolved(client, "nightly", OTHER) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tags": {"kiln:verified": "fail 2026-11-05T00:00:00Z c0ffee0"}}, "says fail"),
+        ({"tags": {"kiln:verified": ""}}, "no tag kiln:verified"),
+        ({"tags": {"kiln:recipe-digest": "e" * 64}}, "its record says dddd"),
+        ({"status": "failed"}, "ended as failed"),
+    ],
+)
+def test_an_ami_whose_tags_or_record_deny_it_is_refused(
+    client: Callable[..., Any], bake: Bake, changed: dict[str, Any], said: str
+) -> None:
+    ami_id = bake(5, **changed)
+    with pytest.raises(KilnError, match=said) as refused:
+        published(OTHER)
+    assert (refused.value.exit_status, ami_id in str(refused.value)) == (1, True)
+    assert channels.held(AWS, LINE, "nightly") is None
+
+
+def test_an_ami_without_a_record_is_refused(bake: Bake) -> None:
+    with pytest.raises(KilnError, match="no record of a verification") as refused:
+        published(ami_id="ami-0123456789abcdef0")
+    assert "./invoke verify --ami ami-0123456789abcdef0" in str(refused.value)
+
+
+def test_only_the_first_channel_is_published_to(bake: Bake) -> None:
+    with pytest.raises(KilnError, match="published to nightly") as refused:
+        published(channel="stable")
+    assert refused.value.exit_status == 2
+
+
+def test_a_failed_copy_moves_no_channel(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bake(6)
+    real = images.describe_image
+
+    def failed(target: Any, ami_id: str) -> Any:
+        image = real(target, ami_id)
+        if image and target.region == OTHER:
+            return replace(image, state="failed", reason="the key may not be used")
+        return image
+
+    monkeypatch.setattr(images, "describe_image", failed)
+    with pytest.raises(KilnError, match="the key may not be used"):
+        published(OTHER)
+    assert channels.held(AWS, LINE, "nightly") is None
+
+
+def test_a_channel_that_somebody_else_moved_is_not_overwritten(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(7)
+    release = published().release
+    before = channels.held(AWS, LINE, "nightly")
+    client("ssm").put_parameter(
+        Name=f"/ami-kiln/{LINE}/nightly/image_id", Value="ami-0ffff0000", Overwrite=True
+    )
+    with pytest.raises(KilnError, match="by somebody else in us-east-1 meanwhile"):
+        move_one(AWS, replace(release, ami_name="newer"), before)
+    assert resolved(client, "nightly") == "ami-0ffff0000"
+
+
+def test_a_line_that_another_process_moves_is_left_to_it(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(8)
+    holder = {"host": "elsewhere", "process": 7, "until": 4e9}
+    client("ssm").put_parameter(Name=lock_parameter(LINE), Value=json.dumps(holder), Type="String")
+    with pytest.raises(KilnError, match="moved by process 7 on elsewhere"):
+        published()
+    assert channels.held(AWS, LINE, "nightly") is None
+
+
+def test_the_lock_of_a_dead_holder_is_taken(client: Callable[..., Any], bake: Bake) -> None:
+    ami_id = bake(9)
+    holder = {"host": "elsewhere", "process": 7, "until": 1.0}
+    client("ssm").put_parameter(Name=lock_parameter(LINE), Value=json.dumps(holder), Type="String")
+    published()
+    assert resolved(client, "nightly") == ami_id
+    assert not client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
+
+
+def test_a_promotion_moves_the_next_channel_in_all_regions(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(10)
+    published(OTHER)
+    assert promoted("candidate").allowed
+    for region in (HOME, OTHER):
+        assert resolved(client, "candidate", region) == resolved(client, "nightly", region)
+
+
+def test_a_promotion_does_not_skip_a_channel(bake: Bake) -> None:
+    bake(11)
+    published()
+    with pytest.raises(KilnError, match="holds nothing"):
+        promoted("stable")
+
+
+def test_a_release_that_has_not_soaked_stays(client: Callable[..., Any], bake: Bake) -> None:
+    bake(12)
+    published()
+    stayed = promoted("candidate", Publish(soak_hours={"candidate": 24}), accept=True)
+    (closed,) = (gate for gate in stayed.gates if not gate.open)
+    assert (closed.name, closed.evidence) == ("soak", "0.0 h of 24 h in the channel before")
+    assert channels.held(AWS, LINE, "candidate") is None
+
+
+def test_a_grave_difference_needs_to_be_accepted(client: Callable[..., Any], bake: Bake) -> None:
+    old = bake(13)
+    published()
+    promoted("candidate")
+    new = bake(14, versions=versions_of("580.178.04"))
+    published()
+    stayed = promoted("candidate")
+    (closed,) = (gate for gate in stayed.gates if not gate.open)
+    assert (closed.name, closed.evidence) == ("difference", "driver 510.47.03 → 580.178.04")
+    assert resolved(client, "candidate") == old
+    assert promoted("candidate", accept=True).allowed
+    assert resolved(client, "candidate") == new
+
+
+def test_a_dry_run_shows_the_gates_and_moves_nothing(bake: Bake) -> None:
+    bake(15)
+    published()
+    shown = promoted("candidate", dry_run=True)
+    assert [gate.name for gate in shown.gates] == ["launches", "verified", "soak", "difference"]
+    assert channels.held(AWS, LINE, "candidate") is None
+
+
+@pytest.mark.parametrize(
+    ("event", "allowed"),
+    [
+        ({"severity": "fatal", "xid": 79}, False),
+        ({"severity": "fatal", "xid": 79, "injected": True}, True),
+        ({"severity": "warning", "xid": 63}, True),
+    ],
+)
+def test_a_fatal_xid_of_the_fleet_closes_the_gate(
+    client: Callable[..., Any], bake: Bake, event: dict[str, Any], allowed: bool
+) -> None:
+    ami_id = bake(16)
+    published()
+    ec2, logs = client("ec2"), client("logs")
+    launched = ec2.run_instances(ImageId=ami_id, InstanceType="t3.micro", MinCount=1, MaxCount=1)
+    runs = launched["Instances"][0]["InstanceId"]
+    ec2.get_waiter("instance_running").wait(InstanceIds=[runs], WaiterConfig={"Delay": 1})
+    group = f"/{runs}"
+    logs.create_log_group(logGroupName=group)
+    logs.create_log_stream(logGroupName=group, logStreamName=runs)
+    now = int(channels.held(AWS, LINE, "nightly").since.timestamp() * 1000) + 1000  # type: ignore[union-attr]
+    logs.put_log_events(
+        logGroupName=group,
+        logStreamName=runs,
+        logEvents=[{"timestamp": now, "message": json.dumps(event)}],
+    )
+    judged = promoted("candidate", Publish(max_fatal_xids=0), dry_run=True, log_group=group)
+    fleet = judged.gates[-1]
+    assert (fleet.name, fleet.open) == ("fleet", allowed), fleet
+    assert fleet.evidence.startswith("1 instances, ")
+
+
+def test_an_instance_without_telemetry_closes_the_gate(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    ami_id = bake(17)
+    published()
+    launched = client("ec2").run_instances(
+        ImageId=ami_id, InstanceType="t3.micro", MinCount=1, MaxCount=1
+    )
+    runs = launched["Instances"][0]["InstanceId"]
+    client("ec2").get_waiter("instance_running").wait(InstanceIds=[runs], WaiterConfig={"Delay": 1})
+    client("logs").create_log_group(logGroupName="/silent")
+    judged = promoted("candidate", Publish(max_fatal_xids=0), dry_run=True, log_group="/silent")
+    assert f"without telemetry: {runs}" in judged.gates[-1].evidence
+    assert not judged.allowed
+
+
+def test_a_rollback_brings_the_image_before_back_in_all_regions(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    old = bake(18)
+    published(OTHER)
+    copy = resolved(client, "nightly", OTHER)
+    bake(19)
+    published(OTHER)
+    assert back("nightly") == old
+    assert (resolved(client, "nightly"), resolved(client, "nightly", OTHER)) == (old, copy)
+
+
+def test_two_rollbacks_go_back_two_releases(client: Callable[..., Any], bake: Bake) -> None:
+    first, second = bake(20), bake(21)
+    published(ami_id=first)
+    published(ami_id=second)
+    published(ami_id=bake(22))
+    assert (back("nightly"), back("nightly")) == (second, first)
+    with pytest.raises(KilnError, match="held nothing before"):
+        back("nightly")
+
+
+def test_a_rollback_to_an_image_that_is_gone_moves_nothing(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    old = bake(23)
+    published()
+    new = bake(24)
+    published()
+    ec2 = client("ec2")
+    ec2.disable_image_deregistration_protection(ImageId=old)
+    ec2.deregister_image(ImageId=old)
+    with pytest.raises(KilnError, match="no longer launches"):
+        back("nightly")
+    assert resolved(client, "nightly") == new
+
+
+def test_a_rollback_to_an_ami_that_the_channel_never_held_is_refused(bake: Bake) -> None:
+    bake(25)
+    published()
+    with pytest.raises(KilnError, match="never held ami-0ffff0000") as refused:
+        back("nightly", to="ami-0ffff0000")
+    assert refused.value.exit_status == 2
+
+
+def test_a_launch_template_follows_its_channel_and_goes_back_with_it(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    ec2 = client("ec2")
+    ec2.create_launch_template(
+        LaunchTemplateName="training",
+        LaunchTemplateData={"ImageId": "ami-0123456789abcdef0", "InstanceType": "p4d.24xlarge"},
+    )
+    settings = Publish.model_validate(
+        {"launch_templates": [{"name": "training", "channel": "nightly", "regions": [HOME]}]}
+    )
+
+    def default() -> Any:
+        (version,) = ec2.describe_launch_template_versions(
+            LaunchTemplateName="training", Versions=["$Default"]
+        )["LaunchTemplateVersions"]
+        return version
+
+    old = bake(26)
+    published(settings=settings)
+    assert default()["LaunchTemplateData"] == {"ImageId": old, "InstanceType": "p4d.24xlarge"}
+    number = default()["VersionNumber"]
+    new = bake(27)
+    published(settings=settings)
+    assert default()["LaunchTemplateData"]["ImageId"] == new
+    roll_back(LINE, "nightly", settings, AWS, to=None, why="", say=lambda text: None)
+    assert default()["VersionNumber"] == number
+
+
+def test_channels_show_each_region_with_its_verdict_and_drift(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(28)
+    published(OTHER)
+    bake(29)
+    published()
+    rows = {row.region: row for row in channel_rows(AWS, [OTHER])}
+    assert rows[HOME].verified
+    assert rows[HOME].driver == "510.47.03"
+    assert rows[HOME].drift == ""
+    assert rows[OTHER].drift.startswith(f"{HOME} holds {RECIPE.name}-20261129")
+
+
+def test_the_history_says_who_moved_what_and_why(client: Callable[..., Any], bake: Bake) -> None:
+    ami_id = bake(30)
+    published(why="weekly bake")
+    promoted("candidate", why="good")
+    rows = history_rows(AWS, LINE, ["nightly", "candidate", "stable"])
+    told = {(row.channel, row.action, row.ami_id, row.why) for row in rows}
+    assert told == {
+        ("nightly", "publish", ami_id, "weekly bake"),
+        ("candidate", "promote", ami_id, "good"),
+    }
+    assert all(row.by.startswith("arn:aws:") for row in rows)
+
+
+# A publish to two regions makes 32 calls or more. KILN_PUBLISH_KILLS=all tries each.
+KILLS = range(32) if os.environ.get("KILN_PUBLISH_KILLS") == "all" else (1, 7, 14, 20, 26, 29)
+
+
+@pytest.mark.parametrize("kill_at", KILLS)
+def test_a_publish_killed_at_any_call_is_finished_by_the_next(
+    client: Callable[..., Any], bake: Bake, kill_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = bake(1)
+    published(OTHER)
+    copy = resolved(client, "nightly", OTHER)
+    new = bake(2)
+    with monkeypatch.context() as patched:
+        _dies_after(kill_at, patched)
+        with pytest.raises(Killed):
+            published(OTHER)
+    # A consumer sees the old image or the new one, whichever call was the last.
+    assert resolved(client, "nightly") in (old, new)
+    there = resolved(client, "nightly", OTHER)
+    assert there == copy or described(client, there, OTHER)["State"] == "available"
+    client("ssm").delete_parameters(Names=[lock_parameter(LINE)])
+    published(OTHER)
+    assert resolved(client, "nightly") == new
+    assert described(client, resolved(client, "nightly", OTHER), OTHER)["SourceImageId"] == new
+    of_new = client("ec2", OTHER).describe_images(
+        Owners=["self"], Filters=[{"Name": "tag:kiln:source-image", "Values": [new]}]
+    )["Images"]
+    assert len(of_new) == 1, "it was copied twice"
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it runs any more."""
+
+
+def _dies_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many API calls, each further one is not sent."""
+    from botocore.client import BaseClient
+
+    real = BaseClient._make_api_call
+    sent = iter(range(calls))
+
+    def call(self: Any, operation: str, parameters: Any) -> Any:
+        if next(sent, None) is None:
+            raise Killed
+        return real(self, operation, parameters)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)

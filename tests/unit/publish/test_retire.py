@@ -1,0 +1,160 @@
+"""AMIs that nobody needs go in steps; whatever may be needed stays. Leftovers of runs are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from kiln.matrix.publishing import Publish
+from kiln.publish import channels, ours
+from kiln.publish.retire import Retirement, plan_retirement, retire
+from kiln.publish.sweep import leftovers, sweep
+from tests.unit.publish.channel import AWS, HOME, LINE, OTHER, Bake, back, published, resolved
+
+
+def plan(**settings: Any) -> Retirement:
+    return plan_retirement(AWS, [OTHER], {LINE: Publish(**{"keep": {"nightly": 1}, **settings})})
+
+
+def why_kept(ami_id: str, **settings: Any) -> str:
+    """Why an AMI stays; "" if it would go."""
+    return next((one.why for one in plan(**settings).kept if one.ami_id == ami_id), "")
+
+
+def next_step(ami_id: str, **settings: Any) -> str:
+    return next((one.step for one in plan(**settings).would if one.ami_id == ami_id), "none")
+
+
+@pytest.fixture
+def two(bake: Bake) -> tuple[str, str]:
+    """An AMI that its channel has left, and the one that it holds."""
+    old = bake(1)
+    published(OTHER)
+    new = bake(2)
+    published(OTHER)
+    return old, new
+
+
+def test_what_a_channel_holds_stays(client: Callable[..., Any], two: tuple[str, str]) -> None:
+    assert why_kept(two[1]) == f"nightly of {LINE} holds it"
+    assert why_kept(resolved(client, "nightly", OTHER)) == f"nightly of {LINE} holds it"
+
+
+def test_what_a_channel_could_be_rolled_back_to_stays(two: tuple[str, str]) -> None:
+    assert "could be rolled back to it" in why_kept(two[0], keep={"nightly": 2})
+    assert next_step(two[0], keep={"nightly": 1}) == "deprecate"
+
+
+def test_an_ami_goes_step_by_step_with_its_snapshots(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    old, ec2 = two[0], client("ec2")
+    (disk,) = ec2.describe_images(ImageIds=[old])["Images"][0]["BlockDeviceMappings"]
+    for step in ("deprecate", "disable", "deregister"):
+        planned = plan()
+        mine = Retirement(tuple(one for one in planned.would if one.ami_id == old), ())
+        assert [(one.step, one.error) for one in retire(AWS, mine)] == [(step, "")]
+    assert old not in {image.ami_id for image in ours.own_images(AWS)}
+    left = ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
+    assert disk["Ebs"]["SnapshotId"] not in {one["SnapshotId"] for one in left}
+
+
+def test_nothing_changes_while_it_is_only_planned(two: tuple[str, str]) -> None:
+    plan()
+    (image,) = (one for one in ours.own_images(AWS) if one.ami_id == two[0])
+    assert (image.retiring, image.protected, image.state) == (False, True, "available")
+
+
+def test_an_ami_that_is_used_stays(client: Callable[..., Any], two: tuple[str, str]) -> None:
+    ec2, old = client("ec2"), two[0]
+    ec2.create_launch_template(LaunchTemplateName="old", LaunchTemplateData={"ImageId": old})
+    assert why_kept(old) == "used by launch template old version 1"
+    ec2.delete_launch_template(LaunchTemplateName="old")
+    client("autoscaling").create_launch_configuration(
+        LaunchConfigurationName="older", ImageId=old, InstanceType="t3.micro"
+    )
+    assert why_kept(old) == "used by launch configuration older"
+    client("autoscaling").delete_launch_configuration(LaunchConfigurationName="older")
+    launched = ec2.run_instances(ImageId=old, InstanceType="t3.micro", MinCount=1, MaxCount=1)
+    runs = launched["Instances"][0]["InstanceId"]
+    assert why_kept(old) == f"used by instance {runs}"
+
+
+def test_a_tag_keeps_an_ami(client: Callable[..., Any], two: tuple[str, str]) -> None:
+    client("ec2").create_tags(Resources=[two[0]], Tags=[{"Key": "kiln:keep", "Value": "audit"}])
+    assert why_kept(two[0]) == "tagged kiln:keep"
+
+
+def test_an_ami_that_somebody_protects_on_its_way_out_stays(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    mine = Retirement(tuple(one for one in plan().would if one.ami_id == two[0]), ())
+    retire(AWS, mine)
+    client("ec2").enable_image_deregistration_protection(ImageId=two[0])
+    assert why_kept(two[0]).startswith("protected from deregistration by somebody")
+
+
+def test_an_ami_stays_until_its_days_are_over(two: tuple[str, str]) -> None:
+    assert why_kept(two[0], deprecate_after=30) == "0 days old; deprecated after 30"
+
+
+def test_an_ami_that_was_launched_lately_stays(
+    two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = datetime.now(timezone.utc) + timedelta(hours=2)
+    monkeypatch.setattr("kiln.publish.retire.last_launched", lambda target, ami_id: hours)
+    assert why_kept(two[0]) == f"launched on {hours:%Y-%m-%d}"
+
+
+def test_a_fresh_ami_that_is_not_published_yet_stays(bake: Bake) -> None:
+    assert why_kept(bake(3)) == "built less than a day ago and not published"
+
+
+def test_an_ami_that_is_not_ours_is_not_even_listed(
+    client: Callable[..., Any], instance: str, tmp_path: Any
+) -> None:
+    foreign = client("ec2").create_image(InstanceId=instance, Name=f"foreign {tmp_path.name}")
+    listed = plan()
+    assert foreign["ImageId"] not in {one.ami_id for one in (*listed.would, *listed.kept)}
+
+
+def test_an_ami_that_a_channel_came_to_hold_since_the_plan_stays(two: tuple[str, str]) -> None:
+    planned = plan()
+    back("nightly")
+    mine = Retirement(tuple(one for one in planned.would if one.ami_id == two[0]), ())
+    (done,) = retire(AWS, mine)
+    assert done.error == f"nightly of {LINE} has come to hold it"
+    held = channels.held(AWS, LINE, "nightly")
+    assert held and held.image_id == two[0]
+
+
+def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
+    client: Callable[..., Any],
+) -> None:
+    ec2 = client("ec2", OTHER)
+    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ-ffff")
+    made = {}
+    for run_id in ("20251101T000000Z-aaaa", now, "somebody's"):
+        tag = [{"Key": "kiln:run-id", "Value": run_id}]
+        ec2.create_key_pair(
+            KeyName=f"kiln-{run_id}",
+            TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag}],
+        )
+        volume = ec2.create_volume(
+            AvailabilityZone=f"{OTHER}a",
+            Size=1,
+            TagSpecifications=[{"ResourceType": "volume", "Tags": tag}],
+        )
+        made[run_id] = volume["VolumeId"]
+    found = leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
+    old = {"kiln-20251101T000000Z-aaaa", made["20251101T000000Z-aaaa"]}
+    assert {one.id for one in found} == old
+    assert {one.id for one in sweep(AWS, found) if not one.error} == old
+    assert {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]} == {
+        f"kiln-{now}",
+        "kiln-somebody's",
+    }
+    assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
