@@ -1,13 +1,14 @@
 """Makes every EC2 action that a build calls fail, once and for good, with each kind of error.
 
-Clean: the build ends in time, with a message instead of a traceback, and what it may have had to
-leave behind is removed by the next build.
+Clean: the build ends in time, or says what it waits for and ends once EC2 answers again; with a
+message instead of a traceback; and what it may have had to leave behind is removed by the next one.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ FOR_GOOD = 100_000
 # A build that ends well does not call these.
 _OF_CLEANING_UP = ("DeregisterImage", "DeleteSnapshot")
 _PATIENCE = 400.0
+# What EC2 cannot answer at the moment a build asks for again, for up to an hour: after so many
+# seconds it can.
+_WAITS = 100.0
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,16 @@ def fail(world: World, together: Sequence[Scenario]) -> Ended:
         while process.poll() is None and "RunInstances 2" not in steps(world.calls()):
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGTERM)
-    ended = world.end(process, _PATIENCE)
+    waited = all(one.code in PASSING and one.times > 1 for one in together)
+    waited = waited and not _ends_within(process, _WAITS)
     called = {*world.calls(), "boot"}
+    if waited:
+        # EC2 answers again.
+        control.call(world.lab, "faults/clear")
+    ended = world.end(process, _PATIENCE)
+    if waited and "waiting for " not in ended.text:
+        ended.left.append("it asked again without a word")
+    called |= set(world.calls())
     ended.reached = all(one.action in called for one in together)
     control.call(world.lab, "faults/clear")
     if ended.status is None:
@@ -113,6 +125,15 @@ def fail(world: World, together: Sequence[Scenario]) -> Ended:
     ended.left += world.traces(home, before)
     world.forget_images(before)
     return ended
+
+
+def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Whether a build ends in that time."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _actions(world: World) -> list[str]:
