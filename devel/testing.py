@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from devel import generate, links, skips
+from devel import generate, links, packers, skips
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -38,6 +38,7 @@ SLOW = (
     "test_contributing.py",
     "test_first_call.py",
     "test_front.py",
+    "test_hcl_injection.py",
     "test_interrupted_start.py",
     "test_mig_apply.py",
     "test_mig_glance.py",
@@ -86,7 +87,7 @@ def lint(*, install: bool = True) -> int:
 
 
 def quick(*, only: str | None = None) -> int:
-    """Run ruff, mypy and the fast unit tests; returns the exit status.
+    """Run ruff, mypy and the fast unit tests, import tests/lab; returns the exit status.
 
     `only` selects tests by name, and leaves the linters out.
     """
@@ -97,6 +98,8 @@ def quick(*, only: str | None = None) -> int:
         "mypy --strict": [*python, "mypy"],
         "ruff": [*python, "ruff", "check", "."],
         "ruff format": [*python, "ruff", "format", "--check", "."],
+        # They are not run, but an import that fails is seen.
+        "tests/lab imports": [*python, "pytest", "--collect-only", "-q", "tests/lab"],
     }
     status = 0 if only else _report(side_by_side(linters))
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
@@ -109,6 +112,7 @@ def quick(*, only: str | None = None) -> int:
 def test(*, only: str | None = None, lab: bool = True) -> int:
     """Run linters, unit tests, lab tests; returns the exit status. `only` selects tests by name."""
     needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
+    note(f"Packer of this run: {packers.in_words()}")
     chosen = ["-k", only] if only else []
     linters: Callable[[], int] = (lambda: 0) if only else lint
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,27 @@ def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: st
         line = f"deb [signed-by={keyring}] {debian.HOST}/{distro_id}/{machine}/ /\n"
         replace(root / "etc/apt/sources.list.d/kiln-lab.list", line)
         system.install_kernel(distro_id, machine, root)
+    if spec.get("boot_loader") and arch == "x86_64":
+        _install_boot_loader(root, spec["boot_loader"])
+
+
+def _install_boot_loader(root: Path, packages: Sequence[str]) -> None:
+    """Install the boot loader's packages, with the base's own program in place of grub-probe.
+
+    The real one looks for the disk of a folder, and that of a guest is no disk.
+    """
+    probe = "/usr/sbin/grub-probe"
+    divert = ("dpkg-divert", "--quiet", "--local", "--divert", f"{probe}.distrib", "--add", probe)
+    run("chroot", str(root), *divert)
+    resolver = root / "etc/resolv.conf"
+    replace(resolver, Path("/etc/resolv.conf").read_text())
+    try:
+        tree.apt(root, "install", "--no-install-recommends", *packages)
+    except CommandError:  # the lists of packages are as old as the tree
+        tree.apt(root, "update")
+        tree.apt(root, "install", "--no-install-recommends", *packages)
+    tree.apt(root, "clean")
+    resolver.unlink()
 
 
 def for_processor(root: Path, arch: str) -> tuple[list[str], list[str]]:
@@ -266,6 +287,8 @@ def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
         "@cloud_init_distro@": spec["cloud_init_distro"],
         "@groups@": ", ".join(spec["groups"]),
         "@arch@": emulation.machine(arch),
+        "@root_uuid@": distros.root()["uuid"],
+        "@root_partuuid@": distros.root()["partuuid"],
     }
 
 

@@ -39,6 +39,12 @@ def spec(distro_id: str) -> dict[str, Any]:
     return entry
 
 
+def root() -> dict[str, str]:
+    """`uuid` of the root's file system, and `partuuid` of its partition."""
+    entry: dict[str, str] = _file()["root"]
+    return entry
+
+
 def tree() -> dict[str, Any]:
     """How the common tree is made."""
     entry: dict[str, Any] = _file()["tree"]

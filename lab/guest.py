@@ -79,7 +79,7 @@ class Guest:
         # cloud-init and others recognize an EC2 instance by the hypervisor's UUID, before IMDS.
         # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
         (home / "hypervisor").mkdir(exist_ok=True)
-        (home / "hypervisor" / "uuid").write_text(f"ec2{uuid.uuid4()}"[:36] + "\n")
+        (home / "hypervisor" / "uuid").write_text(hypervisor_id() + "\n")
         _kernel_settings(lab_files / "sysctl")
         given = home / namespace.GIVEN
         given.mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ class Guest:
         """Wait until the guest answers on port 22; False after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and not self._off.is_set():
-            if not self.never_boots and _answers(self.address, 22):
+            if not self.never_boots and answers(self.address, 22):
                 return True
             time.sleep(0.03)
         return False
@@ -236,6 +236,11 @@ class Guest:
         self._off.set()
 
 
+def hypervisor_id() -> str:
+    """A UUID that begins as EC2's do."""
+    return f"ec2{str(uuid.uuid4())[3:]}"
+
+
 def leader_of(nspawn: int) -> int | None:
     """The process id of the guest's PID 1 below systemd-nspawn; None when there is none."""
     for task in Path(f"/proc/{nspawn}/task").glob("*/children"):
@@ -281,9 +286,10 @@ def _last_line(console: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "systemd-nspawn ended")
 
 
-def _answers(address: str, port: int) -> bool:
+def answers(address: str, port: int, timeout: float = 0.5) -> bool:
+    """Whether an SSH server answers within `timeout` seconds."""
     try:
-        with socket.create_connection((address, port), timeout=0.5) as connection:
+        with socket.create_connection((address, port), timeout=timeout) as connection:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False

@@ -18,6 +18,7 @@ from moto.ec2.exceptions import EC2ClientError, InvalidParameterDependency
 from moto.ec2.models import ec2_backends
 
 from lab import disks, images, known_images, surrogates, volumes
+from lab.guest import Guest
 from lab.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
 
 log = logging.getLogger("lab.imaging")
@@ -37,6 +38,11 @@ def create_image(
     instance = backend.get_instance(instance_id)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
+    if instance.has_own_kernel:
+        raise EC2ClientError(
+            "UnsupportedOperation",
+            "An instance that boots its AMI's own kernel writes to no disk of the lab.",
+        )
     tags = _asked_tags(tag_specifications)
     launched_from = backend.amis.get(instance.image_id)
     boot_mode = launched_from.boot_mode if launched_from else None
@@ -119,7 +125,7 @@ def _freeze(
                 instance.guest.power_off(STOP_TIMEOUT)
                 instance._state = state
             for volume_id, name in files.items():
-                if instance.guest:
+                if isinstance(instance.guest, Guest):
                     instance.guest.disks.flush(volume_id)
                 volumes.copy(volumes.file(lab, volume_id), lab.images / image.id / name)
             disk = instance.root_disk()

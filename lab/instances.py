@@ -23,12 +23,17 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from lab import disks, emulation, images, public_images, volumes
 from lab.faults import LAUNCH, Faults
 from lab.guest import DidNotStartError, Guest
+from lab.own_kernel import TAG
+from lab.own_kernel.disk import path as disk_of
+from lab.own_kernel.machine import QemuMachine
 from lab.settings import Lab
 from lab.shell import CommandError
 
 log = logging.getLogger("lab.instances")
 
 BOOT_TIMEOUT = 90.0
+# Of a machine with its own kernel, whose processor may be emulated.
+OWN_KERNEL_BOOT_TIMEOUT = 540.0
 STOP_TIMEOUT = 15.0
 
 PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
@@ -119,7 +124,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         self.distro, self.base, self.layers = self.machines.layers(image_id)
         self._failure: moto_instances.StateReason | None = None
         super().__init__(ec2_backend, image_id, *args, **kwargs)
-        self.guest: Guest | None = None
+        self.guest: Guest | QemuMachine | None = None
         self.reachable = "initializing"
         self.connect_keys: list[Any] = []  # of lab.instance_connect
         self.hosts = 0  # so many it has been on: a stop and start goes to another one
@@ -270,7 +275,6 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def _power_on(self) -> None:
         if self.state != "pending":
             return
-        lab = self.machines.lab
         fault = self.machines.faults.take("boot", {"InstanceType": self.instance_type})
         if fault and fault.code in LAUNCH:
             self._fail(fault.code, fault.message or LAUNCH[fault.code])
@@ -279,12 +283,44 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         self.base = self.base or self.machines.base(self.distro, self.architecture)
         self.reachable = "initializing"
         self.hosts += 1
-        self.guest = Guest(
+        own = self.has_own_kernel
+        self.guest = self._machine() if own else self._guest(never_boots=fault is not None)
+        self.guest.start()
+        timeout = OWN_KERNEL_BOOT_TIMEOUT if own else BOOT_TIMEOUT
+        booted = self.guest.wait_until_booted(2.0 if fault else timeout)
+        self.reachable = "passed" if booted else "failed"
+        if self.state == "pending":
+            self._set(RUNNING)
+
+    @property
+    def has_own_kernel(self) -> bool:
+        """Whether it boots the kernel of its AMI, as its tag asks for, and not in a container."""
+        return any(tag["key"] == TAG for tag in self.get_tags())
+
+    def _machine(self) -> QemuMachine:
+        disk = disk_of(self.machines.lab, self.image_id)
+        if not disk.exists():
+            raise DidNotStartError(f"{self.image_id} has no disk: see verify --own-kernel")
+        return QemuMachine(
+            lab=self.machines.lab,
+            instance_id=self.id,
+            instance_type=self.instance_type,
+            address=self.address,
+            mac=self.nics[0].mac_address,
+            disk=disk,
+            names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
+            ended=self._ended,
+        )
+
+    def _guest(self, *, never_boots: bool) -> Guest:
+        lab = self.machines.lab
+        base = self.base or self.machines.base(self.distro, self.architecture)
+        return Guest(
             lab=lab,
             instance_id=self.id,
             address=self.address,
             mac=self.nics[0].mac_address,
-            layers=images.layer_paths(lab, self.base, self.layers),
+            layers=images.layer_paths(lab, base, self.layers),
             facts={
                 "lab": "AMI Kiln lab",
                 "instance_id": self.id,
@@ -302,13 +338,8 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 links=self.distro.startswith("al2"),
             ),
             attached=self._attached,
-            never_boots=fault is not None,
+            never_boots=never_boots,
         )
-        self.guest.start()
-        booted = self.guest.wait_until_booted(2.0 if fault else BOOT_TIMEOUT)
-        self.reachable = "passed" if booted else "failed"
-        if self.state == "pending":
-            self._set(RUNNING)
 
     def _attached(self) -> list[volumes.Attached]:
         """The volumes besides the root, with their files."""

@@ -7,10 +7,12 @@ replaced.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import moto.autoscaling.models as moto_autoscaling
+import moto.core.responses as moto_responses
 import moto.ec2.models.amis as moto_amis
 import moto.ec2.models.elastic_block_store as moto_volumes
 import moto.ec2.models.fleets as moto_fleets
@@ -21,6 +23,7 @@ import moto.ec2.responses.instances as moto_instance_responses
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
 from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from lab import imaging, instance_connect, instances, known_images, volumes
 from lab.cloudwatch import layer as cloudwatch_layer
@@ -88,6 +91,7 @@ def install(machines: instances.Machines) -> None:
     layer.install()
     cloudwatch_layer.install()
     parameters.install()
+    _look_up_once()
 
 
 def _serve_parameters(machines: instances.Machines) -> None:
@@ -116,6 +120,14 @@ def _serve_parameters(machines: instances.Machines) -> None:
             )
 
     moto_ssm.ParameterDict.__init__ = prepare
+
+
+def _look_up_once() -> None:
+    """moto: each request lists moto's own folder and inspects the service's class, which takes half
+    of its time."""
+    dispatcher = DomainDispatcherApplication
+    dispatcher.get_backend_for_host = functools.lru_cache(dispatcher.get_backend_for_host)
+    moto_responses.method_names_from_class = functools.cache(moto_responses.method_names_from_class)
 
 
 def _deleted_with_instance(attachment: Any) -> bool:

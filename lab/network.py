@@ -16,6 +16,7 @@ from lab.shell import batch, run
 
 # The set of what guests send with: port, MAC and address.
 _SENDERS = "senders"
+_NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what sends has none yet
 # The networks of all labs of this machine.
 _LABS = f"10.{FIRST_NETWORK}.0.0-10.255.255.255"
 
@@ -62,6 +63,8 @@ def up(lab: Lab) -> None:
             "    ct state established,related accept",
             f"    ip daddr {lab.gateway} tcp dport {{ 53, 80, 443, {lab.imds_port} }} accept",
             f"    ip daddr {lab.gateway} udp dport 53 accept",
+            # DHCP, of machines with their own kernel.
+            "    udp sport 68 udp dport 67 accept",
             f"    ip daddr {lab.gateway} icmp type echo-request accept",
             "    drop",
             "  }",
@@ -119,13 +122,12 @@ def attach(lab: Lab, address: str, mac: str, leader: int) -> None:
 
     `leader` is the process id on the host of the guest's PID 1.
     """
-    mtu = _mtu()
     name = port(lab, address)
     batch(["nft", "-f", "-"], [f"add {_sender(lab, address, mac)}"])
     batch(
         ["nsenter", f"--target={leader}", "--net", "ip", "-batch", "-"],
         [
-            f"link set eth0 address {mac} mtu {mtu} up",
+            f"link set eth0 address {mac} mtu {mtu()} up",
             f"addr add {address}/16 dev eth0",
             f"route add default via {lab.gateway}",
         ],
@@ -133,10 +135,36 @@ def attach(lab: Lab, address: str, mac: str, leader: int) -> None:
     batch(
         ["ip", "-batch", "-"],
         [
-            f"link set {name} mtu {mtu} master {lab.bridge} up",
+            f"link set {name} mtu {mtu()} master {lab.bridge} up",
             f"link set {name} type bridge_slave isolated on",
         ],
     )
+
+
+def attach_tap(lab: Lab, address: str, mac: str) -> None:
+    """Connect a machine with its own kernel to the bridge: it asks for its address by DHCP.
+
+    Until it has it, it sends with none (0.0.0.0).
+    """
+    name = port(lab, address)
+    senders = [_sender(lab, address, mac), _sender(lab, address, mac, _NO_ADDRESS)]
+    batch(["nft", "-f", "-"], [f"add {sender}" for sender in senders])
+    batch(
+        ["ip", "-batch", "-"],
+        [
+            f"tuntap add dev {name} mode tap",
+            f"link set {name} addrgenmode none",
+            f"link set {name} mtu {mtu()} master {lab.bridge} up",
+            f"link set {name} type bridge_slave isolated on",
+        ],
+    )
+
+
+def detach_tap(lab: Lab, address: str, mac: str) -> None:
+    """Remove the port of a machine with its own kernel."""
+    run("ip", "link", "delete", port(lab, address), check=False)
+    detach(lab, address, mac)
+    run("nft", f"delete {_sender(lab, address, mac, _NO_ADDRESS)}", check=False)
 
 
 def detach(lab: Lab, address: str, mac: str) -> None:
@@ -144,12 +172,12 @@ def detach(lab: Lab, address: str, mac: str) -> None:
     run("nft", f"delete {_sender(lab, address, mac)}", check=False)
 
 
-def _sender(lab: Lab, address: str, mac: str) -> str:
-    element = f"{port(lab, address)} . {mac} . {address}"
+def _sender(lab: Lab, address: str, mac: str, sends: str = "") -> str:
+    element = f"{port(lab, address)} . {mac} . {sends or address}"
     return f"element bridge {lab.table} {_SENDERS} {{ {element} }}"
 
 
-def _mtu() -> int:
+def mtu() -> int:
     """The MTU of the default route, so that guests do not depend on path MTU discovery."""
     match = re.search(r"\bdev (\S+)", run("ip", "route", "show", "default", check=False))
     if match:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -18,7 +19,17 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import control, faults, folders, host, keys, network, public_images, sweep
+from lab import (
+    botocore_data,
+    control,
+    faults,
+    folders,
+    host,
+    keys,
+    network,
+    public_images,
+    sweep,
+)
 from lab.faults import Faults
 from lab.settings import Lab, current
 
@@ -52,6 +63,9 @@ def serve(lab: Lab) -> None:
     """Start everything, serve until told to stop, stop everything."""
     from kiln.matrix.load import load_recipes
 
+    # What is imported here stays: nothing of it is garbage, now or later.
+    gc.disable()
+    botocore_data.read_once()
     public = public_images.public_images(load_recipes())
     configure_moto(lab, public)
 
@@ -84,6 +98,8 @@ def serve(lab: Lab) -> None:
 
     machines = instances.Machines(lab, public, base, ordered)
     moto_fixes.install(machines)
+    gc.freeze()
+    gc.enable()
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)

@@ -12,19 +12,23 @@ import psutil
 
 from lab import cgroups, disks, hostnames, network, volumes
 from lab.guest import MARK
+from lab.own_kernel import disk as own_kernel
 from lab.settings import Lab
 from lab.shell import run
 
 
 def guests(lab: Lab) -> list[int]:
-    """The process ids of this lab's systemd-nspawn processes and of its guests' PID 1."""
+    """The process ids of this lab's systemd-nspawn and qemu processes and of its guests' PID 1."""
     directory = f"--directory={lab.instances}/"
     pids = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = " ".join(process.cmdline())
-            if directory in command or (
-                "systemd" in command and process.environ().get(MARK) == lab.bridge
+            qemu = command.startswith("qemu-system-") and f"{lab.instances}/" in command
+            if (
+                qemu
+                or directory in command
+                or ("systemd" in command and process.environ().get(MARK) == lab.bridge)
             ):
                 pids.append(process.pid)
     return pids
@@ -57,5 +61,8 @@ def sweep(lab: Lab) -> list[str]:
     if lab.instances.is_dir():
         for folder in lab.instances.iterdir():
             disks.delete(lab, folder.name)
+    for made in lab.images.glob("ami-*/disk*"):
+        own_kernel.remove(lab, made.parent.name)
+        swept.append(f"disk of {made.parent.name}")
     volumes.clear(lab)
     return swept

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kiln import components
 from kiln.base import needs
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.cloud.target import DEFAULT_REGION, PackerInputs, ParentAmi
-from lab import bases, control, emulation, host, keys, mirror, public_images, users
+from kiln.cloud.target import DEFAULT_REGION, OwnBoot, OwnKernel, PackerInputs, ParentAmi
+from lab import bases, control, distros, emulation, host, images, keys, mirror, public_images, users
+from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
 from lab.settings import Lab, current
+from lab.shell import CommandError, run
 
 _NEEDS_GIB = 4
 
@@ -123,6 +126,31 @@ class LabTarget:
         image = public_images.parent(recipe)
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
+    def check_own_kernel(self, recipe: Mapping[str, Any]) -> None:
+        """See `Target`: only where kernel and kernel modules are the vendors' own."""
+        why = _no_own_kernel(recipe)
+        if why:
+            raise KilnError(
+                f"{recipe.get('name', 'this AMI')} cannot boot its own kernel: {why}",
+                hint="docs/own-kernel.md names the rows that can",
+            )
+
+    @contextmanager
+    def own_kernel(self, ami_id: str, wanted: OwnKernel) -> Iterator[OwnBoot]:
+        """See `Target`: makes the AMI's disk, and removes or keeps it at the end."""
+        lab = current()
+        needs.free_disk(lab.root, _NEEDS_GIB)
+        image = next((image for image in images.load(lab) if image.id == ami_id), None)
+        if image is None:
+            raise operation_failed(f"{ami_id} was not made in this lab")
+        made = disk.make(lab, image)
+        try:
+            yield OwnBoot({TAG: "qemu"}, f"qemu ({accelerator.name()})")
+            if wanted.keep:
+                _keep(made, wanted.keep)
+        finally:
+            disk.remove(lab, ami_id)
+
     def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
         """See `Target`: is it the lab that lacks a package, or the distribution?"""
         return (system.about_missing(names, recipe.distro, recipe.arch),) if names else ()
@@ -140,6 +168,35 @@ class LabTarget:
 
     def _variables(self, recipe: Recipe) -> dict[str, object]:
         return {**_of_all_rows(self.endpoint), "sha256": _hashes(recipe)}
+
+
+def _no_own_kernel(recipe: Mapping[str, Any]) -> str:
+    """Why an AMI of this recipe cannot boot its own kernel; empty if it can."""
+    if not recipe:
+        return "neither a record of its build nor a row of the matrix says what is on it"
+    spec = distros.spec(recipe["distro"]["id"])
+    if spec["stand_in"]:
+        return f"in the lab the kernel of {spec['name']} is a stand-in, which is no program"
+    if recipe["arch"] != "x86_64" or emulation.needed(recipe["arch"]):
+        return f"{recipe['arch']}: only an x86_64 machine starts one, for x86_64 images"
+    if recipe["driver_source"] != "distro":
+        return (
+            "in the lab NVIDIA's kernel module is a stand-in; only the distribution's driver "
+            "(driver_source: distro) is real"
+        )
+    return ""
+
+
+def _keep(disk_image: Path, target: Path) -> None:
+    """Move a disk, as sparse as it is, to where the user wants it."""
+    try:
+        disk_image.rename(target)
+    except OSError:  # another file system
+        try:
+            run("cp", "--sparse=always", str(disk_image), str(target))
+        except CommandError as error:
+            target.unlink(missing_ok=True)
+            raise operation_failed(f"{target} cannot be written: {error}") from None
 
 
 def by_hand(lab: Lab) -> Path:

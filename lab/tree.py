@@ -135,7 +135,7 @@ def _of_family(tree: Path, family: str) -> Path:
         making = without.with_name(f".making-{without.name}")
         copy(tree, making)
         try:
-            _apt(making, "purge", "--autoremove", *distros.tree()["al_only"])
+            apt(making, "purge", "--autoremove", *distros.tree()["al_only"])
         except CommandError as failure:
             shutil.rmtree(making, ignore_errors=True)
             raise operation_failed(f"cannot make the tree for {family}: {failure}") from None
@@ -165,7 +165,8 @@ def copy(tree: Path, target: Path) -> None:
         run("cp", "-a", str(tree / name), str(target / name))
 
 
-def _apt(root: Path, *words: str) -> None:
+def apt(root: Path, *words: str) -> None:
+    """Run apt-get in a tree. Raises CommandError."""
     words_of_env = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
     options = ("-qq", "-y", "-o", "DPkg::Options::=--force-unsafe-io")
     run("chroot", str(root), *words_of_env, "apt-get", *options, *words)

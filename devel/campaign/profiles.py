@@ -44,6 +44,7 @@ MIG_PAIRS = Profile(
         "tests/unit/test_mig_properties.py",
     ),
 )
+OWN_KERNEL = Profile("own-kernel", {"KILN_OWN_KERNEL": "1"}, ("tests/lab/test_own_kernel.py",))
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, ROWS, TARGET
+from kiln.cli.flags import JSON, OWN_KERNEL, ROWS, TARGET
 from kiln.cli.front import report, show, task
 
 if TYPE_CHECKING:
+    from kiln.cloud.target import OwnKernel
     from kiln.pipeline.build import Outcome
     from kiln.pipeline.plan import Plan
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         "iam-instance-profile": "profile of the instances: --iam-instance-profile kiln-builder",
         "dry-run": "show the plan (HCL, source AMI, instance types, steps) and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
+        **OWN_KERNEL,
         **JSON,
     }
 )
@@ -48,6 +50,8 @@ def build(
     iam_instance_profile: str | None = None,
     dry_run: bool = False,
     keep: bool = False,
+    own_kernel: bool = False,
+    disk: str | None = None,
     json: bool = False,
 ) -> int:
     """Build an AMI, boot it, check it, record it: --distro al2 --driver 510.47.03"""
@@ -75,6 +79,7 @@ def build(
         kms_key_id=kms_key_id,
         iam_instance_profile=iam_instance_profile,
         keep=keep,
+        own_kernel=_own_kernel(own_kernel, disk),
     )
     progress = Progress()
     place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
@@ -157,6 +162,7 @@ def rebuild(
         "ami": "an AMI that AMI Kiln built: --ami ami-0123456789abcdef0",
         "instance-type": "boot it as this type: --instance-type p4d.24xlarge",
         **TARGET,
+        **OWN_KERNEL,
         **JSON,
     }
 )
@@ -167,6 +173,8 @@ def verify(
     target: str = "auto",
     region: str | None = None,
     no_install: bool = False,
+    own_kernel: bool = False,
+    disk: str | None = None,
     json: bool = False,
 ) -> int:
     """Boot an existing AMI, run its checks, and tag it with the verdict."""
@@ -181,9 +189,19 @@ def verify(
         target=targets.choose(target, region),
         progress=Progress(),
         install=not no_install,
+        own_kernel=_own_kernel(own_kernel, disk),
     )
     show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))
     return 0 if judged.good else 1
+
+
+def _own_kernel(wanted: bool, disk: str | None) -> OwnKernel | None:
+    """What --own-kernel and --disk ask for. Raises KilnError (exit status 2)."""
+    from kiln.cloud.target import OwnKernel
+    from kiln.matrix import flags
+
+    keep = flags.disk(disk, own_kernel=wanted)
+    return OwnKernel(keep) if wanted else None
 
 
 def _show_plans(planned: list[Plan], *, as_json: bool) -> int:

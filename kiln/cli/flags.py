@@ -21,3 +21,9 @@ ROWS = {
     "name": "the AMI's name in the matrix, as ./invoke list shows it",
     "all": "every row that matches the other flags",
 }
+
+# The check of an AMI with its own kernel, in the lab.
+OWN_KERNEL = {
+    "own-kernel": "in the lab: check the AMI on a machine of its own that boots the AMI's kernel",
+    "disk": "keep the disk that --own-kernel boots, as a raw image: --disk out.raw",
+}

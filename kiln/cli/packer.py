@@ -35,8 +35,14 @@ def render(c: Context, check: bool = False) -> None:
         say("\n".join(changed) or f"nothing to change ({len(recipes)} AMIs)")
 
 
-@task(help={**NO_INSTALL, **JSON})
-def validate(c: Context, no_install: bool = False, json: bool = False) -> int:
+@task(
+    help={
+        "each": "`packer validate` for each row, also if another gives the builder the same values",
+        **NO_INSTALL,
+        **JSON,
+    }
+)
+def validate(c: Context, each: bool = False, no_install: bool = False, json: bool = False) -> int:
     """Render, policy-check, `packer fmt -check` and `packer validate`, all rows in parallel."""
     from kiln.base import needs
     from kiln.matrix import load
@@ -45,7 +51,7 @@ def validate(c: Context, no_install: bool = False, json: bool = False) -> int:
 
     recipes = load.load_recipes()
     needs.ensure("packer", install=not no_install, say=note)
-    results = validation.validate_recipes(recipes, program.find_packer())
+    results = validation.validate_recipes(recipes, program.find_packer(), each=each)
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
     return 0 if all(result.valid for result in results) else INVALID_INPUT
 
@@ -56,7 +62,8 @@ def _lines(results: list[Validation]) -> str:
     causes: dict[tuple[str, str], Finding] = {}
     for result in results:
         verdict = "valid" if result.valid else "INVALID"
-        lines.append(f"{verdict}  {result.name}  {result.seconds:.1f} s")
+        like = f"  values; builder as {result.like}" if result.like else ""
+        lines.append(f"{verdict}  {result.name}  {result.seconds:.1f} s{like}")
         for finding in result.findings:
             key = (finding.rule, finding.message)
             rows = causes[key].rows if key in causes else ()

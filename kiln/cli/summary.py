@@ -12,7 +12,8 @@ def summary(record: Record) -> str:
     recipe = record.recipe
     checks = record.checks or Checks(0, 0, 0, ())
     emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""
-    note = f" ({record.image_note}{emulated})" if record.image_note else ""
+    own = f"; checked with its own kernel by {record.own_kernel}" if record.own_kernel else ""
+    note = f" ({record.image_note}{emulated}{own})" if record.image_note else ""
     holds = [
         f"{label} {recipe[name]}"
         for name, label in (

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
-from kiln.cloud.target import PackerInputs, ParentAmi
+from kiln.cloud.target import OwnBoot, OwnKernel, PackerInputs, ParentAmi
 
 # AWS's own "what is my address": https://checkip.amazonaws.com
 _CHECK_IP = "https://checkip.amazonaws.com"
@@ -84,6 +85,17 @@ class AwsTarget:
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
         """See `Target`."""
         return None
+
+    def check_own_kernel(self, recipe: Mapping[str, Any]) -> None:
+        """See `Target`: there is no other kernel to boot."""
+        raise KilnError(
+            "every instance in AWS boots its AMI's own kernel",
+            hint="leave out --own-kernel, which is for the lab (--target lab)",
+        )
+
+    def own_kernel(self, ami_id: str, wanted: OwnKernel) -> AbstractContextManager[OwnBoot]:
+        """See `Target`: `check_own_kernel` has refused."""
+        raise NotImplementedError
 
     def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
         """See `Target`: the vendors' own repositories were asked, so there is nothing to add."""

@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,13 +91,14 @@ def booted(
     waits_for: WaitsFor = _silent,
     subnet_id: str | None = None,
     iam_instance_profile: str | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> Iterator[Machine]:
     """A fresh instance of an AMI that answers over SSH; the connection is closed at the end.
 
-    `waits_for` is told what is waited for, and its limit in seconds; `say` gets a warning when the
-    instance's host key is not known. The run's clean-up removes the instance itself. Raises
-    KilnError (exit status 1) if the launch fails or SSH does not answer within ten minutes,
-    StoppedError as soon as `stop` is set.
+    `tags` are given to it besides the run's. `waits_for` is told what is waited for, and its limit
+    in seconds; `say` gets a warning when the instance's host key is not known. The run's clean-up
+    removes the instance itself. Raises KilnError (exit status 1) if the launch fails or SSH does
+    not answer within ten minutes, StoppedError as soon as `stop` is set.
     """
     timeout = ssh_timeout()
     client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
@@ -118,7 +119,7 @@ def booted(
             TagSpecifications=[
                 {
                     "ResourceType": kind,
-                    "Tags": resources.tags(run_id, Name=f"kiln-verify-{run_id}"),
+                    "Tags": resources.tags(run_id, Name=f"kiln-verify-{run_id}", **(tags or {})),
                 }
                 for kind in ("instance", "volume")
             ],

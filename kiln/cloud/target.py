@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kiln.base.recipe import Recipe
 
@@ -33,6 +33,21 @@ class PackerInputs:
 
     var_files: tuple[Path, ...]
     environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class OwnKernel:
+    """Asks for an instance that boots its AMI's own kernel; `keep`: where to keep its disk."""
+
+    keep: Path | None = None
+
+
+@dataclass(frozen=True)
+class OwnBoot:
+    """How such an instance is launched: with these tags; `how` says what boots it, for records."""
+
+    tags: Mapping[str, str]
+    how: str
 
 
 class Target(Protocol):
@@ -115,6 +130,17 @@ class Target(Protocol):
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
         """The parent AMI if it can be named without asking EC2; None means: ask EC2."""
+
+    def check_own_kernel(self, recipe: Mapping[str, Any]) -> None:
+        """Raises KilnError (exit status 2) if an AMI of this recipe cannot be booted on request
+        with its own kernel here. `recipe` is a recipe as JSON.
+        """
+
+    def own_kernel(self, ami_id: str, wanted: OwnKernel) -> AbstractContextManager[OwnBoot]:
+        """While inside, instances of the AMI that have the tags boot its own kernel.
+
+        Raises KilnError (exit status 1) if that fails.
+        """
 
     def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
         """What this place knows of packages that its repositories do not have, for messages."""

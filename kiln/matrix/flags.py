@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kiln import facts
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
@@ -32,3 +34,17 @@ def region(value: str | None) -> None:
     """Raises KilnError (exit status 2) if `value` cannot be a region."""
     if value is not None:
         vocabulary.REGION.required(value, "--region")
+
+
+def disk(value: str | None, *, own_kernel: bool) -> Path | None:
+    """The file that `--disk` names. Raises KilnError (exit status 2) if it cannot be made."""
+    if value is None:
+        return None
+    path = Path(value).absolute()
+    if not own_kernel:
+        raise KilnError("--disk keeps the disk that --own-kernel boots", hint="give both")
+    if not path.parent.is_dir():
+        raise KilnError(f"--disk {value}: there is no folder {path.parent}")
+    if path.exists():
+        raise KilnError(f"--disk {value} exists already", hint="remove it, or name another file")
+    return path

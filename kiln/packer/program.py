@@ -38,6 +38,7 @@ __all__ = [
     "installed_plugins",
     "packer_facts",
     "packer_validate",
+    "packer_values",
     "run_build",
 ]
 
@@ -189,6 +190,17 @@ def packer_validate(packer: Packer, folder: Path) -> str:
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
 
+def packer_values(packer: Packer, folder: Path, names: Sequence[str]) -> str:
+    """The complaint of `packer console` about these locals of a folder; empty if all have values.
+
+    It reads the whole folder and starts no plugin, which is nearly all of what a validation costs.
+    """
+    expression = f"jsonencode([{', '.join(f'local.{name}' for name in names)}])\n"
+    argv = command(packer, "console", variables=EXAMPLE_VARIABLES)
+    done = _run(argv, folder, text=expression)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
+
+
 def badly_formatted(packer: Packer, files: Sequence[Path]) -> list[Path]:
     """The HCL files that `packer fmt` would change."""
     # packer fmt takes one file or one folder without subfolders, so copy all files into one.
@@ -312,13 +324,16 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> Non
 
 
 def _run(
-    argv: list[str], folder: Path, environment: Mapping[str, str] | None = None
+    argv: list[str],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    text: str = "",
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         argv,
         cwd=folder,
         env=_environment(environment),
-        stdin=subprocess.DEVNULL,
+        input=text,
         capture_output=True,
         text=True,
         check=False,

@@ -54,7 +54,12 @@ class Verdict:
 
 
 def expectations(
-    recipe: dict[str, Any], instance_type: str, target: Target, image: dict[str, Any]
+    recipe: dict[str, Any],
+    instance_type: str,
+    target: Target,
+    image: dict[str, Any],
+    *,
+    own_kernel: bool = False,
 ) -> dict[str, Any]:
     """What the checks expect of the machine: the recipe, and the instance type's hardware."""
     kind = instances().get(instance_type)
@@ -75,6 +80,8 @@ def expectations(
         "instance_type": instance_type,
         "gpu": gpu,
         "target": target.kind,
+        "own_kernel": own_kernel,
+        "boot_budget": table("boot") if own_kernel else None,
         "ami": image,
         "needs_cluster": units_that_need_a_cluster(recipe["flavor"]),
     }
@@ -122,7 +129,6 @@ def run_checks(
         **os.environ,
         **stopping.run_environment(machine.run_id),
         "KILN_EXPECT": str(expect_file),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     output = []
     # In its own session, so that Ctrl-C reaches only this process, which then ends the checks.

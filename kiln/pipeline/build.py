@@ -59,6 +59,14 @@ def announce(
     _check_flags(options)
     if rebuilt is None:
         _compatible(recipes, options)
+    if options.own_kernel:
+        for recipe in recipes:
+            target.check_own_kernel(recipe.as_json())
+        if options.own_kernel.keep and len(recipes) > 1:
+            raise KilnError(
+                f"--disk keeps the disk of one AMI, and {len(recipes)} rows match",
+                hint=f"select one: --name {recipes[0].name}",
+            )
     if target.bills:
         for recipe in recipes:
             bakes = options.instance_type or recipe.instance_type
@@ -120,12 +128,19 @@ def build_recipes(
 
 
 def _ready(
-    recipes: list[Recipe], target: Target, progress: Progress, *, install: bool
+    recipes: list[Recipe],
+    target: Target,
+    progress: Progress,
+    *,
+    install: bool,
+    own_kernel: bool,
 ) -> program.Packer:
     """Install what is missing here, and let the target prepare what the recipes need."""
     runs.check_folders()
     target.check_host()
     groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
+    if own_kernel:
+        groups += ("own_kernel",)
     needs.ensure(*groups, install=install, say=progress.say)
     packer = program.find_packer()
     if target.preparation:
@@ -155,7 +170,8 @@ def _set_up(
     install: bool,
 ) -> tuple[list[Plan], program.Packer]:
     """Prepare this machine for the recipes, and check their rendered plans."""
-    packer = _ready(recipes, target, progress, install=install)
+    own_kernel = options.own_kernel is not None
+    packer = _ready(recipes, target, progress, install=install, own_kernel=own_kernel)
     planned = plans(recipes, options, target, rebuilt)
     if rebuilt is None:
         say_if_stale(recipes, progress)

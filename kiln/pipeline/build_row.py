@@ -78,6 +78,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 verdict.describe(target, ami_id),
                 user=recipe.distro.ssh_user,
                 stop=stop,
+                own_kernel=plan.options.own_kernel,
                 subnet_id=plan.options.subnet_id,
                 iam_instance_profile=plan.options.iam_instance_profile,
             )

@@ -12,7 +12,7 @@ from kiln.base import tags
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud import parents
-from kiln.cloud.target import ParentAmi, Target
+from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.packer import render
 
 
@@ -26,6 +26,7 @@ class Options:
     iam_instance_profile: str | None = None
     kms_key_id: str | None = None
     keep: bool = False
+    own_kernel: OwnKernel | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Plan:
             f"launch {self.instance_type} from {self.source.ami_id}",
             *baked,
             "stop the instance and make the AMI",
-            f"boot a fresh {self.verify_instance_type} from the AMI and run tests/ami",
+            f"boot a fresh {self.verify_instance_type} from the AMI"
+            f"{', with its own kernel,' if self.options.own_kernel else ''} and run tests/ami",
             f"tag the AMI {tags.VERIFIED}, write the record and the report, remove everything else",
         ]
 

@@ -72,6 +72,7 @@ class Record:
     recipe_from: str | None = None
     image_note: str = ""
     emulated: str | None = None
+    own_kernel: str | None = None
     source_ami: ParentAmi | None = None
     ami_id: str | None = None
     amis: dict[str, str] = field(default_factory=dict)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
-from kiln.base.tags import VERIFIED
+from kiln.base.tags import OWN_KERNEL, VERIFIED
 from kiln.cloud import aws, resources
 from kiln.cloud.machine import booted
-from kiln.cloud.target import Target
+from kiln.cloud.target import OwnKernel, Target
 from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import Verdict
 from kiln.pipeline.baked import ON_THE_IMAGE
@@ -26,18 +27,26 @@ def judge(
     *,
     user: str,
     stop: Stop,
+    own_kernel: OwnKernel | None = None,
     **network: str | None,
 ) -> None:
     """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
 
-    `image` is what `describe` returned; `network` goes to `booted`. If the draft's recipe is to
-    come from the image (`recipe_from`), it is read first.
+    `image` is what `describe` returned; `network` goes to `booted`. With `own_kernel` the instance
+    boots the AMI's own kernel, whatever the target's other instances do. If the draft's recipe is
+    to come from the image (`recipe_from`), it is read first.
     Raises KilnError (exit status 1) if the instance does not boot, the checks do not run to their
     end, or the AMI cannot be tagged; StoppedError as soon as `stop` is set.
     """
     instance_type = str(draft.record.verify_instance_type)
     progress, target = draft.progress, draft.target
     with ExitStack() as until_checked:
+        launched_with: Mapping[str, str] = {}
+        if own_kernel:
+            with progress.stage("disk of the AMI") as stage:
+                boots = until_checked.enter_context(target.own_kernel(image["id"], own_kernel))
+                launched_with, stage.note = boots.tags, boots.how
+            draft.note(own_kernel=boots.how)
         with progress.stage("boot the AMI") as stage:
             machine = until_checked.enter_context(
                 booted(
@@ -51,6 +60,7 @@ def judge(
                     stop=stop,
                     say=progress.say,
                     waits_for=stage.waits_for,
+                    tags=launched_with,
                     **network,
                 )
             )
@@ -65,7 +75,9 @@ def judge(
             draft.note(recipe=recipe)
         with progress.stage("checks") as stage:
             stage.waits_for(f"the checks of {machine.instance_id}")
-            expected = ami_checks.expectations(draft.record.recipe, instance_type, target, image)
+            expected = ami_checks.expectations(
+                draft.record.recipe, instance_type, target, image, own_kernel=bool(own_kernel)
+            )
             verdict = ami_checks.run_checks(
                 machine, expected, draft.run.folder, stop=stop, on_line=stage.line
             )
@@ -78,17 +90,32 @@ def judge(
     # a record that kiln/pipeline/repair.py completes from the AMI's tags.
     draft.note(status="unverified")
     draft.write()
-    mark(target, image["id"], passed=verdict.passed, commit=draft.record.git_commit)
+    mark(
+        target,
+        image["id"],
+        passed=verdict.passed,
+        commit=draft.record.git_commit,
+        keys=(VERIFIED, OWN_KERNEL) if own_kernel else (VERIFIED,),
+    )
     draft.note(status="verified" if verdict.passed else "failed")
     with contextlib.suppress(OSError):  # it is written again at the end
         draft.write()
 
 
-def mark(target: Target, ami_id: str, *, passed: bool, commit: str) -> None:
+def mark(
+    target: Target,
+    ami_id: str,
+    *,
+    passed: bool,
+    commit: str,
+    keys: Sequence[str] = (VERIFIED,),
+) -> None:
     """Tag an AMI with the verdict of its checks: pass or fail, when, by which commit."""
     verdict = f"{'pass' if passed else 'fail'} {now()} {commit}"
     with aws.explained(f"{ami_id} could not be tagged {VERIFIED}"):
-        aws.ec2(target).create_tags(Resources=[ami_id], Tags=[{"Key": VERIFIED, "Value": verdict}])
+        aws.ec2(target).create_tags(
+            Resources=[ami_id], Tags=[{"Key": key, "Value": verdict} for key in keys]
+        )
 
 
 def describe(target: Target, ami_id: str) -> dict[str, Any]:

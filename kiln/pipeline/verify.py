@@ -12,7 +12,7 @@ from kiln.base.tags import INPUT_DIGEST, RECIPE_DIGEST, SOURCE_AMI
 from kiln.cloud import resources, runs, watch
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
-from kiln.cloud.target import ParentAmi, Target
+from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
 from kiln.pipeline import verdict
 from kiln.pipeline.baked import Baked, baked
@@ -29,8 +29,9 @@ def verify_by_id(
     target: Target,
     progress: Progress,
     install: bool,
+    own_kernel: OwnKernel | None = None,
 ) -> Built:
-    """Boot the AMI, run its checks, tag it.
+    """Boot the AMI, with its own kernel if asked to, run its checks, tag it.
 
     Raises KilnError: exit status 2 for an AMI that AMI Kiln did not build, 1 if an operation
     failed.
@@ -46,7 +47,10 @@ def verify_by_id(
     image = verdict.describe(target, ami_id)
     known = baked(ami_id, image["tags"], load.load_recipes())
     progress.say(f"checked against: {known.recipe_from}")
-    needs.ensure(*target.host_packages([known.arch]), install=install, say=progress.say)
+    if own_kernel:
+        target.check_own_kernel(known.recipe or {})
+    groups = (*target.host_packages([known.arch]), *(["own_kernel"] if own_kernel else []))
+    needs.ensure(*groups, install=install, say=progress.say)
     kind = instance_type or known.verify_instance_type
     if target.bills:
         progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
@@ -54,7 +58,7 @@ def verify_by_id(
     clean_dead_runs(target, progress)
     stop = Stop()
     with on_signals(stop):
-        return verify_ami(image, known, kind, target, progress, stop)
+        return verify_ami(image, known, kind, target, progress, stop, own_kernel)
 
 
 def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
@@ -79,6 +83,7 @@ def verify_ami(
     target: Target,
     progress: Progress,
     stop: Stop | None = None,
+    own_kernel: OwnKernel | None = None,
 ) -> Built:
     """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
 
@@ -91,7 +96,9 @@ def verify_ami(
         with cleaned_up(draft, half_made=False):
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target)
-            verdict.judge(draft, access, image, user=known.ssh_user, stop=stop)
+            verdict.judge(
+                draft, access, image, user=known.ssh_user, stop=stop, own_kernel=own_kernel
+            )
         draft.write()
     return Built(draft.record)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from lab import loops, volumes
 from lab.ec2.calls import Request, call, error, missing
+from lab.guest import Guest
 from lab.instances import LabInstance
 
 
@@ -44,6 +45,11 @@ def _attach(request: Request) -> Any:
             f"AMI Kiln lab: {volume.id} is or comes from a root volume, which is a folder here and "
             "no disk",
         )
+    if instance.has_own_kernel:
+        raise error(
+            "UnsupportedOperation",
+            f"AMI Kiln lab: {instance.id} boots its AMI's own kernel, and has its root disk alone",
+        )
     made = request.of_moto().result
     if device == instance.root_device_name and not is_its_root:
         machines.disk(volume, device)
@@ -76,7 +82,7 @@ def _detach(request: Request) -> Any:
         )
     request.response.params = {"InstanceId": attachment.instance.id, **request.asked}
     done = request.of_moto().result
-    if instance.guest:
+    if isinstance(instance.guest, Guest):
         instance.guest.disks.detach(volume_id)
     return done
 
@@ -117,7 +123,7 @@ def _keep(snapshot: Any, backend: Any) -> None:
     if content is None:
         return
     guest = volume.attachment and volume.attachment.instance.guest
-    if guest:
+    if isinstance(guest, Guest):
         guest.disks.flush(volume.id)
     own = volumes.snapshot_file(machines.lab, _id(snapshot))
     volumes.copy(content, own)

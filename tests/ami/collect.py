@@ -3,7 +3,8 @@
 # one JSON object: {"now": collect() of version_info.py, "baked": the same from the bake, "units":
 # {name: {property: value}}, "failed": [unit], "files": {path: {mode, size, mtime, target}}, "text":
 # {path: content}, "commands": {name: {rc, out}}, "boot": {…}, "modules_loaded": [name],
-# "limits": {name: [soft, hard]} of this program's login, "sysctls": {name: value}}
+# "limits": {name: [soft, hard]} of this program's login, "sysctls": {name: value}, "own": what
+# only a machine with its own kernel can tell, null in a container}
 import pwd
 import resource
 import stat
@@ -161,6 +162,37 @@ def programs():
     return sorted({word for line in lines for word in line.split("\0")[:2] if word[:1] == "/"})
 
 
+def dkms_modules(kernel):
+    """The modules that were built on the image: where DKMS and packages of modules put them."""
+    folders = [
+        "/lib/modules/%s/%s" % (kernel, name) for name in ("updates", "extra", "weak-updates")
+    ]
+    found = set()
+    for folder in folders:
+        for _, _, files in os.walk(folder):
+            found.update(name.split(".ko")[0] for name in files if ".ko" in name)
+    return sorted(found)
+
+
+def own_kernel(kernel):
+    """Root, boot loader, modules, boot time and log of a machine that runs its own kernel."""
+    line = (text("/proc/cmdline") or "").strip()
+    root = dict(word.partition("=")[::2] for word in line.split()).get("root", "")
+    in_fstab = ("findmnt", "--fstab", "--evaluate", "-nro", "SOURCE", "/")
+    names = [*dkms_modules(kernel), "ib_umad", "efa"]
+    return {
+        "cmdline": line,
+        "root": command("findmnt", "-nro", "SOURCE", "/")["out"].strip(),
+        "root_in_fstab": command(*in_fstab)["out"].strip(),
+        "root_of_loader": command("findfs", root)["out"].strip() if "=" in root else root,
+        "log": command("dmesg")["out"],
+        "known": [n for n in names if command("modinfo", "-k", kernel, n)["rc"] == 0],
+        "loads": {n: command("modprobe", n, timeout=60) for n in names},
+        "time": command("systemd-analyze", "time")["out"],
+        "blame": command("systemd-analyze", "blame", "--no-pager")["out"],
+    }
+
+
 def main():
     baked = load("/etc/kiln/version-info.json", None)
     kernel = (baked or {}).get("kernel", {}).get("boots", "")
@@ -185,6 +217,7 @@ def main():
         "/etc/kiln/version-info.json",
         *host_keys,
     ]
+    container = run("systemd-detect-virt", "--container").strip() not in ("", "none")
     units = unit_facts(sorted({*UNITS, *recorded}))
     # Before the tables of /proc/net are read: the exporter listens when it answers.
     metrics = dcgm_metrics(units)
@@ -226,12 +259,14 @@ def main():
             "gpu-mig": command("gpu-mig", "validate"),
         },
         "boot": {
-            "container": run("systemd-detect-virt", "--container").strip() not in ("", "none"),
+            "container": container,
             "may_raise_limits": may_raise_limits(),
             "time": time.time() - float((text("/proc/uptime") or "0").split()[0]),
             "instance_id": (text("/var/lib/cloud/data/instance-id") or "").strip(),
             "now": time.time(),
         },
+        # Before the log is read: loading a module writes to it.
+        "own": None if container else own_kernel(kernel),
         "programs": programs(),
         "modules_loaded": [line.split()[0] for line in (text("/proc/modules") or "").splitlines()],
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.config import Config
 from xdist.scheduler import LoadFileScheduling
 
 from devel.campaign.world import (
@@ -25,11 +28,15 @@ from devel.campaign.world import (
     users_environment,
 )
 from kiln.base.errors import KilnError
-from lab import control, host, keys, settings
+from lab import botocore_data, control, host, keys, settings
 from tests.unit import commands
 
 __all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
 
+# As in tests/unit/conftest.py.
+gc.set_threshold(100_000, 50, 50)
+botocore_data.read_once()
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 # It is not the user's lab, and each process that tests has one of its own.
@@ -117,6 +124,8 @@ def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> 
         region_name=region,
         aws_access_key_id=own.id,
         aws_secret_access_key=own.secret,
+        # A busy machine answers late, and what is asked for again after a minute is done twice.
+        config=Config(read_timeout=300),
     )
 
 

@@ -6,10 +6,10 @@ which dies as the real one does when it is asked for GPU metrics without nvidia-
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -150,20 +150,38 @@ def test_without_the_decision_before_its_start_the_agent_would_die(guest):
     assert guest.until(lambda: guest.states()[1] != "ActiveState=active")
 
 
+# Sourced by the installer's shell alone: counts its commands, and kills it before number KILL_AT.
+COUNTING = """
+unset BASH_ENV
+commands=0
+set -o functrace
+trap '
+    ((++commands == KILL_AT)) && kill -KILL $$
+    ((KILL_AT)) || echo $commands > /root/commands
+' DEBUG
+"""
+
+
 def test_killed_at_any_moment_it_can_be_taken_back_or_finished(guest):
     before = guest.tree()
-    for moment in (0.1, 0.25, 0.4, 0.6, 0.8, 1.1, 1.6):
-        with contextlib.suppress(AssertionError):
-            guest.run(
-                *("timeout", "--signal=KILL", str(moment)),
-                *("bash", "/root/kiln-telemetry.sh", "--without-agent"),
-            )
-        guest.install("--uninstall")
-        assert guest.tree() == before, f"after a kill at {moment} s"
-    with contextlib.suppress(AssertionError):
+    guest.write("/root/counting", COUNTING)
+
+    def install(kill_at: int, rc: int) -> None:
         guest.run(
-            "timeout", "--signal=KILL", "0.5", "bash", "/root/kiln-telemetry.sh", "--without-agent"
+            *("env", "BASH_ENV=/root/counting", f"KILL_AT={kill_at}"),
+            *("bash", "/root/kiln-telemetry.sh", "--without-agent"),
+            rc=rc,
         )
+
+    install(0, rc=0)
+    commands = int(guest.read("/root/commands"))
+    guest.install("--uninstall")
+    for part in (1, 5, 10, 15, 18, 19):
+        moment = commands * part // 20
+        install(moment, rc=128 + signal.SIGKILL)
+        guest.install("--uninstall")
+        assert guest.tree() == before, f"after a kill at command {moment} of {commands}"
+    install(commands // 2, rc=128 + signal.SIGKILL)
     guest.install("--without-agent")
     assert guest.states()[0] == "ActiveState=active"
 

@@ -5,23 +5,16 @@ Nothing here changes what a program does, and a process that a test starts has n
 
 from __future__ import annotations
 
-import functools
 import gc
+import signal
 
-from botocore.loaders import JSONFileLoader
+from lab import botocore_data
 
 # The modules that tests import are no garbage; searching them again and again took a twentieth of
 # the whole run.
 gc.set_threshold(100_000, 50, 50)
-
-_load_file = JSONFileLoader.load_file
-
-
-@functools.cache
-def _once(path: str) -> object:
-    return _load_file(JSONFileLoader(), path)
-
-
-# botocore reads EC2's description once for each session, and moto makes a session for each test. A
-# session's clients share it in the same way.
-JSONFileLoader.load_file = lambda loader, path: _once(path)
+# moto makes a session for each test.
+botocore_data.read_once()
+# A shell ignores SIGINT for what it starts in the background, and so would the programs that the
+# tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -57,10 +57,11 @@ def test_every_way_to_make_a_check_fail_is_a_shell_command():
     for name, entries in MUTATIONS["checks"].items():
         for check, command in entries.items():
             if isinstance(command, dict):
-                assert list(command) in (["not_in_a_lab"], ["run", "also"]), f"{name}::{check}"
+                kinds = (["not_in_a_lab"], ["own_kernel"], ["run", "also"])
+                assert list(command) in kinds, f"{name}::{check}"
             if "not_in_a_lab" in command:
                 continue
-            shell = command if isinstance(command, str) else command["run"]
+            shell = command if isinstance(command, str) else next(iter(command.values()))
             script = MUTATIONS["prelude"] + shell
             done = subprocess.run(
                 ["bash", "-n"], input=script, text=True, capture_output=True, check=False
@@ -97,10 +98,11 @@ def test_every_check_says_where_it_holds(path: Path):
             assert marks & {"pytest.mark.bake", "pytest.mark.boot"}, node.name
 
 
-def selected(recipe: dict[str, Any], gpu: object = None) -> set[str]:
+def selected(recipe: dict[str, Any], gpu: object = None, *, own_kernel: bool = False) -> set[str]:
     """The checks ("file::name") that are run for a recipe, as pytest lists them."""
     units = units_that_need_a_cluster(recipe.get("flavor", "base"))
-    return _listed(json.dumps({"recipe": recipe, "gpu": gpu, "needs_cluster": units}))
+    expected = {"recipe": recipe, "gpu": gpu, "needs_cluster": units, "own_kernel": own_kernel}
+    return _listed(json.dumps(expected))
 
 
 @cache
@@ -151,7 +153,9 @@ def test_every_check_is_run_for_some_recipe():
     every = {f"{name}::{check}" for name, names in checks().items() for check in names}
     flavors = [{**FULL, "flavor": flavor} for flavor in FLAVORS]
     run = {check for recipe in (*flavors, ON_MIG) for check in selected(recipe, KNOWN_CLOCKS)}
-    assert run == every
+    own = set(selected(FULL, own_kernel=True)) - run
+    assert {check.split("::")[0] for check in own} == {"test_own_kernel.py"}
+    assert run | own == every
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,7 @@ def caller(checkout: Path, wheels: Path, uv_calls: Path, home: Path) -> Call:
                 **clean,
                 "HOME": str(home),
                 "PATH": f"{BASE_PYTHON.parent}:{os.environ['PATH']}",
+                "KILN_PYTHON": "python3",
                 "PIP_NO_INDEX": "1",
                 "PIP_FIND_LINKS": str(wheels),
                 "PIP_CONFIG_FILE": os.devnull,
@@ -186,6 +187,29 @@ def test_uv_makes_the_venv_and_the_call_goes_on(invoke: Call, uv_calls: Path) ->
     assert done.stderr.startswith("ami-kiln: making .venv from requirements.lock with Python 3")
     assert done.stderr.count("\n") == 1
     assert "pip install" in uv_calls.read_text()
+
+
+def python_of(path: str, **environment: str) -> str:
+    """The Python that setup/venv.sh makes a .venv with."""
+    found = subprocess.run(
+        ["bash", "-c", "source setup/venv.sh; find_python"],
+        cwd=ROOT,
+        env={"PATH": f"{path}:/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip()
+
+
+def test_the_distributions_python_comes_before_that_of_path(tmp_path: Path) -> None:
+    usable = "import sys, pip; sys.exit(sys.version_info < (3, 10))"
+    system = subprocess.run(["/usr/bin/python3", "-c", usable], capture_output=True, check=False)
+    on_path = tmp_path / "python3"
+    on_path.symlink_to(BASE_PYTHON)
+    expected = on_path if system.returncode else "/usr/bin/python3"
+    assert python_of(str(tmp_path)) == str(expected)
+    assert python_of(str(tmp_path), KILN_PYTHON="python3") == str(on_path)
 
 
 def test_an_unchanged_lock_makes_nothing_anew(invoke: Call, made: Path, uv_calls: Path) -> None:

@@ -166,10 +166,12 @@ def test_a_value_without_a_filter_does_not_render() -> None:
 
 
 def test_every_other_template_escapes_by_itself() -> None:
-    """templates/ has no template besides HCL's but the report, which Jinja escapes as HTML."""
+    """templates/ has no template besides HCL's but the reports, which Jinja escapes as HTML."""
     others = {path.name for path in TEMPLATES.rglob("*.j2") if path.parent.name != "packer"}
-    assert others == {"report.html.j2"}
-    tree = Environment().parse((TEMPLATES / "report.html.j2").read_text())
-    unescaped = [node for node in tree.find_all(nodes.Filter) if node.name in ("safe", "e")]
-    assert all(isinstance(node.node, nodes.Const) for node in unescaped)
-    assert "autoescape=True" in (ROOT / "kiln" / "pipeline" / "report.py").read_text()
+    of = {"report.html.j2": "pipeline/report.py", "nightly.html.j2": "publish/night_report.py"}
+    assert others == set(of)
+    for name, module in of.items():
+        tree = Environment().parse((TEMPLATES / name).read_text())
+        unescaped = [node for node in tree.find_all(nodes.Filter) if node.name in ("safe", "e")]
+        assert all(isinstance(node.node, nodes.Const) for node in unescaped)
+        assert "autoescape=True" in (ROOT / "kiln" / module).read_text()

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
-from devel import iam_simulate
-from kiln.base.errors import KilnError
+from devel import iam_simulate, packers
 from kiln.cloud import iam
 from kiln.matrix import load
 from kiln.packer import program, render
@@ -173,22 +173,33 @@ def test_iam_would_take_the_policy(part: str) -> None:
     assert len(re.sub(r"\s", "", iam.policy_text(part))) <= 6144
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module", params=packers.usable() or [None], ids=str)
+def seen(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
     """What Packer asks of EC2 for a rendered row: moto answers, nothing is logged into."""
-    try:
-        found = program.find_packer()
-    except KilnError as error:
-        pytest.skip(f"needs Packer: {error.message}")
-    if found.has_plugins:
-        pytest.skip("needs Packer 1.6: moto alone answers the plugin's CreateImage with 500")
+    if request.param is None:
+        pytest.skip("needs Packer: there is none")
+    found: program.Packer = request.param
     import boto3
     from moto.core.responses import BaseResponse
-    from moto.ec2.models.amis import AMIS
+    from moto.ec2.models.amis import AMIS, AmiBackend
     from moto.server import ThreadedMotoServer
 
     calls: list[tuple[str, dict[str, Any]]] = []
     answer = BaseResponse.call_action
+    make_image = AmiBackend.create_image
+
+    def create_image(
+        self: AmiBackend, instance: str, name: str, about: str, tag_specifications: list[Any]
+    ) -> Any:
+        """moto's, which answers the plugin's tags of a snapshot with 500."""
+        of = {one["ResourceType"]: one["Tags"] for one in tag_specifications}
+        image = [{"ResourceType": "image", "Tags": of.get("image", [])}]
+        ami = make_image(self, instance, name, about, image)
+        for tag in of.get("snapshot", []):
+            ami.ebs_snapshot.add_tag(tag["Key"], tag["Value"])
+        return ami
 
     def noted(self: BaseResponse) -> Any:
         calls.append((f"{self.service_name}:{self._get_action()}", dict(self.querystring)))
@@ -196,7 +207,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
     recipe = load.load_recipes()[0]
     folder = render.write_inputs(recipe, tmp_path_factory.mktemp("run"))
-    (folder / "plugins.pkr.hcl").unlink()
+    if not found.has_plugins:
+        (folder / "plugins.pkr.hcl").unlink()
     for path in (folder / "../shared").rglob("*.pkr.hcl"):
         # Without a machine there is nothing to log into and nothing to provision.
         text = re.sub(
@@ -212,12 +224,17 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     server.start()
     try:
         endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        # What another Packer's run has left in moto.
+        urlopen(Request(f"{endpoint}/moto-api/reset", method="POST")).close()
         client = boto3.client("ec2", "us-east-1", endpoint_url=endpoint)
         parent = AMIS[0]["ami_id"]
         group = client.create_security_group(GroupName="own", Description="own")["GroupId"]
         key = client.create_key_pair(KeyName="own", KeyType="ed25519")
         (folder / "key.pem").write_text(key["KeyMaterial"])
+        # The plugin's requests for the AMI's attributes take no custom_endpoint_ec2.
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
         patch.setattr(BaseResponse, "call_action", noted)
+        patch.setattr(AmiBackend, "create_image", create_image)
         result = program.run_build(
             found,
             folder,
@@ -240,6 +257,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             },
         )
         patch.undo()
+        assert result.exit_status == 0, result.errors
         image = client.describe_images(Owners=["self"])["Images"][0]
         snapshot = client.describe_snapshots(
             SnapshotIds=[image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]]
@@ -260,9 +278,11 @@ def test_packer_tags_the_instance_and_its_volume_in_the_launch_itself(
     seen: dict[str, Any],
 ) -> None:
     (launch,) = [given for action, given in seen["calls"] if action == "ec2:RunInstances"]
-    for number, kind in ((1, "instance"), (2, "volume")):
-        prefix = f"TagSpecification.{number}."
-        assert launch[f"{prefix}ResourceType"] == [kind]
+    kinds = {v[0]: k for k, v in launch.items() if k.endswith(".ResourceType")}
+    # The plugin tags the network interface too.
+    assert {"instance", "volume"} <= set(kinds) <= {"instance", "volume", "network-interface"}
+    for name in kinds.values():
+        prefix = name.removesuffix("ResourceType")
         keys = {v[0] for k, v in launch.items() if k.startswith(prefix) and k.endswith("Key")}
         assert "kiln:run-id" in keys
 

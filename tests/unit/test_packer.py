@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from devel import packers
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.stopping import Stop
@@ -55,12 +56,12 @@ def program(folder: Path, says: str, name: str = "packer") -> Path:
     return path
 
 
-@pytest.fixture
-def real() -> Packer:
-    try:
-        return packer.find_packer()
-    except KilnError as error:
-        pytest.skip(f"needs Packer: {error.message}")
+@pytest.fixture(params=packers.usable() or [None], ids=str)
+def real(request: pytest.FixtureRequest) -> Packer:
+    if request.param is None:
+        pytest.skip("needs Packer: there is none")
+    found: Packer = request.param
+    return found
 
 
 def files(folder: Path) -> tuple[Path, Path]:

@@ -83,7 +83,7 @@ def test_what_lifts_it_is_known_for_every_skip() -> None:
 
 
 def test_the_slow_files_are_there() -> None:
-    assert [name for name in testing.SLOW if not (ROOT / "tests/unit" / name).is_file()] == []
+    assert [name for name in testing.SLOW if not (ROOT / "tests/unit" / name).exists()] == []
 
 
 def test_no_lab_test_runs_while_the_kernels_log_is_counted(
@@ -123,10 +123,14 @@ def test_quick_runs_the_unit_tests_without_the_slow_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs: list[list[str]] = []
-    monkeypatch.setattr(testing, "side_by_side", lambda commands: [])
+    beside: list[dict[str, list[str]]] = []
+    monkeypatch.setattr(testing, "side_by_side", lambda commands: beside.append(commands) or [])
     monkeypatch.setattr(
         testing, "run_pytest", lambda report, arguments: runs.append(arguments) or 1
     )
+    testing.quick()
+    runs.clear()
+    assert any(command[-2:] == ["-q", "tests/lab"] for command in beside[0].values())
     assert testing.quick(only="matrix") == 1
     (arguments,) = runs
     assert arguments[0] == "tests/unit"

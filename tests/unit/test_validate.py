@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from invoke import Context
 
-from kiln.base.errors import KilnError
+from devel import packers
 from kiln.base.recipe import Recipe
 from kiln.cli import packer as tasks
 from kiln.matrix import load
@@ -19,12 +19,12 @@ from kiln.packer.program import Packer
 from kiln.packer.validate import validate_recipes
 
 
-@pytest.fixture
-def real() -> Packer:
-    try:
-        return program.find_packer()
-    except KilnError as error:
-        pytest.skip(f"needs Packer: {error.message}")
+@pytest.fixture(params=packers.usable() or [None], ids=str)
+def real(request: pytest.FixtureRequest) -> Packer:
+    if request.param is None:
+        pytest.skip("needs Packer: there is none")
+    found: Packer = request.param
+    return found
 
 
 @pytest.fixture
@@ -90,6 +90,7 @@ def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
 ) -> None:
     edited(monkeypatch, "encrypted             = true", "encrypted             = false")
     monkeypatch.setattr(load, "load_recipes", lambda: recipes)
+    monkeypatch.setenv("KILN_PACKER", str(real.path))
     assert tasks.validate.body.__wrapped__(Context(), no_install=True) == 2
     shown = capsys.readouterr().out
     assert shown.count("INVALID") == 2
@@ -111,3 +112,60 @@ def test_it_is_valid_from_any_directory(
 
 def test_no_row_is_no_error(real: Packer) -> None:
     assert validate_recipes([], real) == []
+
+
+def test_rows_that_give_the_builder_the_same_are_validated_once_and_their_values_computed(
+    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[str, str]] = []
+
+    def validate(packer: Packer, folder: Path) -> str:
+        called.append(("validate", folder.name))
+        return ""
+
+    def values(packer: Packer, folder: Path, names: list[str]) -> str:
+        assert {"components", "environment_of", "runs_on", "tags", "ami_name"} <= set(names)
+        called.append(("values", folder.name))
+        return ""
+
+    new = Packer(Path("/nowhere/packer"), (1, 15, 1))
+    monkeypatch.setattr(program, "packer_validate", validate)
+    monkeypatch.setattr(program, "packer_values", values)
+    monkeypatch.setattr(program, "install_plugins", lambda *_: "1.8.2")
+    monkeypatch.setattr(program, "badly_formatted", lambda *_: [])
+    every = load.load_recipes()
+    results = {result.name: result for result in validate_recipes(every, new)}
+    by_line = {recipe.line: recipe for recipe in every}
+    validated = [by_line[line] for verb, line in called if verb == "validate"]
+    # User, root device, instance type (by arch) and volume: what source.pkr.hcl has of a recipe.
+    assert sorted((r.distro.ssh_user, r.arch) for r in validated) == sorted(
+        {(r.distro.ssh_user, r.arch) for r in every}
+    )
+    assert len(called) == len(every)
+    for recipe in every:
+        like = results[recipe.name].like
+        assert (like is None) == (recipe in validated)
+        if like:
+            other = next(r for r in every if r.name == like)
+            assert other.distro.ssh_user == recipe.distro.ssh_user
+    called.clear()
+    validate_recipes(every, new, each=True)
+    assert {verb for verb, _ in called} == {"validate"}
+
+
+def test_a_value_that_cannot_be_computed_is_told_in_validates_words(
+    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def validate(packer: Packer, folder: Path) -> str:
+        first = folder.name == recipes[0].line
+        return "" if first else "Error: on recipe.pkr.hcl line 7"
+
+    monkeypatch.setattr(program, "packer_validate", validate)
+    monkeypatch.setattr(program, "packer_values", lambda *_: "no attribute named runs_on")
+    monkeypatch.setattr(program, "install_plugins", lambda *_: "1.8.2")
+    monkeypatch.setattr(program, "badly_formatted", lambda *_: [])
+    results = validate_recipes(recipes, Packer(Path("/nowhere/packer"), (1, 15, 1)))
+    assert results[1].like == recipes[0].name
+    assert [finding.message for finding in results[1].findings] == [
+        "Error: on recipe.pkr.hcl line 7"
+    ]

@@ -1,0 +1,101 @@
+"""The image boots its own kernel: what a guest that shares this machine's cannot show."""
+
+import re
+
+import pytest
+from applies import only_if
+from expectations import recorded
+
+pytestmark = [pytest.mark.boot, only_if(lambda expect: expect.get("own_kernel"))]
+
+# What modprobe says of a module that fits the kernel, on a machine without its device.
+NO_DEVICE = "No such device"
+UNITS = {"min": 60.0, "s": 1.0, "ms": 0.001, "us": 0.000001, "h": 3600.0}
+
+
+@pytest.fixture
+def own(machine):
+    assert machine["own"], "the machine is a container: it has no kernel of its own"
+    return machine["own"]
+
+
+def seconds(text):
+    """1min 2.345s → 62.345."""
+    parts = re.findall(r"([\d.]+)(min|ms|us|s|h)\b", text)
+    assert parts, f"{text!r} is not a time of systemd-analyze"
+    return sum(float(number) * UNITS[unit] for number, unit in parts)
+
+
+def allowed(expect, own, budget):
+    """Seconds that something of `budget` seconds on EC2 may take on this machine."""
+    kernel = re.search(r"Startup finished in .*?([\d.a-z ]+) \(kernel\)", own["time"])
+    assert kernel, f"systemd-analyze says: {own['time'].strip()}"
+    return budget * max(1.0, seconds(kernel.group(1)) / expect["boot_budget"]["kernel"])
+
+
+def test_the_root_is_the_one_that_fstab_names(own):
+    assert own["root"].startswith("/dev/"), f"/ is mounted from {own['root']}"
+    assert own["root_in_fstab"] == own["root"]
+
+
+def test_the_root_is_the_one_that_the_boot_loader_names(own):
+    assert own["root_of_loader"] == own["root"], own["cmdline"]
+
+
+def test_the_boot_loader_started_the_kernel_of_the_image(own, version_info):
+    kernel = version_info["kernel"]["boots"]
+    assert f"/vmlinuz-{kernel}" in own["cmdline"].split()[0]
+
+
+def test_every_module_that_was_built_loads_or_finds_no_device(own, expect, version_info):
+    by_design = expect["boot_budget"]["refuse"]
+    built = [name for name in own["loads"] if name not in ("ib_umad", "efa")]
+    driver = recorded(version_info, "nvidia-driver")
+    assert built, f"no module was built on the image, whose driver is {driver['version']}"
+    refused = {
+        name: own["loads"][name]["out"].strip()
+        for name in built
+        if own["loads"][name]["rc"]
+        and not own["loads"][name]["out"]
+        .strip()
+        .endswith(
+            (NO_DEVICE, *(kind["says"] for end, kind in by_design.items() if name.endswith(end)))
+        )
+    }
+    assert refused == {}
+
+
+@pytest.mark.parametrize("name", ["ib_umad", "efa"])
+def test_the_modules_of_the_fabric_load(own, recipe, name):
+    if name not in own["known"] and not recipe["efa"]:
+        pytest.skip(f"the distribution's kernel has no {name}, and the image no EFA")
+    assert own["loads"][name]["rc"] == 0, own["loads"][name]["out"].strip()
+
+
+def test_the_kernel_log_is_the_machines_own(own, version_info):
+    kernel = version_info["kernel"]["boots"]
+    assert f"Linux version {kernel} " in own["log"], own["log"][:200]
+
+
+def test_the_kernel_log_names_no_module_that_does_not_fit(own):
+    wrong = r"Unknown symbol|disagrees about version|Invalid module|version magic|Key was rejected"
+    assert [line for line in own["log"].splitlines() if re.search(wrong, line)] == []
+
+
+def test_no_unit_takes_longer_at_boot_than_its_budget(expect, own):
+    budget = expect["boot_budget"]
+    late = {}
+    for line in own["blame"].splitlines():
+        took, unit = seconds(line), line.split()[-1]
+        may = budget["units"].get(unit, {}).get("seconds", budget["unit"])
+        # Devices and the disk are not the image's.
+        if unit.endswith(".service") and took > allowed(expect, own, may):
+            late[unit] = f"{took:.1f} s, of {allowed(expect, own, may):.1f}"
+    assert late == {}
+
+
+def test_the_boot_takes_no_longer_than_its_budget(expect, own):
+    userspace = re.search(r"\+ ([\d.a-z ]+) \(userspace\)", own["time"])
+    assert userspace, f"systemd-analyze says: {own['time'].strip()}"
+    limit = allowed(expect, own, expect["boot_budget"]["userspace"])
+    assert seconds(userspace.group(1)) <= limit, f"{own['time'].strip()}; {limit:.0f} s are allowed"

@@ -1,0 +1,133 @@
+"""`verify --own-kernel`: which AMIs it takes, what it says, and what DHCP tells the machine."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.cli.summary import summary
+from kiln.cloud.aws_target import AwsTarget
+from kiln.matrix import flags, load
+from kiln.pipeline.report import report_html
+from lab.own_kernel import accelerator, dhcp
+from lab.settings import Lab
+from lab.target import LabTarget
+from tests.unit.records import a_record
+
+LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
+OWN = "debian12-535.309.01-base-x86_64"
+
+
+def test_only_the_row_with_the_distributions_own_driver_boots_its_own_kernel() -> None:
+    def taken(recipe: dict[str, object]) -> bool:
+        try:
+            LAB.check_own_kernel(recipe)
+        except KilnError as refused:
+            assert (refused.exit_status, refused.message.count("stand-in")) in ((2, 1), (2, 0))
+            return False
+        return True
+
+    assert [r.name for r in load.load_recipes() if taken(r.as_json())] == [OWN]
+
+
+@pytest.mark.parametrize(
+    ("distro", "why"),
+    [
+        ("al2", "the kernel of Amazon Linux 2 is a stand-in"),
+        ("ubuntu2404", "the kernel of Ubuntu 24.04 is a stand-in"),
+        ("debian12", "NVIDIA's kernel module is a stand-in"),
+    ],
+)
+def test_a_row_with_a_stand_in_is_refused_and_told_which(distro: str, why: str) -> None:
+    recipe = next(r for r in load.load_recipes() if r.distro.id == distro and r.name != OWN)
+    with pytest.raises(KilnError) as refused:
+        LAB.check_own_kernel(recipe.as_json())
+    assert f"{recipe.name} cannot boot its own kernel" in refused.value.message
+    assert why in refused.value.message
+
+
+def test_an_ami_of_which_nothing_is_known_is_refused() -> None:
+    with pytest.raises(KilnError, match="neither a record of its build nor a row"):
+        LAB.check_own_kernel({})
+
+
+def test_in_aws_there_is_nothing_to_ask_for() -> None:
+    with pytest.raises(KilnError, match="boots its AMI's own kernel") as refused:
+        AwsTarget("a test", "us-east-1").check_own_kernel({})
+    assert refused.value.exit_status == 2
+
+
+def test_the_disk_can_be_kept_only_of_an_own_kernel_and_over_no_file(tmp_path: Path) -> None:
+    (tmp_path / "there.raw").touch()
+    for value, own, why in (
+        ("out.raw", False, "give both"),
+        (str(tmp_path / "there.raw"), True, "exists already"),
+        (str(tmp_path / "no/out.raw"), True, "there is no folder"),
+    ):
+        with pytest.raises(KilnError) as refused:
+            flags.disk(value, own_kernel=own)
+        assert why in refused.value.message + (refused.value.hint or "")
+    assert flags.disk(str(tmp_path / "out.raw"), own_kernel=True) == tmp_path / "out.raw"
+
+
+def test_summary_and_report_say_what_booted_the_image() -> None:
+    record = a_record(target="lab", image_note="an AMI of the lab", own_kernel="qemu (TCG)")
+    assert "checked with its own kernel by qemu (TCG)" in summary(record)
+    assert "booted its own kernel (qemu (TCG))" in report_html(record)
+    assert "own kernel" not in report_html(a_record(target="lab", image_note="an AMI of the lab"))
+
+
+def question(kind: int, mac: str) -> bytes:
+    """A machine's packet of DHCP, as RFC 2131 has it."""
+    head = struct.pack("!BBBBIHH16s", 1, 1, 6, 0, 0xC0FFEE, 0, 0, bytes(16))
+    hardware = bytes.fromhex(mac.replace(":", "")).ljust(16, b"\0")
+    return head + hardware + bytes(192) + b"\x63\x82\x53\x63" + bytes([53, 1, kind, 255])
+
+
+@pytest.mark.parametrize(("asked", "answered"), [(1, 2), (3, 5)])
+def test_a_machine_gets_its_own_address_and_the_labs_gateway(asked: int, answered: int) -> None:
+    lab = Lab(3, Path("/nowhere"))
+    packet = question(asked, "02:00:00:00:00:07")
+    reply = dhcp.reply(lab, packet, "10.204.1.7", "ec2.internal")
+    assert reply
+    assert reply[4:8] == packet[4:8], "another question's answer"
+    assert reply[16:20] == bytes([10, 204, 1, 7])
+    assert reply[28:34] == bytes([2, 0, 0, 0, 0, 7])
+    options = reply[240:]
+    assert options[:3] == bytes([53, 1, answered])
+    assert bytes([3, 4, 10, 204, 0, 1]) in options
+    assert bytes([6, 4, 10, 204, 0, 2]) in options
+    assert b"ec2.internal" in options
+
+
+@pytest.mark.parametrize("packet", [b"", bytes(240), question(4, "02:00:00:00:00:07")])
+def test_what_is_no_question_gets_no_answer(packet: bytes) -> None:
+    assert dhcp.reply(Lab(3, Path("/nowhere")), packet, "10.204.1.7", "ec2.internal") is None
+
+
+@pytest.fixture
+def qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """A qemu that ends with a status, and a /dev/kvm that can be opened."""
+
+    def ends_with(status: int) -> None:
+        program = tmp_path / "qemu-system-x86_64"
+        program.write_text(f"#!/bin/sh\nexit {status}\n")
+        program.chmod(0o755)
+        accelerator.options.cache_clear()
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("os.access", lambda *_: True)
+    yield ends_with
+    accelerator.options.cache_clear()
+
+
+@pytest.mark.parametrize(("status", "name"), [(33, "KVM"), (134, "TCG"), (0, "TCG")])
+def test_kvm_is_used_where_it_starts_a_processor(
+    qemu: Callable[[int], None], status: int, name: str
+) -> None:
+    qemu(status)
+    assert accelerator.name() == name
