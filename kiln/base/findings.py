@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-Level = Literal["error", "warning"]
+# accepted: a warning that the row accepts, with its reason.
+Level = Literal["error", "warning", "accepted"]
 # Errors last: in a terminal the end of the output is read first.
-LEVELS: tuple[Level, ...] = ("warning", "error")
+LEVELS: tuple[Level, ...] = ("accepted", "warning", "error")
 
 _INDENT = 4
 _LABEL = 8

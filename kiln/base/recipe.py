@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from typing import Any
 
 from kiln.base.findings import Place
@@ -49,8 +50,18 @@ class Volume:
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """A warning that a row accepts: the rule, why, the last day, and where it stands."""
+
+    rule: str
+    reason: str
+    until: date
+    place: Place
+
+
+@dataclass(frozen=True)
 class Row:
-    """Where in the matrix a recipe comes from, for messages.
+    """Where in the matrix a recipe comes from, for messages, and the warnings that it accepts.
 
     `origins` maps a field of the recipe to the place of its value: in the row, its stack,
     `defaults` or `distros`. It lacks fields that the matrix does not set.
@@ -61,6 +72,7 @@ class Row:
     index: int
     column: int | None = None
     origins: Mapping[str, Place] = field(default_factory=dict, repr=False)
+    accepted: tuple[Acceptance, ...] = ()
 
     @property
     def place(self) -> Place:

@@ -86,6 +86,9 @@ SERIES_OR_RELEASE = Form(
 KUBERNETES = Form(r"^[0-9]+\.[0-9]+$", "a Kubernetes version such as 1.35")
 # These reach shells and device tables unquoted.
 PACKAGE = Form(r"^[A-Za-z0-9][A-Za-z0-9.+_-]*$", "a kernel series or package such as kernel6.12")
+RULE_ID = Form(r"^[A-Z][A-Z0-9]*(-[A-Z0-9]+)*$", "the id of a rule such as DRV-EOL")
+REASON = Form(r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$", "a reason in one line")
+DAY = Form(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", "a day such as 2027-03-31")
 USER = Form(r"^[a-z_][a-z0-9_-]*$", "a user name such as ec2-user")
 DEVICE = Form(r"^/dev/[a-z0-9]+$", "a device such as /dev/xvda")
 # Part of the names of folders and AMIs.

@@ -87,8 +87,11 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     count = len(errors(findings))
     lines = [f"{finding.text(width) if width else finding}\n" for finding in findings]
     subject = f"{answer['amis']} AMIs" if "amis" in answer else "this combination"
-    verdict = "cannot work" if count else "valid"
-    counts = f"{_counted(count, 'error')}, {_counted(len(findings) - count, 'warning')}"
+    untried = "amis" not in answer and any(finding.rule == "UNTRIED" for finding in findings)
+    verdict = "cannot work" if count else "untried" if untried else "valid"
+    accepted = sum(finding.level == "accepted" for finding in findings)
+    counts = f"{_counted(count, 'error')}, {_counted(len(findings) - count - accepted, 'warning')}"
+    counts += f", {accepted} accepted" if accepted else ""
     lines.append(f"{subject}: {verdict} ({counts})")
     if "packages" in answer:
         counts = ", ".join(f"{number} {state}" for state, number in answer["packages"].items())
@@ -99,7 +102,8 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
             *(f"  {line}" for line in evidence.counts_lines(answer["evidence"])),
         ]
     if answer["instance_types"] and "amis" not in answer:
-        lines.append(f"serves: {', '.join(answer['instance_types'])}")
+        serves = "by the facts it would serve" if untried else "serves"
+        lines.append(f"{serves}: {', '.join(answer['instance_types'])}")
     return "\n".join(lines)
 
 

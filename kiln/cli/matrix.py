@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
+from kiln.base.errors import KilnError
 from kiln.cli.flags import JSON
 from kiln.cli.front import show, task
 
@@ -52,8 +53,8 @@ def _target_of(dead: DeadRun) -> Target:
         "flavor": "base, eks, ecs or parallelcluster: --flavor eks",
         "kubernetes": "with flavour eks: --flavor eks --kubernetes 1.35",
         "parallelcluster": "with flavour parallelcluster: --parallelcluster 3.16.3",
-        "strict": "errors too: a driver branch past its end of life, and packages, files and units "
-        "that are only assumed to exist",
+        "strict": "errors too: what is past its end of life or was never tried, and packages, "
+        "files and units that are only assumed to exist",
         **JSON,
     }
 )
@@ -94,12 +95,34 @@ def check(
     return checks.exit_status(answer)
 
 
-@task(help={"instance-type": "an EC2 GPU instance type: --instance-type p5.48xlarge", **JSON})
-def which(c: Context, instance_type: str, json: bool = False) -> int:
-    """Which rows of the matrix run on an instance type, best first, and why others do not."""
+@task(
+    help={
+        "instance-type": "an EC2 GPU instance type: --instance-type p5.48xlarge",
+        "flavor": "only rows of that flavour: --flavor eks",
+        "distro": "only rows on that distribution: --distro al2023",
+        "arch": "only rows for that processor: --arch arm64",
+        **JSON,
+    }
+)
+def which(
+    c: Context,
+    instance_type: str | None = None,
+    flavor: str | None = None,
+    distro: str | None = None,
+    arch: str | None = None,
+    json: bool = False,
+) -> int:
+    """Which rows serve an instance type or a purpose, best first, and why others do not."""
     from kiln.compat import which as rows
     from kiln.matrix import load
 
-    answer = rows.rows_for(instance_type, load.load_recipes())
+    if not (instance_type or flavor or distro or arch):
+        raise KilnError(
+            "which needs a question",
+            hint="--instance-type p5.48xlarge, or any of --flavor eks --distro al2023 --arch arm64",
+        )
+    answer = rows.rows_for(
+        instance_type, load.load_recipes(), flavor=flavor, distro=distro, arch=arch
+    )
     show(answer, as_json=json, text=rows.which_text)
     return 0 if answer["serves"] else 1

@@ -11,9 +11,10 @@ from typing import Any
 from kiln import components, facts
 from kiln.base import versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
-from kiln.base.findings import Finding, Level, by_cause, errors
+from kiln.base.findings import Finding, by_cause, errors
 from kiln.base.recipe import Recipe
 from kiln.compat import evidence, published, trust
+from kiln.compat.accepted import with_accepted
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, recipe_combination
@@ -28,8 +29,8 @@ _CHOICES = {
     "kernel_module": vocabulary.KERNEL_MODULES,
     "driver_source": vocabulary.DRIVER_SOURCES,
 }
-# Errors with `strict`: such a stack runs, but gets no fixes.
-_STRICT = {"DRV-EOL"}
+# Errors with `strict`: such a stack may run, but gets no fixes, or nobody has seen it run.
+_STRICT = {"DRV-EOL", "OS-EOL", "UNTRIED"}
 
 
 def check_recipe(
@@ -61,7 +62,7 @@ def check_recipe(
 
     findings = [
         finding.at(recipe.row.place_of(*rule.about))
-        for rule, finding in _findings(combination, strict, changed)
+        for rule, finding in _findings(combination, changed)
     ]
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
     findings += trust.findings(recipe, combination.boot_kernel)
@@ -70,7 +71,17 @@ def check_recipe(
     if not errors(findings):
         # Components can be checked only for a combination that the rules accept.
         findings += _environment(recipe)
-    return [replace(finding, rows=(recipe.name,)) for finding in dict.fromkeys(findings)]
+    once = list(dict.fromkeys(findings))
+    judged = with_accepted(recipe, once, _strictly(once) if strict else once, day)
+    return [replace(finding, rows=(recipe.name,)) for finding in judged]
+
+
+def _strictly(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings as `--strict` judges them."""
+    return [
+        replace(finding, level="error") if finding.rule in _STRICT else finding
+        for finding in findings
+    ]
 
 
 def _environment(recipe: Recipe) -> list[Finding]:
@@ -160,7 +171,9 @@ def check_combination(
         companions=tuple(companions.items()),
         **{name: value for name, value in given.items() if value != LATEST},
     )
-    findings = dict.fromkeys(finding for _, finding in _findings(combination, strict))
+    findings = list(dict.fromkeys(finding for _, finding in _findings(combination)))
+    if strict:
+        findings = _strictly(findings)
     return {
         "findings": [finding.as_json() for finding in findings],
         "instance_types": serves(combination),
@@ -207,7 +220,7 @@ def _known_fields(given: dict[str, Any]) -> None:
 
 
 def _findings(
-    combination: Combination, strict: bool, rebuild: Rebuild | None = None
+    combination: Combination, rebuild: Rebuild | None = None
 ) -> list[tuple[Rule, Finding]]:
     all_clashes = clashes(combination)
     suggestions = [
@@ -217,21 +230,19 @@ def _findings(
     partial = any(suggestion and not suggestion.whole for suggestion in suggestions)
     everything = together(combination, rebuild) if partial else None
     return [
-        (clash.rule, _finding(clash, strict, suggestion, everything))
+        (clash.rule, _finding(clash, suggestion, everything))
         for clash, suggestion in zip(all_clashes, suggestions, strict=True)
     ]
 
 
-def _finding(
-    clash: Clash, strict: bool, suggestion: Suggestion | None, everything: str | None
-) -> Finding:
+def _finding(clash: Clash, suggestion: Suggestion | None, everything: str | None) -> Finding:
     hints = [clash.verdict.hint] if clash.verdict.hint else []
     if suggestion:
         hints.append(str(suggestion))
     if suggestion and not suggestion.whole and everything:
         hints.append(f"nearest that works: {everything}")
     return Finding(
-        level=_level(clash, strict),
+        level="error" if clash.blocks and clash.certain else "warning",
         rule=clash.rule.id,
         message=clash.verdict.message,
         hint="; ".join(hints),
@@ -239,9 +250,3 @@ def _finding(
         source=(clash.verdict.source or clash.rule.source)
         + ("" if clash.certain else " (unconfirmed)"),
     )
-
-
-def _level(clash: Clash, strict: bool) -> Level:
-    if strict and clash.rule.id in _STRICT:
-        return "error"
-    return "error" if clash.blocks and clash.certain else "warning"

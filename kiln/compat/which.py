@@ -1,4 +1,5 @@
-"""The rows of the matrix that serve an instance type, best first, and why the others do not."""
+"""The rows of the matrix that serve an instance type or a purpose, best first, and why the others
+do not."""
 
 from __future__ import annotations
 
@@ -8,29 +9,44 @@ from datetime import date
 from typing import Any
 
 from kiln import facts
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
-from kiln.compat.judge import Clash, clashes
+from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, recipe_combination
 from kiln.facts import InstanceType
 
 
 def rows_for(
-    instance_type: str, recipes: Iterable[Recipe], *, today: date | None = None
+    instance_type: str | None,
+    recipes: Iterable[Recipe],
+    *,
+    distro: str | None = None,
+    flavor: str | None = None,
+    arch: str | None = None,
+    today: date | None = None,
 ) -> dict[str, Any]:
-    """The rows for an instance type.
+    """The rows for an instance type, or for a distribution, flavour and processor, or both.
 
-    Returns `{"instance_type": …, "gpus": "8 × NVIDIA H100 80GB HBM3", "serves": [{"row", "reasons",
-    "warnings"} best first], "does_not": [{"row", "reasons"}]}`. The best row has a driver and a
+    Returns `{"instance_type": … or None, "gpus": "8 × NVIDIA H100 80GB HBM3" or None, "serves":
+    [{"row", "reasons", "warnings"} best first], "does_not": [{"row", "reasons"}], "left_out":
+    number of rows that are not of `distro`, `flavor` and `arch`}`. The best row has a driver and a
     distribution that still get fixes, then the fewest warnings, then EFA if the type has it, then
     the driver with the latest end of life. Components that only other types need cause no warning.
 
-    Raises KilnError (exit status 2) if `instance_type` is not a known GPU instance type.
+    Raises KilnError (exit status 2) if `instance_type` is not a known GPU instance type, or if
+    there is no such distribution, flavour or processor.
     """
-    wanted = facts.instance(instance_type)
+    asked = {"distro": distro, "flavor": flavor, "arch": arch}
+    _known(asked)
+    wanted = facts.instance(instance_type) if instance_type else None
+    every = list(recipes)
+    fitting = [recipe for recipe in every if _is(recipe, asked)]
     serves, does_not = [], []
-    for recipe in recipes:
-        plain = recipe_combination(recipe, today or date.today(), instance_types=())
-        on_type = replace(plain, instance_types=(wanted,), build_instances=())
+    for recipe in fitting:
+        types = (wanted,) if wanted else ()
+        plain = recipe_combination(recipe, today or date.today(), instance_types=types)
+        on_type = replace(plain, build_instances=())
         clashes_here = [clash for clash in clashes(on_type) if not clash.rule.spare]
         against = [clash for clash in clashes_here if clash.blocks]
         if against:
@@ -42,42 +58,73 @@ def rows_for(
                 "reasons": _reasons(on_type, wanted),
                 "warnings": [clash.verdict.whole for clash in clashes_here],
             }
-            serves.append((_rank(on_type, wanted, clashes_here), entry))
+            serves.append((_rank(on_type, wanted, clashes_here, flavor), entry))
     return {
-        "instance_type": wanted.type,
-        "gpus": _gpus(wanted),
+        "instance_type": wanted.type if wanted else None,
+        "gpus": _gpus(wanted) if wanted else None,
         "serves": [entry for _, entry in sorted(serves, key=lambda pair: pair[0])],
         "does_not": does_not,
+        "left_out": len(every) - len(fitting),
     }
 
 
+def _known(asked: dict[str, str | None]) -> None:
+    known = {
+        "distro": facts.distro_names(with_parents=True),
+        "flavor": vocabulary.FLAVORS,
+        "arch": vocabulary.ARCHES,
+    }
+    for name, value in asked.items():
+        if value is not None and value not in known[name]:
+            raise KilnError(
+                f"--{name} {value}: there is none to build on",
+                hint=did_you_mean(value, known[name]),
+            )
+
+
+def _is(recipe: Recipe, asked: dict[str, str | None]) -> bool:
+    has = {"distro": recipe.distro.id, "flavor": recipe.flavor, "arch": recipe.arch}
+    return all(value in (None, has[name]) for name, value in asked.items())
+
+
 def which_text(answer: dict[str, Any]) -> str:
-    """The answer for a person, one row per paragraph."""
-    lines = [f"{answer['instance_type']}: {answer['gpus']}"]
+    """The answer for a person: a paragraph for each row that serves, one for each reason of those
+    that do not."""
+    lines = [f"{answer['instance_type']}: {answer['gpus']}"] if answer["instance_type"] else []
     for place, entry in enumerate(answer["serves"], 1):
         lines.append(f"{place}. {entry['row']}")
         lines += [f"     {reason}" for reason in entry["reasons"]]
         lines += [f"     but: {warning}" for warning in entry["warnings"]]
     if not answer["serves"]:
         lines.append("no row of the matrix serves it")
+    reasons: dict[tuple[str, ...], list[str]] = {}
     for entry in answer["does_not"]:
-        lines.append(f"-  {entry['row']}")
-        lines += [f"     not: {reason}" for reason in entry["reasons"]]
+        reasons.setdefault(tuple(entry["reasons"]), []).append(entry["row"])
+    for why, rows in reasons.items():
+        lines += [f"-  {row}" for row in rows]
+        lines += [f"     not: {reason}" for reason in why]
+    if answer["left_out"]:
+        lines.append(f"{answer['left_out']} rows are of another distribution, flavour or processor")
     return "\n".join(lines)
 
 
 def _rank(
-    c: Combination, instance_type: InstanceType, clashes_here: list[Clash]
+    c: Combination,
+    instance_type: InstanceType | None,
+    clashes_here: list[Clash],
+    flavor: str | None,
 ) -> tuple[Any, ...]:
     end = c.branch.end_of_life if c.branch else None
-    without_efa = instance_type.efa and not c.efa
+    # Without a type, more of the stack is better.
+    without_efa = not c.efa and (instance_type is None or instance_type.efa)
     ended = sum(clash.rule.ended for clash in clashes_here)
     return (
         ended,
         len(clashes_here),
         without_efa,
         -(end or date.max).toordinal(),
-        c.flavor != "base",
+        # Whoever asks for no flavour wants the plain one.
+        flavor is None and c.flavor != "base",
     )
 
 
@@ -87,17 +134,20 @@ def _gpus(instance_type: InstanceType) -> str:
     return f"{instance_type.gpu_count} × {instance_type.product}"
 
 
-def _reasons(c: Combination, instance_type: InstanceType) -> list[str]:
-    """Why the row suits this type, and what it lacks."""
-    module = (
-        f"both modules baked, {instance_type.prefers} loaded"
-        if len(c.modules) > 1
-        else c.kernel_module
-    )
-    reasons = [f"driver {c.driver} ({module}) drives {instance_type.ec2_name}"]
+def _reasons(c: Combination, instance_type: InstanceType | None) -> list[str]:
+    """Why the row suits this type, and what it lacks; without a type, what it serves."""
+    module = c.kernel_module
+    if len(c.modules) > 1:
+        module = "both modules baked"
+        module += f", {instance_type.prefers} loaded" if instance_type else ""
+    drives = f" drives {instance_type.ec2_name}" if instance_type else ""
+    reasons = [f"driver {c.driver} ({module}){drives}"]
     if c.branch and c.branch.end_of_life and not c.branch.ended(c.today):
         reasons[0] += f"; branch {c.branch.name} ({c.branch.kind}) gets fixes to "
         reasons[0] += str(c.branch.end_of_life)
+    if instance_type is None:
+        families = dict.fromkeys(kind.type.split(".")[0] for kind in served(c) if kind.offered)
+        return [*reasons, f"serves {', '.join(families) or 'no instance type'}"]
     if instance_type.nvswitch and c.fabric_manager:
         reasons.append("fabric manager for its NVSwitch")
     if instance_type.imex and c.imex:

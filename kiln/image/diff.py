@@ -11,6 +11,7 @@ from typing import Any, Literal
 from kiln.base import versions
 from kiln.facts import table
 from kiln.image import version_info
+from kiln.pipeline.record import Record
 
 Severity = Literal["high", "medium", "low"]
 _ORDER = ("high", "medium", "low")
@@ -41,10 +42,12 @@ class Change:
 def compare_images(a: str, b: str) -> dict[str, Any]:
     """`diff` of two records by name: see `kiln.pipeline.record.find_record` for valid names.
 
-    Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number}}`.
+    Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number},
+    "not_compared": [kinds that one of them does not record], "digests": [two recipe digests, null
+    if unknown], "asked": {field of the recipe: [old, new]}}`.
     """
-    before, _ = version_info.load_version_info(a)
-    after, _ = version_info.load_version_info(b)
+    before, build_a = version_info.load_version_info(a)
+    after, build_b = version_info.load_version_info(b)
     with version_info.reading(f"{a} or {b}"):
         changes = compare_records(before, after)
     counts = Counter[str](change.severity for change in changes)
@@ -53,13 +56,35 @@ def compare_images(a: str, b: str) -> dict[str, Any]:
         "b": b,
         "changes": [change.as_json() for change in changes],
         "counts": {severity: counts[severity] for severity in _ORDER},
+        "not_compared": not_compared(before, after),
+        "digests": [build.recipe_digest if build else None for build in (build_a, build_b)],
+        "asked": _asked(build_a, build_b),
     }
 
 
+def not_compared(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """The kinds that an older bake did not record in one of two images."""
+    keys = {"file": "files", "sysctl": "sysctls", "boot": "boot"}
+    return [kind for kind, key in keys.items() if key not in a or key not in b]
+
+
+def _asked(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
+    """The fields in which the recipes of two builds differ; their place in the matrix is none."""
+    if not a or not b:
+        return {}
+    names = (a.recipe.keys() | b.recipe.keys()) - {"row"}
+    values = {name: [a.recipe.get(name), b.recipe.get(name)] for name in sorted(names)}
+    return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+
+
 def diff_text(answer: dict[str, Any]) -> str:
-    """The answer of `of_names` for a person: one change per line, then the counts."""
+    """The answer of `compare_images` for a person: one change per line, then the counts."""
+    notes = []
+    if answer["not_compared"]:
+        words = " and ".join(_KINDS[kind] for kind in answer["not_compared"])
+        notes.append(f"not compared: {words}, which one of the two was baked without recording")
     if not answer["changes"]:
-        return f"{answer['a']} and {answer['b']}: no difference"
+        return "\n".join([f"{answer['a']} and {answer['b']}: {_same(answer)}", *notes])
     lines = []
     for change in answer["changes"]:
         both = " → ".join(value for value in (change["old"], change["new"]) if value)
@@ -68,7 +93,26 @@ def diff_text(answer: dict[str, Any]) -> str:
             f"{both}".rstrip()
         )
     total = ", ".join(f"{n} {severity}" for severity, n in answer["counts"].items() if n)
-    return "\n".join([*lines, total])
+    return "\n".join([*lines, total, *notes])
+
+
+_KINDS = {"file": "installed files", "sysctl": "kernel parameters", "boot": "boot parameters"}
+
+
+def _same(answer: dict[str, Any]) -> str:
+    """What can be said of two images without a recorded difference."""
+    old, new = answer["digests"]
+    if old == new or not (old and new):
+        return "no difference" + ("; they have one recipe digest" if old and old == new else "")
+    asked = [f"{name} {pair[0]} → {pair[1]}" for name, pair in answer["asked"].items()]
+    why = (
+        f"the recipes differ in {'; '.join(asked)}"
+        if asked
+        else (
+            "the recipes are the same, but a file that is rendered or uploaded for the bake is not"
+        )
+    )
+    return f"no difference on the images, but other recipe digests ({old[:12]} → {new[:12]}): {why}"
 
 
 def compare_records(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[Change]:
@@ -80,7 +124,10 @@ def compare_records(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[
     a = version_info.of(record_a, "the first record")
     b = version_info.of(record_b, "the second record")
     changes = []
+    skipped = not_compared(a, b)
     for kind, read in _READERS.items():
+        if kind in skipped:
+            continue
         before, after = read(a), read(b)
         for name in sorted(before.keys() | after.keys()):
             for old, new in _pairs(before.get(name, Counter()), after.get(name, Counter())):
@@ -173,6 +220,14 @@ def _paths(info: dict[str, Any]) -> _Values:
     }
 
 
+def _files(info: dict[str, Any]) -> _Values:
+    """By path: the beginning of the hash and the mode, or the link's target."""
+    return {
+        path: Counter([re.sub(r"^sha256:([0-9a-f]{16})[0-9a-f]*", r"sha256:\1…", text)])
+        for path, text in info.get("files", {}).items()
+    }
+
+
 _READERS: dict[str, Callable[[dict[str, Any]], _Values]] = {
     "os": _fields("os"),
     "kernel": _fields("kernel"),
@@ -182,4 +237,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], _Values]] = {
     "unit": _units,
     "held": _held,
     "path": _paths,
+    "file": _files,
+    "sysctl": _fields("sysctls"),
+    "boot": _fields("boot"),
 }

@@ -39,7 +39,8 @@ def of_name(name: str) -> str:
 
     Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
     """
-    info, recipe = version_info.load_version_info(name)
+    info, build = version_info.load_version_info(name)
+    recipe = build.recipe if build else None
     with version_info.reading(name):
         return cyclonedx(info, recipe)
 

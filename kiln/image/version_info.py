@@ -14,8 +14,8 @@ from kiln.base.errors import KilnError
 from kiln.pipeline import record
 
 
-def load_version_info(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The version-info and, if known, the recipe of an image.
+def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
+    """The version-info and, if known, the record of an image.
 
     `name` is a build, as for `find_record`, or the path of a copy of /etc/kiln/version-info.json.
     Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
@@ -26,7 +26,7 @@ def load_version_info(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]
         if isinstance(data.get("packages"), list):
             return of(data, name), None
     build = record.find_record(name)
-    return of({"versions": build.versions}, name), build.recipe
+    return of({"versions": build.versions}, name), build
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ _MAPPINGS = {
     "components": (),
     "efa": ("installer", "packages"),
     "paths": (),
+    "files": (),
+    "sysctls": (),
+    "boot": (),
 }
 
 
@@ -105,11 +108,19 @@ def _wrong_values(info: dict[str, Any]) -> Iterator[str]:
                 value = entry.get(name)
                 if not isinstance(value, str) or (form and not form.fits(value)):
                     yield f"`downloads[{index}].{name}` {vocabulary.shown(value)} is malformed"
+    yield from _wrong_texts(info)
     if isinstance(info.get("arch"), dict | list):
         yield "`arch` is not text"
     held = info.get("held") or []
     if not isinstance(held, list) or not all(isinstance(name, str) for name in held):
         yield "`held` is not a list of names"
+
+
+def _wrong_texts(info: dict[str, Any]) -> Iterator[str]:
+    for key in ("files", "sysctls", "boot"):
+        for name, value in info[key].items() if isinstance(info.get(key), dict) else ():
+            if not isinstance(value, str):
+                yield f"`{key}.{name}` is not text"
 
 
 # The values that are text, numbers or null, besides those that a part needs.

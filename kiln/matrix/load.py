@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from kiln import components, facts
 from kiln.base.findings import Finding
 from kiln.base.located import load_yaml
 from kiln.base.paths import matrix_file
-from kiln.base.recipe import Distro, Recipe, Row, SourceAmi, Volume
+from kiln.base.recipe import Acceptance, Distro, Recipe, Row, SourceAmi, Volume
 from kiln.matrix.mistakes import refused
 from kiln.matrix.publishing import Publish
 from kiln.matrix.references import bad_defaults, bad_distros, bad_row, bad_variant, duplicates
@@ -120,7 +121,16 @@ def _source_ami(variant: Variant) -> SourceAmi:
 
 def _row(variant: Variant) -> Row:
     line, column = variant.document.mark(variant.path)
-    return Row(variant.document.file, line, variant.index, column, variant.origins)
+    accepted = tuple(
+        Acceptance(
+            entry.rule,
+            entry.reason,
+            date.fromisoformat(entry.until),
+            variant.document.place((*variant.path, "accept", index)),
+        )
+        for index, entry in enumerate(variant.row.accept)
+    )
+    return Row(variant.document.file, line, variant.index, column, variant.origins, accepted)
 
 
 def _name(distro: str, stack: dict[str, Any], flavor: str, arch: str) -> str:

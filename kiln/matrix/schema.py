@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -53,6 +54,8 @@ AmiName = Annotated[str, _text(vocabulary.AMI_NAME)]
 Name = Annotated[str, _text(vocabulary.NAME)]
 CudaRepo = Annotated[str, _text(vocabulary.CUDA_REPO)]
 Label = Annotated[str, _text(vocabulary.LABEL)]
+RuleId = Annotated[str, _text(vocabulary.RULE_ID)]
+Reason = Annotated[str, StringConstraints(pattern=vocabulary.REASON.pattern, max_length=400)]
 
 
 class Strict(BaseModel):
@@ -180,6 +183,25 @@ class RowSettings(Strict):
     package_snapshot: str | None = PACKAGE_SNAPSHOT
 
 
+class AcceptModel(Strict):
+    """A warning of `check` that the row accepts, so that `check --strict` passes."""
+
+    rule: RuleId = Field(description="the rule that warns: DRV-EOL")
+    reason: Reason = Field(description="why the row accepts it")
+    until: str = Field(description="the last day: 2027-03-31; from then on `check` fails")
+
+    @field_validator("until")
+    @classmethod
+    def _day(cls, value: str) -> str:
+        try:
+            day = date.fromisoformat(value) if vocabulary.DAY.fits(value) else None
+        except ValueError:
+            day = None
+        if day is None:
+            raise ValueError(f"{vocabulary.shown(value)} is not {vocabulary.DAY.what}")
+        return value
+
+
 class RowModel(RowSettings, StackFields):
     """One row of the matrix: distro × stack × flavours × arches."""
 
@@ -189,6 +211,9 @@ class RowModel(RowSettings, StackFields):
         None,
         description="replaces the stack in the name of the AMI's folder in packer/, for rows that "
         "would share one",
+    )
+    accept: list[AcceptModel] = Field(
+        default_factory=list, description="warnings of `check` that the row accepts for a time"
     )
     flavors: list[Flavor] = Field(["base"], min_length=1)
     arches: list[Arch] = Field(["x86_64"], min_length=1)
@@ -309,6 +334,7 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     inner: dict[str | int, type[BaseModel]] = {
         "volume": VolumeModel,
         "telemetry": Telemetry,
+        "accept": AcceptModel,
         "publish": Publish,
         "share": Share,
     }
@@ -324,4 +350,5 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
         return list(LaunchTemplate.model_fields)
     if "parents" in path:
         return list(SourceAmiModel.model_fields)
-    return list(inner.get(path[-1], outer[path[0]]).model_fields)
+    named = next((part for part in reversed(path) if isinstance(part, str)), "")
+    return list(inner.get(named, outer[path[0]]).model_fields)

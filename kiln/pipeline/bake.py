@@ -27,8 +27,9 @@ def bake(
     access: resources.Access,
     stage: Stage,
     stop: Stop,
-) -> str:
-    """Run Packer on a plan's HCL; returns the id of the AMI in the plan's region.
+) -> tuple[str, dict[str, float]]:
+    """Run Packer on a plan's HCL; the id of the AMI in the plan's region, and each component's
+    seconds.
 
     Raises ProvisionerError if a provisioner fails, KilnError (exit status 1) if Packer does, and
     StoppedError, with the instances that it had launched, if `stop` was set; or what `stop` was
@@ -111,7 +112,7 @@ def bake(
             f"{plan.recipe.name}: packer build failed: {last}",
             hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
         )
-    return result.amis[target.region]
+    return result.amis[target.region], provisioners.seconds()
 
 
 def finish_image(plan: Plan, ami_id: str) -> None:

@@ -64,10 +64,13 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target, plan.options.subnet_id)
             with progress.stage("packer build") as stage:
-                ami_id = bake.bake(plan, packer, run, access, stage, stop)
+                ami_id, component_seconds = bake.bake(plan, packer, run, access, stage, stop)
                 stage.note = ami_id
             draft.note(
-                ami_id=ami_id, amis={target.region: ami_id}, packer=program.described(packer)
+                ami_id=ami_id,
+                amis={target.region: ami_id},
+                packer=program.described(packer),
+                component_seconds=component_seconds,
             )
             bake.finish_image(plan, ami_id)
             stop.check()

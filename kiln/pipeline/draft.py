@@ -7,6 +7,7 @@ Everything that a run creates carries its id and is removed at its end, except a
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -41,7 +42,12 @@ class Draft:
         """Write the record and its report. Raises OSError if the disk refuses."""
         self.note(finished=now(), seconds=dict(self.progress.seconds))
         record.write_record(self.run, self.record)
-        report.write_report(self.run.folder / "report.html", self.record)
+        report.write_report(self.run.folder / "report.html", self.record, self._before)
+
+    @functools.cached_property
+    def _before(self) -> Record | None:
+        """The row's build before this one, of which this folder has a record."""
+        return record.build_before(self.record) if self.record.kind == "build" else None
 
 
 def now() -> str:

@@ -102,6 +102,8 @@ class FailureReader:
 
     def __init__(self) -> None:
         self._instance = "the build instance"
+        self._starts: list[tuple[str, int]] = []
+        self._last = 0
         self._start("")
 
     def _start(self, component: str) -> None:
@@ -114,13 +116,16 @@ class FailureReader:
 
     def read(self, event: Event) -> None:
         """Take one line of Packer's output."""
+        self._last = max(self._last, event.seconds)
         if event.instance_id:
             self._instance = event.instance_id
         elif event.component:
+            self._starts.append((event.component, event.seconds))
             self._start(event.component)
         elif event.kind == "say" and event.text.startswith("Pausing "):
             self._rebooting = True
         elif event.kind == "say" and event.text.startswith("Stopping the source instance"):
+            self._starts.append(("", event.seconds))
             self._start("")
         elif event.kind == "say":
             # Packer's own line. After a failure it says how it cleans up.
@@ -142,6 +147,18 @@ class FailureReader:
             self._details.clear()
         elif line.strip() and not self._messages and line not in self._said:
             self._said.append(line)
+
+    def seconds(self) -> dict[str, float]:
+        """Component → the seconds from its start to the next one's, or to the end of the bake.
+
+        A reboot counts for the component that asked for it.
+        """
+        ends = [*self._starts[1:], ("", self._last)]
+        return {
+            name: float(max(0, end - start))
+            for (name, start), (_, end) in zip(self._starts, ends, strict=False)
+            if name
+        }
 
     def failure(self, packers_words: str) -> Failure | None:
         """The failure of the provisioner that ran last; None if it is not known to have failed.

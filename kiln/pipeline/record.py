@@ -94,6 +94,7 @@ class Record:
     evidence: KnownFrom | None = None
     finished: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    component_seconds: dict[str, float] = field(default_factory=dict)
     checks: Checks | None = None
     versions: dict[str, Any] | None = None
     error: str | None = None
@@ -157,6 +158,26 @@ def all_of(recipe: str) -> list[Record]:
         with contextlib.suppress(OSError, KilnError):
             records.append(read_record(path))
     return records
+
+
+# Records that are read in search of an earlier build.
+_SEARCHED = 100
+
+
+def build_before(this: Record) -> Record | None:
+    """The newest earlier build of the same line on the same target that has a version-info, among
+    the newest records here; None if there is none.
+
+    A recipe's name has its versions, so the build before may have another name.
+    """
+    paths = [path for path in build_dir().glob("*/*/record.json") if path.parent.name < this.run_id]
+    for path in sorted(paths, key=lambda path: path.parent.name, reverse=True)[:_SEARCHED]:
+        with contextlib.suppress(OSError, KilnError):
+            other = read_record(path)
+            same = (other.kind, other.target) == ("build", this.target)
+            if same and other.versions and other.recipe.get("line") == this.recipe.get("line"):
+                return other
+    return None
 
 
 def read_record(path: Path) -> Record:

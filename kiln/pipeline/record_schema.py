@@ -7,7 +7,7 @@ provisioners/lib/version_info.py writes on the build instance; its docstring exp
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -110,6 +110,9 @@ class VersionInfo:
     paths: dict[str, str | list[str]]
     units: list[UnitFile]
     held: list[str]
+    files: dict[str, str] = field(default_factory=dict)
+    sysctls: dict[str, str] = field(default_factory=dict)
+    boot: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def record_json_schema() -> str:
     for part in (_schema_of(VersionInfo), _schema_of(Telemetry), _schema_of(MatrixRow), recipe):
         schema["$defs"] |= part.pop("$defs", {}) | {part["title"]: part}
     # As `Recipe.as_json` writes it: a row without the places of its fields.
-    for unused in ("Row", "Place"):
+    for unused in ("Row", "Place", "Acceptance"):
         del schema["$defs"][unused]
     recipe["properties"]["row"] = {"$ref": "#/$defs/MatrixRow"}
     recipe["required"] = [name for name in recipe["required"] if name not in _MAY_LACK]

@@ -15,14 +15,14 @@ from kiln.pipeline.ami_checks import Check
 from kiln.pipeline.record import Record
 
 
-def write_report(path: Path, record: Record) -> None:
-    """Write the report of a run's record."""
+def write_report(path: Path, record: Record, before: Record | None = None) -> None:
+    """Write the report of a run's record; `before` is the build to compare it with."""
     # Half a surrogate pair, which JSON of an image may hold, is no character of UTF-8.
-    path.write_text(report_html(record), encoding="utf-8", errors="backslashreplace")
+    path.write_text(report_html(record, before), encoding="utf-8", errors="backslashreplace")
 
 
-def report_html(record: Record) -> str:
-    """The page. Everything in it comes from the record and is escaped."""
+def report_html(record: Record, before: Record | None = None) -> str:
+    """The page. Everything in it comes from the records and is escaped."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -34,8 +34,46 @@ def report_html(record: Record) -> str:
         if check["outcome"] == "failed"
     ]
     return environment.get_template("report.html.j2").render(
-        record=record, components=components, failed=failed
+        record=record,
+        components=components,
+        failed=failed,
+        skipped=_by_reason(record.checks.checks if record.checks else ()),
+        kernel=((record.versions or {}).get("kernel") or {}).get("boots"),
+        longest=max(record.component_seconds.values(), default=0) or 1,
+        before=before,
+        changed=_changed(before, record) if before else [],
     )
+
+
+_COMPARED = ("driver", "kernel_module", "cuda", "cudnn", "nccl", "efa", "dcgm", "container_toolkit")
+
+
+def _changed(before: Record, record: Record) -> list[tuple[str, str, str]]:
+    """(what, before, now) of the stack, the kernel, the packages' number and the checks."""
+    rows = [(name, before.recipe.get(name), record.recipe.get(name)) for name in _COMPARED]
+    for name, read in (
+        ("boot kernel", lambda r: ((r.versions or {}).get("kernel") or {}).get("boots")),
+        ("parent AMI", lambda r: r.source_ami and r.source_ami.ami_id),
+        ("packages", lambda r: len((r.versions or {}).get("packages") or ())),
+        ("checks passed", lambda r: r.checks and r.checks.passed),
+        ("checks failed", lambda r: r.checks and r.checks.failed),
+        ("seconds of the bake", lambda r: round(r.seconds.get("packer build", 0))),
+    ):
+        rows.append((name, read(before), read(record)))
+    return [(name, _word(old), _word(new)) for name, old, new in rows if old != new]
+
+
+def _word(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _by_reason(checks: Sequence[Check]) -> dict[str, list[str]]:
+    """Why checks were skipped → file::name of each, as in the source."""
+    reasons: dict[str, list[str]] = {}
+    for check in checks:
+        if check.outcome == "skipped":
+            reasons.setdefault(check.message, []).append(f"{check.file}.py::{check.name}")
+    return reasons
 
 
 def _by_component(checks: Sequence[Check]) -> list[dict[str, Any]]:
@@ -43,8 +81,7 @@ def _by_component(checks: Sequence[Check]) -> list[dict[str, Any]]:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for check in checks:
         name = check.file.removeprefix("test_").replace("_", "-")
-        words = check.name.removeprefix("test_").replace("_", " ")
-        by_name.setdefault(name, []).append({**asdict(check), "component": name, "words": words})
+        by_name.setdefault(name, []).append({**asdict(check), "component": name})
     return [
         {
             "name": name,

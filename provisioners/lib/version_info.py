@@ -17,16 +17,22 @@ The JSON has:
     paths        {name: path or [path]} of libraries and programs for users
     units        [{name, state}]: unit files that are not static
     held         package names (Debian), name-version-release locks (Amazon Linux)
+    files        {path: "sha256:… mode" or "link:target"} of what components installed, and of the
+                 configuration that an image has of its own
+    sysctls      {name: value} as the files in sysctl.d set them, the last one counting
+    boot         {GRUB_CMDLINE_…: value}: the kernel's parameters
 """
 
 from __future__ import annotations
 
 import argparse
 import glob
+import hashlib
 import json
 import os
 import platform
 import re
+import stat
 import subprocess
 from typing import Any
 
@@ -69,6 +75,31 @@ TOOLS = {
 # Both kinds of driver modules, ARCHIVE/<kernel>/<kind>/; kiln-gpu-boot installs one of them.
 ARCHIVE = "/opt/kiln/modules"
 LOCKS = ("/etc/yum/pluginconf.d/versionlock.list", "/etc/dnf/plugins/versionlock.list")
+
+# Configuration that decides how a machine behaves, whoever wrote it.
+CONFIGURATION = (
+    "/etc/containerd",
+    "/etc/default",
+    "/etc/docker",
+    "/etc/docker-runtimes.d",
+    "/etc/ld.so.conf.d",
+    "/etc/modprobe.d",
+    "/etc/modules-load.d",
+    "/etc/nvidia-container-runtime",
+    "/etc/profile.d",
+    "/etc/security/limits.d",
+    "/etc/sysctl.conf",
+    "/etc/sysctl.d",
+    "/etc/systemd",
+    "/etc/udev/rules.d",
+    "/opt/aws/amazon-cloudwatch-agent/etc",
+    "/opt/kiln",
+    "/usr/local/bin",
+    "/usr/local/sbin",
+)
+# Records of the bake itself, and modules, which `modules` lists.
+NOT_INSTALLED = ("/etc/kiln/", ARCHIVE + "/")
+SYSCTLS = ("/usr/lib/sysctl.d/*.conf", "/run/sysctl.d/*.conf", "/etc/sysctl.d/*.conf")
 
 
 def run(*command: str) -> str:
@@ -207,6 +238,83 @@ def held() -> list[str]:
     return sorted(names)
 
 
+def installed_files(components: dict[str, Any], root: str = "") -> dict[str, str]:
+    """What components recorded as installed, and the configuration, each path once."""
+    recorded = [path for record in components.values() for path in record.get("files", ())]
+    found: dict[str, str] = {}
+    for top in sorted({*recorded, *CONFIGURATION}):
+        for path in paths_below(root + top):
+            name = path[len(root) :]
+            if not name.startswith(NOT_INSTALLED) and not name.endswith(".pyc"):
+                found[name] = file_text(path)
+    return {path: text for path, text in sorted(found.items()) if text}
+
+
+def paths_below(top: str) -> list[str]:
+    if os.path.islink(top) or os.path.isfile(top):
+        return [top]
+    paths = []
+    for folder, names, inside in os.walk(top):
+        links = [name for name in names if os.path.islink(os.path.join(folder, name))]
+        paths += [os.path.join(folder, name) for name in inside + links]
+    return paths
+
+
+def file_text(path: str) -> str:
+    """Hash and mode of a file, the target of a link; empty for anything else."""
+    try:
+        if os.path.islink(path):
+            return "link:" + os.readlink(path)
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        with open(path, "rb") as stream:
+            digest = hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return ""
+    return f"sha256:{digest} {stat.S_IMODE(status.st_mode):04o}"
+
+
+def configured_sysctls(root: str = "") -> dict[str, str]:
+    """As systemd-sysctl reads them: by file name, whichever folder it is in."""
+    by_name: dict[str, str] = {}
+    for pattern in SYSCTLS:
+        for path in glob.glob(root + pattern):
+            # A file in /etc takes the place of one of that name in /usr/lib.
+            by_name[os.path.basename(path)] = path
+    paths = [by_name[name] for name in sorted(by_name)]
+    values: dict[str, str] = {}
+    for path in [*paths, root + "/etc/sysctl.conf"]:
+        for line in text_lines(path):
+            name, equals, value = line.partition("=")
+            if equals and name[:1] not in "#;":
+                values[name.strip().lstrip("-").replace("/", ".")] = " ".join(value.split())
+    return values
+
+
+def boot_parameters(root: str = "") -> dict[str, str]:
+    """The kernel's parameters that the boot loader's configuration sets."""
+    values = {}
+    for path in [
+        root + "/etc/default/grub",
+        *sorted(glob.glob(root + "/etc/default/grub.d/*.cfg")),
+    ]:
+        for line in text_lines(path):
+            match = re.match(r"(GRUB_CMDLINE_LINUX\w*)=(.*)", line)
+            if match:
+                values[match.group(1)] = match.group(2).strip("\"'")
+    return values
+
+
+def text_lines(path: str) -> list[str]:
+    """The lines of a file without surrounding blanks; none when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return [line.strip() for line in stream if line.strip()]
+    except OSError:
+        return []
+
+
 def load(path: str, default: Any) -> Any:
     try:
         with open(path) as stream:
@@ -216,8 +324,8 @@ def load(path: str, default: Any) -> Any:
 
 
 def collect(kernel: str, etc: str) -> dict[str, Any]:
-    files = sorted(glob.glob(os.path.join(etc, "components", "*.json")))
-    components = {record["component"]: record for record in (load(path, {}) for path in files)}
+    records = sorted(glob.glob(os.path.join(etc, "components", "*.json")))
+    components = {record["component"]: record for record in (load(path, {}) for path in records)}
     runfile = components.get("nvidia-driver", {}).get("runfile")
     return {
         "schema": 1,
@@ -235,6 +343,9 @@ def collect(kernel: str, etc: str) -> dict[str, Any]:
         "paths": paths(),
         "units": units(),
         "held": held(),
+        "files": installed_files(components),
+        "sysctls": configured_sysctls(),
+        "boot": boot_parameters(),
     }
 
 

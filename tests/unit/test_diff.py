@@ -44,6 +44,13 @@ INFO = {
     "paths": {"libnccl": ["/usr/lib64/libnccl.so.2.28.9"]},
     "units": [{"name": "nvidia-persistenced.service", "state": "enabled"}],
     "held": ["kernel-6.1.112-1.amzn2023", "glibc-2.34-52.amzn2023"],
+    "files": {
+        "/etc/sysctl.d/60-kiln.conf": f"sha256:{'a' * 64} 0644",
+        "/etc/profile.d/motd.sh": f"sha256:{'b' * 64} 0644",
+        "/usr/local/bin/gpu-mig": "link:/opt/kiln/bin/gpu-mig",
+    },
+    "sysctls": {"net.core.rmem_max": "16777216"},
+    "boot": {"GRUB_CMDLINE_LINUX": "console=ttyS0"},
 }
 
 
@@ -144,6 +151,29 @@ def test_a_disabled_unit_of_the_stack_is_noticed(other):
     assert only(compare_records(INFO, other))[0] == "medium"
 
 
+def test_a_baked_file_that_changed_is_a_difference(other):
+    other["files"]["/etc/sysctl.d/60-kiln.conf"] = f"sha256:{'c' * 64} 0644"
+    assert only(compare_records(INFO, other)) == (
+        "medium",
+        "changed",
+        "/etc/sysctl.d/60-kiln.conf",
+        f"sha256:{'a' * 16}… 0644",
+        f"sha256:{'c' * 16}… 0644",
+    )
+
+
+def test_a_file_that_anybody_may_write_now_is_a_difference(other):
+    other["files"]["/etc/profile.d/motd.sh"] = f"sha256:{'b' * 64} 0666"
+    assert only(compare_records(INFO, other))[:2] == ("low", "changed")
+
+
+def test_another_kernel_parameter_is_a_difference(other):
+    other["sysctls"]["net.core.rmem_max"] = "1"
+    other["boot"]["GRUB_CMDLINE_LINUX"] = "console=ttyS0 nokaslr"
+    changes = [(c.severity, c.kind, c.new) for c in compare_records(INFO, other)]
+    assert changes == [("medium", "boot", "console=ttyS0 nokaslr"), ("medium", "sysctl", "1")]
+
+
 @pytest.fixture
 def records(tmp_path, monkeypatch):
     """A build folder with one record, as `./invoke build` leaves it."""
@@ -183,7 +213,7 @@ def test_the_text_counts_by_severity(records, other):
     assert "13.0.2 → 12.9.1" in text
     assert (
         diff_text(compare_images("ami-00000001", "ami-00000001"))
-        == "ami-00000001 and ami-00000001: no difference"
+        == "ami-00000001 and ami-00000001: no difference; they have one recipe digest"
     )
 
 
@@ -235,3 +265,53 @@ def test_a_record_in_which_anything_is_broken_ends_in_a_message_or_an_answer(tmp
     output = [message for message in refused if message]
     assert len(output) > 100
     assert all("version-info.json" in message for message in output)
+
+
+def test_another_digest_alone_is_never_called_no_difference(builds):
+    builds("old", recipe_digest="a" * 64)
+    builds("new", recipe_digest="b" * 64)
+    text = diff_text(compare_images("old", "new"))
+    assert text == (
+        "old and new: no difference on the images, but other recipe digests "
+        "(aaaaaaaaaaaa → bbbbbbbbbbbb): the recipes are the same, but a file that is rendered or "
+        "uploaded for the bake is not"
+    )
+
+
+def test_another_digest_names_the_fields_of_the_recipe_that_differ(builds):
+    builds("old", recipe_digest="a" * 64)
+    builds("new", recipe_digest="b" * 64, mig_config="all-1g.5gb")
+    answer = compare_images("old", "new")
+    assert answer["asked"] == {"mig_config": [None, "all-1g.5gb"]}
+    assert diff_text(answer).endswith("the recipes differ in mig_config None → all-1g.5gb")
+
+
+def test_one_digest_and_no_difference_says_both(builds):
+    builds("old")
+    builds("new")
+    text = diff_text(compare_images("old", "new"))
+    assert text == "old and new: no difference; they have one recipe digest"
+
+
+def test_what_an_older_bake_did_not_record_is_not_called_the_same(builds, other):
+    other.pop("files"), other.pop("sysctls"), other.pop("boot")
+    builds("old", versions=other)
+    builds("new", recipe_digest="b" * 64)
+    assert diff_text(compare_images("old", "new")).endswith(
+        "not compared: installed files and kernel parameters and boot parameters, which one of the "
+        "two was baked without recording"
+    )
+
+
+@pytest.fixture
+def builds(tmp_path, monkeypatch):
+    """Writes records that `diff` finds by the ids `old` and `new` of their AMIs' names."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name, versions=INFO, mig_config=None, **more):
+        record = a_record(versions=versions, **more)
+        data = record.as_json()
+        data["recipe"]["mig_config"] = mig_config
+        (tmp_path / name).write_text(json.dumps(data))
+
+    return write

@@ -308,3 +308,19 @@ def test_lines_of_packers_log_are_read_as_they_come() -> None:
     found = reader.failure("")
     assert found is not None
     assert (found.message, found.line) == ("it, broke", 1)
+
+
+def test_a_components_seconds_last_to_the_next_one_with_its_reboot() -> None:
+    reader = FailureReader()
+    for seconds, kind, text in (
+        (100, "say", "Waiting for SSH to become available..."),
+        (110, "say", "Provisioning with shell script: x/provisioners/kernel.sh"),
+        (120, "say", "Pausing 2s before the next provisioner..."),
+        (125, "say", "Provisioning with shell script: /tmp/packer-shell1"),
+        (130, "say", "Provisioning with shell script: x/provisioners/cuda.sh"),
+        (150, "message", "kiln: cuda: installing"),
+        (160, "say", "Stopping the source instance..."),
+        (190, "say", "Creating AMI"),
+    ):
+        reader.read(Event(seconds, kind, text))
+    assert reader.seconds() == {"kernel": 20.0, "cuda": 30.0}

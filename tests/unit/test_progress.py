@@ -98,9 +98,12 @@ def test_a_stage_that_is_silent_says_what_it_waits_for() -> None:
     out = Lines()
     with Progress(out, label="al2", reminder=0.01).stage("packer build") as stage:
         stage.waits_for("SSH on i-1", limit=300)
-        assert out.written.acquire(timeout=60)
-        assert out.written.acquire(timeout=60)
+        for _ in range(3):
+            assert out.written.acquire(timeout=60)
     *reminders, last = out.getvalue().splitlines()
+    # On a busy machine a reminder may come before the stage says what it waits for.
+    if "`packer build` to end" in reminders[0]:
+        del reminders[0]
     assert len(reminders) >= 2
     for line in reminders:
         assert re.fullmatch(

@@ -584,3 +584,49 @@ def test_debian_versions_are_taken_apart():
     assert version_info.split_deb("1:2.34-5+b1") == ("1", "2.34", "5+b1")
     assert version_info.split_deb("2.12.7-1+cuda11.6") == ("0", "2.12.7", "1+cuda11.6")
     assert version_info.split_deb("20230311") == ("0", "20230311", "")
+
+
+def test_version_info_hashes_what_components_installed_and_the_configuration(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(PROVISIONERS / "lib"))
+    import version_info
+
+    plant(
+        tmp_path,
+        {
+            "etc/sysctl.d/60-kiln.conf": "# ours\nnet.core.rmem_max = 16777216\n-vm/swappiness=1\n",
+            "usr/lib/sysctl.d/50-default.conf": "vm.swappiness = 60\n",
+            "usr/lib/sysctl.d/60-kiln.conf": "net.core.rmem_max = 1\n",
+            "etc/default/grub": 'GRUB_CMDLINE_LINUX="console=ttyS0"\n',
+            "opt/acme/tool/run.py": "x",
+            "opt/acme/tool/run.pyc": "x",
+            "etc/kiln/recipe.json": "{}",
+            "usr/lib/elsewhere": "not ours",
+        },
+    )
+    (tmp_path / "usr/local/bin").mkdir(parents=True)
+    (tmp_path / "usr/local/bin/tool").symlink_to("/opt/acme/tool/run.py")
+    components = {"acme": {"files": ["/opt/acme", "/etc/kiln", "/usr/local/bin/tool", "/gone"]}}
+    found = version_info.installed_files(components, str(tmp_path))
+    assert list(found) == [
+        "/etc/default/grub",
+        "/etc/sysctl.d/60-kiln.conf",
+        "/opt/acme/tool/run.py",
+        "/usr/local/bin/tool",
+    ]
+    x = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    assert found["/opt/acme/tool/run.py"].startswith(f"sha256:{x} 0")
+    assert found["/usr/local/bin/tool"] == "link:/opt/acme/tool/run.py"
+    assert version_info.configured_sysctls(str(tmp_path)) == {
+        "net.core.rmem_max": "16777216",
+        "vm.swappiness": "1",
+    }
+    assert version_info.boot_parameters(str(tmp_path)) == {"GRUB_CMDLINE_LINUX": "console=ttyS0"}
+
+
+def test_the_checks_collector_takes_no_name_of_version_info():
+    # Both are run as one program on the machine: the later of two functions of a name wins.
+    texts = [(PROVISIONERS / "lib/version_info.py").read_text()]
+    texts.append((PROVISIONERS.parent / "tests/ami/collect.py").read_text())
+    names = [set(re.findall(r"^(?:def )?(\w+)(?:\(| = )", text, re.MULTILINE)) for text in texts]
+    assert len(names[0]) > 20
+    assert names[0] & names[1] == set()

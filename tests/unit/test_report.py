@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from kiln.pipeline import report
+from kiln.pipeline.record import build_before
 from tests.unit.records import a_record, checks
 
 
@@ -23,7 +25,7 @@ def test_it_says_what_was_built_and_how_it_was_found_to_be() -> None:
     assert "verified ami-0fade000 in eu-central-1, run 20261121T000000Z-aaaa" in text
     assert "Source AMI ami-0a0e0000 amzn2" in text
     assert "Checks: 1 passed , 0 failed , 0 skipped" in text
-    assert "cuda 1 passed passed the packages are held" in text
+    assert "cuda 1 passed passed test_the_packages_are_held" in text
     assert "packer build 59.3 s" in text
 
 
@@ -40,7 +42,9 @@ def test_what_failed_comes_before_everything_else_with_its_words() -> None:
     )
     page = report.report_html(a_record(status="failed", checks=failing))
     text = text_of(page)
-    assert text.index("nvidia-driver: it answers assert &#39;510&#39;") < text.index("What was")
+    assert text.index(
+        "nvidia-driver: test_nvidia_driver.py::test_it_answers assert &#39;510&#39;"
+    ) < text.index("What was")
     assert re.findall(r"<details( open)?>\s*<summary><b>([\w-]+)", page) == [
         ("", "cuda"),
         (" open", "nvidia-driver"),
@@ -57,7 +61,8 @@ def test_a_component_that_was_skipped_as_a_whole_says_why_once_at_its_head() -> 
     )
     text = text_of(report.report_html(a_record(checks=skipped)))
     assert f"dcgm 2 skipped ({why})" in text
-    assert "boot 1 passed , 1 skipped passed c" in text
+    assert "boot 1 passed , 1 skipped passed test_c" in text
+    assert f"Skipped, by reason 2 {why} test_dcgm.py::test_a test_dcgm.py::test_b 1 no" in text
 
 
 def test_a_run_that_broke_off_says_why_and_what_is_left() -> None:
@@ -104,3 +109,44 @@ def test_what_an_image_says_becomes_neither_markup_nor_a_traceback(tmp_path: Pat
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;\\ud800") == 3
+
+
+def test_the_kernel_dcgm_and_the_container_toolkit_are_named() -> None:
+    recipe = {**a_record().recipe, "dcgm": "4.7.0", "container_toolkit": "1.20.0"}
+    versions = {"kernel": {"boots": "6.1.112-1.amzn2023"}, "packages": []}
+    text = text_of(report.report_html(a_record(recipe=recipe, versions=versions)))
+    assert "Kernel 6.1.112-1.amzn2023 CUDA" in text
+    assert "DCGM 4.7.0 Container toolkit 1.20.0" in text
+
+
+def test_each_components_seconds_are_a_bar_as_long_as_its_share_of_the_longest() -> None:
+    seconds = {"kernel": 10.0, "nvidia-driver": 40.0}
+    page = report.report_html(a_record(component_seconds=seconds))
+    assert re.findall(r'class="bar" style="width: (\d+)%', page) == ["25", "100"]
+    assert text_of(page).endswith("kernel 10 s nvidia-driver 40 s")
+
+
+def test_it_is_compared_with_the_rows_build_before_also_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
+    line = {"line": "al2023-lts-base-x86_64", "name": "al2023-580", "driver": "580.1.1"}
+    for run, recipe, versions in (
+        ("20261001T000000Z-aaaa", line, {"packages": []}),
+        ("20261101T000000Z-aaaa", line, {"packages": [{}]}),
+        ("20261102T000000Z-aaaa", {**line, "line": "another"}, {"packages": []}),
+        ("20261103T000000Z-aaaa", line, None),
+        ("20261122T000000Z-aaaa", line, {"packages": []}),
+    ):
+        old = a_record(run_id=run, recipe=recipe, versions=versions)
+        (tmp_path / "x" / run).mkdir(parents=True)
+        (tmp_path / "x" / run / "record.json").write_text(json.dumps(old.as_json()))
+    bumped = {**line, "name": "al2023-590", "driver": "590.1.1"}
+    new = a_record(recipe=bumped, versions={"packages": [{}, {}]})
+    before = build_before(new)
+    assert before is not None
+    assert before.run_id == "20261101T000000Z-aaaa"
+    text = text_of(report.report_html(new, before))
+    assert "al2023-580, run 20261101T000000Z-aaaa, verified: ./invoke diff" in text
+    assert "driver 580.1.1 → 590.1.1 packages 1 → 2 Checks:" in text
+    assert build_before(a_record(run_id="20261001T000000Z-aaaa", recipe=line)) is None

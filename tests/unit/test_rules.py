@@ -200,6 +200,10 @@ CASES = {
         {"distro": "ubuntu2004", "driver": "535.309.01"},
         {"distro": "ubuntu2204", "driver": "535.309.01"},
     ),
+    "UNTRIED": (
+        {"distro": "al2", "driver": "550.163.01", "flavor": "eks"},
+        {"distro": "al2", "driver": "550.163.01", "flavor": "ecs"},
+    ),
     "OS-CUDA-REPO": (
         {"distro": "al2", "driver": "550.163.01", "cuda": "12.8"},
         {"distro": "al2", "driver": "550.163.01", "cuda": "12.4.1"},
@@ -493,6 +497,8 @@ MORE = [
     ("GPU-620", {"distro": "al2023", "driver": "620.70.06", "kernel_module": "both"}),
     ("DRV-MODULE", {"distro": "al2", "driver": "510.47.03", "kernel_module": "both"}),
     ("FM-NVLSM", {"distro": "al2023", "driver": "580.178.04", "packages": ("nvlsm=2025.99.1",)}),
+    ("UNTRIED", {"distro": "rocky9", "driver": "580.178.04", "instance_type": "p6-b300.48xlarge"}),
+    ("UNTRIED", {"distro": "ubuntu2004", "driver": "535.309.01", "arch": "arm64"}),
     ("OS-EOL", {"distro": "al2", "driver": "510.47.03"}),
     ("OS-EOL", {"distro": "debian12", "driver": "580.178.04"}),
     ("OS-CUDA-REPO", {"distro": "ubuntu2404", "driver": "580.178.04", "cuda": "11.8"}),

@@ -79,3 +79,38 @@ def test_the_text_says_so_when_nothing_serves():
 def test_an_unknown_type_is_bad_input():
     with pytest.raises(KilnError, match=r"p9\.48xlarge is not a GPU instance type"):
         rows_for("p9.48xlarge", RECIPES)
+
+
+def test_rows_for_a_purpose_without_an_instance_type_best_first():
+    answer = rows_for(None, RECIPES, distro="al2023", flavor="base", arch="x86_64", today=TODAY)
+    assert rows(answer, "serves") == [
+        "al2023-580.178.04-open-cuda13.0-base-x86_64",
+        "al2023-580.178.04-both-cuda12.9-base-x86_64",
+        "al2023-595.112.07-open-cuda13.2-base-x86_64",
+    ]
+    assert answer["left_out"] == len(RECIPES) - 3
+    assert "p5" in answer["serves"][0]["reasons"][1].removeprefix("serves ").split(", ")
+    text = which_text(answer)
+    assert text.startswith("1. al2023-580.178.04-open-cuda13.0-base-x86_64\n")
+    assert text.endswith("18 rows are of another distribution, flavour or processor")
+
+
+def test_a_purpose_and_an_instance_type_together():
+    answer = rows_for("p5.48xlarge", RECIPES, flavor="eks", today=TODAY)
+    assert rows(answer, "serves") == ["al2023-580.178.04-open-cuda13.0-eks-x86_64"]
+    assert rows(answer, "does_not") == ["al2023-580.178.04-open-cuda13.0-eks-arm64"]
+
+
+def test_rows_that_do_not_serve_for_the_same_reason_share_a_paragraph():
+    lines = which_text(rows_for("p5.48xlarge", RECIPES, arch="arm64", today=TODAY)).splitlines()
+    assert [line for line in lines if "not:" in line] == [
+        "     not: p5.48xlarge is x86_64, the image arm64"
+    ]
+
+
+def test_a_purpose_that_does_not_exist_is_bad_input():
+    with pytest.raises(KilnError, match="--flavor ekss: there is none") as refused:
+        rows_for(None, RECIPES, flavor="ekss")
+    assert "did you mean 'eks'" in refused.value.hint
+    with pytest.raises(KilnError, match="--distro rocky9: there is none to build on"):
+        rows_for(None, RECIPES, distro="rocky9")

@@ -38,6 +38,30 @@ def distro_ended(c: Combination) -> Iterator[Objection]:
     )
 
 
+@rule("UNTRIED")
+def never_baked(c: Combination) -> Iterator[Objection]:
+    """What no row of this repository bakes is judged by facts alone: nobody saw it work."""
+    tried: dict[str, list[str]] = c.about.get("tried", {})
+    if c.arch in tried.get(c.flavor, ()):
+        return
+    name = c.about["name"]
+    if not c.about.get("parents"):
+        message = f"nothing was ever baked on {name}: AMI Kiln has no parent AMI for it"
+    elif c.flavor not in tried:
+        message = f"flavour {c.flavor} was never baked on {name}"
+    else:
+        message = f"{name} was never baked with flavour {c.flavor} for {c.arch}"
+    known = [f"{flavor} ({', '.join(arches)})" for flavor, arches in tried.items()]
+    yield Objection(
+        message,
+        hint=f"tried on {name}: {', '.join(known)}"
+        if known
+        else "CONTRIBUTING.md says how to add a distribution",
+        why="only facts were compared: no provisioner, parent AMI or check was tried with it",
+        advice=True,
+    )
+
+
 @rule("OS-CUDA-REPO")
 def cuda_in_repo(c: Combination) -> Iterator[Objection]:
     """The toolkit must be in the distribution's repository, unless a runfile installs it."""
