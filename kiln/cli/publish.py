@@ -1,4 +1,4 @@
-"""Tasks that bring a verified AMI to those who launch it: publish, promote, rollback, channels."""
+"""Tasks that bring a verified AMI to its users: publish, promote, rollback, channels, history."""
 
 from __future__ import annotations
 

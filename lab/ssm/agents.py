@@ -26,7 +26,7 @@ SAID = (
 
 @dataclass
 class Agent:
-    """An agent: what it said, when it was last heard of, what waits for it."""
+    """An agent: what it said, when it was last heard of, what waits for it, how often it asked."""
 
     instance_id: str
     region: str
@@ -35,6 +35,7 @@ class Agent:
     said: dict[str, str] = field(default_factory=dict)
     heard: float = 0.0
     messages: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
+    questions: int = 0
 
     @property
     def online(self) -> bool:
@@ -75,13 +76,20 @@ class Agents:
         agent = self._agents.get(instance_id)
         if agent is None:
             return []
-        agent.heard = time.monotonic()
+        with self._lock:
+            agent.heard = time.monotonic()
+            agent.questions += 1
+            mine = agent.questions
         try:
-            return [agent.messages.get(timeout=held)]
+            message = agent.messages.get(timeout=held)
         except queue.Empty:
             return []
-        finally:
-            agent.heard = time.monotonic()
+        if mine != agent.questions:
+            # The agent has asked again since, as after a restart: nobody waits for this answer.
+            agent.messages.put(message)
+            return []
+        agent.heard = time.monotonic()
+        return [message]
 
 
 def described(agent: Agent) -> dict[str, Any]:

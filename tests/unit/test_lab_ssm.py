@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -231,3 +233,20 @@ def test_the_agent_is_told_where_the_output_goes(
     asked: dict[str, Any], output: dict[str, str]
 ) -> None:
     assert commands.output(asked) == output
+
+
+def test_a_message_goes_to_the_agent_that_has_restarted_and_not_to_its_former_question() -> None:
+    found = agents.Agents()
+    found.hear("i-1", "us-east-1", "role", {})
+    agent = found.find("i-1")
+    assert agent
+    with ThreadPoolExecutor(2) as pool:
+        former = pool.submit(found.wait, "i-1", 0.5)
+        while agent.questions < 1:
+            time.sleep(0.001)
+        again = pool.submit(found.wait, "i-1", 5)
+        while agent.questions < 2:
+            time.sleep(0.001)
+        agent.messages.put({"Kind": "run"})
+        assert again.result() == [{"Kind": "run"}]
+        assert former.result() == []
