@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, ROWS, TARGET
+from kiln.cli.flags import JSON, ROWS, TARGET, Selection, selects_rows
 from kiln.cli.front import note, report, show, task
 
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.publish.nightly import Due, Night
+    from kiln.publish.nightly import Due, Night, RowResult
 
-_ROWS = {key: ROWS[key] for key in ("name", "distro", "flavor", "arch")}
+_REPORT = {
+    "out": "folder for report.html, report.md and report.json (default: build/nightly/TIME)",
+    "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
+}
 _PLACE = {key: TARGET[key] for key in ("target", "region")}
 
 
@@ -24,19 +27,16 @@ _PLACE = {key: TARGET[key] for key in ("target", "region")}
     name="nightly",
     default=True,
     help={
-        **_ROWS,
-        "out": "folder for report.html, report.md and report.json (default: build/nightly/TIME)",
-        "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
+        **ROWS,
+        **_REPORT,
         **TARGET,
         **JSON,
     },
 )
+@selects_rows
 def nightly_(
     c: Context,
-    name: str | None = None,
-    distro: str | None = None,
-    flavor: str | None = None,
-    arch: str | None = None,
+    selection: Selection,
     out: str | None = None,
     topic: str | None = None,
     target: str = "auto",
@@ -51,12 +51,11 @@ def nightly_(
     from kiln.pipeline import build as builds
     from kiln.pipeline import record, verify
     from kiln.pipeline.plan import Options
-    from kiln.publish import night_report
     from kiln.publish import nightly as nights
-    from kiln.publish.lock import line_locked
+    from kiln.publish.lock import exclusively
     from kiln.publish.publish import Publication, publish_row
 
-    recipes = _chosen(name, distro, flavor, arch)
+    recipes = _chosen(selection)
     settings = load.load_publishing()
     progress = Progress()
     place = builds.announce(recipes, Options(), targets.choose(target, region), progress.say)
@@ -83,24 +82,16 @@ def nightly_(
             say=note,
         )
 
-    with line_locked(place, nights.LOCK, nights.LOCK_SECONDS):
+    with exclusively(place, nights.LOCK, nights.LOCK_SECONDS):
         results = nights.run_night(nights.plan_night(recipes, settings, place), build, publish)
-    night_report.write(results, out)
-    if topic:
-        night_report.send(place, topic, results)
-    show(
-        [asdict(one) for one in results], as_json=json, text=lambda data: night_report.text(results)
-    )
-    return 1 if any(one.action == "failed" for one in results) else 0
+    return _reported(results, place, out, topic, as_json=json)
 
 
-@task(help={**_ROWS, **_PLACE, **JSON})
+@task(help={**ROWS, **_PLACE, **JSON})
+@selects_rows
 def plan(
     c: Context,
-    name: str | None = None,
-    distro: str | None = None,
-    flavor: str | None = None,
-    arch: str | None = None,
+    selection: Selection,
     target: str = "auto",
     region: str | None = None,
     json: bool = False,
@@ -111,7 +102,7 @@ def plan(
     from kiln.publish import choice
     from kiln.publish.nightly import plan_night
 
-    recipes = _chosen(name, distro, flavor, arch)
+    recipes = _chosen(selection)
     place = choice.answering(targets.choose(target, region))
     night = plan_night(recipes, load.load_publishing(), place)
     data = {
@@ -126,19 +117,16 @@ def plan(
 
 @task(
     help={
-        **_ROWS,
-        "out": "folder for report.html, report.md and report.json (default: build/nightly/TIME)",
-        "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
+        **ROWS,
+        **_REPORT,
         **_PLACE,
         **JSON,
     }
 )
+@selects_rows
 def finish(
     c: Context,
-    name: str | None = None,
-    distro: str | None = None,
-    flavor: str | None = None,
-    arch: str | None = None,
+    selection: Selection,
     out: str | None = None,
     topic: str | None = None,
     target: str = "auto",
@@ -148,29 +136,37 @@ def finish(
     """What a night's items have done, wherever they ran: a row that is still due has failed."""
     from kiln.cli import targets
     from kiln.matrix import load
-    from kiln.publish import choice, night_report
+    from kiln.publish import choice
     from kiln.publish.nightly import after_night, plan_night
 
-    recipes = _chosen(name, distro, flavor, arch)
+    recipes = _chosen(selection)
     place = choice.answering(targets.choose(target, region))
     results = after_night(plan_night(recipes, load.load_publishing(), place))
+    return _reported(results, place, out, topic, as_json=json)
+
+
+def _chosen(selection: Selection) -> list[Recipe]:
+    """The rows that the flags select; all of them without one."""
+    from kiln.matrix import load, select
+
+    return select.select(load.load_recipes(), **{**selection, "every": True})
+
+
+def _reported(
+    results: list[RowResult], place: Target, out: str | None, topic: str | None, *, as_json: bool
+) -> int:
+    """Write, send and show the report of a night; the exit status."""
+    from kiln.publish import night_report
+
     night_report.write(results, out)
     if topic:
         night_report.send(place, topic, results)
     show(
-        [asdict(one) for one in results], as_json=json, text=lambda data: night_report.text(results)
+        [asdict(one) for one in results],
+        as_json=as_json,
+        text=lambda data: night_report.text(results),
     )
     return 1 if any(one.action == "failed" for one in results) else 0
-
-
-def _chosen(
-    name: str | None, distro: str | None, flavor: str | None, arch: str | None
-) -> list[Recipe]:
-    from kiln.matrix import load, select
-
-    return select.select(
-        load.load_recipes(), name=name, distro=distro, flavor=flavor, arch=arch, every=True
-    )
 
 
 def _command(due: Due, target: Target) -> str:

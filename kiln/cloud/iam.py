@@ -84,7 +84,7 @@ def called_in_builds() -> dict[str, str]:
 def called_in(role: str) -> dict[str, str]:
     """The AWS calls of the modules of one of PUBLISHING → file:line of their first use."""
     names = publishing_facts()[role]["modules"]
-    return called(ROOT / "kiln" / "publish" / f"{name}.py" for name in names)
+    return called(ROOT / "kiln" / f"{name}.py" for name in names)
 
 
 def called(files: Iterable[Path]) -> dict[str, str]:

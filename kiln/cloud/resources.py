@@ -14,6 +14,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import RUN_ID
 from kiln.cloud import aws
+from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 
@@ -74,18 +75,6 @@ def make_access(run: Run, target: Target, subnet_id: str | None = None) -> Acces
 
 
 @dataclass(frozen=True)
-class Resource:
-    """A resource of a run in EC2. `tagged`: it carries the run's id."""
-
-    kind: str
-    id: str
-    tagged: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.id}"
-
-
-@dataclass(frozen=True)
 class Removal:
     """What a clean-up removed, in words, and AWS's errors for what it could not remove."""
 
@@ -116,7 +105,7 @@ def remove(run_id: str, target: Target, *, amis: bool) -> Removal:
             client.create_tags(Resources=untagged, Tags=tags(run_id))
     for resource in resources:
         with _noted(failures):
-            _delete(client, resource)
+            delete_resource(client, resource)
             removed.append(str(resource))
     return Removal(removed, failures)
 
@@ -299,19 +288,6 @@ def _volumes(client: EC2Client, run_id: str) -> list[Resource]:
     free: list[Any] = [*_mine(run_id), {"Name": "status", "Values": ["available"]}]
     volumes = client.describe_volumes(Filters=free)["Volumes"]
     return [Resource("volume", volume["VolumeId"]) for volume in _of_run(volumes, run_id)]
-
-
-def _delete(client: EC2Client, resource: Resource) -> None:
-    if resource.kind == "AMI":
-        client.deregister_image(ImageId=resource.id)
-    elif resource.kind == "snapshot":
-        client.delete_snapshot(SnapshotId=resource.id)
-    elif resource.kind == "key pair":
-        client.delete_key_pair(KeyName=resource.id)
-    elif resource.kind == "security group":
-        client.delete_security_group(GroupId=resource.id)
-    else:
-        client.delete_volume(VolumeId=resource.id)
 
 
 def _is_tagged(resource: Any, run_id: str) -> bool:

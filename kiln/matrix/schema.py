@@ -188,7 +188,7 @@ class AcceptModel(Strict):
 
     rule: RuleId = Field(description="the rule that warns: DRV-EOL")
     reason: Reason = Field(description="why the row accepts it")
-    until: str = Field(description="the last day: 2027-03-31; from then on `check` fails")
+    until: str = Field(description="the last day: 2027-03-31; after it `check` fails")
 
     @field_validator("until")
     @classmethod

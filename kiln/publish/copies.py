@@ -70,11 +70,17 @@ def _description(source: VerifiedAmi) -> str:
     return f"{source.record.recipe.get('name', source.name)}, verified, by AMI Kiln"
 
 
+def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
+    """The tags of a published image: the source's own, and its line."""
+    own = {key: value for key, value in source.tags.items() if not key.startswith("aws:")}
+    return {**own, LINE: line}
+
+
 def prepare_image(
     target: Target, image: Image, source: VerifiedAmi, line: str, settings: Publish
 ) -> None:
     """Set what a published image has besides its content: permissions, IMDSv2, description,
-    deregistration protection, deprecation date, the tag of its line."""
+    deregistration protection, deprecation date, and the tags that the source has now."""
     ec2 = aws.ec2(target)
     share = settings.share
     permissions = [
@@ -83,8 +89,10 @@ def prepare_image(
         *({"OrganizationalUnitArn": arn} for arn in share.organizational_units),
     ]
     with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
-        if image.tags.get(LINE) != line:
-            ec2.create_tags(Resources=[image.ami_id], Tags=[{"Key": LINE, "Value": line}])
+        tags = wanted_tags(source, line).items()
+        lacking = [{"Key": k, "Value": v} for k, v in tags if image.tags.get(k) != v]
+        if lacking:
+            ec2.create_tags(Resources=[image.ami_id], Tags=lacking)  # type: ignore[arg-type]
         if permissions:
             ec2.modify_image_attribute(
                 ImageId=image.ami_id,

@@ -51,18 +51,9 @@ def gates(
 
 def _launches(release: Release, target: Target) -> Gate:
     """The image must be available in every region of the release."""
-
-    def state(region: str) -> str:
-        image = images.describe_image(target.in_region(region), release.images[region])
-        return image.state if image else "not there"
-
-    states = in_regions(list(release.images), state)
-    wrong = [
-        f"{release.images[region]} in {region} is {state}"
-        for region, state in states.items()
-        if state != "available"
-    ]
-    return Gate("launches", not wrong, "; ".join(wrong) or f"available in {', '.join(states)}")
+    wrong = images.not_available(target, release.images)
+    evidence = "; ".join(wrong) or f"available in {', '.join(release.images)}"
+    return Gate("launches", not wrong, evidence)
 
 
 def _verdict(release: Release, target: Target) -> Gate:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kiln.cloud import aws
 from kiln.cloud.target import Target
+from kiln.publish.regions import in_regions
 
 
 @dataclass(frozen=True)
@@ -67,3 +68,21 @@ def images_there(target: Target, **query: Any) -> Iterator[Image]:
                 deprecated_at=image.get("DeprecationTime"),
                 protected=image.get("DeregistrationProtection", "disabled") != "disabled",
             )
+
+
+def not_available(target: Target, images: Mapping[str, str]) -> list[str]:
+    """Those of a release's images, by region, that cannot be launched, in words.
+
+    Raises KilnError (exit status 1) if a region does not answer.
+    """
+
+    def state(region: str) -> str:
+        image = describe_image(target.in_region(region), images[region])
+        return image.state if image else "not there any more"
+
+    states = in_regions(list(images), state)
+    return [
+        f"{images[region]} in {region} is {state}"
+        for region, state in states.items()
+        if state != "available"
+    ]

@@ -1,4 +1,5 @@
-"""A lock on a line, held while its channels move: a parameter that only one can create."""
+"""Locks: parameters that only one can create. A line is locked while its channels move, and the
+night while it lasts."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import platform
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
@@ -22,18 +24,22 @@ _SECONDS = 300
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock: machine and process; it counts `until` then, in seconds since 1970."""
+    """Who holds a lock: machine and process; it counts `until` then, in seconds since 1970.
+
+    `space` tells where the process's number means something: the boot and the PID namespace.
+    """
 
     host: str
     process: int
     until: float
+    space: str = ""
 
     @property
     def is_dead(self) -> bool:
         """Whether the lock counts no longer: expired, or its process on this machine has ended."""
         if self.until < time.time():
             return True
-        if self.host != platform.node():
+        if self.space != _space():
             return False
         try:
             os.kill(self.process, 0)
@@ -44,19 +50,25 @@ class Holder:
         return False
 
 
+def _space() -> str:
+    """This boot of this machine, and this PID namespace: two containers may share a host's name."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - it is no path
+
+
 def lock_parameter(name: str) -> str:
     """The parameter of a lock."""
     return f"{channels.ROOT}/locks/{name}"
 
 
 @contextlib.contextmanager
-def line_locked(target: Target, name: str, seconds: float = _SECONDS) -> Iterator[None]:
+def exclusively(target: Target, name: str, seconds: float = _SECONDS) -> Iterator[None]:
     """Hold the lock `name` in the target's region while inside.
 
     Raises KilnError (exit status 1) if somebody holds it; a dead holder's lock is taken.
     """
     parameter = lock_parameter(name)
-    mine = Holder(platform.node(), os.getpid(), time.time() + seconds)
+    mine = Holder(platform.node(), os.getpid(), time.time() + seconds, _space())
     with aws.explained(f"the lock of {name} could not be taken"):
         if not _created(target, parameter, mine):
             _take_from_the_dead(target, name, parameter, mine)
@@ -64,7 +76,9 @@ def line_locked(target: Target, name: str, seconds: float = _SECONDS) -> Iterato
         yield
     finally:
         with aws.explained(f"the lock of {name} could not be released"):
-            _delete(target, parameter)
+            # It may have expired meanwhile, and be somebody else's now.
+            if _holder(target, parameter) == mine:
+                _delete(target, parameter)
 
 
 def _created(target: Target, parameter: str, mine: Holder) -> bool:
@@ -103,8 +117,9 @@ def _holder(target: Target, parameter: str) -> Holder | None:
         return None
     try:
         value = json.loads(found[0]["Value"])
-        return Holder(str(value["host"]), int(value["process"]), float(value["until"]))
-    except (ValueError, KeyError, TypeError):
+        space = str(value.get("space", ""))
+        return Holder(str(value["host"]), int(value["process"]), float(value["until"]), space)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return Holder("", 0, 0)
 
 

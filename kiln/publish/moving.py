@@ -13,7 +13,7 @@ from kiln.matrix.publishing import LaunchTemplate
 from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.launch_templates import follow
-from kiln.publish.lock import line_locked
+from kiln.publish.lock import exclusively
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Action, Moved, Release
 
@@ -130,7 +130,7 @@ def move_everywhere(
     home = target.region
     regions = [home, *(region for region in release.images if region != home)]
     done: list[Move] = []
-    with line_locked(target, release.line):
+    with exclusively(target, release.line):
         for region in regions:
             there = target.in_region(region)
             held = before.get(region)

@@ -117,7 +117,8 @@ def _judge(
         return Due(recipe, f"{newest.ami_id} is {age.days} days old, more than {settings.max_age}")
     if now is None or now.image_id != newest.ami_id or now.moving:
         channel = settings.channels[0]
-        return Due(recipe, f"{channel} does not hold {newest.ami_id} yet", newest.ami_id)
+        why = f"{newest.ami_id}, built before, was not in {channel} yet"
+        return Due(recipe, why, newest.ami_id)
     why = f"{newest.ami_id} has the same inputs and is {age.days} days old"
     return Skipped(recipe.name, why, newest.ami_id)
 

@@ -62,6 +62,15 @@ def own_images(target: Target) -> list[OwnImage]:
     return [image for image in found if image and image.state in ("available", "disabled")]
 
 
+def own_image(target: Target, ami_id: str) -> OwnImage | None:
+    """One of them as it is now; None if it is gone. Raises KilnError (exit status 1)."""
+    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
+        answer = aws.ec2(target).describe_images(
+            ImageIds=[ami_id], IncludeDeprecated=True, IncludeDisabled=True
+        )
+    return next((_own(target.region, image) for image in answer["Images"]), None)
+
+
 def _own(region: str, image: Any) -> OwnImage | None:
     """None for an image whose tags are not those of AMI Kiln."""
     tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}

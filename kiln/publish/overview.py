@@ -11,6 +11,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish import channels
 from kiln.publish.channels import Held
+from kiln.publish.ours import moment
 from kiln.publish.regions import in_regions
 
 
@@ -91,12 +92,10 @@ def _row(one: Held, home: Held | None, verdicts: Mapping[str, str]) -> ChannelRo
 def _age(built: str) -> float | None:
     """Days since a time in ISO 8601; None for one that is none."""
     try:
-        then = datetime.fromisoformat(built.replace("Z", "+00:00"))
+        age = datetime.now(timezone.utc) - moment(built)
     except ValueError:
         return None
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=timezone.utc)
-    return round((datetime.now(timezone.utc) - then).total_seconds() / 86400, 1)
+    return round(age.total_seconds() / 86400, 1)
 
 
 def _drift(one: Held, home: Held | None, verdicts: Mapping[str, str]) -> str:
@@ -106,8 +105,6 @@ def _drift(one: Held, home: Held | None, verdicts: Mapping[str, str]) -> str:
         return "no release describes it"
     if one.moving:
         return "a move was interrupted"
-    if home and home.release and home.release.run_id != one.release.run_id:
-        return f"{home.region} holds {home.release.ami_name}"
     if home and home.release and home.release.ami_name != one.release.ami_name:
         return f"{home.region} holds {home.release.ami_name}"
     return ""

@@ -13,7 +13,6 @@ from kiln.publish.channels import Held
 from kiln.publish.choice import answering
 from kiln.publish.gates import Gate, gates
 from kiln.publish.moving import Move, move_everywhere
-from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
 
 
@@ -168,16 +167,7 @@ def _arrival(past: Sequence[Release], image_id: str, region: str) -> int:
 
 
 def _require_launchable(release: Release, target: Target) -> None:
-    def state(region: str) -> str:
-        image = images.describe_image(target.in_region(region), release.images[region])
-        return image.state if image else "not there any more"
-
-    states = in_regions(list(release.images), state)
-    wrong = [
-        f"{release.images[region]} in {region} is {state}"
-        for region, state in states.items()
-        if state != "available"
-    ]
+    wrong = images.not_available(target, release.images)
     if wrong:
         raise operation_failed(
             f"{release.ami_name} no longer launches, so nothing moved: {'; '.join(wrong)}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.base.tags import LINE, VERIFIED
+from kiln.base.tags import VERIFIED
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import copies, moving
@@ -22,8 +22,6 @@ from kiln.publish.verified import VerifiedAmi, verified_ami
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
-# Tags that describe where an AMI is, not what it is, so that a copy has its own.
-_OWN_TAGS = ("aws:",)
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _settled(
 
     Raises KilnError (exit status 1) if one of them is not as consumers may have it.
     """
-    tags = {k: v for k, v in source.tags.items() if not k.startswith(_OWN_TAGS)}
+    tags = copies.wanted_tags(source, line)
 
     def prepare(region: str) -> list[str]:
         there = target.in_region(region)
@@ -144,7 +142,7 @@ def _settled(
         if image is None:
             return [f"{images[region]} is not there any more"]
         copies.prepare_image(there, image, source, line, settings)
-        return copies.not_ready(there, images[region], {**tags, LINE: line}, settings)
+        return copies.not_ready(there, images[region], tags, settings)
 
     lacking = in_regions(list(images), prepare)
     wrong = [f"{region}: {reason}" for region, reasons in lacking.items() for reason in reasons]

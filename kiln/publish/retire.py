@@ -3,8 +3,8 @@ deregistered with their snapshots. Each run does the next step only, and nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
@@ -14,7 +14,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
-from kiln.publish.ours import OwnImage, last_launched, own_images, users_of
+from kiln.publish.ours import OwnImage, last_launched, own_image, own_images, users_of
 from kiln.publish.regions import in_regions
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
@@ -164,41 +164,36 @@ def retire(target: Target, plan: Retirement) -> list[Going]:
     done = []
     for going in plan.would:
         there = target.in_region(going.region)
+        error = ""
         try:
             held = [one for one in channels.all_held(there) if one.image_id == going.ami_id]
             if held:
-                why = f"{held[0].channel} of {held[0].line} has come to hold it"
-                done.append(Going(going.ami_id, going.region, going.step, going.why, why))
-                continue
-            _do(there, going)
-            done.append(going)
-        except KilnError as error:
-            done.append(Going(going.ami_id, going.region, going.step, going.why, error.message))
+                error = f"{held[0].channel} of {held[0].line} has come to hold it"
+            else:
+                _do(there, going)
+        except KilnError as refused:
+            error = refused.message
+        done.append(replace(going, error=error))
     return done
 
 
 def _do(target: Target, going: Going) -> None:
     ec2 = aws.ec2(target)
     now = datetime.now(timezone.utc)
+    image = own_image(target, going.ami_id)
     with aws.explained(f"{going.ami_id} could not be retired in {going.region}"):
         if going.step == "deprecate":
             # EC2 refuses a time that is past when it arrives.
             ec2.enable_image_deprecation(
                 ImageId=going.ami_id, DeprecateAt=now + timedelta(minutes=1)
             )
-            if any(image.protected for image in _again(target, going)):
+            if image and image.protected:
                 ec2.disable_image_deregistration_protection(ImageId=going.ami_id)
             when = now.strftime("%Y-%m-%dT%H:%M:%SZ")
             ec2.create_tags(Resources=[going.ami_id], Tags=[{"Key": RETIRING, "Value": when}])
         elif going.step == "disable":
             ec2.disable_image(ImageId=going.ami_id)
         else:
-            snapshots = [one for image in _again(target, going) for one in image.snapshots]
             ec2.deregister_image(ImageId=going.ami_id)
-            for snapshot in snapshots:
+            for snapshot in image.snapshots if image else ():
                 ec2.delete_snapshot(SnapshotId=snapshot)
-
-
-def _again(target: Target, going: Going) -> Iterator[OwnImage]:
-    """The AMI as it is now."""
-    return (image for image in own_images(target) if image.ami_id == going.ami_id)

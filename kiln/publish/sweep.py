@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,6 +11,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.tags import RUN_ID
 from kiln.cloud import aws
+from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.target import Target
 from kiln.publish.regions import in_regions
 
@@ -56,7 +57,7 @@ def sweep(target: Target, found: Sequence[Leftover]) -> list[Leftover]:
                 _remove(target.in_region(one.region), one)
         except KilnError as refused:
             error = refused.message
-        done.append(Leftover(one.region, one.kind, one.id, one.run_id, error))
+        done.append(replace(one, error=error))
     return done
 
 
@@ -164,13 +165,5 @@ def _remove(target: Target, one: Leftover) -> None:
     if one.kind == "instance":
         ec2.terminate_instances(InstanceIds=[one.id])
         ec2.get_waiter("instance_terminated").wait(InstanceIds=[one.id])
-    elif one.kind == "AMI":
-        ec2.deregister_image(ImageId=one.id)
-    elif one.kind == "snapshot":
-        ec2.delete_snapshot(SnapshotId=one.id)
-    elif one.kind == "volume":
-        ec2.delete_volume(VolumeId=one.id)
-    elif one.kind == "key pair":
-        ec2.delete_key_pair(KeyName=one.id)
     else:
-        ec2.delete_security_group(GroupId=one.id)
+        delete_resource(ec2, Resource(one.kind, one.id))

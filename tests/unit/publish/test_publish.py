@@ -13,7 +13,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, images
-from kiln.publish.lock import lock_parameter
+from kiln.publish.lock import exclusively, lock_parameter
 from kiln.publish.moving import move_one
 from kiln.publish.overview import channel_rows, history_rows
 from kiln.publish.promote import roll_back
@@ -165,6 +165,30 @@ def test_the_lock_of_a_dead_holder_is_taken(client: Callable[..., Any], bake: Ba
     published()
     assert resolved(client, "nightly") == ami_id
     assert not client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
+
+
+def test_a_lock_that_expired_and_was_taken_is_left_to_its_new_holder(
+    client: Callable[..., Any],
+) -> None:
+    theirs = {"host": "elsewhere", "process": 7, "until": 4e9, "space": ""}
+    with exclusively(AWS, LINE):
+        client("ssm").put_parameter(
+            Name=lock_parameter(LINE), Value=json.dumps(theirs), Overwrite=True
+        )
+    (left,) = client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
+    assert json.loads(left["Value"]) == theirs
+
+
+def test_what_is_tagged_after_the_copy_reaches_it_with_the_next_publish(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    ami_id = bake(8)
+    published(OTHER)
+    verdict = {"Key": "kiln:verified", "Value": "pass 2026-11-28T12:00:00Z c0ffee1"}
+    client("ec2").create_tags(Resources=[ami_id], Tags=[verdict])
+    published(OTHER)
+    copy = described(client, resolved(client, "nightly", OTHER), OTHER)
+    assert verdict in copy["Tags"]
 
 
 def test_a_promotion_moves_the_next_channel_in_all_regions(
