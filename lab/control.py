@@ -97,11 +97,12 @@ def up(lab: Lab | None = None, kind_of_vendors: str | None = None) -> dict[str, 
 
 def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
     running = status(lab)
-    others = bool(running) and wanted not in (None, (running or {}).get("vendors"))
+    has = (running or {}).get("vendors", vendors.STAND_INS)  # older labs do not say it
+    others = bool(running) and wanted not in (None, has)
     if running and others and (running.get("in_use") or users.users(lab)):
         raise operation_failed(
             f"{running['lab']} is in use, and its guests talk to the vendors' "
-            f"{'hosts' if running.get('vendors') == vendors.REAL else 'stand-ins'}",
+            f"{'hosts' if has == vendors.REAL else 'stand-ins'}",
             hint="wait for the run that uses it, ./invoke lab.down, or take another lab: "
             "KILN_LAB_INDEX=7",
         )
