@@ -5,6 +5,7 @@ from invoke import Collection
 import devel.tasks
 from kiln.cli import (
     build,
+    cost,
     image,
     lab,
     matrix,
@@ -36,6 +37,7 @@ ns = Collection(
     publish.history,
     retire.retire,
     retire.sweep,
+    cost.cost_,
     image.diff,
     image.sbom,
     devel.tasks.test,
