@@ -13,6 +13,7 @@ from kiln.cli import (
     nightly,
     packer,
     preflight,
+    provenance,
     publish,
     retire,
     telemetry,
@@ -45,6 +46,13 @@ ns = Collection(
     devel.tasks.bench,
     devel.tasks.generate,
 )
-_GROUPS = {"lab": lab, "nightly": nightly, "xid": xid, "mig": mig, "telemetry": telemetry}
+_GROUPS = {
+    "lab": lab,
+    "nightly": nightly,
+    "provenance": provenance,
+    "xid": xid,
+    "mig": mig,
+    "telemetry": telemetry,
+}
 for name, module in _GROUPS.items():
     ns.add_collection(Collection.from_module(module, name=name))
