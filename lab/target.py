@@ -106,6 +106,7 @@ class LabTarget:
         Making a root filesystem mostly uses one core, so the lab is started and the vendors'
         files are made in parallel.
         """
+        system.overlay_stand_ins()  # a mistake in them is known before anything starts
         for recipe in recipes:
             _require_snapshot(recipe)
         needs.free_disk(current().root, _NEEDS_GIB)
