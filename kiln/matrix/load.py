@@ -9,6 +9,8 @@ from typing import Any
 
 from kiln import components, facts
 from kiln.base import overlay
+from kiln.base.account import Account
+from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
 from kiln.base.located import Located, load_yaml
 from kiln.base.paths import matrix_file
@@ -17,7 +19,7 @@ from kiln.matrix.mistakes import refused
 from kiln.matrix.publishing import Publish
 from kiln.matrix.references import bad_defaults, bad_distros, bad_row, bad_variant, duplicates
 from kiln.matrix.schema import MatrixModel, VolumeModel, validated
-from kiln.matrix.variant import Variant
+from kiln.matrix.variant import Variant, account_of_defaults
 from kiln.telemetry.settings import Telemetry
 
 
@@ -28,6 +30,12 @@ class _File:
     document: Located
     model: MatrixModel
     written: MatrixModel
+    below: tuple[tuple[Located, MatrixModel], ...] = ()
+
+    def variant(self, index: int, flavor: str, arch: str) -> Variant:
+        """A row of the file for a flavour and an arch."""
+        layers = (*self.below, (self.document, self.written)) if self.below else ()
+        return Variant(self.document, self.model, index, flavor, arch, layers)
 
 
 def load_recipes(path: Path | None = None) -> list[Recipe]:
@@ -66,7 +74,8 @@ def _files(path: Path | None) -> list[_File]:
                 "defaults": above.defaults.model_copy(update=defaults),
             }
         )
-        files.append(_File(document, model, written))
+        below = tuple((file.document, file.written) for file in files)
+        files.append(_File(document, model, written, below))
     return files
 
 
@@ -84,9 +93,7 @@ def _expanded(file: _File) -> tuple[list[Recipe], list[Finding]]:
         if wrong or of_defaults:
             continue
         for variant in (
-            Variant(document, model, index, flavor, arch)
-            for flavor in row.flavors
-            for arch in row.arches
+            file.variant(index, flavor, arch) for flavor in row.flavors for arch in row.arches
         ):
             wrong = bad_variant(variant)
             mistakes += wrong
@@ -105,9 +112,30 @@ def load_publishing(path: Path | None = None) -> dict[str, Publish]:
     settings = {}
     for recipe in recipes:
         file = files[recipe.row.file]
-        row = (recipe.row.index, recipe.flavor, recipe.arch)
-        settings[recipe.name] = Variant(file.document, file.model, *row).publish
+        variant = file.variant(recipe.row.index, recipe.flavor, recipe.arch)
+        settings[recipe.name] = variant.publish
     return settings
+
+
+def load_account(name: str, path: Path | None = None) -> Account:
+    """The `aws` settings of the row of that name; those of `defaults` if there is none.
+
+    Raises KilnError (exit status 2) as `load_recipes` does.
+    """
+    known = {recipe.name: recipe.row.account for recipe in load_recipes(path)}
+    if name in known:
+        return known[name]
+    document = load_yaml(path or matrix_file())
+    return account_of_defaults(document, validated(document), None)
+
+
+def default_region() -> str | None:
+    """The region that `defaults` sets; None if it sets none, or if the matrix cannot be read."""
+    try:
+        document = load_yaml(matrix_file())
+        return account_of_defaults(document, validated(document), None).region
+    except KilnError:
+        return None
 
 
 def _recipe(variant: Variant) -> Recipe:
@@ -174,7 +202,15 @@ def _row(variant: Variant) -> Row:
         )
         for index, entry in enumerate(variant.row.accept)
     )
-    return Row(variant.document.file, line, variant.index, column, variant.origins, accepted)
+    return Row(
+        variant.document.file,
+        line,
+        variant.index,
+        column,
+        variant.origins,
+        accepted,
+        variant.account,
+    )
 
 
 def _name(distro: str, stack: dict[str, Any], flavor: str, arch: str) -> str:

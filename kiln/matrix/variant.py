@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from kiln import facts
+from kiln.base.account import Account
 from kiln.base.findings import Place
 from kiln.base.located import Located, Path_
 from kiln.base.vocabulary import DEB_ARCH
+from kiln.matrix.account import layered
 from kiln.matrix.publishing import Publish
 from kiln.matrix.schema import (
     DistroModel,
@@ -23,13 +26,18 @@ from kiln.matrix.schema import (
 
 @dataclass(frozen=True)
 class Variant:
-    """A row for one of its flavours and one of its arches; `index` is the row's place in `amis`."""
+    """A row for one of its flavours and one of its arches; `index` is the row's place in `amis`.
+
+    `below` are the files whose `defaults` hold where those of this one do not, the first one last
+    in rank; `model` has what they say, but not where.
+    """
 
     document: Located
     model: MatrixModel
     index: int
     flavor: str
     arch: str
+    below: tuple[tuple[Located, MatrixModel], ...] = ()
 
     @property
     def row(self) -> RowModel:
@@ -79,6 +87,15 @@ class Variant:
             if block is not None
         ]
         return Publish(**{name: value for block in fields for name, value in block.items()})
+
+    @cached_property
+    def account(self) -> Account:
+        """The `aws` settings: those of the row over those of `defaults`."""
+        settings = Account()
+        for document, model in self.below or ((self.document, self.model),):
+            settings = account_of_defaults(document, model, self.arch, settings)
+        within = (*self.path, "aws")
+        return layered(settings, self.row.aws, _place_in(self.document, within), self.arch)
 
     def per_arch(self, name: str) -> str | None:
         """A setting that is given per arch."""
@@ -146,3 +163,16 @@ class Variant:
 
     def _in_row(self, name: str) -> bool:
         return name in self.row.model_fields_set
+
+
+def account_of_defaults(
+    document: Located, model: MatrixModel, arch: str | None, under: Account | None = None
+) -> Account:
+    """The `aws` settings of `defaults`, over those of another file (`under`)."""
+    origin = _place_in(document, ("defaults", "aws"))
+    return layered(under or Account(), model.defaults.aws, origin, arch)
+
+
+def _place_in(document: Located, within: Path_) -> Callable[[tuple[str, ...]], str]:
+    """Where a key of a block stands, as file:line:column."""
+    return lambda path: document.at((*within, *path))

@@ -277,3 +277,20 @@ def test_the_lab_refuses_a_package_of_a_distribution_that_it_passes_on(acme: Pat
     (acme / "lab/packages.yaml").write_text("debian12: {tmux: '3'}\n")
     with pytest.raises(KilnError, match=r"lab/packages\.yaml:1:1: 'debian12'"):
         system.overlay_stand_ins.__wrapped__()
+
+
+def test_a_setting_of_an_account_is_the_rows_own_or_its_files_or_ours(
+    acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = (ROOT / "amis.yaml").read_text()
+    ours = tmp_path / "amis.yaml"
+    aws = "  aws: {region: eu-west-1, kms_key_id: alias/ami}\n"
+    ours.write_text(matrix.replace("defaults:\n", f"defaults:\n{aws}", 1))
+    monkeypatch.setenv("KILN_MATRIX", str(ours))
+    path = acme / "amis.yaml"
+    path.write_text("defaults:\n  aws: {region: eu-central-1}\n" + path.read_text())
+    first, *_, own = load_recipes()
+    assert (first.row.account.region, own.row.account.region) == ("eu-west-1", "eu-central-1")
+    assert own.row.account.kms_key_id == "alias/ami"
+    assert own.row.account.origins["kms_key_id"].startswith("amis.yaml:")
+    assert own.row.account.origins["region"].startswith(str(path))
