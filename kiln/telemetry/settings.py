@@ -20,7 +20,8 @@ class Telemetry(BaseModel):
     extra_metrics: tuple[str, ...] = ()
     """Measurements on top of a named profile, such as `temperature_gpu`."""
     interval: int = 60
-    """Seconds between two measurements. Below 60 the series are high-resolution."""
+    """Seconds between two measurements; with dcgm at most 300. Below 60 the GPU series are
+    high-resolution."""
     namespace: str = "CWAgent"
     """CloudWatch namespace of all series."""
     dimensions: tuple[str, ...] = (
@@ -81,15 +82,16 @@ class Telemetry(BaseModel):
     @field_validator("namespace")
     @classmethod
     def _own_namespace(cls, value: str) -> str:
-        if value.startswith("AWS/"):
+        if value.lower().startswith("aws/"):
             raise ValueError(
                 f"namespace {value!r} starts with AWS/, which only AWS may write to; "
                 "use your own, such as CWAgent"
             )
         # https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_concepts.html
-        if not re.fullmatch(r"[0-9A-Za-z._/#: -]{1,255}", value):
+        if not re.fullmatch(r"[0-9A-Za-z._/#: -]{1,255}", value) or not value.strip():
             raise ValueError(
-                "namespace must have 1 to 255 characters: letters, digits, spaces and ._-/#:"
+                "namespace must have 1 to 255 characters: letters, digits, spaces and ._-/#:, "
+                "not spaces only"
             )
         return value
 
@@ -129,11 +131,34 @@ class Telemetry(BaseModel):
     @field_validator("log_group")
     @classmethod
     def _log_group_name(cls, value: str) -> str:
-        if not 1 <= len(value) <= 512 or any(c.isspace() or c in ":*" for c in value):
+        # https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_CreateLogGroup.html
+        if not re.fullmatch(r"[0-9A-Za-z._/#-]{1,512}", value):
             raise ValueError(
-                f"log group {value!r} must have 1 to 512 characters without spaces, ':' or '*'"
+                f"log group {value!r} must have 1 to 512 characters: letters, digits and ._-/#"
             )
+        if value.startswith("aws/"):
+            raise ValueError(f"log group {value!r} starts with aws/, which CloudWatch Logs refuses")
         return value
+
+    @field_validator("aggregate_by")
+    @classmethod
+    def _each_set_once(cls, value: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        sets = [frozenset(names) for names in value]
+        if len(set(sets)) != len(sets) or any(
+            len(names) != len(one) for names, one in zip(value, sets, strict=True)
+        ):
+            raise ValueError("aggregate_by lists a dimension or a set of dimensions twice")
+        return value
+
+    @model_validator(mode="after")
+    def _interval_of_dcgm(self) -> Telemetry:
+        limit = telemetry_facts()["dcgm"]["longest_interval"]
+        if self.dcgm and self.interval > limit:
+            raise ValueError(
+                f"interval {self.interval} loses the DCGM counters: with dcgm: true use at most "
+                f"{limit} seconds"
+            )
+        return self
 
     @model_validator(mode="after")
     def _aggregates_are_dimensions(self) -> Telemetry:

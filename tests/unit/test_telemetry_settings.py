@@ -77,12 +77,24 @@ def test_every_profile_is_made_of_known_measurements():
         ({"aggregate_by": [["InstanceId", "Cluster"]]}, "no series has"),
         ({"retention_days": 100}, "the nearest is 90"),
         ({"log_class": "INFREQUENT"}, "did you mean 'INFREQUENT_ACCESS'"),
-        ({"log_group": "/ec2/my log"}, "without spaces"),
+        ({"log_group": "/ec2/my log"}, "letters, digits"),
+        ({"log_group": "a$b"}, "letters, digits"),
+        ({"log_group": "ünï"}, "letters, digits"),
+        ({"log_group": "aws/x"}, "CloudWatch Logs refuses"),
+        ({"namespace": "aws/x"}, "only AWS may write"),
+        ({"namespace": "   "}, "not spaces only"),
+        ({"aggregate_by": [["InstanceId"], ["InstanceId"]]}, "twice"),
+        ({"aggregate_by": [["InstanceId", "InstanceId"]]}, "twice"),
+        ({"dcgm": True, "interval": 600}, "loses the DCGM counters"),
         ({"intervall": 60}, "Extra inputs"),
     ],
 )
 def test_a_wrong_value_is_answered_with_the_right_one(block, answer):
     assert answer in wrong(**block)
+
+
+def test_a_long_interval_is_fine_without_dcgm():
+    assert Telemetry(interval=600).interval == 600
 
 
 def test_a_block_cannot_be_changed_after_reading():
