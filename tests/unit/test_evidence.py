@@ -41,7 +41,7 @@ def test_a_package_counts_as_seen_only_at_the_version_and_in_the_repository_wher
     assert known(AL2023, "datacenter-gpu-manager-4-core=4.6.0") is Known.SEEN
     other = replace(AL2023, dcgm="4.5.3")
     assert known(other, "datacenter-gpu-manager-4-core=4.5.3") is Known.ASSUMED
-    ubuntu = ROWS["ubuntu2404-580.178.04-open-cuda13.0-base-x86_64"]
+    ubuntu = ROWS["ubuntu2204-580.178.04-open-cuda13.0-base-x86_64"]
     assert known(ubuntu, "datacenter-gpu-manager-4-core=4.6.0") is Known.ASSUMED
 
 
