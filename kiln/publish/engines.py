@@ -21,8 +21,8 @@ def codebuild_text() -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(f"{CODEBUILD_TEMPLATE.name}.j2").render(
-        build_policy=json.dumps(iam.policy()),
-        publish_policy=json.dumps(iam.publishing_policy("publish")),
+        build_policy=json.dumps(iam.policy(), indent=2),
+        publish_policy=json.dumps(iam.publishing_policy("publish"), indent=2),
     )
 
 
