@@ -201,7 +201,18 @@ def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
 ) -> None:
     good = built.record["ami_id"]
     guest = launch(good)
+    of_guest = ("verify", "--key", str(guest.key), "-k", "nvidia_smi or tuning", "--json")
+    done = kiln(*of_guest, "--instance", guest.id)
+    assert done.returncode == 0, done.stdout + done.stderr
+    running = json.loads(done.stdout)
+    assert (running["status"], running["ami_id"]) == ("unverified", good)
+    assert (running["recipe"]["name"], running["verify_instance_type"]) == (AL2, "g4dn.xlarge")
+    assert running["checks"]["passed"] > 2
     assert guest.run("sudo rm /usr/bin/nvidia-smi && sync").returncode == 0
+    done = kiln(*of_guest, "--host", f"{guest.user}@{guest.address}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert json.loads(done.stdout)["checks"]["failed"] > 0
+    assert f"says it is {AL2}, on g4dn.xlarge" in done.stderr
     ec2.stop_instances(InstanceIds=[guest.id])
     wait_for(ec2, guest.id, "stopped")
     bad = ec2.create_image(InstanceId=guest.id, Name=f"broken-{time.time()}")["ImageId"]
