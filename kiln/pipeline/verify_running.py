@@ -37,6 +37,7 @@ _ASK_TYPE = (
     'http://169.254.169.254/latest/api/token) && curl -sf -m 5 -H "X-aws-ec2-metadata-token: $t" '
     "http://169.254.169.254/latest/meta-data/instance-type"
 )
+_MACHINES = "running-machines"
 _NOT_OURS = "only machines of an image that AMI Kiln baked have it"
 
 
@@ -111,7 +112,8 @@ def verify_running(
     started, stop = now(), Stop()
     with on_signals(stop), _connected(running, run_id, key) as machine:
         recipe = _recipe(machine, running)
-        run = Run(run_id, recipe["name"], build_dir() / recipe["name"] / run_id)
+        # Not among the row's runs: what became of one machine says nothing about the row.
+        run = Run(run_id, recipe["name"], build_dir() / _MACHINES / run_id)
         run.folder.mkdir(parents=True)
         (machine.folder).symlink_to(run.folder.absolute())
         kind = running.instance_type or _instance_type(machine)
