@@ -1,10 +1,10 @@
 # ruff: noqa: F821, PTH123, UP031
 # Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
 # one JSON object: {"now": collect() of version_info.py, "baked": the same from the bake, "units":
-# {name: {property: value}}, "failed": [unit], "files": {path: {mode, size, mtime, target}}, "text":
-# {path: content}, "commands": {name: {rc, out}}, "boot": {…}, "modules_loaded": [name],
-# "limits": {name: [soft, hard]} of this program's login, "sysctls": {name: value}, "own": what
-# only a machine with its own kernel can tell, null in a container}
+# {name: {property: value}}, "failed": {unit: its last words}, "files": {path: {mode, size, mtime,
+# target}}, "text": {path: content}, "commands": {name: {rc, out}}, "boot": {…},
+# "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
+# {name: value}, "own": what only a machine with its own kernel can tell, null in a container}
 import pwd
 import resource
 import stat
@@ -104,6 +104,10 @@ def unit_facts(names):
         if facts.get("Id"):
             found[facts["Id"]] = facts
     return found
+
+
+def last_words(unit):
+    return command("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "5", "-u", unit)["out"]
 
 
 def authorized_keys():
@@ -224,13 +228,14 @@ def main():
     units = unit_facts(sorted({*UNITS, *recorded}))
     # Before the tables of /proc/net are read: the exporter listens when it answers.
     metrics = dcgm_metrics(units)
-    failed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
+    listed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
+    failed = [line.split()[0] for line in listed.splitlines() if line.strip()]
     answer = {
         "now": collect(kernel, "/etc/kiln"),
         "baked": baked,
         "units": units,
         "dcgm_metrics": metrics,
-        "failed": [line.split()[0] for line in failed.splitlines() if line.strip()],
+        "failed": {unit: last_words(unit) for unit in failed},
         "files": {path: file_facts(path) for path in [*paths, *built]},
         "linked": {path: command("ldd", path) for path in built},
         "limits": limits(),
