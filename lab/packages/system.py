@@ -71,8 +71,9 @@ def _as_of(facts: dict[str, Any], release: str | None) -> dict[str, Any]:
     return {**facts, **changed, "releasever": release}
 
 
+@cache
 def digest() -> str:
-    """A digest of all packages that a base depends on."""
+    """A digest of all packages that a base depends on; a lab whose packages changed starts anew."""
     total = hashlib.sha256()
     packages = [p for name in _catalogue() for p in amazon_linux(name, "x86_64")]
     packages += [p for name in _ubuntu_catalogue() for p in ubuntu(name, "x86_64")]
