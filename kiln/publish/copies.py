@@ -58,20 +58,19 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
-    wanted["ClientToken"] = _token(wanted, target.region, there)
+    wanted["ClientToken"] = _token(wanted, target.region)
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
 
 
-def _token(wanted: Mapping[str, Any], region: str, failed: Sequence[Image]) -> str:
+def _token(wanted: Mapping[str, Any], region: str) -> str:
     """The same for a request that is sent again, so that nothing is copied twice.
 
-    Another one after a failed copy, or for another key: EC2 answers a token that it knows with what
+    Another one for another key, or after a failed copy, which has another name: EC2 answers a token that it knows with what
     it made then, or with IdempotentParameterMismatch.
     Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
     """
-    asked = [wanted, region, sorted(image.ami_id for image in failed)]
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([wanted, region], sort_keys=True).encode()).hexdigest()
 
 
 def _description(source: VerifiedAmi) -> str:

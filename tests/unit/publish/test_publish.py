@@ -31,6 +31,7 @@ from tests.unit.publish.channel import (
     resolved,
     versions_of,
 )
+from tests.unit.publish.faults import after_writes, faulty, token_expired
 
 
 def test_each_region_gets_a_copy_that_its_parameter_names(
@@ -177,6 +178,12 @@ def test_a_lock_that_expired_and_was_taken_is_left_to_its_new_holder(
         )
     (left,) = client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
     assert json.loads(left["Value"]) == theirs
+
+
+def test_what_ended_a_move_is_said_and_not_that_its_lock_is_left() -> None:
+    expired = faulty(after_writes(1, token_expired()))
+    with expired, pytest.raises(KilnError, match="the copies are gone"), exclusively(AWS, LINE):
+        raise KilnError("the copies are gone")
 
 
 def test_what_is_tagged_after_the_copy_reaches_it_with_the_next_publish(
