@@ -66,8 +66,8 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
 def _token(wanted: Mapping[str, Any], region: str) -> str:
     """The same for a request that is sent again, so that nothing is copied twice.
 
-    Another one for another key, or after a failed copy, which has another name: EC2 answers a token that it knows with what
-    it made then, or with IdempotentParameterMismatch.
+    Another one for another key, or after a failed copy (its name differs): EC2 answers a token that
+    it knows with what it made then, or with IdempotentParameterMismatch.
     Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
     """
     return hashlib.sha256(json.dumps([wanted, region], sort_keys=True).encode()).hexdigest()
