@@ -85,7 +85,7 @@ def build(
     help={
         "record": "a build: its record.json, run id, AMI id, or AMI name (its newest build)",
         **TARGET,
-        "region": "AWS region (default: the record's; a parent AMI is in one region only)",
+        "region": "AWS region (default: the record's, as its parent AMI): --region eu-central-1",
         "instance-type": "bake on another type than the record's: --instance-type g5.xlarge",
         "verify-instance-type": "check on another type: --verify-instance-type p4d.24xlarge",
         **account_help(),

@@ -18,7 +18,7 @@ from kiln.cli.front import note, show, task
         "all": "every row that matches the other flags; that is the default here",
         "record": "write what the repositories have into kiln/facts/knowledge/indexes/",
         "download": "fetch files whose SHA-256 is known, and compare them (gigabytes)",
-        "region": "AWS region whose parent AMIs are looked up, if there are credentials",
+        "region": "region of the parent AMIs, if there are credentials: --region eu-central-1",
         **NO_INSTALL,
         **JSON,
     }

@@ -337,7 +337,8 @@ BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab",
 # As in https://github.com/aws/karpenter-provider-aws/issues/7370
 DENIED = (
     "You are not authorized to perform this operation. User: arn:aws:sts::123456789012:"
-    "assumed-role/build/1 is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:us-east-1:"
+    "assumed-role/build/1 is not authorized to perform: ec2:RunInstances on resource: "
+    "arn:aws:ec2:us-east-1:"
     "123456789012:instance/* with an explicit deny in a service control policy. Encoded "
     "authorization failure message: g4oZPBqZ4Bni8dE5dGjxYTnOZ"
 )

@@ -30,17 +30,25 @@ CALL = re.compile(r"\./invoke((?: +(?![|&>;#])[^\s`|&;)]+)*)")
 FLAG = re.compile(r"--?[a-z][\w-]*")
 
 
-def tasks() -> dict[str, set[str]]:
-    """Task → its flags, as Invoke reads tasks.py; '' has those of ./invoke itself."""
+def contexts():
+    """The tasks as Invoke's parser has them. Each time but the first they lack their help."""
     config = Config(project_location=str(ROOT))
     module, _ = FilesystemLoader(start=str(ROOT), config=config).load("tasks")
+    return module.ns.to_contexts()
+
+
+CONTEXTS = contexts()
+
+
+def tasks() -> dict[str, set[str]]:
+    """Task → its flags, as Invoke reads tasks.py; '' has those of ./invoke itself."""
     own = {name for arg in Program().core_args() for name in (f"--{n}" for n in arg.names)}
     return {
         "": own,
         **{
             # A group's default task is called by the group's name.
             min([str(context.name), *context.aliases], key=len): set(context.flags)
-            for context in module.ns.to_contexts()
+            for context in CONTEXTS
         },
     }
 
@@ -311,3 +319,31 @@ def test_the_design_page_names_every_folder_of_the_product():
     page = PAGES["docs/design.md"]
     folders = [path.name for path in (ROOT / "kiln").iterdir() if (path / "__init__.py").exists()]
     assert [name for name in folders if f"`kiln/{name}/`" not in page] == []
+
+
+PYTEST = re.compile(r"((?:KILN_\w+=\S+ )*)(\S*)python -m pytest((?: [^\s`]+)+)")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "-m pytest" in PAGES[page]])
+def test_a_call_of_pytest_works_as_it_is_written(page):
+    calls_ = PYTEST.findall(PAGES[page])
+    assert calls_
+    for variables, python, words in calls_:
+        assert python == ".venv/bin/", f"{python}python lacks what the tests import"
+        assert [
+            path for path in re.findall(r"tests/\S+", words) if not (ROOT / path).exists()
+        ] == []
+        for name in re.findall(r"(\w+)=", variables):
+            assert f'"{name}"' in CODE, f"nothing reads {name}"
+
+
+def test_every_flags_help_has_the_form_in_which_it_is_typed():
+    wrong = []
+    for context in CONTEXTS:
+        for argument in context.args.values():
+            dashes = "-" if len(argument.name) == 1 else "--"
+            flag = f"{dashes}{argument.name.replace('_', '-').strip('-')}"
+            typed = re.search(rf"(?<!\S){re.escape(flag)} \S", argument.help or "")
+            if not argument.help or not (argument.positional or argument.kind is bool or typed):
+                wrong.append(f"{context.name} {flag}: {argument.help}")
+    assert wrong == []
