@@ -2,10 +2,12 @@
 
 import ast
 import dataclasses
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 from invoke import Program
 from invoke.config import Config
 from invoke.loader import FilesystemLoader
@@ -347,3 +349,19 @@ def test_every_flags_help_has_the_form_in_which_it_is_typed():
             if not argument.help or not (argument.positional or argument.kind is bool or typed):
                 wrong.append(f"{context.name} {flag}: {argument.help}")
     assert wrong == []
+
+
+def test_the_files_for_ci_are_well_formed():
+    page = PAGES["docs/ci.md"]
+    workflow, pipeline = (
+        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.S)
+    )
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert all(step.keys() & {"uses", "run"} for step in steps)
+    assert workflow["jobs"]["nightly"]["needs"] in workflow["jobs"]
+    jobs = {name: job for name, job in pipeline.items() if name != "default"}
+    assert all("./invoke" in " ".join(job["script"]) for job in jobs.values())
+    (policy,) = (json.loads(text) for text in re.findall(r"```json\n(.*?)```", page, re.S))
+    (statement,) = policy["Statement"]
+    keys = statement["Condition"]["StringEquals"]
+    assert {key.partition(":")[2] for key in keys} == {"aud", "sub"}
