@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.base.installed import installed_packages
+from kiln.base.installed import packages_from_apt
 from kiln.base.paths import ROOT, build_dir
 from lab import control, host, mirror, tree, users
 from lab.settings import Lab, current
@@ -48,7 +48,7 @@ def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
             tree.delete(folder)
             removed.append(f"folder {folder}")
     folders = tuple(path for path in (ROOT / ".venv", build_dir()) if path.exists())
-    return Uninstalled(tuple(removed), tuple(installed_packages()), folders)
+    return Uninstalled(tuple(removed), tuple(packages_from_apt()), folders)
 
 
 def text(done: Uninstalled) -> str:

@@ -15,12 +15,12 @@ _OURS = re.compile(r"apt-get -q+y? install -y --no-install-recommends (?P<names>
 _VENV = "python3-venv"
 
 
-def installed_packages(history: Path = HISTORY) -> list[str]:
+def packages_from_apt(history: Path = HISTORY) -> list[str]:
     """The packages that AMI Kiln's tasks have asked apt for and that are still there, by name.
 
     Empty where there is no history: apt rotates it monthly and keeps a year.
     """
-    known = {need.package for need in needs.everything()} | {_VENV}
+    known = {need.package for need in needs.all_needs()} | {_VENV}
     names: set[str] = set()
     for path in sorted(history.glob("history.log*")):
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

@@ -26,7 +26,7 @@ class Need:
     why: str
 
 
-def everything() -> list[Need]:
+def all_needs() -> list[Need]:
     """The commands of all groups."""
     data = plain_yaml.read_plain(KNOWLEDGE / "host-packages.yaml")
     groups = (entries for name, entries in data.items() if name != "source")

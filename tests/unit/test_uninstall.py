@@ -30,10 +30,10 @@ def test_only_what_our_tasks_asked_apt_for_and_is_still_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "history.log").write_text(HISTORY)
-    assert "dpkg" in installed.installed_packages(tmp_path)
-    assert {"packer", "nosuchpackage"}.isdisjoint(installed.installed_packages(tmp_path))
+    assert "dpkg" in installed.packages_from_apt(tmp_path)
+    assert {"packer", "nosuchpackage"}.isdisjoint(installed.packages_from_apt(tmp_path))
     monkeypatch.setattr(installed, "_is_there", lambda package: package != "dpkg")
-    assert installed.installed_packages(tmp_path) == ["mmdebstrap"]
+    assert installed.packages_from_apt(tmp_path) == ["mmdebstrap"]
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def labs(tmp_path: Path, sysctls: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         return [f"{lab.bridge} {'with' if bases else 'without'} bases"]
 
     monkeypatch.setattr(control, "clean", clean)
-    monkeypatch.setattr(uninstall, "installed_packages", lambda: ["mmdebstrap", "packer"])
+    monkeypatch.setattr(uninstall, "packages_from_apt", lambda: ["mmdebstrap", "packer"])
     return root
 
 
