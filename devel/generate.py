@@ -23,6 +23,7 @@ from kiln.matrix import load, schema
 from kiln.mig import export, picture
 from kiln.packer import render
 from kiln.pipeline import record_schema
+from kiln.publish import engines
 from kiln.xid import catalogue
 from lab import coverage, pci
 
@@ -94,6 +95,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         )
         for role in iam.PUBLISHING
     },
+    engines.CODEBUILD_TEMPLATE: (
+        engines.codebuild_text,
+        "templates/deploy and the policies in docs/",
+    ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge/evidence.yaml and indexes"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),

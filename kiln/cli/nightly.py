@@ -153,6 +153,45 @@ def finish(
     return _reported(results, place, out, topic, as_json=json)
 
 
+@task(
+    name="codebuild",
+    help={
+        **ROWS,
+        **_REPORT,
+        "project": "the CodeBuild project that runs an item: --project ami-kiln-nightly-worker",
+        **_PLACE,
+        **JSON,
+    },
+)
+@selects_rows
+def codebuild_(
+    c: Context,
+    selection: Selection,
+    project: str,
+    out: str | None = None,
+    topic: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> int:
+    """A night on CodeBuild: a build for each row that is due, then the report of nightly.finish."""
+    from kiln.cli import targets
+    from kiln.matrix import load
+    from kiln.publish import choice
+    from kiln.publish.codebuild import run_batch
+    from kiln.publish.nightly import after_night, plan_night
+
+    recipes, settings = _chosen(selection), load.load_publishing()
+    place = choice.answering(targets.choose(target, region))
+    night = plan_night(recipes, settings, place)
+    commands = {due.recipe.name: _command(due, place) for due in night.due}
+    if commands:
+        run_batch(place, project, commands, note)
+        # What is still due has failed, whatever CodeBuild says.
+        night = plan_night(recipes, settings, place)
+    return _reported(after_night(night, set(commands)), place, out, topic, as_json=json)
+
+
 def _chosen(selection: Selection) -> list[Recipe]:
     """The rows that the flags select; all of them without one."""
     from kiln.matrix import load, select

@@ -115,6 +115,16 @@ def sns(target: Target) -> Any:
     return _client("sns", target)
 
 
+def cloudformation(target: Target) -> Any:
+    """A CloudFormation client for the target's region."""
+    return _client("cloudformation", target)
+
+
+def codebuild(target: Target) -> Any:
+    """A CodeBuild client for the target's region."""
+    return _client("codebuild", target)
+
+
 def logs(target: Target) -> Any:
     """A CloudWatch Logs client for the target's region."""
     return _client("logs", target)

@@ -16,6 +16,7 @@ from kiln.publish.lock import exclusively, lock_parameter
 from kiln.publish.moving import move_one
 from kiln.publish.overview import channel_rows, history_rows
 from kiln.publish.promote import roll_back
+from kiln.publish.release import Installed, on_image
 from tests.unit.publish.channel import (
     AWS,
     HOME,
@@ -445,3 +446,11 @@ def test_a_line_or_region_that_there_is_not_is_one_message(
     with pytest.raises(KilnError) as refused:
         asked()
     assert (refused.value.exit_status, said in str(refused.value)) == (2, True), refused.value
+
+
+def test_an_ami_whose_record_has_no_version_info_is_published_without_versions(bake: Bake) -> None:
+    bake(2, versions={"packages": []})
+    assert published().release.installed.driver is None
+    assert on_image({}) == Installed()
+    with pytest.raises(KilnError, match="version-info of the AMI's record"):
+        on_image({"components": {}})
