@@ -345,7 +345,7 @@ def test_every_flags_help_has_the_form_in_which_it_is_typed():
         for argument in context.args.values():
             dashes = "-" if len(argument.name) == 1 else "--"
             flag = f"{dashes}{argument.name.replace('_', '-').strip('-')}"
-            typed = re.search(rf"(?<!\S){re.escape(flag)} \S", argument.help or "")
+            typed = re.search(rf"(?<!\S){re.escape(flag)}[ =]\S", argument.help or "")
             if not argument.help or not (argument.positional or argument.kind is bool or typed):
                 wrong.append(f"{context.name} {flag}: {argument.help}")
     assert wrong == []
