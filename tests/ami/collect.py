@@ -1,8 +1,9 @@
 # ruff: noqa: F821, PTH123, UP031
 # Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
 # one JSON object: {"now": collect() of version_info.py, "baked": the same from the bake, "units":
-# {name: {property: value}}, "failed": [unit], "too_slow_for": [unit], "files": {path: {mode, size,
-# mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}}, "boot": {…},
+# {name: {property: value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files":
+# {path: {mode, size, mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}},
+# "boot": {…},
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
 # {name: value}, "own": what only a machine with its own kernel can tell, null in a container}
 import pwd
@@ -108,6 +109,10 @@ def unit_facts(names):
         if facts.get("Id"):
             found[facts["Id"]] = facts
     return found
+
+
+def last_words(unit):
+    return command("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "5", "-u", unit)["out"]
 
 
 def authorized_keys():
@@ -240,7 +245,7 @@ def main():
         "baked": baked,
         "units": units,
         "dcgm_metrics": metrics,
-        "failed": failed,
+        "failed": {unit: last_words(unit) for unit in failed},
         # Units that waited too short for an emulated processor.
         "too_slow_for": [u for u in failed if EMULATED and result_of(u) == "timeout"],
         "files": {path: file_facts(path) for path in [*paths, *built]},
