@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from kiln.base.tags import LINE, PROVENANCE, RUN_ID, SOURCE_IMAGE
+from kiln.base.tags import LINE, PREFIX, PROVENANCE, RUN_ID, SOURCE_IMAGE
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -41,6 +41,12 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
         {"Key": SOURCE_IMAGE, "Value": source.ami_id},
         {"Key": LINE, "Value": line},
     ]
+    # EC2 copies the AMI's tags, and none of its snapshots'.
+    theirs = [
+        {"Key": key, "Value": value}
+        for key, value in source.tags.items()
+        if key != "Name" and not key.startswith(("aws:", PREFIX))
+    ]
     run = [{"Key": RUN_ID, "Value": source.tags[RUN_ID]}] if RUN_ID in source.tags else []
     wanted: dict[str, Any] = {
         # A failed copy may still have its name.
@@ -51,7 +57,7 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
         "CopyImageTags": True,
         "TagSpecifications": [
             {"ResourceType": "image", "Tags": mine},
-            {"ResourceType": "snapshot", "Tags": [*mine, *run]},
+            {"ResourceType": "snapshot", "Tags": [*theirs, *mine, *run]},
         ],
     }
     if key:

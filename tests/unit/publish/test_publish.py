@@ -61,6 +61,30 @@ def test_a_copy_has_the_verdict_imdsv2_and_protection(
     assert copy["DeregistrationProtection"] == "enabled-without-cooldown"
 
 
+def test_copies_and_parameters_carry_the_companys_tags(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_AWS_TAGS", "team=ml,cost-center=4711")
+    bake(4, tags={"team": "ml", "cost-center": "4711"})
+    published(OTHER)
+    theirs = {"team": "ml", "cost-center": "4711"}
+    for region in (HOME, OTHER):
+        ssm = client("ssm", region)
+        for part in ("image_id", "release"):
+            name = f"/ami-kiln/{LINE}/nightly/{part}"
+            found = ssm.list_tags_for_resource(ResourceType="Parameter", ResourceId=name)
+            assert {tag["Key"]: tag["Value"] for tag in found["TagList"]} == theirs, (region, part)
+    copy = described(client, resolved(client, "nightly", OTHER), OTHER)
+    (disk,) = copy["BlockDeviceMappings"]
+    wanted = [disk["Ebs"]["SnapshotId"]]
+    (snapshot,) = client("ec2", OTHER).describe_snapshots(SnapshotIds=wanted)["Snapshots"]
+    for resource in (copy, snapshot):
+        tags = {tag["Key"]: tag["Value"] for tag in resource["Tags"]}
+        assert tags.items() >= theirs.items()
+    bake(5)
+    published(OTHER)  # they exist now
+
+
 def test_accounts_may_launch_the_images_and_read_their_snapshots(
     client: Callable[..., Any], bake: Bake
 ) -> None:
