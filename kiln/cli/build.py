@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         **account_help(),
         "dry-run": "show the plan (HCL, source AMI, instance types, steps) and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
-        "vendors": "in the lab, whose hosts guests talk to: stand-ins (default) or real",
+        "vendors": "whose hosts the lab's guests ask: stand-ins (default) or --vendors real",
         **OWN_KERNEL,
         **JSON,
     }
@@ -89,7 +89,7 @@ def build(
     help={
         "record": "a build: its record.json, run id, AMI id, or AMI name (its newest build)",
         **TARGET,
-        "region": "AWS region (default: the record's; a parent AMI is in one region only)",
+        "region": "AWS region (default: the record's, as its parent AMI): --region eu-central-1",
         "instance-type": "bake on another type than the record's: --instance-type g5.xlarge",
         "verify-instance-type": "check on another type: --verify-instance-type p4d.24xlarge",
         **account_help(),

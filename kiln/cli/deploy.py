@@ -11,13 +11,13 @@ from kiln.cli.front import note, show, task
 
 @task(
     help={
-        "repository": "HTTPS address of the repository with amis.yaml; needed the first time",
+        "repository": "of amis.yaml, needed the first time: --repository https://git.example.com/amis",
         "stack": "the stack's name: --stack ami-kiln-nightly",
         "revision": "branch or commit that is built: --revision main",
         "schedule": "when, as EventBridge Scheduler writes it: --schedule 'cron(0 2 * * ? *)'",
         "timezone": "of the schedule: --timezone Europe/Berlin",
         "rows": "flags that select rows: --rows='--distro al2023'",
-        "email": "who gets the report of a night",
+        "email": "who gets the report of a night: --email team@example.com",
         "delete": "remove the stack; its bucket stays",
         "region": TARGET["region"],
         **JSON,

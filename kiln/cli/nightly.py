@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kiln.publish.nightly import Due, Night, RowResult
 
 _REPORT = {
-    "out": "folder for report.html, report.md and report.json (default: build/nightly/TIME)",
+    "out": "folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)",
     "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
 }
 _PLACE = {key: TARGET[key] for key in ("target", "region")}

@@ -85,7 +85,7 @@ def _lines(results: list[Validation]) -> str:
 @task(
     help={
         "update": "write amis.lock.yaml",
-        "from": "write the hashes that a build on AWS saw first: run id, record file or AMI name",
+        "from": "lock the hashes that a build in AWS saw: --from RUN-ID, a record or an AMI name",
         **JSON,
     }
 )

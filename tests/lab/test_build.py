@@ -15,6 +15,8 @@ import jsonschema
 import pytest
 from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Verified, wait_for
 
+from tests.unit import shown
+
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 COMMIT = r"[0-9a-f]{40}(-dirty)?"
 
@@ -224,3 +226,9 @@ def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
     assert re.fullmatch(f"fail {TIME} {COMMIT}", tags(image)["kiln:verified"])
     assert "kiln:verified" in kept
     assert kept["kiln:verified"].startswith("pass ")
+
+
+def test_it_prints_what_getting_started_shows(built: Finished) -> None:
+    page = shown.blocks((ROOT / "docs" / "getting-started.md").read_text())
+    wanted = page["./invoke build --distro al2 --driver 510.47.03"]
+    assert shown.difference(wanted, built.done.stderr + built.done.stdout) == ""

@@ -308,7 +308,7 @@ def test_the_extra_permissions_in_the_documentation_are_json() -> None:
     text = (iam.POLICY_FILE.parent / "aws.md").read_text()
     extra = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
     found = {statement["Sid"]: statement for statement in extra}
-    assert found.keys() == {"PassTheRole", "EncryptWithOurKey", "LeaveOthersAlone"}
+    assert found.keys() == {"LeaveOthersAlone"}
     # What it denies is all that the policies let their holder do to an AMI of somebody else.
     other = found["LeaveOthersAlone"]
     assert other["Effect"] == "Deny"
