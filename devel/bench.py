@@ -29,7 +29,7 @@ from kiln.packer import program
 from lab import host, settings
 from lab.target import LabTarget
 
-KINDS = ("pipeline", "first", "xid", "mig")
+KINDS = ("pipeline", "first", "xid", "mig", "publish")
 INVOKE = str(ROOT / "invoke")
 # The row whose warm build is timed: the first in the README.
 DISTRO, DRIVER = "al2", "510.47.03"
@@ -95,6 +95,10 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
         from devel import bench_first
 
         figures = bench_first.figures(against)
+    elif what == "publish":
+        from devel import bench_publish
+
+        figures = bench_publish.publish_figures()
     else:
         figures = pipeline()
     about["load_1m_after"] = machine()["load_1m"]
