@@ -122,9 +122,9 @@ def run_checks(
         "-rs",
         # Plugins that no check uses take a quarter of pytest's start.
         *("-p", "no:xdist", "-p", "no:hypothesispytest"),
-        # An overlay elsewhere must not make pytest look for its configuration there.
-        f"--rootdir={ROOT}",
-        f"--config-file={ROOT / 'pyproject.toml'}",
+        # An overlay elsewhere must not make pytest look for its configuration there. Relative to
+        # the checkout, since pytest expands a $ in these paths.
+        *("--rootdir=.", "--config-file=pyproject.toml"),
         f"--hosts=ssh://{machine.user}@{machine.address}",
         f"--ssh-config={machine.ssh_config}",
         f"--junitxml={machine.folder / junit.name}",
