@@ -80,13 +80,13 @@ def serve(lab: Lab) -> None:
         dns,
         endpoints,
         imds,
-        instances,
         metadata,
         mirror,
         moto_fixes,
         principals,
         web,
     )
+    from lab.machines import Machines
     from lab.ssm import front
 
     ordered = Faults()
@@ -96,7 +96,7 @@ def serve(lab: Lab) -> None:
         with base_lock:
             return bases.ensure(distro, arch)
 
-    machines = instances.Machines(lab, public, base, ordered)
+    machines = Machines(lab, public, base, ordered)
     moto_fixes.install(machines)
     gc.freeze()
     gc.enable()

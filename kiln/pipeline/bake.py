@@ -9,13 +9,13 @@ from typing import Any
 from kiln.base import stopping
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Stage
-from kiln.base.stopping import Stop, StoppedError
+from kiln.base.stopping import Stop
 from kiln.cloud import aws, resources, runs
-from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.packer import program, render
 from kiln.packer.output import waits_for
 from kiln.packer.program import Event, Packer
+from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
 
@@ -23,19 +23,18 @@ from kiln.pipeline.plan import Plan
 def bake(
     plan: Plan,
     packer: Packer,
-    run: Run,
+    draft: Draft,
     access: resources.Access,
     stage: Stage,
     stop: Stop,
 ) -> tuple[str, dict[str, float]]:
     """Run Packer on a plan's HCL; the id of the AMI in the plan's region, and each component's
-    seconds.
+    seconds. The draft is told what it launches.
 
     Raises ProvisionerError if a provisioner fails, KilnError (exit status 1) if Packer does, and
-    StoppedError, with the instances that it had launched, if `stop` was set; or what `stop` was
-    given up for.
+    StoppedError if `stop` was set; or what `stop` was given up for.
     """
-    target = plan.target
+    target, run, launched = plan.target, draft.run, draft.launched
     variables: dict[str, Any] = {
         **render.variables(
             plan.recipe,
@@ -62,17 +61,16 @@ def bake(
     log = run.folder / "packer.log"
 
     provisioners = FailureReader()
-    launched: dict[str, None] = {}
 
     def on_event(event: Event) -> None:
         if event.kind in ("say", "message", "error"):
             stage.line(event.text)
-        wait = waits_for(event, next(reversed(launched), "the build instance"))
+        wait = waits_for(event, f"instance {launched[-1]}" if launched else "the build instance")
         if wait:
             stage.waits_for(wait.what, limit=wait.limit)
         provisioners.read(event)
-        if event.instance_id:
-            launched[f"instance {event.instance_id}"] = None
+        if event.instance_id and event.instance_id not in launched:
+            launched.append(event.instance_id)
         if event.instance_id and not packer.has_plugins:
             _require_imdsv2(target, event.instance_id)
 
@@ -94,10 +92,9 @@ def bake(
                 "TMPDIR": str(short),
             },
         )
-    if result.interrupted and stop.is_given_up:
-        stop.check()
+    draft.cut_short = result.cut_short
     if result.interrupted:
-        raise StoppedError(*launched)
+        stop.check()
     if result.exit_status or target.region not in result.amis:
         messages = [line for line in result.errors if line.strip()]
         last = messages[-1] if messages else "see its log"

@@ -61,6 +61,7 @@ def judge(
                     say=progress.say,
                     waits_for=stage.waits_for,
                     tags=launched_with,
+                    launched=draft.launched.append,
                     **network,
                 )
             )
