@@ -136,14 +136,14 @@ def rollback(
     json: bool = False,
 ) -> int:
     """Let a channel hold the image before its present one again, in all regions."""
+    from kiln.base import vocabulary
     from kiln.cli import targets
-    from kiln.matrix import flags
     from kiln.publish import choice
     from kiln.publish.promote import roll_back
 
     row = choice.row_of(line)
     if to is not None:
-        flags.ami(to)
+        vocabulary.AMI_ID.required(to, "--to")
     back = roll_back(
         row.line,
         channel,
@@ -185,12 +185,9 @@ def channels_(
     from kiln.publish.overview import channel_rows
 
     wanted = choice.row_of(line).line if line else None
+    shown, settings = choice.regions_to_show(regions), choice.settings_by_line()
     place = choice.answering(targets.choose(target, region))
-    rows = [
-        row
-        for row in channel_rows(place, choice.regions_to_show(regions))
-        if wanted in (None, row.line)
-    ]
+    rows = [row for row in channel_rows(place, shown, settings) if wanted in (None, row.line)]
     show([asdict(row) for row in rows], as_json=json, text=lambda data: channels_table(rows))
 
 

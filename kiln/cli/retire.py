@@ -35,10 +35,9 @@ def retire(
     from kiln.publish import choice
     from kiln.publish import retire as retiring
 
+    shown = choice.regions_to_show(regions)
     place = choice.answering(targets.choose(target, region))
-    plan = retiring.plan_retirement(
-        place, choice.regions_to_show(regions), choice.settings_by_line()
-    )
+    plan = retiring.plan_retirement(place, shown, choice.settings_by_line())
     done = retiring.retire(place, plan) if apply else list(plan.would)
     show(
         {"would": [asdict(one) for one in done], "kept": [asdict(one) for one in plan.kept]},
@@ -79,8 +78,9 @@ def sweep(
             f"--older-than {older_than}: runs that began less than an hour ago may be at work",
             hint="give at least 1",
         )
+    named = choice.regions_to_show(regions) if regions is not None else None
     place = choice.answering(targets.choose(target, region))
-    everywhere = choice.regions_to_show(regions) if regions else sweeping.regions_of_account(place)
+    everywhere = named or sweeping.regions_of_account(place)
     found = sweeping.leftovers(place, everywhere, timedelta(hours=older_than))
     done = sweeping.sweep(place, found) if apply else []
     removed = [one for one in done if not one.error]

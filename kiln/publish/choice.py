@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.base.errors import KilnError, did_you_mean, nearest, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_publishing, load_recipes
@@ -32,6 +33,11 @@ class LineRow:
 def row_of(line: str) -> LineRow:
     """The row of a line. Raises KilnError (exit status 2) if the matrix has no such line."""
     by_line = {recipe.channel_line: recipe for recipe in load_recipes()}
+    if line.startswith("/"):
+        raise KilnError(
+            f"{vocabulary.shown(line)} is the name of a parameter, not a line",
+            hint="a line is what stands between /ami-kiln/ and the channel: al2023/lts/base/x86_64",
+        )
     if line not in by_line:
         shown = vocabulary.shown(line)
         raise KilnError(f"the matrix has no line {shown}", hint=did_you_mean(line, by_line))
@@ -56,6 +62,8 @@ def channel_of(row: LineRow, channel: str) -> str:
 def with_regions(settings: Publish, regions: str | None) -> Publish:
     """The settings with the regions of `--regions a,b` instead of their own, if it was given."""
     if regions is None:
+        for region in settings.regions:
+            _require_region(region, "`publish.regions` of the row:")
         return settings
     return settings.model_copy(update={"regions": tuple(_regions(regions))})
 
@@ -65,12 +73,40 @@ def regions_to_show(regions: str | None) -> list[str]:
     if regions is not None:
         return _regions(regions)
     every = (region for settings in load_publishing().values() for region in settings.regions)
-    return list(dict.fromkeys(every))
+    return [_require_region(region, "`publish.regions`:") for region in dict.fromkeys(every)]
 
 
 def _regions(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
-    return [vocabulary.REGION.required(name, "--regions") for name in dict.fromkeys(names)]
+    if not names:
+        raise KilnError("--regions names no region", hint="--regions eu-west-1,us-west-2")
+    return [_require_region(name, "--regions") for name in dict.fromkeys(names)]
+
+
+def _require_region(name: str, called: str) -> str:
+    """A region that exists: EC2's name for another one would only be a host that is not found."""
+    vocabulary.REGION.required(name, called)
+    known = _regions_of_aws()
+    if name not in known:
+        best = nearest(name, known)
+        raise KilnError(
+            f"{called} {name}: AWS has no region of that name, as far as boto3 here knows",
+            hint=f"did you mean {best}?" if best else "",
+        )
+    return name
+
+
+@cache
+def _regions_of_aws() -> frozenset[str]:
+    """The regions in boto3's own data, of all partitions."""
+    import boto3
+
+    session = boto3.Session()
+    return frozenset(
+        name
+        for partition in session.get_available_partitions()
+        for name in session.get_available_regions("ec2", partition)
+    )
 
 
 def answering(target: Target) -> Target:

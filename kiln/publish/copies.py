@@ -4,7 +4,8 @@ there already is found by its tags and not made twice."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -17,18 +18,13 @@ from kiln.publish.images import Image, describe_image, images_there
 from kiln.publish.verified import VerifiedAmi
 
 
-def find_copy(target: Target, source: str) -> Image | None:
-    """The copy of an AMI in the target's region that is not a failed one."""
+def _copies(target: Target, source: str) -> list[Image]:
+    """The copies of an AMI in the target's region, failed ones included."""
     found = images_there(
         target, Owners=["self"], Filters=[{"Name": f"tag:{SOURCE_IMAGE}", "Values": [source]}]
     )
     # A filter's value may have wildcards; the id has been checked, the tag is compared again.
-    usable = (
-        image
-        for image in found
-        if image.tags.get(SOURCE_IMAGE) == source and image.state in ("pending", "available")
-    )
-    return next(usable, None)
+    return [image for image in found if image.tags.get(SOURCE_IMAGE) == source]
 
 
 def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settings: Publish) -> str:
@@ -36,9 +32,10 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
 
     Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id.
     """
-    existing = find_copy(target, source.ami_id)
-    if existing:
-        return existing.ami_id
+    there = _copies(target, source.ami_id)
+    for copy in there:
+        if copy.state in ("pending", "available"):
+            return copy.ami_id
     key = settings.kms_keys.get(target.region)
     mine = [
         {"Key": SOURCE_IMAGE, "Value": source.ami_id},
@@ -46,13 +43,12 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
     ]
     run = [{"Key": RUN_ID, "Value": source.tags[RUN_ID]}] if RUN_ID in source.tags else []
     wanted: dict[str, Any] = {
-        "Name": source.name,
+        # A failed copy may still have its name.
+        "Name": f"{source.name}-{len(there) + 1}"[-128:] if there else source.name,
         "Description": _description(source),
         "SourceImageId": source.ami_id,
         "SourceRegion": home,
         "CopyImageTags": True,
-        # A request that is sent again does not copy again, as long as the copy exists.
-        "ClientToken": hashlib.sha256(f"{source.ami_id} {target.region}".encode()).hexdigest(),
         "TagSpecifications": [
             {"ResourceType": "image", "Tags": mine},
             {"ResourceType": "snapshot", "Tags": [*mine, *run]},
@@ -62,8 +58,20 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
+    wanted["ClientToken"] = _token(wanted, target.region, there)
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
+
+
+def _token(wanted: Mapping[str, Any], region: str, failed: Sequence[Image]) -> str:
+    """The same for a request that is sent again, so that nothing is copied twice.
+
+    Another one after a failed copy, or for another key: EC2 answers a token that it knows with what
+    it made then, or with IdempotentParameterMismatch.
+    Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
+    """
+    asked = [wanted, region, sorted(image.ami_id for image in failed)]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def _description(source: VerifiedAmi) -> str:
@@ -93,11 +101,14 @@ def prepare_image(
         lacking = [{"Key": k, "Value": v} for k, v in tags if image.tags.get(k) != v]
         if lacking:
             ec2.create_tags(Resources=[image.ami_id], Tags=lacking)  # type: ignore[arg-type]
-        if permissions:
+    if permissions:
+        shared = ", ".join(value for one in permissions for value in one.values())
+        with aws.explained(f"{image.ami_id} could not be prepared: not shared with {shared}"):
             ec2.modify_image_attribute(
                 ImageId=image.ami_id,
                 LaunchPermission={"Add": permissions},  # type: ignore[typeddict-item]
             )
+    with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
         for snapshot in image.snapshots if share.accounts else ():
             ec2.modify_snapshot_attribute(
                 SnapshotId=snapshot,

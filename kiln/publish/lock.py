@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish import channels
@@ -74,11 +74,19 @@ def exclusively(target: Target, name: str, seconds: float = _SECONDS) -> Iterato
             _take_from_the_dead(target, name, parameter, mine)
     try:
         yield
-    finally:
-        with aws.explained(f"the lock of {name} could not be released"):
-            # It may have expired meanwhile, and be somebody else's now.
-            if _holder(target, parameter) == mine:
-                _delete(target, parameter)
+    except BaseException:
+        # What ended the work is what a person must read, also if it holds for the lock as well.
+        with contextlib.suppress(KilnError):
+            _release_lock(target, name, parameter, mine)
+        raise
+    _release_lock(target, name, parameter, mine)
+
+
+def _release_lock(target: Target, name: str, parameter: str, mine: Holder) -> None:
+    with aws.explained(f"the lock of {name} could not be released"):
+        # It may have expired meanwhile, and be somebody else's now.
+        if _holder(target, parameter) == mine:
+            _delete(target, parameter)
 
 
 def _created(target: Target, parameter: str, mine: Holder) -> bool:

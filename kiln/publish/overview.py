@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from kiln.base.tags import LINE, VERIFIED
 from kiln.cloud import aws
 from kiln.cloud.target import Target
+from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.ours import moment
@@ -36,8 +37,11 @@ class ChannelRow:
     drift: str
 
 
-def channel_rows(target: Target, regions: Sequence[str]) -> list[ChannelRow]:
-    """Every channel of every line in these regions, the target's first.
+def channel_rows(
+    target: Target, regions: Sequence[str], settings: Mapping[str, Publish]
+) -> list[ChannelRow]:
+    """Every channel of every line in these regions, the target's first; channels in the order that
+    `settings`, by line, declare. One that is declared no more comes last.
 
     Raises KilnError (exit status 1) if a region does not answer.
     """
@@ -50,7 +54,13 @@ def channel_rows(target: Target, regions: Sequence[str]) -> list[ChannelRow]:
         for region in everywhere
         for one in held[region]
     ]
-    return sorted(rows, key=lambda row: (row.line, row.channel, everywhere.index(row.region)))
+
+    def place(row: ChannelRow) -> tuple[str, int, str, int]:
+        declared = settings.get(row.line, Publish()).channels
+        stage = declared.index(row.channel) if row.channel in declared else len(declared)
+        return row.line, stage, row.channel, everywhere.index(row.region)
+
+    return sorted(rows, key=place)
 
 
 def _verdicts(target: Target) -> dict[str, str]:

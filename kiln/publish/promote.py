@@ -45,16 +45,17 @@ def promote_line(
     """Promote what the channel before `to` holds; with `accept`, also through gates that a person
     may open. If a gate stays closed, or for a dry run, nothing moves.
 
-    Raises KilnError: exit status 2 for a channel that nothing is promoted to, 1 if an operation
-    failed or the channel before holds nothing.
+    Raises KilnError: exit status 2 for a channel that nothing is promoted to or that comes too
+    early, because the one before holds nothing; 1 if an operation failed.
     """
     source = _channel_before(to, settings)
     target = answering(target)
     came = channels.held(target, line, source)
     if came is None or came.release is None:
-        raise operation_failed(
-            f"{source} of {line} holds nothing in {target.region}",
-            hint="./invoke channels shows what the channels hold",
+        raise KilnError(
+            f"{source} of {line} holds nothing in {target.region}, and {to} gets what {source} "
+            "holds: no channel is skipped",
+            hint=_fills(source, line, settings),
         )
     if came.moving:
         raise operation_failed(
@@ -92,6 +93,13 @@ def _channel_before(to: str, settings: Publish) -> str:
     return known[known.index(to) - 1]
 
 
+def _fills(channel: str, line: str, settings: Publish) -> str:
+    """The command that lets a channel hold something."""
+    if channel == settings.channels[0]:
+        return "./invoke publish fills it"
+    return f"./invoke promote --line {line} --to {channel} comes before"
+
+
 @dataclass(frozen=True)
 class Rollback:
     """What a channel went back to, and from which AMI."""
@@ -125,12 +133,30 @@ def roll_back(
     now = channels.held(target, line, channel)
     if now is None:
         raise operation_failed(f"{channel} of {line} holds nothing in {target.region}")
-    former = _former(line, channel, now, to, target)
+    unfinished = None if to else _interrupted(now, target)
+    if unfinished:
+        say(f"goes on with the rollback to {unfinished.ami_name} that was interrupted")
+    former = unfinished or _former(line, channel, now, to, target)
     _require_launchable(former, target)
     release = former.into(channel, moving.moved_now(target, "rollback", why))
     before = moving.held_in(target, list(release.images), line, channel)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
     return Rollback(release, now.image_id, tuple(steps))
+
+
+def _interrupted(now: Held, target: Target) -> Release | None:
+    """The release of a rollback that has not reached every region; None if there is none.
+
+    Without this, the run that follows a killed one would go back one release further.
+    """
+    release = now.release
+    if release is None or release.moved.action != "rollback":
+        return None
+    held = moving.held_in(target, list(release.images), now.line, now.channel)
+    for region, image_id in release.images.items():
+        if region not in held or held[region].image_id != image_id:
+            return release
+    return None
 
 
 def _former(line: str, channel: str, now: Held, to: str | None, target: Target) -> Release:

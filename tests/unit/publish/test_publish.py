@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, images
+from kiln.publish import channels, choice, images
 from kiln.publish.lock import exclusively, lock_parameter
 from kiln.publish.moving import move_one
 from kiln.publish.overview import channel_rows, history_rows
@@ -204,8 +203,10 @@ def test_a_promotion_moves_the_next_channel_in_all_regions(
 def test_a_promotion_does_not_skip_a_channel(bake: Bake) -> None:
     bake(11)
     published()
-    with pytest.raises(KilnError, match="holds nothing"):
+    with pytest.raises(KilnError, match="no channel is skipped") as refused:
         promoted("stable")
+    assert refused.value.exit_status == 2
+    assert f"./invoke promote --line {LINE} --to candidate" in str(refused.value)
 
 
 def test_a_release_that_has_not_soaked_stays(client: Callable[..., Any], bake: Bake) -> None:
@@ -368,11 +369,22 @@ def test_channels_show_each_region_with_its_verdict_and_drift(
     published(OTHER)
     bake(29)
     published()
-    rows = {row.region: row for row in channel_rows(AWS, [OTHER])}
+    rows = {row.region: row for row in channel_rows(AWS, [OTHER], {})}
     assert rows[HOME].verified
     assert rows[HOME].driver == "510.47.03"
     assert rows[HOME].drift == ""
     assert rows[OTHER].drift.startswith(f"{HOME} holds {RECIPE.name}-20261129")
+
+
+def test_channels_stand_in_the_order_in_which_a_release_passes_them(bake: Bake) -> None:
+    bake(1)
+    published()
+    promoted("candidate")
+    rows = channel_rows(AWS, [], {LINE: Publish()})
+    assert [row.channel for row in rows] == ["nightly", "candidate"]
+    turned = Publish(channels=("candidate", "nightly"))
+    rows = channel_rows(AWS, [], {LINE: turned})
+    assert [row.channel for row in rows] == ["candidate", "nightly"]
 
 
 def test_the_history_says_who_moved_what_and_why(client: Callable[..., Any], bake: Bake) -> None:
@@ -388,50 +400,24 @@ def test_the_history_says_who_moved_what_and_why(client: Callable[..., Any], bak
     assert all(row.by.startswith("arn:aws:") for row in rows)
 
 
-# A publish to two regions makes 32 calls or more. KILN_PUBLISH_KILLS=all tries each.
-KILLS = range(32) if os.environ.get("KILN_PUBLISH_KILLS") == "all" else (1, 7, 14, 20, 26, 29)
-
-
-@pytest.mark.parametrize("kill_at", KILLS)
-def test_a_publish_killed_at_any_call_is_finished_by_the_next(
-    client: Callable[..., Any], bake: Bake, kill_at: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (lambda: choice.row_of("al2/clasic/base/x86_64"), f"did you mean '{LINE}'"),
+        (lambda: choice.row_of(f"/ami-kiln/{LINE}"), "is the name of a parameter, not a line"),
+        (lambda: choice.row_of("/aws/service/eks"), "is the name of a parameter, not a line"),
+        (lambda: choice.regions_to_show("us-eest-1"), "AWS has no region"),
+        (lambda: choice.regions_to_show("mars"), "is not a region"),
+        (lambda: choice.regions_to_show(","), "names no region"),
+        (
+            lambda: choice.with_regions(Publish(regions=("eu-west-11",)), None),
+            "`publish.regions` of the row: eu-west-11",
+        ),
+    ],
+)
+def test_a_line_or_region_that_there_is_not_is_one_message(
+    asked: Callable[[], Any], said: str
 ) -> None:
-    old = bake(1)
-    published(OTHER)
-    copy = resolved(client, "nightly", OTHER)
-    new = bake(2)
-    with monkeypatch.context() as patched:
-        _dies_after(kill_at, patched)
-        with pytest.raises(Killed):
-            published(OTHER)
-    # A consumer sees the old image or the new one, whichever call was the last.
-    assert resolved(client, "nightly") in (old, new)
-    there = resolved(client, "nightly", OTHER)
-    assert there == copy or described(client, there, OTHER)["State"] == "available"
-    client("ssm").delete_parameters(Names=[lock_parameter(LINE)])
-    published(OTHER)
-    assert resolved(client, "nightly") == new
-    assert described(client, resolved(client, "nightly", OTHER), OTHER)["SourceImageId"] == new
-    of_new = client("ec2", OTHER).describe_images(
-        Owners=["self"], Filters=[{"Name": "tag:kiln:source-image", "Values": [new]}]
-    )["Images"]
-    assert len(of_new) == 1, "it was copied twice"
-
-
-class Killed(BaseException):
-    """The process is gone: nothing of it runs any more."""
-
-
-def _dies_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many API calls, each further one is not sent."""
-    from botocore.client import BaseClient
-
-    real = BaseClient._make_api_call
-    sent = iter(range(calls))
-
-    def call(self: Any, operation: str, parameters: Any) -> Any:
-        if next(sent, None) is None:
-            raise Killed
-        return real(self, operation, parameters)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    with pytest.raises(KilnError) as refused:
+        asked()
+    assert (refused.value.exit_status, said in str(refused.value)) == (2, True), refused.value

@@ -1,0 +1,381 @@
+"""Whatever ends a task midway, consumers keep an image that launches, and the next run finishes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.base.tags import INPUT_DIGEST
+from kiln.base.tags import LINE as LINE_TAG
+from kiln.cloud import aws
+from kiln.matrix.publishing import Publish
+from kiln.pipeline import plan as planning
+from kiln.publish import channels, copies, images, nightly, ours
+from kiln.publish.lock import exclusively
+from kiln.publish.publish import Publication
+from kiln.publish.retire import Retirement, plan_retirement, retire
+from kiln.publish.sweep import leftovers, sweep
+from tests.unit.publish import faults
+from tests.unit.publish.channel import (
+    AWS,
+    HOME,
+    LINE,
+    OTHER,
+    RECIPE,
+    Bake,
+    back,
+    described,
+    promoted,
+    published,
+    resolved,
+)
+from tests.unit.publish.faults import Call, Killed, faulty
+
+NAMES = (channels.image_parameter, channels.release_parameter)
+# KILN_PUBLISH_KILLS=all kills every task at every call; otherwise at some.
+ALL = os.environ.get("KILN_PUBLISH_KILLS") == "all"
+
+
+@dataclass
+class World:
+    """Two releases in two regions: `old`, then `new`, by region."""
+
+    client: Callable[..., Any]
+    bake: Bake
+    old: dict[str, str] = field(default_factory=dict)
+    new: dict[str, str] = field(default_factory=dict)
+    days: int = 0
+
+    def baked(self, **tags: str) -> str:
+        self.days += 1
+        return self.bake(self.days, tags=tags)
+
+    def holds(self, channel: str) -> dict[str, str]:
+        return {region: resolved(self.client, channel, region) for region in (HOME, OTHER)}
+
+    def require_launchable(self, *names: str) -> None:
+        """Every channel names one of the two releases in each region, and it launches."""
+        for name in names:
+            for region, ami_id in self.holds(name).items():
+                assert ami_id in (self.old[region], self.new[region])
+                assert described(self.client, ami_id, region)["State"] == "available"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: `run` it; `finish` looks at what an ended one has left, lets it finish, and sets all
+    back for another."""
+
+    run: Callable[[], Any]
+    finish: Callable[[], None]
+
+
+def releases(world: World) -> None:
+    """The first release is in candidate, the second in nightly only."""
+    world.baked()
+    published(OTHER)
+    world.old = world.holds("nightly")
+    promoted("candidate")
+    world.baked()
+    published(OTHER)
+    world.new = world.holds("nightly")
+
+
+def publishing(world: World) -> Task:
+    releases(world)
+    source = {"next": world.new[HOME]}
+
+    def run() -> None:
+        published(OTHER, ami_id=source["next"])
+
+    def finish() -> None:
+        before = world.new
+        held = world.holds("nightly")
+        assert held[HOME] in (before[HOME], source["next"])
+        copy = described(world.client, held[OTHER], OTHER)
+        assert copy["State"] == "available"
+        run()
+        world.new = world.holds("nightly")
+        assert world.new[HOME] == source["next"]
+        copies = world.client("ec2", OTHER).describe_images(
+            Owners=["self"],
+            Filters=[{"Name": "tag:kiln:source-image", "Values": [source["next"]]}],
+        )["Images"]
+        assert [copy["ImageId"] for copy in copies] == [world.new[OTHER]], "copied twice"
+        source["next"] = world.baked()
+
+    source["next"] = world.baked()
+    return Task(run, finish)
+
+
+def promoting(world: World) -> Task:
+    releases(world)
+
+    def finish() -> None:
+        world.require_launchable("nightly", "candidate")
+        assert promoted("candidate").allowed
+        assert world.holds("candidate") == world.new
+        back("candidate", to=world.old[HOME])
+
+    return Task(lambda: promoted("candidate"), finish)
+
+
+def rolling_back(world: World) -> Task:
+    releases(world)
+
+    def finish() -> None:
+        world.require_launchable("nightly")
+        if world.holds("nightly") != world.old:
+            back("nightly")
+        assert world.holds("nightly") == world.old
+        back("nightly", to=world.new[HOME])
+
+    return Task(lambda: back("nightly"), finish)
+
+
+def retiring(world: World) -> Task:
+    """An AMI that goes all three steps, beside one that a channel holds and one tagged to stay."""
+    for region in (HOME, OTHER):
+        for image in ours.own_images(AWS.in_region(region)):
+            ec2 = world.client("ec2", region)
+            ec2.disable_image_deregistration_protection(ImageId=image.ami_id)
+            ec2.deregister_image(ImageId=image.ami_id)
+    held = world.baked()
+    published()
+    kept = world.baked(**{LINE_TAG: LINE, "kiln:keep": "yes"})
+    old = {"id": world.baked(**{LINE_TAG: LINE})}
+
+    def step() -> bool:
+        """Whether there was a step to do."""
+        planned = plan_retirement(AWS, [OTHER], {LINE: Publish()})
+        assert not {held, kept} & {one.ami_id for one in planned.would}
+        mine = tuple(one for one in planned.would if one.ami_id == old["id"])
+        failed = [one.error for one in retire(AWS, Retirement(mine, ())) if one.error]
+        if failed:
+            raise KilnError("; ".join(failed), exit_status=1)
+        return bool(mine)
+
+    def run() -> None:
+        for _ in range(3):
+            step()
+
+    def finish() -> None:
+        while step():
+            pass
+        assert old["id"] not in {image.ami_id for image in ours.own_images(AWS)}
+        sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))
+        disks = world.client("ec2").describe_snapshots(OwnerIds=["self"])["Snapshots"]
+        assert not [disk for disk in disks if old["id"] in disk["Description"]], "snapshots leaked"
+        for ami_id in (held, kept):
+            assert described(world.client, ami_id)["State"] == "available"
+        old["id"] = world.baked(**{LINE_TAG: LINE})
+
+    return Task(run, finish)
+
+
+def sweeping(world: World) -> Task:
+    """Leftovers of an old run in the other region, beside a run that is at work."""
+    ec2 = world.client("ec2", OTHER)
+    at_work = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ-eeee")
+
+    def leave(run_id: str) -> None:
+        tags = [{"Key": "kiln:run-id", "Value": run_id}]
+        ec2.create_key_pair(
+            KeyName=f"kiln-{run_id}",
+            TagSpecifications=[{"ResourceType": "key-pair", "Tags": tags}],
+        )
+        ec2.create_volume(
+            AvailabilityZone=f"{OTHER}a",
+            Size=1,
+            TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
+        )
+
+    def run() -> None:
+        done = sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))
+        failed = [one.error for one in done if one.error]
+        if failed:
+            raise KilnError("; ".join(failed), exit_status=1)
+
+    def finish() -> None:
+        run()
+        assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
+        keys = [key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]]
+        assert f"kiln-{at_work}" in keys
+        leave("20251101T000000Z-aaaa")
+
+    run()
+    leave(at_work)
+    leave("20251101T000000Z-aaaa")
+    return Task(run, finish)
+
+
+def a_night(world: World) -> Task:
+    """A row whose AMI was built, but has not reached its channel."""
+    digest = planning.plan_build(RECIPE, AWS, planning.Options()).input_digest
+    ami_id = world.baked(**{INPUT_DIGEST: digest})
+    settings = Publish(regions=(OTHER,))
+
+    def publish(recipe: Any, chosen: str) -> Publication:
+        return published(OTHER, ami_id=chosen)
+
+    def build(recipes: Any) -> Any:
+        raise AssertionError("it is built already")
+
+    def run() -> None:
+        with exclusively(AWS, nightly.LOCK):
+            night = nightly.plan_night([RECIPE], {RECIPE.name: settings}, AWS)
+            for result in nightly.run_night(night, build, publish):
+                if result.action == "failed":
+                    raise KilnError(result.why, exit_status=1)
+
+    def finish() -> None:
+        run()
+        assert resolved(world.client, "nightly") == ami_id
+        night = nightly.plan_night([RECIPE], {RECIPE.name: settings}, AWS)
+        assert [one.ami_id for one in night.skipped] == [ami_id]
+        for region in (HOME, OTHER):
+            names = [name(LINE, "nightly") for name in NAMES]
+            world.client("ssm", region).delete_parameters(Names=names)
+
+    return Task(run, finish)
+
+
+TASKS = {
+    "publish": publishing,
+    "promote": promoting,
+    "rollback": rolling_back,
+    "retire": retiring,
+    "sweep": sweeping,
+    "nightly": a_night,
+}
+
+
+@pytest.fixture(params=TASKS)
+def task(request: pytest.FixtureRequest, client: Callable[..., Any], bake: Bake) -> Task:
+    return TASKS[request.param](World(client, bake))
+
+
+def test_whatever_ends_a_task_the_next_run_goes_on(task: Task) -> None:
+    """Killed after it has changed something, a region that is down, credentials that expire."""
+    ends: list[tuple[faults.Fault, str]] = [
+        (faults.after_writes(1, faults.killed()), ""),
+        (faults.region_down(OTHER), OTHER),
+        (faults.after_writes(1, faults.token_expired()), "Expired"),
+    ]
+    for fault, said in ends:
+        with faults.as_a_process_that_dies(), faulty(fault):
+            if said:
+                with pytest.raises(KilnError, match=said) as failed:
+                    task.run()
+                assert failed.value.exit_status == 1
+            else:
+                with pytest.raises(Killed):
+                    task.run()
+        task.finish()
+    with faulty(faults.throttled()):
+        task.run()
+    task.finish()
+
+
+@pytest.mark.skipif(not ALL, reason="KILN_PUBLISH_KILLS=all: kills each task at each of its calls")
+@pytest.mark.parametrize("fault", [faults.killed(), faults.region_down(OTHER)])
+def test_a_task_that_ends_at_any_call_is_finished_by_the_next(
+    task: Task, fault: faults.Fault
+) -> None:
+    for number in count():
+        with (
+            faults.as_a_process_that_dies(),
+            faulty(faults.since(number, fault)) as sent,
+            contextlib.suppress(Killed, KilnError),
+        ):
+            task.run()
+        task.finish()
+        if len(sent) <= number:
+            break
+    assert number > 10
+
+
+def test_a_failed_copy_is_replaced_by_the_next_publish(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 answers a request that it knows with what it made then: the second must be another."""
+    bake(1)
+    tokens: list[str] = []
+    events = aws.ec2(AWS.in_region(OTHER)).meta.events
+    events.register(
+        "provide-client-params.ec2.CopyImage",
+        lambda params, **_: tokens.append(params["ClientToken"]),
+        unique_id="tokens",
+    )
+    failed: list[str] = []
+    real = images.images_there
+
+    def there(target: Any, **query: Any) -> Any:
+        for image in real(target, **query):
+            if target.region == OTHER and (not failed or image.ami_id in failed):
+                failed.append(image.ami_id)
+                yield replace(image, state="failed", reason="Given key ID is not accessible")
+            else:
+                yield image
+
+    monkeypatch.setattr(images, "images_there", there)
+    monkeypatch.setattr(copies, "images_there", there)
+    with pytest.raises(KilnError, match="Given key ID is not accessible") as refused:
+        published(OTHER)
+    assert "run publish again" in str(refused.value)
+    assert channels.held(AWS, LINE, "nightly") is None
+    published(OTHER)
+    events.unregister("provide-client-params.ec2.CopyImage", unique_id="tokens")
+    assert resolved(client, "nightly", OTHER) not in failed
+    assert len(set(tokens)) == 2
+
+
+def test_a_key_that_may_not_be_used_is_named_and_no_channel_moves(bake: Bake) -> None:
+    ami_id = bake(2)
+    with_key = Publish.model_validate({"kms_keys": {OTHER: "alias/ami"}})
+    refused = faulty(faults.refuses("CopyImage", "InvalidKmsKeyId.NotFound"))
+    with refused, pytest.raises(KilnError, match=f"{ami_id} could not be copied to {OTHER}"):
+        published(OTHER, settings=with_key)
+    assert channels.held(AWS, LINE, "nightly") is None
+
+
+def test_an_organization_that_aws_does_not_know_is_named_and_no_channel_moves(bake: Bake) -> None:
+    bake(3)
+    arn = "arn:aws:organizations::123456789012:organization/o-1234567890"
+    shared = Publish.model_validate({"share": {"organizations": [arn]}})
+    refused = faulty(faults.refuses("ModifyImageAttribute", "InvalidParameterValue"))
+    with refused, pytest.raises(KilnError, match=f"(?s)could not be prepared.*{arn}"):
+        published(OTHER, settings=shared)
+    assert channels.held(AWS, LINE, "nightly") is None
+
+
+@pytest.mark.parametrize("move", ["promote", "rollback"])
+def test_a_channel_changed_during_a_move_is_said_and_not_overwritten(
+    client: Callable[..., Any], bake: Bake, move: str
+) -> None:
+    world = World(client, bake)
+    releases(world)
+    channel = {"promote": "candidate", "rollback": "nightly"}[move]
+    theirs = world.holds("candidate" if move == "rollback" else "nightly")[OTHER]
+    done: list[Call] = []
+
+    def somebody_else(call: Call) -> None:
+        # The first parameter that is written is the lock: the move was decided before.
+        if call.action == "PutParameter" and not done:
+            done.append(call)
+            name = channels.image_parameter(LINE, channel)
+            client("ssm").put_parameter(Name=name, Value="ami-0ffff0000", Overwrite=True)
+
+    with faulty(somebody_else), pytest.raises(KilnError, match="by somebody else") as refused:
+        promoted(channel) if move == "promote" else back(channel)
+    assert refused.value.exit_status == 1
+    assert resolved(client, channel) == "ami-0ffff0000"
+    assert resolved(client, channel, OTHER) != theirs
