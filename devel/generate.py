@@ -64,6 +64,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         "kiln/pipeline/record_schema.py",
     ),
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
+    iam.POLICY_FILE_SETTINGS: (
+        lambda: iam.policy_text("settings"),
+        "kiln/facts/knowledge/iam.yaml",
+    ),
     iam.POLICY_FILE_1_6: (
         lambda: iam.policy_text("packer_1_6"),
         "kiln/facts/knowledge/iam.yaml",

@@ -159,6 +159,18 @@ class LabTarget:
         """See `Target`: guests see this machine at the bridge's address."""
         return f"{current().gateway}/32"
 
+    def own_cidr_towards(self, block: str) -> str:
+        """See `Target`: all guests are on the bridge."""
+        return self.own_cidr()
+
+    def check_session_manager(self) -> None:
+        """See `Target`."""
+        raise KilnError(
+            "the lab has no Session Manager, so ssh_interface session_manager cannot be used in it",
+            hint="leave it out here (--ssh-interface private_ip); `./invoke validate` checks the "
+            "HCL with it",
+        )
+
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """See `Target`: lab.pkrvars.json, and the lab's credentials instead of the user's."""
         path = folder / "lab.pkrvars.json"

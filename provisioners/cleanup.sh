@@ -13,6 +13,7 @@ systemctl stop amazon-cloudwatch-agent amazon-ssm-agent snap.amazon-ssm-agent.am
 if command -v auditctl >/dev/null; then service auditd stop >/dev/null 2>&1 || auditctl -e 0 >/dev/null 2>&1 || true; fi
 
 kiln_restore_sources
+kiln_forget_mirrors
 case $KILN_PACKAGE_MANAGER in
     apt)
         apt-get -qq clean

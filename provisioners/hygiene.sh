@@ -3,7 +3,9 @@
 # bake. Needs nothing of the upload, which is removed by now, so it has no library; leaves
 # /etc/kiln/hygiene.json.
 #
-#@ env KILN_ROOT  optional  prefix of the paths that are checked, empty on a machine; tests set it
+#@ env KILN_ROOT     optional  prefix of the paths that are checked, empty on a machine; tests set it
+#@ env KILN_PROXY    optional  proxy of the bake
+#@ env KILN_MIRRORS  optional  mirrors of the bake: URL=URL …
 set -euo pipefail
 export LC_ALL=C
 root=${KILN_ROOT:-}
@@ -65,6 +67,18 @@ passwords() {
     [[ ! -e $root/etc/shadow ]] || awk -F: '$2 ~ /^[$_]/ || $2 ~ /^[a-zA-Z0-9.\/]{13}$/ { print $1 }' "$root/etc/shadow"
 }
 
+# Sets traces to the proxy's host and port and the mirrors' URLs, as one regular expression.
+of_the_bake() {
+    local proxy=${KILN_PROXY:-} pair words=()
+    proxy=${proxy#*://}
+    [[ -z $proxy ]] || words+=("${proxy%/}")
+    for pair in ${KILN_MIRRORS:-}; do words+=("${pair#*=}"); done
+    ((${#words[@]})) || return 0
+    words=("${words[@]//./\\.}")
+    local IFS='|'
+    traces=${words[*]}
+}
+
 homes=$(awk -F: '$6 ~ "^/" && $6 != "/" { print $6 }' "$root/etc/passwd" | sort -u) \
     || { printf 'kiln: hygiene: ERROR: the users cannot be listed\n' >&2; exit 1; }
 mapfile -t homes <<<"$homes"
@@ -92,6 +106,9 @@ check "package sources of a snapshot" under /etc/apt/sources.list.d -- -name kil
 check "build files" under /var/tmp/kiln -- -maxdepth 0
 check "temporary files" under /tmp /var/tmp -- -mindepth 1 -maxdepth 1 ! -name 'systemd-private-*' ! -name '.*-unix' ! -path "$0"
 check "passwords" passwords
+traces=''
+of_the_bake
+[[ -z $traces ]] || check "proxy and mirrors of the bake" containing "$traces" /etc /root /home /usr/local/etc /opt/kiln /var/lib/cloud /var/lib/dkms /var/log
 
 # die MESSAGE: the library, which has such a function, is gone by now.
 die() {

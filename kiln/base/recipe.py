@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from typing import Any
 
+from kiln.base.account import Account
 from kiln.base.findings import Place
 
 
@@ -61,7 +62,8 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Row:
-    """Where in the matrix a recipe comes from, for messages, and the warnings that it accepts.
+    """Where in the matrix a recipe comes from, for messages; the warnings that it accepts; how its
+    builds use an AWS account.
 
     `origins` maps a field of the recipe to the place of its value: in the row, its stack,
     `defaults` or `distros`. It lacks fields that the matrix does not set.
@@ -73,6 +75,7 @@ class Row:
     column: int | None = None
     origins: Mapping[str, Place] = field(default_factory=dict, repr=False)
     accepted: tuple[Acceptance, ...] = ()
+    account: Account = field(default_factory=Account, repr=False)
 
     @property
     def place(self) -> Place:

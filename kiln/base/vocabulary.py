@@ -106,6 +106,12 @@ AMI_ID = Form(r"^ami-[0-9a-f]{8,17}$", "an AMI's id such as ami-0123456789abcdef
 INSTANCE_ID = Form(r"^i-[0-9a-f]{8,17}$", "an instance's id such as i-0123456789abcdef0")
 SNAPSHOT_ID = Form(r"^snap-[0-9a-f]{8,17}$", "a snapshot's id such as snap-0123456789abcdef0")
 SUBNET_ID = Form(r"^subnet-[0-9a-f]{8,17}$", "a subnet's id such as subnet-0123456789ab")
+SECURITY_GROUP_ID = Form(
+    r"^sg-[0-9a-f]{8,17}$", "a security group's id such as sg-0123456789abcdef0"
+)
+RESERVATION_ID = Form(
+    r"^cr-[0-9a-f]{8,17}$", "a capacity reservation's id such as cr-0123456789abcdef0"
+)
 REGION = Form(r"^[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}$", "a region such as eu-central-1")
 ACCOUNT_OR_ENDPOINT = Form(
     r"^([0-9]{12}|https?://[A-Za-z0-9.:-]+)$", "an account id or a lab's endpoint"
@@ -161,6 +167,22 @@ KMS_KEY = Form(
     "a KMS key: its id, alias/NAME, or an ARN",
 )
 ROLE = Form(r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN")
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
+INSTANCE_PROFILE = Form(r"^[A-Za-z0-9+=,.@_-]+$", "the name of an instance profile (not its ARN)")
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
+TAG_KEY = Form(r"^[\w +=.:/@-]+$", "a tag's key: letters, digits, spaces and +-=._:/@")
+TAG_VALUE = Form(r"^[\w +=.:/@-]*$", "a tag's value: letters, digits, spaces and +-=._:/@")
+# Names and values of https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSubnets.html
+FILTER = Form(r"^[\w +=.:/@*?-]+$", "a filter of DescribeSubnets, such as tag:Class")
+# These reach shells and URLs on the build instance.
+PROXY = Form(
+    r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?$",
+    "a proxy's URL without user and password, such as http://proxy.example.com:3128",
+)
+NO_PROXY = Form(r"^[A-Za-z0-9.:*/-]+$", "a host, a domain such as .example.com, or an address")
+URL = Form(
+    r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$", "the beginning of a URL"
+)
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplate.html
 LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name")
 
@@ -193,5 +215,15 @@ DESCRIBED = {
         KMS_KEY,
         ROLE,
         LAUNCH_TEMPLATE,
+        SUBNET_ID,
+        SECURITY_GROUP_ID,
+        RESERVATION_ID,
+        INSTANCE_PROFILE,
+        TAG_KEY,
+        TAG_VALUE,
+        FILTER,
+        PROXY,
+        NO_PROXY,
+        URL,
     )
 }

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, OWN_KERNEL, ROWS, TARGET, Selection, selects_rows
+from kiln.cli.flags import (
+    JSON,
+    LAUNCH,
+    OWN_KERNEL,
+    ROWS,
+    TARGET,
+    Selection,
+    account_help,
+    replaces_settings,
+    selects_rows,
+)
 from kiln.cli.front import report, show, task
 
 if TYPE_CHECKING:
@@ -21,9 +31,7 @@ if TYPE_CHECKING:
         **TARGET,
         "instance-type": "bake on another instance type: --instance-type g5.xlarge",
         "verify-instance-type": "check on another type: --verify-instance-type p4d.24xlarge",
-        "subnet-id": "subnet of the instances: --subnet-id subnet-0123 (default: default VPC)",
-        "kms-key-id": "KMS key that encrypts the AMI: --kms-key-id alias/ami",
-        "iam-instance-profile": "profile of the instances: --iam-instance-profile kiln-builder",
+        **account_help(),
         "dry-run": "show the plan (HCL, source AMI, instance types, steps) and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
         **OWN_KERNEL,
@@ -31,17 +39,16 @@ if TYPE_CHECKING:
     }
 )
 @selects_rows
+@replaces_settings()
 def build(
     c: Context,
     selection: Selection,
+    given: dict[str, str],
     target: str = "auto",
     region: str | None = None,
     no_install: bool = False,
     instance_type: str | None = None,
     verify_instance_type: str | None = None,
-    subnet_id: str | None = None,
-    kms_key_id: str | None = None,
-    iam_instance_profile: str | None = None,
     dry_run: bool = False,
     keep: bool = False,
     own_kernel: bool = False,
@@ -59,9 +66,7 @@ def build(
     options = Options(
         instance_type=instance_type,
         verify_instance_type=verify_instance_type,
-        subnet_id=subnet_id,
-        kms_key_id=kms_key_id,
-        iam_instance_profile=iam_instance_profile,
+        given=given,
         keep=keep,
         own_kernel=_own_kernel(own_kernel, disk),
     )
@@ -83,25 +88,22 @@ def build(
         "region": "AWS region (default: the record's; a parent AMI is in one region only)",
         "instance-type": "bake on another type than the record's: --instance-type g5.xlarge",
         "verify-instance-type": "check on another type: --verify-instance-type p4d.24xlarge",
-        "subnet-id": "subnet of the instances: --subnet-id subnet-0123 (default: default VPC)",
-        "kms-key-id": "KMS key that encrypts the AMI: --kms-key-id alias/ami",
-        "iam-instance-profile": "profile of the instances: --iam-instance-profile kiln-builder",
+        **account_help(),
         "dry-run": "show the plan and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
         **JSON,
     },
 )
+@replaces_settings()
 def rebuild(
     c: Context,
     record: str,
+    given: dict[str, str],
     target: str = "auto",
     region: str | None = None,
     no_install: bool = False,
     instance_type: str | None = None,
     verify_instance_type: str | None = None,
-    subnet_id: str | None = None,
-    kms_key_id: str | None = None,
-    iam_instance_profile: str | None = None,
     dry_run: bool = False,
     keep: bool = False,
     json: bool = False,
@@ -116,15 +118,13 @@ def rebuild(
 
     built = records.find_record(record)
     recipe, rebuilt = rebuilding.inputs(built)
+    chosen = targets.choose(built.target if target == "auto" else target, region or built.region)
     options = Options(
         instance_type=instance_type or built.instance_type,
         verify_instance_type=verify_instance_type or built.verify_instance_type,
-        subnet_id=subnet_id,
-        kms_key_id=kms_key_id,
-        iam_instance_profile=iam_instance_profile,
+        given={"region": chosen.region, **given},
         keep=keep,
     )
-    chosen = targets.choose(built.target if target == "auto" else target, region or built.region)
     progress = Progress()
     place = builds.announce([recipe], options, chosen, progress.say, rebuilt)
     if dry_run:
@@ -146,13 +146,16 @@ def rebuild(
         "ami": "an AMI that AMI Kiln built: --ami ami-0123456789abcdef0",
         "instance-type": "boot it as this type: --instance-type p4d.24xlarge",
         **TARGET,
+        **account_help(LAUNCH),
         **OWN_KERNEL,
         **JSON,
     }
 )
+@replaces_settings(LAUNCH)
 def verify(
     c: Context,
     ami: str,
+    given: dict[str, str],
     instance_type: str | None = None,
     target: str = "auto",
     region: str | None = None,
@@ -174,6 +177,7 @@ def verify(
         progress=Progress(),
         install=not no_install,
         own_kernel=_own_kernel(own_kernel, disk),
+        given=given,
     )
     show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))
     return 0 if judged.good else 1

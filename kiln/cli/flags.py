@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from kiln.base.account import FORMS
+
+Task = Callable[..., "int | None"]
 
 JSON = {"json": "print JSON for a program instead of text; errors too"}
 
@@ -34,6 +38,77 @@ OWN_KERNEL = {
     "own-kernel": "in the lab: check the AMI on a machine of its own that boots the AMI's kernel",
     "disk": "keep the disk that --own-kernel boots, as a raw image: --disk out.raw",
 }
+
+
+# Flags that replace `aws` settings of the matrix.
+ACCOUNT = {
+    "tags": "tags of all that is made in AWS, besides those of amis.yaml",
+    "subnet_id": "subnet of the instances (default: a default subnet)",
+    "subnet_filter": "finds the subnet by EC2's filters",
+    "security_group_ids": "groups of yours for the instances, in the place of a temporary one",
+    "ssh_interface": "public_ip, private_ip or session_manager (default: as the subnet has it)",
+    "ssh_source_cidrs": "who may reach SSH on the instances (default: this machine)",
+    "kms_key_id": "KMS key that encrypts volumes and AMI",
+    "iam_instance_profile": "profile of the instances",
+    "instance_types": "types that bake, in order: the next when EC2 has no capacity",
+    "spot": "bake and check on Spot instances",
+    "capacity_reservation_id": "launch instances of its type in a capacity reservation",
+    "proxy": "proxy of the bake",
+    "no_proxy": "what the bake reaches without the proxy",
+    "mirrors": "beginnings of vendors' URLs and what takes their place in the bake",
+}
+# Those that a launch without a bake has.
+LAUNCH = (
+    "tags",
+    "subnet_id",
+    "subnet_filter",
+    "security_group_ids",
+    "ssh_interface",
+    "ssh_source_cidrs",
+    "iam_instance_profile",
+    "spot",
+    "capacity_reservation_id",
+)
+
+
+def account_help(names: Iterable[str] = tuple(ACCOUNT)) -> dict[str, str]:
+    """The help of these flags, each with the form in which it is typed."""
+    return {name.replace("_", "-"): f"{ACCOUNT[name]}: {FORMS[name]}" for name in names}
+
+
+def replaces_settings(names: Iterable[str] = tuple(ACCOUNT)) -> Callable[[Task], Task]:
+    """Give a task's function flags of ACCOUNT. In the place of its parameter `given` it gets what
+    was typed, as `kiln.matrix.overrides.overridden` takes it; `region` too, if the task has it."""
+    flags = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False if name == "spot" else None
+        )
+        for name in names
+    ]
+
+    def decorate(body: Task) -> Task:
+        own = list(inspect.signature(body).parameters.values())
+
+        @functools.wraps(body)
+        def with_settings(*arguments: Any, **typed: Any) -> int | None:
+            given = {flag.name: typed.pop(flag.name, flag.default) for flag in flags}
+            given = {name: value for name, value in given.items() if value}
+            if typed.get("region"):
+                given["region"] = typed["region"]
+            texts = {name: str(value) for name, value in given.items()}
+            return body(*arguments, given=texts, **typed)
+
+        before = [each for each in own if each.default is each.empty and each.name != "given"]
+        after = [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in own
+            if each.default is not each.empty
+        ]
+        signature = inspect.Signature([*before, *flags, *after])
+        with_settings.__signature__ = signature  # type: ignore[attr-defined]
+        return with_settings
+
+    return decorate
 
 
 Selection = dict[str, Any]

@@ -10,7 +10,7 @@ from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import DEFAULT_REGION, Target
-from kiln.matrix import flags
+from kiln.matrix import flags, load
 from lab import settings
 from lab.target import LabTarget
 
@@ -45,13 +45,16 @@ def choose(wanted: str = "auto", region: str | None = None) -> Target:
 
 
 def _configured_region() -> str:
-    """AWS_REGION and AWS_DEFAULT_REGION first, then the profile's region, then us-east-1.
+    """AWS_REGION and AWS_DEFAULT_REGION first, then that of `defaults` in the matrix, then the
+    profile's region, then us-east-1.
 
     Raises KilnError (exit status 2) if the value cannot be a region.
     """
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         if os.environ.get(name):
             return vocabulary.REGION.required(os.environ[name], name)
+    if ours := load.default_region():
+        return ours
     profile = aws.profile_region()
     return (
         vocabulary.REGION.required(profile, "the profile's region") if profile else DEFAULT_REGION

@@ -13,7 +13,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.cloud import aws
+from kiln.cloud import aws, network, session
 from kiln.cloud.target import OwnBoot, OwnKernel, PackerInputs, ParentAmi
 
 # AWS's own "what is my address": https://checkip.amazonaws.com
@@ -111,6 +111,14 @@ class AwsTarget:
                 f"this machine's public address is unknown ({_CHECK_IP}: {error})",
                 hint="SSH is opened to this address only, never to 0.0.0.0/0",
             ) from None
+
+    def own_cidr_towards(self, block: str) -> str:
+        """See `Target`."""
+        return f"{network.address_towards(block)}/32"
+
+    def check_session_manager(self) -> None:
+        """See `Target`: AWS's plugin must be on this machine."""
+        session.require_plugin()
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """See `Target`: only the user's own environment."""

@@ -17,6 +17,8 @@ from kiln.facts import table
 POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 # What Packer 1.6.6 needs besides.
 POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
+# What single settings of `aws` need besides.
+POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
 SERVICES = ("autoscaling", "ec2", "kms", "logs", "sns", "ssm", "sts")
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
 # retire and sweep.
@@ -31,7 +33,8 @@ def iam_facts() -> dict[str, Any]:
 
 
 def policy(part: str = "statements") -> dict[str, Any]:
-    """The policy document in IAM's format; `part` is `statements` or `packer_1_6`."""
+    """The policy document in IAM's format; `part` is `statements`, `packer_1_6` or
+    `settings`."""
     statements = [_statement(entry) for entry in iam_facts()[part]]
     return {"Version": "2012-10-17", "Statement": statements}
 
@@ -68,7 +71,8 @@ def allowed(by: str) -> set[str]:
     """The calls listed for `kiln` or for `packer`, such as ec2:RunInstances."""
     return {
         action
-        for entry in (*iam_facts()["statements"], *iam_facts()["packer_1_6"])
+        for part in ("statements", "packer_1_6", "settings")
+        for entry in iam_facts()[part]
         for action, callers in entry["actions"].items()
         if by in callers
     }

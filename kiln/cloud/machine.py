@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kiln.base import stopping
+from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, host_key, resources, runs
+from kiln.cloud import aws, host_key, reservations, resources, runs, session
 from kiln.cloud.resources import Access
 from kiln.cloud.target import Target
 
@@ -76,6 +77,9 @@ def _silent(what: str, *, limit: float | None = None) -> None:
     """Nobody is told."""
 
 
+_PLAIN = Account()
+
+
 @contextmanager
 def booted(
     ami_id: str,
@@ -89,8 +93,7 @@ def booted(
     stop: Stop,
     say: Callable[[str], None] = lambda line: None,
     waits_for: WaitsFor = _silent,
-    subnet_id: str | None = None,
-    iam_instance_profile: str | None = None,
+    account: Account = _PLAIN,
     tags: Mapping[str, str] | None = None,
     launched: Callable[[str], None] = lambda instance_id: None,
 ) -> Iterator[Machine]:
@@ -103,11 +106,6 @@ def booted(
     """
     timeout = ssh_timeout()
     client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
-    network: dict[str, Any] = {"SecurityGroupIds": [access.security_group]}
-    if subnet_id:
-        network["SubnetId"] = subnet_id
-    if iam_instance_profile:
-        network["IamInstanceProfile"] = {"Name": iam_instance_profile}
     with aws.explained(f"{instance_type} could not be launched from {ami_id}"):
         instance = client.run_instances(
             ImageId=ami_id,
@@ -120,36 +118,78 @@ def booted(
             TagSpecifications=[
                 {
                     "ResourceType": kind,
-                    "Tags": resources.tags(run_id, Name=f"kiln-verify-{run_id}", **(tags or {})),
+                    "Tags": resources.tags(
+                        run_id, **account.tags, Name=f"kiln-verify-{run_id}", **(tags or {})
+                    ),
                 }
                 for kind in ("instance", "volume")
             ],
-            **network,
+            **launch_settings(access, account, target, instance_type),
         )["Instances"][0]
     launched(instance["InstanceId"])
     waits_for(f"{instance['InstanceId']} to start", limit=_BOOT_TIMEOUT)
-    address = _wait_until_running(client, instance["InstanceId"], target, stop)
+    ends = _wait_until_running(client, instance["InstanceId"], target, stop)
+    address = _address(ends, access)
+    proxy = session.proxy_command(target) if access.network.by_session else ""
     deadline = time.monotonic() + timeout
     waits_for(f"SSH on {instance['InstanceId']}", limit=timeout)
     host_keys = host_key.wait(
         client,
         instance["InstanceId"],
         target,
-        is_up=lambda: _port_open(address),
+        is_up=lambda: _answers(address, access, target),
         waits_for=waits_for,
         say=say,
         stop=stop,
         timeout=timeout,
     )
     with runs.short_path(run_id, folder) as short:
-        ssh_config = _ssh_config(access.key_file, short, address, host_keys)
+        ssh_config = _ssh_config(access.key_file, short, address, host_keys, proxy)
         machine = Machine(instance["InstanceId"], address, user, ssh_config, run_id, short / "run")
         try:
-            _wait_for_ssh(machine, timeout, deadline, stop)
+            _wait_for_ssh(
+                machine, timeout, deadline, stop, lambda: _answers(address, access, target)
+            )
             yield machine
         finally:
             if any(path.is_socket() for path in short.iterdir()):
                 machine.ssh("-O", "exit")
+
+
+def launch_settings(
+    access: Access, account: Account, target: Target, instance_type: str
+) -> dict[str, Any]:
+    """The arguments of RunInstances that the settings decide."""
+    network: dict[str, Any] = {"SecurityGroupIds": list(access.security_groups)}
+    if access.network.subnet_id:
+        network["SubnetId"] = access.network.subnet_id
+    if account.ssh_interface == "public_ip" and access.network.subnet_id:
+        interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True}
+        interface |= {"SubnetId": network["SubnetId"], "Groups": network["SecurityGroupIds"]}
+        network = {"NetworkInterfaces": [interface]}
+    if account.iam_instance_profile:
+        network["IamInstanceProfile"] = {"Name": account.iam_instance_profile}
+    if account.spot:
+        network["InstanceMarketOptions"] = {"MarketType": "spot"}
+    reservation = reservations.serving(account, target, instance_type)
+    if reservation:
+        wanted = {"CapacityReservationTarget": {"CapacityReservationId": reservation}}
+        network["CapacityReservationSpecification"] = wanted
+    return network
+
+
+def _address(instance: dict[str, Any], access: Access) -> str:
+    """Where ssh finds a running instance: an address, or its id for Session Manager."""
+    if access.network.by_session:
+        return str(instance["InstanceId"])
+    if access.network.ssh_interface == "private_ip":
+        return str(instance["PrivateIpAddress"])
+    return str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"])
+
+
+def _answers(address: str, access: Access, target: Target) -> bool:
+    """Can a connection be tried?"""
+    return session.is_online(address, target) if access.network.by_session else _port_open(address)
 
 
 def ssh_timeout() -> float:
@@ -166,7 +206,10 @@ def ssh_timeout() -> float:
     return float(text)
 
 
-def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Stop) -> str:
+def _wait_until_running(
+    client: Any, instance_id: str, target: Target, stop: Stop
+) -> dict[str, Any]:
+    """The running instance as EC2 describes it."""
     from botocore.exceptions import ClientError
 
     deadline = time.monotonic() + _BOOT_TIMEOUT
@@ -183,7 +226,7 @@ def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Sto
             instance = answer["Reservations"][0]["Instances"][0]
             state = instance["State"]["Name"]
             if state == "running":
-                return str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"])
+                return dict(instance)
             if state != "pending":
                 reason = instance.get("StateReason", {}).get("Message", "no reason given")
                 raise operation_failed(f"{instance_id} went to {state} while booting: {reason}")
@@ -191,11 +234,13 @@ def _wait_until_running(client: Any, instance_id: str, target: Target, stop: Sto
     raise operation_failed(f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s")
 
 
-def _wait_for_ssh(machine: Machine, timeout: float, deadline: float, stop: Stop) -> None:
+def _wait_for_ssh(
+    machine: Machine, timeout: float, deadline: float, stop: Stop, answers: Callable[[], bool]
+) -> None:
     """Try until `deadline` (of time.monotonic), once at least; `timeout` is what is reported."""
     reason = "port 22 is closed"
     while True:
-        if _port_open(machine.address):
+        if answers():
             code, _, error = machine.ssh("true")
             if code == 0:
                 return
@@ -221,8 +266,12 @@ def _port_open(address: str) -> bool:
     return True
 
 
-def _ssh_config(key: Path, folder: Path, address: str, host_keys: Sequence[str]) -> Path:
+def _ssh_config(
+    key: Path, folder: Path, address: str, host_keys: Sequence[str], proxy: str = ""
+) -> Path:
     """Write an ssh configuration with one multiplexed connection for all checks; its path.
+
+    `proxy` is a command that carries the connection.
 
     Without `host_keys` the first key that answers is trusted, and no other after it. ssh has a
     syntax of its own for `"` and `%` in a path: that of `folder` must be plain.
@@ -248,7 +297,7 @@ def _ssh_config(key: Path, folder: Path, address: str, host_keys: Sequence[str])
         "  ControlMaster auto\n"
         f"  ControlPath {folder}/%C\n"
         # A run closes the connection at its end; this closes that of a killed run.
-        "  ControlPersist 60\n"
+        "  ControlPersist 60\n" + (f"  ProxyCommand {proxy}\n" if proxy else "")
     )
     path.chmod(0o600)
     return path

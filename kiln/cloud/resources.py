@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import vocabulary
+from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import RUN_ID
 from kiln.cloud import aws
+from kiln.cloud.network import Network, find_network
 from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
@@ -27,39 +29,48 @@ _TERMINATE_TIMEOUT = 600
 
 @dataclass(frozen=True)
 class Access:
-    """Access to a run's instances: its own key pair and security group."""
+    """Access to a run's instances: its own key pair, and a security group of its own or those that
+    the settings name."""
 
     key_name: str
     key_file: Path
-    security_group: str
-    source_cidr: str
+    security_groups: tuple[str, ...]
+    network: Network
 
 
-def make_access(run: Run, target: Target, subnet_id: str | None = None) -> Access:
-    """Create a key pair, and a security group that opens port 22 to this machine's address.
+def make_access(run: Run, target: Target, account: Account) -> Access:
+    """Create a key pair, and a security group that opens port 22 to this machine's address, as far
+    as the settings do not have it otherwise.
 
     Raises KilnError (exit status 1) if AWS refuses, or if this machine's address is unknown.
     """
     client = aws.ec2(target)
-    cidr = target.own_cidr()
+    network = find_network(account, target)
     with aws.explained("the key pair could not be created"):
         key = client.create_key_pair(
             KeyName=f"kiln-{run.id}",
             KeyType="ed25519",
-            TagSpecifications=[_tagged("key-pair", run)],
+            TagSpecifications=[_tagged("key-pair", run, account)],
         )
     folder = run.folder / "ssh"
     folder.mkdir(mode=0o700)
     key_file = folder / "key.pem"
     key_file.touch(mode=0o600)
     key_file.write_text(key["KeyMaterial"])
+    groups = account.security_group_ids or (_make_group(client, run, network, account),)
+    return Access(f"kiln-{run.id}", key_file, groups, network)
+
+
+def _make_group(client: EC2Client, run: Run, network: Network, account: Account) -> str:
     with aws.explained("the security group could not be created"):
         group = client.create_security_group(
             GroupName=f"kiln-{run.id}",
             Description=f"AMI Kiln run {run.id}: SSH from the machine that builds",
-            VpcId=_vpc(client, subnet_id),
-            TagSpecifications=[_tagged("security-group", run)],
+            VpcId=network.vpc_id,
+            TagSpecifications=[_tagged("security-group", run, account)],
         )["GroupId"]
+        if network.by_session:
+            return group
         client.authorize_security_group_ingress(
             GroupId=group,
             IpPermissions=[
@@ -67,11 +78,14 @@ def make_access(run: Run, target: Target, subnet_id: str | None = None) -> Acces
                     "IpProtocol": "tcp",
                     "FromPort": 22,
                     "ToPort": 22,
-                    "IpRanges": [{"CidrIp": cidr, "Description": "the machine that builds"}],
+                    "IpRanges": [
+                        {"CidrIp": cidr, "Description": "the machine that builds"}
+                        for cidr in network.source_cidrs
+                    ],
                 }
             ],
         )
-    return Access(f"kiln-{run.id}", key_file, group, cidr)
+    return group
 
 
 @dataclass
@@ -151,8 +165,8 @@ def ended_by_ec2(target: Target, run_id: str) -> list[str]:
     return reasons
 
 
-def _tagged(kind: Any, run: Run) -> Any:
-    return {"ResourceType": kind, "Tags": tags(run.id, Name=f"kiln-{run.id}")}
+def _tagged(kind: Any, run: Run, account: Account) -> Any:
+    return {"ResourceType": kind, "Tags": tags(run.id, **account.tags, Name=f"kiln-{run.id}")}
 
 
 def _mine(run_id: str) -> list[Any]:
@@ -330,14 +344,3 @@ def _volumes(client: EC2Client, run_id: str) -> list[Resource]:
 
 def _is_tagged(resource: Any, run_id: str) -> bool:
     return {"Key": RUN_ID, "Value": run_id} in resource.get("Tags", [])
-
-
-def _vpc(client: EC2Client, subnet_id: str | None) -> str:
-    if subnet_id:
-        return client.describe_subnets(SubnetIds=[subnet_id])["Subnets"][0]["VpcId"]
-    vpcs = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    if not vpcs:
-        raise operation_failed(
-            "this region has no default VPC", hint="name a subnet with --subnet-id subnet-…"
-        )
-    return vpcs[0]["VpcId"]

@@ -151,5 +151,14 @@ class Target(Protocol):
         Raises KilnError (exit status 1) if it cannot be determined.
         """
 
+    def own_cidr_towards(self, block: str) -> str:
+        """The address, as a /32, that a private network sees this machine under.
+
+        Raises KilnError (exit status 1) if there is no way to it.
+        """
+
+    def check_session_manager(self) -> None:
+        """Raises KilnError (exit status 2) if instances cannot be reached by Session Manager."""
+
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """What Packer needs to build `recipe` here; variable files are written to `folder`."""

@@ -19,12 +19,6 @@ def instance_type(flag: str, value: str | None) -> None:
             raise KilnError(shown, hint=error.hint) from None
 
 
-def subnet(value: str | None) -> None:
-    """Raises KilnError (exit status 2) if `value` cannot be a subnet's id."""
-    if value is not None:
-        vocabulary.SUBNET_ID.required(value, "--subnet-id")
-
-
 def ami(value: str) -> None:
     """Raises KilnError (exit status 2) if `value` cannot be an AMI's id."""
     vocabulary.AMI_ID.required(value, "--ami")

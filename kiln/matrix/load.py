@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kiln import components, facts
+from kiln.base.account import Account
+from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
 from kiln.base.located import load_yaml
 from kiln.base.paths import matrix_file
@@ -15,7 +17,7 @@ from kiln.matrix.mistakes import refused
 from kiln.matrix.publishing import Publish
 from kiln.matrix.references import bad_defaults, bad_distros, bad_row, bad_variant, duplicates
 from kiln.matrix.schema import VolumeModel, validated
-from kiln.matrix.variant import Variant
+from kiln.matrix.variant import Variant, account_of_defaults
 from kiln.telemetry.settings import Telemetry
 
 
@@ -64,6 +66,27 @@ def load_publishing(path: Path | None = None) -> dict[str, Publish]:
         recipe.name: Variant(document, model, recipe.row.index, recipe.flavor, recipe.arch).publish
         for recipe in recipes
     }
+
+
+def load_account(name: str, path: Path | None = None) -> Account:
+    """The `aws` settings of the row of that name; those of `defaults` if there is none.
+
+    Raises KilnError (exit status 2) as `load_recipes` does.
+    """
+    known = {recipe.name: recipe.row.account for recipe in load_recipes(path)}
+    if name in known:
+        return known[name]
+    document = load_yaml(path or matrix_file())
+    return account_of_defaults(document, validated(document), None)
+
+
+def default_region() -> str | None:
+    """The region that `defaults` sets; None if it sets none, or if the matrix cannot be read."""
+    try:
+        document = load_yaml(matrix_file())
+        return account_of_defaults(document, validated(document), None).region
+    except KilnError:
+        return None
 
 
 def _recipe(variant: Variant) -> Recipe:
@@ -130,7 +153,15 @@ def _row(variant: Variant) -> Row:
         )
         for index, entry in enumerate(variant.row.accept)
     )
-    return Row(variant.document.file, line, variant.index, column, variant.origins, accepted)
+    return Row(
+        variant.document.file,
+        line,
+        variant.index,
+        column,
+        variant.origins,
+        accepted,
+        variant.account,
+    )
 
 
 def _name(distro: str, stack: dict[str, Any], flavor: str, arch: str) -> str:

@@ -13,6 +13,7 @@ from kiln.base.findings import Finding, Place
 from kiln.base.located import Located, Path_, dotted
 from kiln.base.recipe import Recipe
 from kiln.facts import table
+from kiln.matrix.account import unfit
 from kiln.matrix.mistakes import mistake
 from kiln.matrix.publishing import inconsistent
 from kiln.matrix.schema import MatrixModel, RowSettings, SourceAmiModel
@@ -98,7 +99,7 @@ def bad_variant(variant: Variant) -> list[Finding]:
                 + ", ".join(parents),
             )
         ]
-    wrong = list(bad_publish(variant))
+    wrong = [*bad_publish(variant), *_bad_aws(variant)]
     if wrong:
         return wrong
     if variant.per_arch("instance_type") is None:
@@ -142,6 +143,14 @@ def bad_publish(variant: Variant) -> Iterator[Finding]:
         place = own if own in variant.document.values else ("defaults", "publish", *path)
         if place not in variant.document.values:
             place = (*variant.path, "publish")
+        yield mistake(variant.document.place(place), f"{dotted(place)}: {why}")
+
+
+def _bad_aws(variant: Variant) -> Iterator[Finding]:
+    """What does not fit together in a row's `aws`, where it is set."""
+    for name, why in unfit(variant.account):
+        own = (*variant.path, "aws", name)
+        place = own if own in variant.document.values else ("defaults", "aws", name)
         yield mistake(variant.document.place(place), f"{dotted(place)}: {why}")
 
 

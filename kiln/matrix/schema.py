@@ -28,6 +28,7 @@ from kiln.base.vocabulary import (
     KernelModule,
     PackageManager,
 )
+from kiln.matrix.account import Aws, SubnetChoice
 from kiln.matrix.mistakes import mistake, refused
 from kiln.matrix.publishing import LaunchTemplate, Publish, Share
 from kiln.telemetry.settings import Telemetry
@@ -175,6 +176,7 @@ class RowSettings(Strict):
     )
     telemetry: Telemetry | None = Field(None, description="see docs/telemetry-cloudwatch.md")
     publish: Publish | None = Field(None, description="see docs/publish.md")
+    aws: Aws | None = Field(None, description="see docs/your-account.md")
     mig_config: Label | None = Field(None, description="default label from mig-config.yaml")
     extended_support: bool | None = Field(
         None,
@@ -274,10 +276,10 @@ def _wrong(path: Path_, problem: dict[str, Any]) -> str:
         return " is empty: give it a value, or remove the line"
     if kind == "literal_error":
         return f": {wrong!r} is not allowed: {did_you_mean(str(wrong), _literals(problem))}"
-    return f": {_reason(problem, wrong)}"
+    return f": {reason(problem, wrong)}"
 
 
-def _reason(problem: dict[str, Any], wrong: Any) -> str:
+def reason(problem: dict[str, Any], wrong: Any) -> str:
     """Pydantic's message in the terms of the file."""
     kind = problem["type"]
     if kind == "string_type" and problem["loc"][-1] in _VERSIONS:
@@ -310,6 +312,7 @@ _WORDS = {
     "list_type": "must be a list, like [a, b], not {wrong}",
     "tuple_type": "must be a list, like [a, b], not {wrong}",
     "too_short": "must not be empty",
+    "too_long": "has more than {max_length} entries",
     "bool_type": "must be true or false, not {wrong}",
     "bool_parsing": "must be true or false, not {wrong}",
     "greater_than_equal": "must be at least {ge}, not {wrong}",
@@ -337,6 +340,8 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
         "accept": AcceptModel,
         "publish": Publish,
         "share": Share,
+        "aws": Aws,
+        "subnet_filter": SubnetChoice,
     }
     outer: dict[str | int, type[BaseModel]] = {
         "defaults": RowSettings,

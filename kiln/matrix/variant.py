@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from kiln import facts
+from kiln.base.account import Account
 from kiln.base.findings import Place
 from kiln.base.located import Located, Path_
 from kiln.base.vocabulary import DEB_ARCH
+from kiln.matrix.account import layered
 from kiln.matrix.publishing import Publish
 from kiln.matrix.schema import (
     DistroModel,
@@ -80,6 +83,13 @@ class Variant:
         ]
         return Publish(**{name: value for block in fields for name, value in block.items()})
 
+    @cached_property
+    def account(self) -> Account:
+        """The `aws` settings: those of the row over those of `defaults`."""
+        settings = account_of_defaults(self.document, self.model, self.arch)
+        within = (*self.path, "aws")
+        return layered(settings, self.row.aws, _place_in(self.document, within), self.arch)
+
     def per_arch(self, name: str) -> str | None:
         """A setting that is given per arch."""
         chosen = getattr(self.row, name).get(self.arch)
@@ -146,3 +156,14 @@ class Variant:
 
     def _in_row(self, name: str) -> bool:
         return name in self.row.model_fields_set
+
+
+def account_of_defaults(document: Located, model: MatrixModel, arch: str | None) -> Account:
+    """The `aws` settings of `defaults`."""
+    origin = _place_in(document, ("defaults", "aws"))
+    return layered(Account(), model.defaults.aws, origin, arch)
+
+
+def _place_in(document: Located, within: Path_) -> Callable[[tuple[str, ...]], str]:
+    """Where a key of a block stands, as file:line:column."""
+    return lambda path: document.at((*within, *path))

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from kiln.base import stopping
+from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Stage
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, resources, runs
+from kiln.cloud import aws, reservations, resources, runs
+from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.packer import program, render
+from kiln.packer import program, render, settings
 from kiln.packer.output import waits_for
 from kiln.packer.program import Event, Packer
 from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
+
+# EC2's and its fleets' answers to a launch for which there is no capacity just now, or no quota:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+_NO_CAPACITY = re.compile(
+    r"\b(InsufficientInstanceCapacity|VcpuLimitExceeded|MaxSpotInstanceCountExceeded"
+    r"|UnfulfillableCapacity|SpotMaxPriceTooLow)\b"
+)
+
+
+@dataclass(frozen=True)
+class BakedAmi:
+    """The AMI in the plan's region, the type that baked it, and each component's seconds."""
+
+    ami_id: str
+    instance_type: str
+    component_seconds: dict[str, float]
 
 
 def bake(
@@ -27,14 +47,14 @@ def bake(
     access: resources.Access,
     stage: Stage,
     stop: Stop,
-) -> tuple[str, dict[str, float]]:
-    """Run Packer on a plan's HCL; the id of the AMI in the plan's region, and each component's
-    seconds. The draft is told what it launches.
+) -> BakedAmi:
+    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has. The draft is
+    told what is launched.
 
     Raises ProvisionerError if a provisioner fails, KilnError (exit status 1) if Packer does, and
     StoppedError if `stop` was set; or what `stop` was given up for.
     """
-    target, run, launched = plan.target, draft.run, draft.launched
+    target, run = plan.target, draft.run
     variables: dict[str, Any] = {
         **render.variables(
             plan.recipe,
@@ -45,71 +65,114 @@ def bake(
         ),
         "region": target.region,
         "source_ami": plan.source.ami_id,
-        "instance_type": plan.instance_type,
         "ami_name": f"{plan.recipe.name}-{run.id}",
-        "ssh_source_cidrs": [access.source_cidr],
-        "security_group_ids": [access.security_group],
+        "ssh_source_cidrs": list(access.network.source_cidrs),
+        "security_group_ids": list(access.security_groups),
         "ssh_keypair_name": access.key_name,
+        "subnet_id": access.network.subnet_id or "",
+        "ssh_interface": _interface(plan.account, access),
+        **settings.of_account(plan.account),
     }
-    for name in ("subnet_id", "kms_key_id", "iam_instance_profile"):
-        if getattr(plan.options, name):
-            variables[name] = getattr(plan.options, name)
     inputs = target.packer_inputs(run.folder, plan.recipe)
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = render.write_inputs(plan.recipe, run.folder)
     program.install_plugins(packer, folder)
     log = run.folder / "packer.log"
-
-    provisioners = FailureReader()
-
-    def on_event(event: Event) -> None:
-        if event.kind in ("say", "message", "error"):
-            stage.line(event.text)
-        wait = waits_for(event, f"instance {launched[-1]}" if launched else "the build instance")
-        if wait:
-            stage.waits_for(wait.what, limit=wait.limit)
-        provisioners.read(event)
-        if event.instance_id and event.instance_id not in launched:
-            launched.append(event.instance_id)
-        if event.instance_id and not packer.has_plugins:
-            _require_imdsv2(target, event.instance_id)
-
-    with runs.short_path(run.id, run.folder) as short:
-        # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
-        variables["ssh_private_key_file"] = str(short / "run" / "ssh" / access.key_file.name)
-        result = program.run_build(
-            packer,
-            folder,
-            log=log,
-            manifest=run.folder / "manifest.json",
-            variables=variables,
-            var_files=list(inputs.var_files),
-            on_event=on_event,
-            stop=stop,
-            environment={
-                **inputs.environment,
-                **stopping.run_environment(run.id),
-                "TMPDIR": str(short),
-            },
-        )
+    for number, instance_type in enumerate(plan.instance_types, 1):
+        watched = _Watched(plan, packer, stage, draft)
+        with runs.short_path(run.id, run.folder) as short:
+            # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
+            key_file = str(short / "run" / "ssh" / access.key_file.name)
+            result = program.run_build(
+                packer,
+                folder,
+                log=log,
+                manifest=run.folder / "manifest.json",
+                variables={
+                    **variables,
+                    **_of_type(plan, instance_type, packer),
+                    "ssh_private_key_file": key_file,
+                },
+                var_files=list(inputs.var_files),
+                on_event=watched.event,
+                stop=stop,
+                environment={
+                    **inputs.environment,
+                    **stopping.run_environment(run.id),
+                    "TMPDIR": str(short),
+                },
+            )
+        short_of = next(filter(_NO_CAPACITY.search, result.errors), "")
+        left = plan.instance_types[number:]
+        if not (result.exit_status and short_of and left) or result.interrupted:
+            break
+        stage.line(f"{instance_type} cannot be had ({short_of.strip()}): next {left[0]}")
     draft.cut_short = result.cut_short
     if result.interrupted:
         stop.check()
     if result.exit_status or target.region not in result.amis:
-        messages = [line for line in result.errors if line.strip()]
-        last = messages[-1] if messages else "see its log"
-        failure = provisioners.failure(last)
-        if failure:
-            known = target.about_packages(failure.missing, plan.recipe)
-            failure = replace(failure, hints=(*failure.hints, *known))
-            raise ProvisionerError(plan.recipe.name, failure, log=str(log))
-        with contextlib.suppress(KilnError):
-            last = "; ".join([last, *resources.ended_by_ec2(target, run.id)])
-        raise operation_failed(
-            f"{plan.recipe.name}: packer build failed: {last}",
-            hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
+        raise _failed(plan, run, result, watched.provisioners, log)
+    return BakedAmi(result.amis[target.region], instance_type, watched.provisioners.seconds())
+
+
+class _Watched:
+    """What Packer's output of one try tells."""
+
+    def __init__(self, plan: Plan, packer: Packer, stage: Stage, draft: Draft) -> None:
+        self.provisioners = FailureReader()
+        self._plan, self._packer, self._stage, self._draft = plan, packer, stage, draft
+        self._instance = "the build instance"
+
+    def event(self, event: Event) -> None:
+        """Take a line of Packer's."""
+        if event.kind in ("say", "message", "error"):
+            self._stage.line(event.text)
+        wait = waits_for(event, self._instance)
+        if wait:
+            self._stage.waits_for(wait.what, limit=wait.limit)
+        self.provisioners.read(event)
+        if event.instance_id:
+            self._instance = f"instance {event.instance_id}"
+        if event.instance_id and event.instance_id not in self._draft.launched:
+            self._draft.launched.append(event.instance_id)
+        if event.instance_id and not self._packer.has_plugins:
+            _require_imdsv2(self._plan.target, event.instance_id)
+
+
+def _interface(account: Account, access: resources.Access) -> str:
+    """How Packer reaches the instance; empty: by its public address, if it has one."""
+    inside = access.network.ssh_interface == "private_ip"
+    return account.ssh_interface or ("private_ip" if inside else "")
+
+
+def _of_type(plan: Plan, instance_type: str, packer: Packer) -> dict[str, str]:
+    """The variables of one try. Raises KilnError: exit status 2 if Packer is too old for it."""
+    reservation = reservations.serving(plan.account, plan.target, instance_type)
+    if reservation and not packer.has_plugins:
+        raise KilnError(
+            f"{packer} cannot launch in the capacity reservation {reservation}",
+            hint="use Packer 1.7 or newer, or bake on another type: --instance-type c7i.4xlarge",
         )
-    return result.amis[target.region], provisioners.seconds()
+    return {"instance_type": instance_type, "capacity_reservation_id": reservation or ""}
+
+
+def _failed(
+    plan: Plan, run: Run, result: program.BuildResult, provisioners: FailureReader, log: Path
+) -> KilnError:
+    """Why a bake failed."""
+    messages = [line for line in result.errors if line.strip()]
+    last = messages[-1] if messages else "see its log"
+    failure = provisioners.failure(last)
+    if failure:
+        known = plan.target.about_packages(failure.missing, plan.recipe)
+        failure = replace(failure, hints=(*failure.hints, *known))
+        return ProvisionerError(plan.recipe.name, failure, log=str(log))
+    with contextlib.suppress(KilnError):
+        last = "; ".join([last, *resources.ended_by_ec2(plan.target, run.id)])
+    return operation_failed(
+        f"{plan.recipe.name}: packer build failed: {last}",
+        hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
+    )
 
 
 def finish_image(plan: Plan, ami_id: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from kiln.base import needs
+from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.findings import errors
 from kiln.base.progress import Progress
@@ -17,6 +18,7 @@ from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
+from kiln.matrix.overrides import overridden
 from kiln.packer import program, render
 from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
@@ -67,15 +69,33 @@ def announce(
                 f"--disk keeps the disk of one AMI, and {len(recipes)} rows match",
                 hint=f"select one: --name {recipes[0].name}",
             )
+    accounts = {r.name: overridden(r.row.account, options.given, r.arch) for r in recipes}
+    for line in _settings(accounts):
+        say(line)
     if target.bills:
         for recipe in recipes:
-            bakes = options.instance_type or recipe.instance_type
+            account = accounts[recipe.name]
+            bakes = " or ".join(planning.types_in_order(recipe, account, options))
             checks = options.verify_instance_type or recipe.verify_instance_type
             kinds = " and ".join(dict.fromkeys([bakes, checks]))
-            say(f"will launch: {kinds} in {target.region} for {recipe.name}")
+            say(f"will launch: {kinds} in {account.region or target.region} for {recipe.name}")
         target = target.identified()
         say(f"account: {target.place}")
     return target
+
+
+def _settings(accounts: Mapping[str, Account]) -> list[str]:
+    """The `aws` settings of all rows as lines; those that not every row has name their rows."""
+    rows: dict[str, list[str]] = {}
+    for name, account in accounts.items():
+        for line in account.shown():
+            if (line.startswith("region ") and "(AWS_" in line) or "(--region)" in line:
+                continue  # the target's line says it
+            rows.setdefault(line, []).append(name)
+    return [
+        f"aws: {line}" + (f" for {', '.join(names)}" if len(names) < len(accounts) else "")
+        for line, names in rows.items()
+    ]
 
 
 def plans(
@@ -183,10 +203,9 @@ def _set_up(
 
 
 def _check_flags(options: Options) -> None:
-    """Refuse what is not of the form of an instance type or a subnet."""
+    """Refuse what is not of the form of an instance type."""
     for flag in ("instance_type", "verify_instance_type"):
         flags.instance_type(flag, getattr(options, flag))
-    flags.subnet(options.subnet_id)
     ssh_timeout()
 
 

@@ -62,15 +62,16 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
         with cleaned_up(draft, half_made=not plan.options.keep):
             with progress.stage("key pair, security group"):
-                access = resources.make_access(run, target, plan.options.subnet_id)
+                access = resources.make_access(run, target, plan.account)
             with progress.stage("packer build") as stage:
-                ami_id, component_seconds = bake.bake(plan, packer, draft, access, stage, stop)
-                stage.note = ami_id
+                baked = bake.bake(plan, packer, draft, access, stage, stop)
+                ami_id = stage.note = baked.ami_id
             draft.note(
                 ami_id=ami_id,
                 amis={target.region: ami_id},
                 packer=program.described(packer),
-                component_seconds=component_seconds,
+                instance_type=baked.instance_type,
+                component_seconds=baked.component_seconds,
             )
             bake.finish_image(plan, ami_id)
             stop.check()
@@ -80,9 +81,8 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 verdict.describe(target, ami_id),
                 user=recipe.distro.ssh_user,
                 stop=stop,
+                account=plan.account,
                 own_kernel=plan.options.own_kernel,
-                subnet_id=plan.options.subnet_id,
-                iam_instance_profile=plan.options.iam_instance_profile,
             )
         draft.write()
     if target.bills and draft.record.versions:

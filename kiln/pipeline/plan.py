@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kiln import components
 from kiln.base import tags
+from kiln.base.account import Account
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud import parents
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
+from kiln.matrix.overrides import overridden
 from kiln.packer import render
+
+_REST = "everything else: AMI Kiln's own (default)"
 
 
 @dataclass(frozen=True)
@@ -22,9 +27,8 @@ class Options:
 
     instance_type: str | None = None
     verify_instance_type: str | None = None
-    subnet_id: str | None = None
-    iam_instance_profile: str | None = None
-    kms_key_id: str | None = None
+    # Flags that replace `aws` settings, as text.
+    given: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
     own_kernel: OwnKernel | None = None
 
@@ -45,11 +49,18 @@ class Plan:
     recipe: Recipe
     target: Target
     source: ParentAmi
-    instance_type: str
+    # The types that bake, in the order in which they are tried.
+    instance_types: tuple[str, ...]
     verify_instance_type: str
     recipe_digest: str
+    account: Account
     options: Options
     recipe_from: str = "the matrix"
+
+    @property
+    def instance_type(self) -> str:
+        """The type that bakes."""
+        return self.instance_types[0]
 
     @property
     def input_digest(self) -> str:
@@ -89,6 +100,7 @@ class Plan:
             "source_ami": asdict(self.source),
             "instance_type": self.instance_type,
             "verify_instance_type": self.verify_instance_type,
+            "aws": self.account.as_json(),
             "steps": self.steps,
         }
 
@@ -99,9 +111,10 @@ class Plan:
                 self.recipe.name,
                 f"  HCL         {_shown(self.recipe)}",
                 f"  source AMI  {self.source.ami_id} {self.source.name} ({self.source.found_by})",
-                f"  builder     {self.instance_type} in {self.target.region}",
+                f"  builder     {' or '.join(self.instance_types)} in {self.target.region}",
                 f"  checked on  {self.verify_instance_type}",
                 f"  packages    {self._packages}",
+                *(f"  aws         {line}" for line in [*self.account.shown(), _REST]),
                 f"  recipe      {self.recipe_digest} (recipe digest)",
                 f"  inputs      {self.input_digest} (input digest)",
                 *(f"  {number:2}. {step}" for number, step in enumerate(self.steps, 1)),
@@ -127,6 +140,8 @@ def plan_build(
     `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe.
     Raises KilnError if the parent AMI is not found, a provisioner is missing, or AWS refuses.
     """
+    account = overridden(recipe.row.account, options.given, recipe.arch)
+    target = target.in_region(account.region or target.region)
     if rebuilt is None:
         source = parents.resolve(recipe, target)
     else:
@@ -135,12 +150,20 @@ def plan_build(
         recipe=recipe,
         target=target,
         source=source,
-        instance_type=options.instance_type or recipe.instance_type,
+        instance_types=types_in_order(recipe, account, options),
         verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
         recipe_digest=render.digest(recipe),
+        account=account,
         options=options,
         recipe_from=rebuilt.recipe_from if rebuilt else "the matrix",
     )
+
+
+def types_in_order(recipe: Recipe, account: Account, options: Options) -> tuple[str, ...]:
+    """The types that bake: the flag's one, those of the settings, or the row's."""
+    if options.instance_type:
+        return (options.instance_type,)
+    return account.instance_types or (recipe.instance_type,)
 
 
 def _shown(recipe: Recipe) -> str:

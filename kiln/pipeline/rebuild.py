@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
+from kiln.matrix import load
 from kiln.packer import render
 from kiln.pipeline.plan import Rebuilt
 from kiln.pipeline.record import Record
@@ -27,6 +29,8 @@ def inputs(record: Record) -> tuple[Recipe, Rebuilt]:
             f"the record of run {record.run_id} names no parent AMI, so its inputs are not known",
             hint="./invoke build bakes the row from today's parent",
         )
+    # How the account is used is today's: the record says what is on the image.
+    recipe = replace(recipe, row=replace(recipe.row, account=load.load_account(recipe.name)))
     digest = render.digest(recipe)
     if digest != record.recipe_digest:
         raise KilnError(

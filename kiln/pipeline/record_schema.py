@@ -135,7 +135,7 @@ def record_json_schema() -> str:
     for part in (_schema_of(VersionInfo), _schema_of(Telemetry), _schema_of(MatrixRow), recipe):
         schema["$defs"] |= part.pop("$defs", {}) | {part["title"]: part}
     # As `Recipe.as_json` writes it: a row without the places of its fields.
-    for unused in ("Row", "Place", "Acceptance"):
+    for unused in ("Row", "Place", "Acceptance", "Account", "SubnetFilter"):
         del schema["$defs"][unused]
     recipe["properties"]["row"] = {"$ref": "#/$defs/MatrixRow"}
     recipe["required"] = [name for name in recipe["required"] if name not in _MAY_LACK]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
 from kiln.base.tags import OWN_KERNEL, VERIFIED
@@ -27,12 +28,12 @@ def judge(
     *,
     user: str,
     stop: Stop,
+    account: Account,
     own_kernel: OwnKernel | None = None,
-    **network: str | None,
 ) -> None:
     """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
 
-    `image` is what `describe` returned; `network` goes to `booted`. With `own_kernel` the instance
+    `image` is what `describe` returned; `account` goes to `booted`. With `own_kernel` the instance
     boots the AMI's own kernel, whatever the target's other instances do. If the draft's recipe is
     to come from the image (`recipe_from`), it is read first.
     Raises KilnError (exit status 1) if the instance does not boot, the checks do not run to their
@@ -60,9 +61,9 @@ def judge(
                     stop=stop,
                     say=progress.say,
                     waits_for=stage.waits_for,
+                    account=account,
                     tags=launched_with,
                     launched=draft.launched.append,
-                    **network,
                 )
             )
             stage.note = f"{machine.instance_id} ({instance_type})"

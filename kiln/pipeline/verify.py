@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kiln.base import needs
+from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
@@ -14,6 +15,7 @@ from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
+from kiln.matrix.overrides import NOTHING, overridden
 from kiln.pipeline import verdict
 from kiln.pipeline.baked import Baked, baked
 from kiln.pipeline.build_row import Built
@@ -30,6 +32,7 @@ def verify_by_id(
     progress: Progress,
     install: bool,
     own_kernel: OwnKernel | None = None,
+    given: Mapping[str, str] = NOTHING,
 ) -> Built:
     """Boot the AMI, with its own kernel if asked to, run its checks, tag it.
 
@@ -47,6 +50,9 @@ def verify_by_id(
     image = verdict.describe(target, ami_id)
     known = baked(ami_id, image["tags"], load.load_recipes())
     progress.say(f"checked against: {known.recipe_from}")
+    account = overridden(load.load_account(known.name), given, known.arch)
+    for line in account.shown():
+        progress.say(f"aws: {line}")
     if own_kernel:
         target.check_own_kernel(known.recipe or {})
     groups = (*target.host_packages([known.arch]), *(["own_kernel"] if own_kernel else []))
@@ -58,7 +64,7 @@ def verify_by_id(
     clean_dead_runs(target, progress)
     stop = Stop()
     with on_signals(stop):
-        return verify_ami(image, known, kind, target, progress, stop, own_kernel)
+        return verify_ami(image, known, kind, target, progress, stop, own_kernel, account)
 
 
 def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
@@ -84,12 +90,14 @@ def verify_ami(
     progress: Progress,
     stop: Stop | None = None,
     own_kernel: OwnKernel | None = None,
+    account: Account | None = None,
 ) -> Built:
     """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
 
     `image` is what `verdict.describe` returned.
     Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.
     """
+    account = account or Account()
     stop = (stop or Stop()).of_run()
     with runs.started(known.name, target) as run, watch.watching(run.id, target, stop):
         draft = Draft(
@@ -97,9 +105,15 @@ def verify_ami(
         )
         with cleaned_up(draft, half_made=False):
             with progress.stage("key pair, security group"):
-                access = resources.make_access(run, target)
+                access = resources.make_access(run, target, account)
             verdict.judge(
-                draft, access, image, user=known.ssh_user, stop=stop, own_kernel=own_kernel
+                draft,
+                access,
+                image,
+                user=known.ssh_user,
+                stop=stop,
+                account=account,
+                own_kernel=own_kernel,
             )
         draft.write()
     return Built(draft.record)

@@ -35,12 +35,20 @@ locals {
   run_as_root = "sudo -n env {{ .Vars }} bash {{ .Path }}"
 
   # Every provisioner script gets these ...
-  environment = [
-    "KILN_DIR=/var/tmp/kiln",
-    "KILN_DISTRO=${local.recipe.distro.id}",
-    "KILN_FAMILY=${local.recipe.distro.family}",
-    "KILN_PACKAGE_MANAGER=${local.recipe.distro.package_manager}",
-  ]
+  environment = concat(
+    [
+      "KILN_DIR=/var/tmp/kiln",
+      "KILN_DISTRO=${local.recipe.distro.id}",
+      "KILN_FAMILY=${local.recipe.distro.family}",
+      "KILN_PACKAGE_MANAGER=${local.recipe.distro.package_manager}",
+    ],
+    [for name in ["KILN_PROXY", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] : "${name}=${var.proxy}" if var.proxy != ""],
+    [for name in ["no_proxy", "NO_PROXY"] : "${name}=${join(",", concat(local.never_by_proxy, var.no_proxy))}" if var.proxy != ""],
+    [for pairs in [join(" ", [for from, to in var.mirrors : "${from}=${to}"])] : "KILN_MIRRORS=${pairs}" if pairs != ""],
+  )
+
+  # The instance itself and its metadata.
+  never_by_proxy = ["localhost", "127.0.0.1", "169.254.169.254", "fd00:ec2::254"]
 
   # ... and its component's own: env as it is, each download as NAME_URL and NAME_SHA256 (empty: not
   # known yet), each signing key as its fingerprint.

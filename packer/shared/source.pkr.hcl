@@ -24,11 +24,19 @@ source "amazon-ebs" "gpu" {
   instance_type        = var.instance_type != "" ? var.instance_type : local.recipe.instance_type
   iam_instance_profile = var.iam_instance_profile
   shutdown_behavior    = "terminate"
+  spot_price           = var.spot_price
+
+  capacity_reservation_id = var.capacity_reservation_id
+  spot_tags               = var.spot_price != "" ? merge(var.tags, local.tags) : null
+  fleet_tags              = var.spot_price != "" ? merge(var.tags, local.tags) : null
 
   vpc_id                                = var.vpc_id
   subnet_id                             = var.subnet_id
   security_group_ids                    = var.security_group_ids
   temporary_security_group_source_cidrs = var.ssh_source_cidrs
+
+  # Only for a subnet that gives none by itself.
+  associate_public_ip_address = var.ssh_interface == "public_ip" ? true : null
 
   ssh_username            = local.recipe.distro.ssh_user
   ssh_interface           = var.ssh_interface
@@ -62,10 +70,10 @@ source "amazon-ebs" "gpu" {
   force_delete_snapshot = false
   imds_support          = "v2.0"
 
-  tags            = merge(local.tags, { Name = local.ami_name })
-  snapshot_tags   = merge(local.tags, { Name = local.ami_name })
-  run_tags        = merge(local.tags, { Name = "kiln-${local.run_id}" })
-  run_volume_tags = merge(local.tags, { Name = "kiln-${local.run_id}" })
+  tags            = merge(var.tags, local.tags, { Name = local.ami_name })
+  snapshot_tags   = merge(var.tags, local.tags, { Name = local.ami_name })
+  run_tags        = merge(var.tags, local.tags, { Name = "kiln-${local.run_id}" })
+  run_volume_tags = merge(var.tags, local.tags, { Name = "kiln-${local.run_id}" })
 
   aws_polling {
     delay_seconds = var.poll_seconds

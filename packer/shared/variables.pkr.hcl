@@ -105,6 +105,42 @@ variable "kms_key_id" {
   default     = ""
 }
 
+variable "tags" {
+  type        = map(string)
+  description = "Yours, on everything that Packer makes; the pipeline tags what it makes with the same."
+  default     = {}
+}
+
+variable "spot_price" {
+  type        = string
+  description = "auto: a Spot instance, at most at the on-demand price. Empty: on demand."
+  default     = ""
+}
+
+variable "capacity_reservation_id" {
+  type        = string
+  description = "Of the type that bakes; Packer 1.6 has no attribute for it."
+  default     = ""
+}
+
+variable "proxy" {
+  type        = string
+  description = "Of the provisioners: http://proxy.example.com:3128. It is not on the image."
+  default     = ""
+}
+
+variable "no_proxy" {
+  type        = list(string)
+  description = "What the provisioners reach without the proxy."
+  default     = []
+}
+
+variable "mirrors" {
+  type        = map(string)
+  description = "Beginning of a vendor's URL and what takes its place while the provisioners run."
+  default     = {}
+}
+
 variable "ami_name" {
   type        = string
   description = "Empty: the recipe's name and the time."

@@ -5,7 +5,7 @@ set -euo pipefail
 # kiln_download X: fetch X_URL into the download folder; prints the file's path. X_SHA256 is enforced when
 # it is known. The hash that was seen goes into downloads.json either way, and from there to the lock file.
 kiln_download() {
-    local url_name=$1_URL sha_name=$1_SHA256 url expected seen='' file how=first-seen
+    local url_name=$1_URL sha_name=$1_SHA256 url from expected seen='' file how=first-seen
     url=${!url_name:-} expected=${!sha_name:-}
     [[ -n $url ]] || kiln_die "$url_name is empty: nothing to download" "the component gives this recipe no such download"
     file=$KILN_DIR/downloads/$KILN_COMPONENT/${url##*/}
@@ -14,11 +14,12 @@ kiln_download() {
         seen=$(_kiln_sha256 "$file") || exit 1
     fi
     if [[ -z $seen || $seen != "$expected" ]]; then
-        kiln_say "downloading $url"
+        from=$(kiln_mirrored "$url") || exit 1
+        kiln_say "downloading $from"
         rm -f "$file" || kiln_die "$file cannot be replaced"
         curl --fail --location --silent --show-error --retry 5 --retry-delay 2 --connect-timeout 20 \
-            --proto '=https' --tlsv1.2 --output "$file.part" "$url" \
-            || kiln_die "cannot download $url" "is the host reachable, and is this version still published?"
+            --proto '=https' --tlsv1.2 --output "$file.part" "$from" \
+            || kiln_die "cannot download $from" "is the host reachable, and is this version still published?"
         mv "$file.part" "$file" || kiln_die "$file.part cannot be renamed"
         seen=$(_kiln_sha256 "$file") || exit 1
     fi

@@ -6,6 +6,7 @@
 #   kiln_install name[=version[@build]]…         install; does nothing for what is installed already
 #   kiln_hold name…, kiln_unhold name…           keep upgrades from moving packages; allow it again
 #   kiln_pm ARGUMENT…                            one run of the package tool, with retries
+#   kiln_mirrored URL                            the same URL at a mirror of KILN_MIRRORS
 # downloads.sh
 #   kiln_download X                              fetch X_URL, enforce X_SHA256; prints the file's path
 #   kiln_unpack ARCHIVE                          unpack into a new folder; prints the folder's path
@@ -31,6 +32,8 @@
 #@ env KILN_FAMILY           required  al or debian
 #@ env KILN_PACKAGE_MANAGER  required  yum, dnf or apt
 #@ env KILN_COMPONENT        required  the script's own name, which each script sets before it sources this file
+#@ env KILN_MIRRORS          optional  beginning of a URL=what takes its place during the bake, separated by spaces
+#@ env KILN_PROXY            optional  proxy of the bake, which curl and the package tools have as https_proxy too
 #@ env KILN_ETC              optional  where records go, /etc/kiln when empty; tests set it
 #@ env KILN_ROOT             optional  prefix of the paths that are installed to, empty on a machine; tests set it
 set -euo pipefail

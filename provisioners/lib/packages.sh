@@ -6,6 +6,7 @@ set -euo pipefail
 # process holds the lock. Returns the tool's status when it failed three times: the caller says what failed.
 kiln_pm() {
     local try=0 locked=0 status log=$KILN_DIR/package-tool.log
+    kiln_use_mirrors
     while true; do
         status=0
         _kiln_pm_once "$@" 2>&1 | tee "$log" >&2 || status=$?
@@ -79,6 +80,42 @@ kiln_restore_sources() {
     rm -f "$apt/sources.list.d/kiln-package-snapshot.list" || kiln_die "the snapshot's package sources cannot be removed"
     cp -a "$aside/." "$apt/" || kiln_die "the parent's package sources cannot be put back"
     rm -rf "$aside" || kiln_die "$aside cannot be removed"
+}
+
+# kiln_mirrored URL: the same URL at a mirror of KILN_MIRRORS, whose longest beginning that fits counts; else
+# the URL itself. Hashes, keys and records are those of the vendor's URL.
+kiln_mirrored() {
+    local pair from best='' to=''
+    for pair in $KILN_MIRRORS; do
+        from=${pair%%=*}
+        if [[ $1 == "$from"* && ${#from} -gt ${#best} ]]; then best=$from to=${pair#*=}; fi
+    done
+    printf '%s\n' "$to${1#"$best"}"
+}
+
+# kiln_use_mirrors: the package sources name the mirrors, also those that components have added since.
+kiln_use_mirrors() {
+    local pair
+    for pair in $KILN_MIRRORS; do
+        _kiln_replace_in_sources "${pair%%=*}" "${pair#*=}"
+    done
+}
+
+# kiln_forget_mirrors: the package sources name the vendors again.
+kiln_forget_mirrors() {
+    local pair
+    for pair in $KILN_MIRRORS; do
+        _kiln_replace_in_sources "${pair#*=}" "${pair%%=*}"
+    done
+}
+
+# The matrix lets no mirror's URL begin with another one's, so that this can be undone.
+_kiln_replace_in_sources() { # URL URL
+    local etc=${KILN_ROOT:-}/etc file
+    for file in "$etc"/apt/sources.list "$etc"/apt/sources.list.d/*.{list,sources} "$etc"/yum.repos.d/*.repo; do
+        [[ -f $file ]] || continue
+        sed -i "s|${1//./\\.}|$2|g" "$file" || kiln_die "$file cannot name $2"
+    done
 }
 
 # kiln_package_version NAME: prints upstream version and revision as installed, nothing when it is not.

@@ -269,7 +269,7 @@ def test_aws_asked_for_without_credentials(refused: Refused) -> None:
         ("--instance-type", "g5g.xlarge", "g5g.xlarge is arm64, the image x86_64"),
         ("--verify-instance-type", "P4D.24XLARGE", "did you mean p4d.24xlarge?"),
         ("--verify-instance-type", "p5.48xlarge", ""),  # 510 does not know it: a warning of check
-        ("--subnet-id", "my net", "error: --subnet-id my net is not a subnet's id"),
+        ("--subnet-id", "my net", "error: --subnet-id: 'my net' is not a subnet's id"),
         ("--region", "frankfurt", "error: --region frankfurt is not a region such as eu-central-1"),
     ],
 )

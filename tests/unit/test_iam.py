@@ -62,6 +62,7 @@ def test_the_publishing_policies_in_the_documentation_are_those_in_force() -> No
 def test_the_policy_in_the_documentation_is_the_one_in_force() -> None:
     assert iam.POLICY_FILE.read_text() == iam.policy_text()
     assert iam.POLICY_FILE_1_6.read_text() == iam.policy_text("packer_1_6")
+    assert iam.POLICY_FILE_SETTINGS.read_text() == iam.policy_text("settings")
 
 
 def test_a_call_is_seen_however_it_is_written(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_every_type_of_the_matrix_may_be_launched() -> None:
     assert not any(pattern.startswith("*") for pattern in allowed)
 
 
-@pytest.mark.parametrize("part", ["statements", "packer_1_6"])
+@pytest.mark.parametrize("part", ["statements", "packer_1_6", "settings"])
 def test_iam_would_take_the_policy(part: str) -> None:
     document = iam.policy(part)
     sids = [statement["Sid"] for statement in document["Statement"]]

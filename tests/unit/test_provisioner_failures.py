@@ -50,7 +50,15 @@ ANSWERS = {
     "_kiln_pm_once",
 }
 # These run no external command, so nothing in them can fail.
-NOTHING_TO_FAIL = {"kiln_say", "kiln_die", "kiln_matches", "kiln_version_lt", "kiln_record"}
+NOTHING_TO_FAIL = {
+    "kiln_say",
+    "kiln_die",
+    "kiln_matches",
+    "kiln_version_lt",
+    "kiln_record",
+    "kiln_mirrored",
+}
+MIRRORED = {"KILN_MIRRORS": "https://a.example=https://m.example/a"}
 
 
 # ------------------------------------------------------------------- every step failing
@@ -255,6 +263,8 @@ CALLS = {
     ),
     "kiln_set_sources_aside": Call("kiln_set_sources_aside", ready=apt_sources),
     "kiln_restore_sources": Call("kiln_set_sources_aside; kiln_restore_sources", ready=apt_sources),
+    "kiln_use_mirrors": Call("kiln_use_mirrors", ready=apt_sources, given=MIRRORED),
+    "kiln_forget_mirrors": Call("kiln_forget_mirrors", ready=apt_sources, given=MIRRORED),
     "the record": Call("kiln_record version=1"),
 }
 

@@ -536,13 +536,21 @@ DIRTY = {
     "build files": ("var/tmp/kiln/x", "x"),
     "temporary files": ("tmp/x", "x"),
     "passwords": ("etc/shadow", "root:$6$salt$hash:1::::::\n"),
+    "proxy and mirrors of the bake": (
+        "etc/yum.repos.d/nvidia-cuda.repo",
+        "baseurl=https://mirror.example.com/nvidia/compute/cuda",
+    ),
+}
+OF_THE_BAKE = {
+    "KILN_PROXY": "http://proxy.example.com:3128",
+    "KILN_MIRRORS": "https://developer.download.nvidia.com=https://mirror.example.com/nvidia",
 }
 
 
 def hygiene(root: Path) -> tuple[subprocess.CompletedProcess[str], dict]:
     done = subprocess.run(
         ["bash", str(PROVISIONERS / "hygiene.sh")],
-        env={"PATH": os.environ["PATH"], "KILN_ROOT": str(root)},
+        env={"PATH": os.environ["PATH"], "KILN_ROOT": str(root), **OF_THE_BAKE},
         capture_output=True,
         text=True,
         check=False,
@@ -572,6 +580,73 @@ def test_hygiene_stops_the_bake_over_what_is_left(tmp_path: Path, name: str):
     assert done.returncode == 1
     assert f"ERROR: {name}: " in done.stderr
     assert name in [check["check"] for check in report["checks"] if not check["ok"]]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        'Acquire::http::Proxy "http://proxy.example.com:3128/";',
+        "export https_proxy=proxy.example.com:3128",
+    ],
+)
+def test_hygiene_finds_the_proxy_wherever_it_is_written(tmp_path: Path, left: str):
+    plant(tmp_path, {**CLEAN, "etc/apt/apt.conf.d/90x": left})
+    done, _ = hygiene(tmp_path)
+    assert done.returncode == 1
+    assert "ERROR: proxy and mirrors of the bake: " in done.stderr
+
+
+# ------------------------------------------------------------------- mirrors
+
+VENDOR, MIRROR = "https://developer.download.nvidia.com", "https://mirror.example.com/nvidia"
+SOURCES = {
+    "etc/apt/sources.list": "deb http://deb.debian.org/debian bookworm main\n",
+    "etc/apt/sources.list.d/nvidia-cuda.list": f"deb [signed-by=/k] {VENDOR}/compute/cuda/ /\n",
+    "etc/yum.repos.d/nvidia-cuda.repo": f"[x]\nbaseurl={VENDOR}/compute/cuda\n",
+}
+
+
+def test_during_the_bake_package_sources_name_the_mirror_and_then_the_vendor_again(
+    machine: Machine,
+):
+    plant(machine.root / "image", SOURCES)
+    both = f"{VENDOR}={MIRROR} http://deb.debian.org=http://mirror.example.com/debian-org"
+    image = machine.root / "image"
+    machine.command("apt-get", f"cat {image}/etc/apt/sources.list.d/*.list {image}/etc/*/*.list")
+    done = machine.bash("kiln_pm update", KILN_MIRRORS=both)
+    assert done.returncode == 0, done.stderr
+    assert f"{MIRROR}/compute/cuda/" in done.stderr
+    assert "http://mirror.example.com/debian-org/debian bookworm" in done.stderr
+    assert VENDOR not in done.stderr
+    assert machine.bash("kiln_forget_mirrors", KILN_MIRRORS=both).returncode == 0
+    assert {name: (image / name).read_text() for name in SOURCES} == SOURCES
+    assert "\nkiln_forget_mirrors\n" in (PROVISIONERS / "cleanup.sh").read_text()
+
+
+def test_a_download_comes_from_the_mirror_and_is_recorded_as_the_vendors(machine: Machine):
+    machine.command("curl", 'echo "${@: -1}" >&2; echo x >"${@: -2:1}"')
+    done = machine.bash(
+        "kiln_download X",
+        X_URL=f"{VENDOR}/a/b.run",
+        X_SHA256="73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac",
+        KILN_MIRRORS=f"https://developer=https://no.example {VENDOR}={MIRROR}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"\n{MIRROR}/a/b.run\n" in done.stderr
+    (entry,) = json.loads((machine.etc / "downloads.json").read_text())
+    assert (entry["url"], entry["sha256_was"]) == (f"{VENDOR}/a/b.run", "locked")
+
+
+def test_a_file_of_the_mirror_with_another_hash_stops_the_bake(machine: Machine):
+    machine.command("curl", 'echo y >"${@: -2:1}"')
+    done = machine.bash(
+        "kiln_download X",
+        X_URL=f"{VENDOR}/a/b.run",
+        X_SHA256="73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac",
+        KILN_MIRRORS=f"{VENDOR}={MIRROR}",
+    )
+    assert done.returncode == 1
+    assert "does not have the sha256 of the lock file" in done.stderr
 
 
 # ------------------------------------------------------------------- lib/version_info.py

@@ -14,6 +14,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
+from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.cloud import resources
@@ -47,7 +48,7 @@ def make(ec2: Any, tmp_path: Path) -> Make:
 
     def everything(run_id: str) -> dict[str, str]:
         run = a_run(tmp_path, run_id)
-        access = resources.make_access(run, AWS)
+        access = resources.make_access(run, AWS, Account())
         instance = an_instance(ec2, run_id)
         image, snapshot = an_image(ec2, instance, f"row-{run_id}", resources.tags(run_id))
         volume = ec2.create_volume(
@@ -60,7 +61,7 @@ def make(ec2: Any, tmp_path: Path) -> Make:
             "AMI": image,
             "snapshot": snapshot,
             "key pair": access.key_name,
-            "security group": access.security_group,
+            "security group": access.security_groups[0],
             "volume": volume,
         }
 
@@ -113,8 +114,8 @@ def words(made: dict[str, str]) -> set[str]:
 
 
 def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> None:
-    access = resources.make_access(a_run(tmp_path, MINE), AWS)
-    (group,) = ec2.describe_security_groups(GroupIds=[access.security_group])["SecurityGroups"]
+    access = resources.make_access(a_run(tmp_path, MINE), AWS, Account())
+    (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
     (rule,) = group["IpPermissions"]
     assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 22, 22)
     assert [one["CidrIp"] for one in rule["IpRanges"]] == ["192.0.2.7/32"]
@@ -125,7 +126,7 @@ def test_the_private_key_is_for_its_owner_alone_and_can_be_forgotten(
     ec2: Any, tmp_path: Path
 ) -> None:
     run = a_run(tmp_path, MINE)
-    access = resources.make_access(run, AWS)
+    access = resources.make_access(run, AWS, Account())
     assert access.key_file.read_text().startswith("-----BEGIN")
     assert stat.S_IMODE(access.key_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(access.key_file.parent.stat().st_mode) == 0o700
@@ -308,7 +309,7 @@ def test_a_region_without_a_default_vpc_asks_for_a_subnet(ec2: Any, tmp_path: Pa
     with pytest.raises(ClientError):
         ec2.describe_vpcs(VpcIds=[vpc])
     with pytest.raises(Exception, match="no default VPC") as caught:
-        resources.make_access(a_run(tmp_path, MINE), AWS)
+        resources.make_access(a_run(tmp_path, MINE), AWS, Account())
     assert "--subnet-id" in str(caught.value)
 
 

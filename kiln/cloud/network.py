@@ -1,0 +1,129 @@
+"""Where a run's instances are launched, and how this machine reaches them."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiln.base.account import Account, SubnetFilter
+from kiln.base.errors import operation_failed
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+SESSION_MANAGER = "session_manager"
+# Packer wants somebody to be let in, and Session Manager needs nobody.
+NOBODY = "127.0.0.1/32"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A run's subnet (None: EC2 takes a default one) and VPC; how its instances are reached: by
+    their public address, their private one, or Session Manager; who may reach SSH on them."""
+
+    subnet_id: str | None
+    vpc_id: str
+    ssh_interface: str
+    source_cidrs: tuple[str, ...]
+
+    @property
+    def by_session(self) -> bool:
+        """Is it Session Manager, which needs no open port?"""
+        return self.ssh_interface == SESSION_MANAGER
+
+
+def find_network(account: Account, target: Target) -> Network:
+    """The network of a build's settings.
+
+    A subnet that gives no public addresses is reached from inside. Raises KilnError (exit status 1)
+    if AWS refuses, if no subnet or several fit, or if this machine's address is unknown.
+    """
+    client = aws.ec2(target)
+    with aws.explained("the subnet could not be looked up"):
+        subnet = _subnet(client, account)
+        vpc = subnet["VpcId"] if subnet else _default_vpc(client)
+    public = subnet is None or bool(subnet.get("MapPublicIpOnLaunch"))
+    way = account.ssh_interface or ("public_ip" if public else "private_ip")
+    if way == SESSION_MANAGER:
+        target.check_session_manager()
+    if account.ssh_source_cidrs:
+        cidrs = account.ssh_source_cidrs
+    elif way == SESSION_MANAGER or account.security_group_ids:
+        cidrs = (NOBODY,)
+    elif way == "private_ip":
+        cidrs = (target.own_cidr_towards(_block(client, subnet, vpc)),)
+    else:
+        cidrs = (target.own_cidr(),)
+    return Network(subnet["SubnetId"] if subnet else None, vpc, way, cidrs)
+
+
+def address_towards(block: str) -> str:
+    """This machine's own address on the way to a network, which its routes decide.
+
+    Raises KilnError (exit status 1) if there is no way.
+    """
+    import socket
+
+    first = str(next(ipaddress.IPv4Network(block).hosts()))
+    try:
+        # Nothing is sent: the kernel only chooses the route.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((first, 9))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise operation_failed(
+            f"this machine has no way to the private addresses of {block}: {error}",
+            hint="build from a machine inside the VPC, or with --ssh-interface session_manager",
+        ) from None
+
+
+def _subnet(client: EC2Client, account: Account) -> Any | None:
+    if account.subnet_id:
+        return client.describe_subnets(SubnetIds=[account.subnet_id])["Subnets"][0]
+    if account.subnet_filter:
+        return _filtered(client, account.subnet_filter)
+    return None
+
+
+def _filtered(client: EC2Client, wanted: SubnetFilter) -> Any:
+    filters: list[Any] = [{"Name": name, "Values": [text]} for name, text in wanted.filters.items()]
+    pages = client.get_paginator("describe_subnets").paginate(Filters=filters)
+    subnets: list[Any] = [subnet for page in pages for subnet in page["Subnets"]]
+    shown = " ".join(f"{name}={text}" for name, text in wanted.filters.items())
+    if not subnets:
+        raise operation_failed(
+            f"no subnet matches subnet_filter {shown} in {client.meta.region_name}",
+            hint="aws ec2 describe-subnets shows the subnets of the region, with their tags",
+        )
+    if wanted.most_free:
+        return max(subnets, key=lambda subnet: int(subnet["AvailableIpAddressCount"]))
+    if wanted.random:
+        return random.choice(subnets)
+    if len(subnets) > 1:
+        ids = ", ".join(subnet["SubnetId"] for subnet in subnets)
+        raise operation_failed(
+            f"{len(subnets)} subnets match subnet_filter {shown}: {ids}",
+            hint="filter more closely, or add most_free: true or random: true",
+        )
+    return subnets[0]
+
+
+def _block(client: EC2Client, subnet: Any | None, vpc: str) -> str:
+    """The addresses of the subnet, or of the whole VPC."""
+    if subnet:
+        return str(subnet["CidrBlock"])
+    with aws.explained("the VPC could not be looked up"):
+        return client.describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
+
+
+def _default_vpc(client: EC2Client) -> str:
+    vpcs = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    if not vpcs:
+        raise operation_failed(
+            "this region has no default VPC", hint="name a subnet with --subnet-id subnet-…"
+        )
+    return vpcs[0]["VpcId"]

@@ -1,0 +1,73 @@
+"""SSH to an instance through Session Manager: no open port, no address, from anywhere.
+
+The same as `aws ssm start-session --document-name AWS-StartSSHSession`, without the AWS CLI: SSM
+opens the session, and AWS's plugin carries ssh's bytes.
+https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-getting-started-enable-ssh-connections.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+
+PLUGIN = "session-manager-plugin"
+
+
+def require_plugin() -> None:
+    """Raises KilnError (exit status 2) if AWS's plugin is not on this machine."""
+    if not shutil.which(PLUGIN):
+        raise KilnError(
+            f"ssh_interface session_manager needs {PLUGIN}, which is not on PATH",
+            hint="https://docs.aws.amazon.com/systems-manager/latest/userguide/"
+            "session-manager-working-with-install-plugin.html",
+        )
+
+
+def is_online(instance_id: str, target: Target) -> bool:
+    """Has the instance's SSM agent registered, so that sessions can begin?"""
+    wanted: list[Any] = [{"Key": "InstanceIds", "Values": [instance_id]}]
+    known = aws.ssm(target).describe_instance_information(Filters=wanted)
+    return any(one.get("PingStatus") == "Online" for one in known["InstanceInformationList"])
+
+
+def proxy_command(target: Target) -> str:
+    """What ssh runs to reach an instance, whose id is the host's name: its ProxyCommand."""
+    words = [sys.executable, "-m", __name__, target.region]
+    started = f"env PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join(words)}"
+    return f"{started.replace('%', '%%')} %h %p"
+
+
+def carry(region: str, instance_id: str, port: str) -> None:
+    """Become the plugin, with a new session of the instance; stdin and stdout are ssh's."""
+    import boto3
+
+    client: Any = boto3.client("ssm", region_name=region)
+    asked = {
+        "Target": instance_id,
+        "DocumentName": "AWS-StartSSHSession",
+        "Parameters": {"portNumber": [port]},
+    }
+    answer = client.start_session(**asked)
+    opened = {name: answer[name] for name in ("SessionId", "TokenValue", "StreamUrl")}
+    # Its arguments as the AWS CLI gives them: awscli/customizations/sessionmanager.py (aws/aws-cli)
+    plugin = str(Path(shutil.which(PLUGIN) or PLUGIN))
+    profile = os.environ.get("AWS_PROFILE", "")
+    request, endpoint = json.dumps(asked), client.meta.endpoint_url
+    os.execv(  # noqa: S606 - no shell
+        plugin,
+        [PLUGIN, json.dumps(opened), region, "StartSession", profile, request, endpoint],
+    )
+
+
+if __name__ == "__main__":
+    carry(*sys.argv[1:])

@@ -1,0 +1,189 @@
+"""The `aws` block of `defaults` or of a row in `amis.yaml`: how builds use your AWS account."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import model_validator as whole
+
+from kiln.base import tags as our_tags
+from kiln.base import vocabulary
+from kiln.base.account import Account, SubnetFilter
+from kiln.base.vocabulary import Arch
+
+
+def _text(form: vocabulary.Form, longest: int = 512) -> StringConstraints:
+    return StringConstraints(pattern=form.pattern, max_length=longest)
+
+
+def _own_key(key: str) -> str:
+    if key.lower().startswith(("aws:", our_tags.PREFIX)) or key == "Name":
+        raise ValueError(f"{key!r} is not yours to set: AWS or AMI Kiln gives that tag its value")
+    return key
+
+
+def _cidr(text: str) -> str:
+    try:
+        network = ipaddress.IPv4Network(text)
+    except ValueError as error:
+        wrong = f"{vocabulary.shown(text)} is not an IPv4 block such as 203.0.113.7/32: {error}"
+        raise ValueError(wrong) from None
+    if "/" not in text:
+        raise ValueError(f"{text} has no prefix length: {text}/32 is one address")
+    if network.prefixlen == 0:
+        raise ValueError(f"{text} is the whole internet: name the builders' addresses")
+    return text
+
+
+_LONGEST_KEY, _LONGEST_VALUE = 128, 256
+# EC2 allows 50 tags on a resource; a bake's own, Name and those that come later take up to 24.
+_MOST_TAGS = 25
+TagKey = Annotated[str, _text(vocabulary.TAG_KEY, _LONGEST_KEY), AfterValidator(_own_key)]
+TagValue = Annotated[str, _text(vocabulary.TAG_VALUE, _LONGEST_VALUE)]
+Filter = Annotated[str, _text(vocabulary.FILTER)]
+Region = Annotated[str, _text(vocabulary.REGION)]
+Subnet = Annotated[str, _text(vocabulary.SUBNET_ID)]
+SecurityGroup = Annotated[str, _text(vocabulary.SECURITY_GROUP_ID)]
+Reservation = Annotated[str, _text(vocabulary.RESERVATION_ID)]
+Key = Annotated[str, _text(vocabulary.KMS_KEY)]
+Profile = Annotated[str, _text(vocabulary.INSTANCE_PROFILE, 128)]
+InstanceType = Annotated[str, _text(vocabulary.INSTANCE_TYPE)]
+Proxy = Annotated[str, _text(vocabulary.PROXY)]
+NoProxy = Annotated[str, _text(vocabulary.NO_PROXY)]
+Url = Annotated[str, _text(vocabulary.URL)]
+Cidr = Annotated[str, AfterValidator(_cidr)]
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class SubnetChoice(_Block):
+    """How to find a subnet, as Packer's subnet_filter has it."""
+
+    filters: dict[Filter, Filter] = Field(min_length=1)
+    """EC2's filters of DescribeSubnets, name and value: {"tag:Class": build}."""
+    most_free: bool = False
+    """Of several subnets, the one with the most free addresses."""
+    random: bool = False
+    """Of several subnets, any."""
+
+    @whole(mode="after")
+    def _one_way(self) -> SubnetChoice:
+        if self.most_free and self.random:
+            raise ValueError("give either most_free or random")
+        return self
+
+
+class Aws(_Block):
+    """How builds use your AWS account. null takes off what `defaults` sets."""
+
+    region: Region | None = None
+    """Where to build; --region and AWS_REGION come before it, the profile's region after it."""
+    tags: dict[TagKey, TagValue] = Field({}, max_length=_MOST_TAGS)
+    """On everything that is made in the account; a row's are added to those of `defaults`."""
+    subnet_id: Subnet | None = None
+    """Where the instances are launched; otherwise a default subnet."""
+    subnet_filter: SubnetChoice | None = None
+    """Finds the subnet, in the place of subnet_id."""
+    security_group_ids: tuple[SecurityGroup, ...] = ()
+    """Groups of yours in the place of a temporary one; they must let SSH in from here."""
+    ssh_interface: Literal["public_ip", "private_ip", "session_manager"] | None = None
+    """How instances are reached; otherwise as the subnet has it."""
+    ssh_source_cidrs: tuple[Cidr, ...] = ()
+    """Who may reach SSH on the instances; otherwise this machine's own address."""
+    kms_key_id: Key | None = None
+    """Encrypts the volumes and the AMI; otherwise the account's default EBS key."""
+    iam_instance_profile: Profile | None = None
+    """Of the instances; session_manager needs one."""
+    instance_types: dict[Arch, tuple[InstanceType, ...]] = {}
+    """Per arch: types that bake, in order; the next is taken when EC2 has no capacity."""
+    spot: bool = False
+    """Spot instances, at most at the on-demand price."""
+    capacity_reservation_id: Reservation | None = None
+    """Instances of the reservation's type are launched in it."""
+    proxy: Proxy | None = None
+    """Used by package tools, curl and installers during the bake, and by nothing afterwards."""
+    no_proxy: tuple[NoProxy, ...] = ()
+    """Hosts that the bake reaches without the proxy."""
+    mirrors: dict[Url, Url] = {}
+    """Beginning of a vendor's URL → what takes its place during the bake; hashes and keys stay."""
+
+    @whole(mode="after")
+    def _one_subnet(self) -> Aws:
+        if self.subnet_id and self.subnet_filter:
+            raise ValueError("give either subnet_id or subnet_filter")
+        return self
+
+    @whole(mode="after")
+    def _mirrors_as_safe(self) -> Aws:
+        for vendor, mirror in self.mirrors.items():
+            if vendor.startswith("https:") and not mirror.startswith("https:"):
+                raise ValueError(f"mirrors: {mirror} has no TLS, and {vendor} has")
+        return self
+
+    @whole(mode="after")
+    def _mirrors_can_be_undone(self) -> Aws:
+        targets = list(self.mirrors.values())
+        for index, one in enumerate(targets):
+            if any(other.startswith(one) for other in targets[index + 1 :] + targets[:index]):
+                raise ValueError(f"mirrors: {one} takes the place of two vendors' URLs")
+        return self
+
+
+_MERGED = ("tags", "mirrors")
+
+
+def layered(
+    below: Account, block: Aws | None, origin: Callable[[tuple[str, ...]], str], arch: str | None
+) -> Account:
+    """The settings below with those of a block: a key replaces a key, a tag a tag, a mirror a
+    mirror. `origin` says where a key of the block stands; `arch` chooses its instance types."""
+    if block is None:
+        return below
+    values: dict[str, Any] = {}
+    origins = dict(below.origins)
+    for name in block.model_fields_set:
+        value = getattr(block, name)
+        if name in _MERGED:
+            values[name] = {**getattr(below, name), **value}
+            origins |= {f"{name}.{key}": origin((name, key)) for key in value}
+        elif name == "instance_types":
+            if arch in value:
+                values[name] = value[arch]
+                origins[name] = origin((name, str(arch)))
+        else:
+            values[name] = _plain(value)
+            origins[name] = origin((name,))
+    # A subnet of a closer layer takes the place of a filter of a farther one.
+    for one, other in (("subnet_id", "subnet_filter"), ("subnet_filter", "subnet_id")):
+        if values.get(one) and other not in values:
+            values[other] = None
+            origins.pop(other, None)
+    return replace(below, **values, origins=origins)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, SubnetChoice):
+        return SubnetFilter(**value.model_dump())
+    return value
+
+
+def unfit(account: Account) -> Iterator[tuple[str, str]]:
+    """What does not fit together in merged settings: the setting at fault, and why."""
+    if account.spot and account.capacity_reservation_id:
+        yield "spot", "Spot instances do not run in a capacity reservation"
+    if account.security_group_ids and account.ssh_source_cidrs:
+        yield (
+            "ssh_source_cidrs",
+            "security_group_ids are groups of yours, to which AMI Kiln adds no rule",
+        )
+    if len(account.tags) > _MOST_TAGS:
+        yield (
+            "tags",
+            f"{len(account.tags)} are more than {_MOST_TAGS}, with which EC2's 50 are full",
+        )

@@ -1,0 +1,381 @@
+"""`aws:` in amis.yaml, its flags and its environment: what wins, what is refused, what EC2 gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from moto import mock_aws
+
+from kiln.base.account import FORMS, SETTINGS, Account, SubnetFilter
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.cli import flags
+from kiln.cloud import machine, network, reservations, resources
+from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.network import Network
+from kiln.cloud.runs import Run
+from kiln.matrix import load
+from kiln.matrix.account import Aws
+from kiln.matrix.overrides import VARIABLES, overridden
+from kiln.packer import settings
+
+MATRIX = """\
+defaults:
+  instance_type: {{x86_64: g4dn.xlarge}}
+  aws: {}
+stacks:
+  lts: {{driver: 580.178.04, kernel_module: open}}
+amis:
+- distro: al2023
+  stack: lts
+  aws: {}
+"""
+AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variables in VARIABLES.values():
+        for variable in variables:
+            monkeypatch.delenv(variable, raising=False)
+
+
+def matrix(folder: Path, defaults: dict[str, Any] | None, row: dict[str, Any] | None) -> Path:
+    """A matrix of one row; `aws` of the defaults is line 3, that of the row line 9."""
+    path = folder / "amis.yaml"
+    path.write_text(MATRIX.format(json.dumps(defaults or {}), json.dumps(row or {})))
+    return path
+
+
+def account(folder: Path, defaults: Any = None, row: Any = None, **typed: str) -> Account:
+    (recipe,) = load.load_recipes(matrix(folder, defaults, row))
+    return overridden(recipe.row.account, typed, recipe.arch)
+
+
+def test_a_row_comes_before_the_defaults_the_environment_before_it_and_flags_before_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = {"kms_key_id": "alias/a", "iam_instance_profile": "a", "region": "eu-west-1"}
+    row = {"kms_key_id": "alias/b", "iam_instance_profile": "b"}
+    monkeypatch.setenv("KILN_AWS_KMS_KEY_ID", "alias/c")
+    monkeypatch.setenv("KILN_AWS_IAM_INSTANCE_PROFILE", "c")
+    got = account(tmp_path, defaults, row, kms_key_id="alias/d")
+    assert got.shown() == [
+        "region eu-west-1 (amis.yaml:3:73)",
+        "iam_instance_profile c (KILN_AWS_IAM_INSTANCE_PROFILE)",
+        "kms_key_id alias/d (--kms-key-id)",
+    ]
+
+
+def test_tags_and_mirrors_add_up_and_each_says_where_it_comes_from(tmp_path: Path) -> None:
+    got = account(
+        tmp_path,
+        {"tags": {"team": "ml", "cost": "1"}, "mirrors": {"https://a.example": "https://m/a"}},
+        {"tags": {"cost": "2"}},
+        tags="env=prod",
+    )
+    assert dict(got.tags) == {"team": "ml", "cost": "2", "env": "prod"}
+    assert got.shown()[0] == (
+        "tags team=ml (amis.yaml:3:26), cost=2 (amis.yaml:9:26), env=prod (--tags)"
+    )
+    assert got.mirrors == {"https://a.example": "https://m/a"}
+
+
+def test_null_takes_off_what_the_defaults_set(tmp_path: Path) -> None:
+    got = account(tmp_path, {"proxy": "http://p:3128"}, {"proxy": None})
+    assert got.proxy is None
+    assert got.shown() == ["proxy none (amis.yaml:9:18)"]
+
+
+def test_a_subnet_takes_the_place_of_a_filter_that_is_farther_away(tmp_path: Path) -> None:
+    choice = {"filters": {"tag:Class": "build"}, "most_free": True}
+    got = account(tmp_path, {"subnet_filter": choice}, {"subnet_id": "subnet-01234567"})
+    assert (got.subnet_id, got.subnet_filter) == ("subnet-01234567", None)
+    back = account(
+        tmp_path, {"subnet_id": "subnet-01234567"}, None, subnet_filter="tag:Class=build"
+    )
+    assert (back.subnet_id, back.subnet_filter) == (None, SubnetFilter({"tag:Class": "build"}))
+
+
+def test_how_the_account_is_used_makes_no_other_ami(tmp_path: Path) -> None:
+    (plain,) = load.load_recipes(matrix(tmp_path, None, None))
+    (tagged,) = load.load_recipes(matrix(tmp_path, {"tags": {"a": "b"}}, {"spot": True}))
+    assert plain.digest() == tagged.digest()
+
+
+# A block that is wrong, and what a person reads after file, line and column.
+WRONG = {
+    "misspelt": ({"subnet": "subnet-01234567"}, "there is no key 'subnet' here: did you mean"),
+    "misspelt in the filter": (
+        {"subnet_filter": {"filters": {"vpc-id": "a"}, "mostfree": True}},
+        "there is no key 'mostfree' here: did you mean 'most_free'",
+    ),
+    "subnet": ({"subnet_id": "net-1"}, "'net-1' is not a subnet's id such as"),
+    "region": ({"region": "Frankfurt"}, "'Frankfurt' is not a region such as eu-central-1"),
+    "KMS": ({"kms_key_id": "my key"}, "'my key' is not a KMS key: its id, alias/NAME, or an ARN"),
+    "group": ({"security_group_ids": ["web"]}, "'web' is not a security group's id"),
+    "interface": ({"ssh_interface": "vpn"}, "'vpn' is not allowed: "),
+    "no block": ({"ssh_source_cidrs": ["10.0.0.1"]}, "10.0.0.1 has no prefix length"),
+    "no address": ({"ssh_source_cidrs": ["10.0.0.256/32"]}, "10.0.0.256/32 is not an IPv4 block"),
+    "host bits": ({"ssh_source_cidrs": ["10.0.0.1/8"]}, "10.0.0.1/8 is not an IPv4 block"),
+    "internet": ({"ssh_source_cidrs": ["0.0.0.0/0"]}, "0.0.0.0/0 is the whole internet"),
+    "profile's ARN": ({"iam_instance_profile": "arn:aws:iam::1:x/y"}, "is not the name of an inst"),
+    "type": ({"instance_types": {"x86_64": ["big"]}}, "'big' is not an instance type such as"),
+    "arch": ({"instance_types": {"x86": ["g4dn.xlarge"]}}, "'x86' is not allowed: did you mean"),
+    "reservation": ({"capacity_reservation_id": "r-1"}, "'r-1' is not a capacity reservation's id"),
+    "AWS's tag": ({"tags": {"aws:x": "1"}}, "'aws:x' is not yours to set"),
+    "our tag": ({"tags": {"kiln:run-id": "1"}}, "'kiln:run-id' is not yours to set"),
+    "the name": ({"tags": {"Name": "x"}}, "'Name' is not yours to set"),
+    "tag's value": ({"tags": {"a": "x;y"}}, "'x;y' is not a tag's value"),
+    "a number": ({"tags": {"cost": 42}}, "42 is not text: put it in quotes"),
+    "password": ({"proxy": "http://me:pw@p:1"}, "is not a proxy's URL without user and password"),
+    "no proxy": ({"no_proxy": ["a b"]}, "'a b' is not a host, a domain such as"),
+    "no TLS": (
+        {"mirrors": {"https://a.example": "http://m"}},
+        "http://m has no TLS, and https://a",
+    ),
+    "one mirror of two": (
+        {"mirrors": {"https://a.example": "https://m", "https://b.example": "https://m/b"}},
+        "https://m takes the place of two vendors' URLs",
+    ),
+    "two subnets": (
+        {"subnet_id": "subnet-01234567", "subnet_filter": {"filters": {"vpc-id": "v"}}},
+        "give either subnet_id or subnet_filter",
+    ),
+    "spot in a reservation": (
+        {"spot": True, "capacity_reservation_id": "cr-01234567"},
+        "Spot instances do not run in a capacity reservation",
+    ),
+    "whose rule": (
+        {"security_group_ids": ["sg-01234567"], "ssh_source_cidrs": ["10.0.0.0/8"]},
+        "to which AMI Kiln adds no rule",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_setting_is_refused_with_its_line_and_exit_status_2(
+    case: str, tmp_path: Path
+) -> None:
+    block, words = WRONG[case]
+    for defaults, row, line in ((block, None, 3), (None, block, 9)):
+        with pytest.raises(KilnError) as caught:
+            load.load_recipes(matrix(tmp_path, defaults, row))
+        assert words in caught.value.message
+        assert caught.value.message.startswith(f"amis.yaml:{line}:")
+        assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ({"tags": "team"}, "--tags: must be a mapping"),
+        ({"subnet_id": "net"}, "--subnet-id: 'net' is not a subnet's id"),
+        ({"ssh_interface": "vpn"}, "--ssh-interface: 'vpn' is not allowed: one of 'public_ip'"),
+        ({"spot": "maybe"}, "--spot: must be true or false, not 'maybe'"),
+        (
+            {"ssh_interface": "session_manager"},
+            "ssh_interface session_manager (--ssh-interface) needs an iam_instance_profile",
+        ),
+        (
+            {"spot": "true", "capacity_reservation_id": "cr-01234567"},
+            "spot (--spot): Spot instances do not run in a capacity reservation",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_refused_by_its_name(typed: dict[str, str], words: str) -> None:
+    with pytest.raises(KilnError) as caught:
+        overridden(Account(), typed, "x86_64")
+    assert words in caught.value.message
+    assert caught.value.exit_status == 2
+
+
+def test_a_wrong_variable_of_the_environment_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KILN_AWS_SSH_SOURCE_CIDRS", "192.0.2.7")
+    with pytest.raises(KilnError, match=r"^KILN_AWS_SSH_SOURCE_CIDRS: 192.0.2.7 has no prefix"):
+        overridden(Account(), {}, "x86_64")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_flag_is_typed_as_its_help_says(name: str) -> None:
+    flag, _, text = FORMS[name].partition(" ")
+    assert flag == "--" + name.replace("_", "-")
+    got = overridden(Account(), {name: text.strip('"') or "true"}, "x86_64")
+    assert getattr(got, name) not in (None, (), {}, False)
+
+
+def test_every_setting_has_a_flag_and_every_flag_is_a_setting() -> None:
+    assert set(SETTINGS) == set(Aws.model_fields) == {*FORMS, "region"} == set(VARIABLES)
+    assert set(flags.ACCOUNT) == set(FORMS)
+
+
+@pytest.fixture
+def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+    monkeypatch.setattr(AwsTarget, "own_cidr", lambda target: "192.0.2.7/32")
+    monkeypatch.setattr(AwsTarget, "own_cidr_towards", lambda target, block: f"10.0.0.9/32<{block}")
+    with mock_aws():
+        yield boto3.client("ec2", "eu-central-1")
+
+
+def subnets(ec2: Any) -> list[str]:
+    """Two private subnets of a VPC with the tag Class=build; the second has more addresses."""
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    made = []
+    for block in ("10.9.0.0/28", "10.9.1.0/24"):
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=block)["Subnet"]["SubnetId"]
+        ec2.create_tags(Resources=[subnet], Tags=[{"Key": "Class", "Value": "build"}])
+        made.append(subnet)
+    return made
+
+
+def test_a_subnet_without_public_addresses_is_reached_from_inside(ec2: Any) -> None:
+    small, _ = subnets(ec2)
+    got = network.find_network(Account(subnet_id=small), AWS)
+    assert (got.ssh_interface, got.source_cidrs) == ("private_ip", ("10.0.0.9/32<10.9.0.0/28",))
+
+
+def test_a_subnet_with_public_addresses_lets_this_machines_public_one_in(ec2: Any) -> None:
+    small, _ = subnets(ec2)
+    ec2.modify_subnet_attribute(SubnetId=small, MapPublicIpOnLaunch={"Value": True})
+    got = network.find_network(Account(subnet_id=small), AWS)
+    assert (got.ssh_interface, got.source_cidrs) == ("public_ip", ("192.0.2.7/32",))
+
+
+def test_who_is_let_in_can_be_said(ec2: Any) -> None:
+    wanted = Account(ssh_interface="private_ip", ssh_source_cidrs=("10.0.0.0/8", "192.0.2.0/24"))
+    assert network.find_network(wanted, AWS).source_cidrs == wanted.ssh_source_cidrs
+
+
+def test_a_filter_finds_the_subnet_and_several_need_a_choice(ec2: Any) -> None:
+    small, large = subnets(ec2)
+    build = {"tag:Class": "build"}
+    with pytest.raises(KilnError, match="2 subnets match subnet_filter tag:Class=build") as caught:
+        network.find_network(Account(subnet_filter=SubnetFilter(build)), AWS)
+    assert "most_free" in caught.value.hint
+    for choice, expected in (
+        (SubnetFilter(build, most_free=True), {large}),
+        (SubnetFilter(build, random=True), {small, large}),
+        (SubnetFilter({**build, "cidr-block": "10.9.0.0/28"}), {small}),
+    ):
+        assert network.find_network(Account(subnet_filter=choice), AWS).subnet_id in expected
+    with pytest.raises(KilnError, match="no subnet matches subnet_filter tag:Class=no") as caught:
+        network.find_network(Account(subnet_filter=SubnetFilter({"tag:Class": "no"})), AWS)
+    assert caught.value.exit_status == 1
+
+
+def test_the_way_to_a_private_network_is_the_routes() -> None:
+    assert network.address_towards("127.0.0.0/8") == "127.0.0.1"
+
+
+def test_key_pair_and_group_carry_your_tags_and_the_group_lets_all_blocks_in(
+    ec2: Any, tmp_path: Path
+) -> None:
+    run = Run("20261121T000000Z-aaaa", "row", tmp_path)
+    wanted = Account(tags={"team": "ml"}, ssh_source_cidrs=("10.0.0.0/8", "192.0.2.0/24"))
+    access = resources.make_access(run, AWS, wanted)
+    (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
+    blocks = [one["CidrIp"] for one in group["IpPermissions"][0]["IpRanges"]]
+    (key,) = ec2.describe_key_pairs()["KeyPairs"]
+    assert blocks == ["10.0.0.0/8", "192.0.2.0/24"]
+    for tags in (group["Tags"], key["Tags"]):
+        assert {"Key": "team", "Value": "ml"} in tags
+        assert {"Key": "kiln:run-id", "Value": run.id} in tags
+
+
+def test_groups_of_yours_are_used_as_they_are(ec2: Any, tmp_path: Path) -> None:
+    before = ec2.describe_security_groups()["SecurityGroups"]
+    run = Run("20261121T000000Z-aaaa", "row", tmp_path)
+    access = resources.make_access(run, AWS, Account(security_group_ids=("sg-01234567",)))
+    assert access.security_groups == ("sg-01234567",)
+    assert ec2.describe_security_groups()["SecurityGroups"] == before
+
+
+def test_session_manager_opens_no_port(
+    ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AwsTarget, "check_session_manager", lambda target: None)
+    run = Run("20261121T000000Z-aaaa", "row", tmp_path)
+    access = resources.make_access(run, AWS, Account(ssh_interface="session_manager"))
+    (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
+    assert group["IpPermissions"] == []
+
+
+def test_session_manager_needs_awss_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(KilnError, match="needs session-manager-plugin, which is not on PATH"):
+        AWS.check_session_manager()
+
+
+def launched_with(wanted: Account, ssh_interface: str = "public_ip") -> dict[str, Any]:
+    way = Network("subnet-01234567", "vpc-1", ssh_interface, ())
+    access = resources.Access("key", Path("key"), ("sg-01234567",), way)
+    return machine.launch_settings(access, wanted, AWS, "g4dn.xlarge")
+
+
+def test_the_instance_that_is_checked_is_launched_as_the_settings_say() -> None:
+    assert launched_with(Account(iam_instance_profile="p", spot=True)) == {
+        "SecurityGroupIds": ["sg-01234567"],
+        "SubnetId": "subnet-01234567",
+        "IamInstanceProfile": {"Name": "p"},
+        "InstanceMarketOptions": {"MarketType": "spot"},
+    }
+    (interface,) = launched_with(Account(ssh_interface="public_ip"))["NetworkInterfaces"]
+    assert interface["AssociatePublicIpAddress"] is True
+    assert interface["SubnetId"] == "subnet-01234567"
+
+
+def test_what_packer_gets() -> None:
+    wanted = Account(
+        tags={"team": "ml"}, kms_key_id="alias/a", spot=True, proxy="http://p:1", no_proxy=(".a",)
+    )
+    assert settings.of_account(wanted) == {
+        "tags": {"team": "ml"},
+        "kms_key_id": "alias/a",
+        "iam_instance_profile": "",
+        "spot_price": "auto",
+        "proxy": "http://p:1",
+        "no_proxy": [".a"],
+        "mirrors": {},
+    }
+
+
+def test_the_page_has_every_setting_and_its_variable() -> None:
+    page = (ROOT / "docs" / "your-account.md").read_text()
+    assert [name for name in SETTINGS if f"`{name}`" not in page] == []
+    shown = {name for block in page.split("```yaml")[1:] for name in _keys(block.split("```")[0])}
+    assert shown - {*SETTINGS} == set()
+
+
+def _keys(text: str) -> set[str]:
+    """The settings that an example of the page has."""
+    data = yaml.safe_load(text)
+    blocks = [data.get("defaults", {}), *data.get("amis", [])]
+    return {name for block in blocks for name in block.get("aws", {})}
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "serves"), [("g4dn.xlarge", "active", True), ("g5.xlarge", "active", False)]
+)
+def test_a_reservation_serves_launches_of_its_type(
+    kind: str, state: str, serves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answers:
+        def describe_capacity_reservations(self, **asked: Any) -> Any:
+            assert asked == {"CapacityReservationIds": ["cr-01234567"]}
+            return {"CapacityReservations": [{"InstanceType": kind, "State": state}]}
+
+    monkeypatch.setattr(reservations.aws, "ec2", lambda target: Answers())
+    wanted = Account(capacity_reservation_id="cr-01234567")
+    assert reservations.serving(wanted, AWS, "g4dn.xlarge") == ("cr-01234567" if serves else None)
