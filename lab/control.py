@@ -24,7 +24,7 @@ import psutil
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, keys, sweep, users
+from lab import folders, host, keys, sweep, users, vendors
 from lab.settings import Lab, current
 
 _START_TIMEOUT = 30.0
@@ -79,8 +79,11 @@ def is_running(lab: Lab) -> bool:
     return pid is not None and _runs(pid)
 
 
-def up(lab: Lab | None = None) -> dict[str, Any]:
+def up(lab: Lab | None = None, kind_of_vendors: str | None = None) -> dict[str, Any]:
     """Start the lab unless it is up; returns its status.
+
+    `kind_of_vendors` is one of `lab.vendors`; None takes a running lab with either. A lab with the
+    other is restarted; raises operation_failed if it is in use.
 
     A running lab that was started from other code or another matrix is restarted, unless a run uses
     it or it has instances or key pairs: `difference` says what such a lab runs.
@@ -89,21 +92,30 @@ def up(lab: Lab | None = None) -> dict[str, Any]:
     """
     lab = lab or current()
     with _alone(lab):
-        return _up(lab)
+        return _up(lab, kind_of_vendors)
 
 
-def _up(lab: Lab) -> dict[str, Any]:
+def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
     running = status(lab)
-    if running and running.get("started_from") == started_from():
+    has = (running or {}).get("vendors", vendors.STAND_INS)  # older labs do not say it
+    others = bool(running) and wanted not in (None, has)
+    if running and others and (running.get("in_use") or users.users(lab)):
+        raise operation_failed(
+            f"{running['lab']} is in use, and its guests talk to the vendors' "
+            f"{'hosts' if has == vendors.REAL else 'stand-ins'}",
+            hint="wait for the run that uses it, ./invoke lab.down, or take another lab: "
+            "KILN_LAB_INDEX=7",
+        )
+    if running and not others and running.get("started_from") == started_from():
         return running
-    if running and running.get("in_use"):
+    if running and running.get("in_use") and not others:
         if _is_deleted(running):
             raise operation_failed(
                 f"{running['lab']} has instances or key pairs, and {difference(running)}",
                 hint="./invoke lab.down removes its instances; its AMIs stay",
             )
         return running
-    if running and users.users(lab):
+    if running and users.users(lab) and not others:
         return running
     if running:
         _down(lab)
@@ -117,7 +129,12 @@ def _up(lab: Lab) -> dict[str, Any]:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "KILN_LAB_STATE": str(lab.root)},
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "KILN_LAB_STATE": str(lab.root),
+                vendors.VARIABLE: wanted or vendors.wanted(),
+            },
         )
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline:

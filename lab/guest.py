@@ -11,7 +11,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -155,8 +154,7 @@ class Guest:
         first = self.lab.first_id(self.address)
         receiver, sender = socket.socketpair()
         command = [
-            *(sys.executable, "-I", namespace.__file__, str(first), str(home)),
-            *(str(sender.fileno()), *map(str, self.layers), "--"),
+            *namespace.program(first, home, self.layers, str(sender.fileno())),
             "systemd-nspawn",
             "--quiet",
             f"--directory={home / 'root'}",

@@ -67,18 +67,17 @@ def can_map_owners(lab: Lab) -> None:
         for name in ("layer/usr/lib/systemd", "layer/etc", "upper", "work", "root", "mounts"):
             Path(probe, name).mkdir(parents=True)
         Path(probe, "layer/usr/lib/systemd/systemd").touch()
-        first = str(lab.first_id(lab.gateway))
+        first = lab.first_id(lab.gateway)
         done = subprocess.run(
             [
-                *(sys.executable, "-I", namespace.__file__, first, probe, "-", f"{probe}/layer"),
-                "--",
+                *namespace.program(first, probe, [f"{probe}/layer"]),
                 *("sh", "-c", 'echo > "$1/made" && stat -c %u "$1/usr"', "sh", f"{probe}/root"),
             ],
             capture_output=True,
             text=True,
             check=False,
         )
-    if done.returncode != 0 or done.stdout.strip() != first:
+    if done.returncode != 0 or done.stdout.strip() != str(first):
         reason = done.stderr.strip().removeprefix("lab: ") or "the owners of files are not mapped"
         raise operation_failed(
             f"this machine cannot give guests a user namespace: {reason}",

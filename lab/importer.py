@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ _NEEDED = {
     "sudo": ("usr/bin/sudo",),
     "Python 3": ("usr/bin/python3",),
 }
-_AL_PACKAGES = (
-    "system-release systemd openssh-server openssh-clients cloud-init sudo python3 iproute "
-    "procps-ng curl ca-certificates gzip tar xz bzip2 kmod passwd rpm"
+AL_PACKAGES = (
+    *("system-release", "systemd", "openssh-server", "openssh-clients", "cloud-init", "sudo"),
+    *("python3", "iproute", "procps-ng", "curl", "ca-certificates", "gzip", "tar", "xz", "bzip2"),
+    *("kmod", "passwd", "rpm"),
 )
 _CLOUD_INIT = """\
 # AMI Kiln lab only.
@@ -53,26 +55,39 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
             hint="give either --rootfs FILE-OR-FOLDER or --mirror URL",
         )
     spec = distros.spec(distro)
-    if os.geteuid() != 0:
-        raise operation_failed("importing a root filesystem requires root", hint="run with sudo")
-    home = bases.bases_dir()
-    home.mkdir(parents=True, exist_ok=True)
-    making = home / f".importing-{distro}-{os.getpid()}"
-    try:
+
+    def fill(making: Path) -> None:
         if rootfs is not None:
             if rootfs.is_dir():
                 check(distro, spec, rootfs)  # before copying it
             _unpack(rootfs, making)
         else:
             _fetch(distro, spec, str(mirror), making)
-        check(distro, spec, making)
+
+    return install(distro, None, fill, "everything: imported with lab.import")
+
+
+def install(distro: str, link: Path | None, fill: Callable[[Path], None], real: str) -> Path:
+    """Make a base of the files that `fill` puts into a folder; returns its folder.
+
+    `link` will lead to it (default: that of imported bases, for the processor of the files).
+    `real` says for the marker file where they came from. Raises as `import_rootfs` does.
+    """
+    if os.geteuid() != 0:
+        raise operation_failed("importing a root filesystem requires root", hint="run with sudo")
+    home = bases.bases_dir()
+    home.mkdir(parents=True, exist_ok=True)
+    making = home / f".importing-{distro}-{os.getpid()}"
+    try:
+        fill(making)
+        check(distro, distros.spec(distro), making)
         arch = _processor(making)
         emulation.ensure(arch)
-        _adapt(distro, arch, making)
+        _adapt(distro, arch, making, real)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-    link = bases.imported_link(distro, arch)
+    link = link or bases.imported_link(distro, arch)
     final = link.with_name(f"{link.name}-{time.strftime('%Y%m%d%H%M%S')}")
     making.rename(final)
     fresh = link.with_name(f".{link.name}.new")
@@ -176,10 +191,10 @@ def _dnf(release: str, mirror: str, target: Path) -> None:
             f"--releasever={release}", f"--repofrompath=kiln-import,{mirror}",
             "--repo=kiln-import", "--setopt=install_weak_deps=False", "--nogpgcheck",
             "--setopt=retries=2", "--setopt=timeout=20",
-            "install", *_AL_PACKAGES.split())  # fmt: skip
+            "install", *AL_PACKAGES)  # fmt: skip
 
 
-def _adapt(distro: str, arch: str, root: Path) -> None:
+def _adapt(distro: str, arch: str, root: Path, real: str) -> None:
     """Make the few changes that a guest of the lab needs."""
     for key in (root / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
@@ -207,7 +222,7 @@ def _adapt(distro: str, arch: str, root: Path) -> None:
         "what": "AMI Kiln lab base: a guest for rehearsals, never to be shipped",
         "distro": distro,
         "stand_in": False,
-        "real": ["everything: imported with lab.import"],
+        "real": [real],
         "stands_in_for": emulated,
         "lab_only": [
             "SSH accepts ssh-rsa",

@@ -79,6 +79,14 @@ class MountAttr(ctypes.Structure):
     )
 
 
+def program(
+    first: int, home: Path | str, layers: Sequence[Path | str], told: str = "-"
+) -> list[str]:
+    """The beginning of a command that runs the rest of it on a disk, as the module says."""
+    place = [sys.executable, "-I", str(Path(__file__).resolve()), str(first), str(home), told]
+    return [*place, *map(str, layers), "--"]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Mount and run the command, which replaces this process; returns where that cannot be."""
     cut = arguments.index("--")

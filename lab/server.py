@@ -29,6 +29,7 @@ from lab import (
     network,
     public_images,
     sweep,
+    vendors,
 )
 from lab.faults import Faults
 from lab.settings import Lab, current
@@ -84,6 +85,7 @@ def serve(lab: Lab) -> None:
         mirror,
         moto_fixes,
         principals,
+        real_bases,
         web,
     )
     from lab.machines import Machines
@@ -92,9 +94,13 @@ def serve(lab: Lab) -> None:
     ordered = Faults()
     base_lock = threading.Lock()
 
+    real = vendors.wanted() == vendors.REAL
+
     def base(distro: str, arch: str) -> Path:
         with base_lock:
-            return bases.ensure(distro, arch)
+            # Parents of flavours, and what no build with the real vendors has asked for.
+            found = real_bases.find(distro, arch) if real and distro in bases.ids() else None
+            return found or bases.ensure(distro, arch)
 
     machines = Machines(lab, public, base, ordered)
     moto_fixes.install(machines)
@@ -119,16 +125,12 @@ def serve(lab: Lab) -> None:
     def is_here(name: str) -> bool:
         return endpoints.is_here(name, buckets.exists)
 
-    resolver = dns.Resolver(lab.gateway, dns.known(lab, mirror.vendor_hosts(), is_here))
+    vendor_hosts = [] if real else mirror.vendor_hosts()
+    resolver = dns.Resolver(lab.gateway, dns.known(lab, vendor_hosts, is_here))
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    lab.pid_file.write_text(str(os.getpid()))
-    log.info("up at %s", lab.endpoint)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    stopping.wait()
+    _wait(lab, stopping)
 
     log.info("going down")
     _stop_helpers()
@@ -144,6 +146,15 @@ def serve(lab: Lab) -> None:
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
+
+
+def _wait(lab: Lab, stopping: threading.Event) -> None:
+    """Say that the lab is up, and wait until it shall go down."""
+    lab.pid_file.write_text(str(os.getpid()))
+    log.info("up at %s", lab.endpoint)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    stopping.wait()
 
 
 def configure_moto(lab: Lab, public: list[public_images.PublicImage]) -> None:
@@ -196,6 +207,7 @@ class _Admin:
             "pid": os.getpid(),
             "started_from": self._started_from,
             "checkout": str(ROOT),
+            "vendors": vendors.wanted(),
             "in_use": bool(self._machines.by_address) or self._machines.has_key_pairs(),
             "seconds_up": round(time.time() - self._since, 1),
             "instances": [

@@ -20,11 +20,24 @@ from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import DEFAULT_REGION, OwnBoot, OwnKernel, PackerInputs, ParentAmi
-from lab import bases, control, distros, emulation, host, images, keys, mirror, public_images, users
+from lab import (
+    bases,
+    control,
+    distros,
+    emulation,
+    host,
+    images,
+    keys,
+    mirror,
+    public_images,
+    real_bases,
+    users,
+)
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
 from lab.settings import Lab, current
 from lab.shell import CommandError, run
+from lab.vendors import REAL, STAND_INS, refuse_flavors, refuse_silent
 
 _NEEDS_GIB = 4
 
@@ -36,9 +49,9 @@ class LabTarget:
     why: str
     region: str = DEFAULT_REGION
     endpoint: str = ""
+    vendors: str = STAND_INS
 
     kind = "lab"
-    image_note = "an AMI of the lab on this machine"
     bills = False
     # The lab answers at once and has no rate limit.
     poll_seconds = 0.1
@@ -48,7 +61,14 @@ class LabTarget:
     preparation = "lab"
 
     def __str__(self) -> str:
-        return f"target: lab on this machine ({self.why}); nothing is created in AWS"
+        real = "; guests talk to the real vendors" if self.vendors == REAL else ""
+        return f"target: lab on this machine ({self.why}){real}; nothing is created in AWS"
+
+    @property
+    def image_note(self) -> str:
+        """See `Target`."""
+        real = ", baked from the vendors' real hosts" if self.vendors == REAL else ""
+        return f"an AMI of the lab on this machine{real}"
 
     @property
     def place(self) -> str:
@@ -88,7 +108,8 @@ class LabTarget:
     def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
         """See `Target`."""
         emulated = sorted({arch for arch in arches if self.emulates(arch)})
-        return ("lab", *(f"emulate_{arch}" for arch in emulated))
+        more = ("lab_import", "preflight") if self.vendors == REAL else ()
+        return ("lab", *more, *(f"emulate_{arch}" for arch in emulated))
 
     def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
         """See `Target`: `lab.down` refuses while a run is inside."""
@@ -106,11 +127,14 @@ class LabTarget:
         Making a root filesystem mostly uses one core, so the lab is started and the vendors'
         files are made in parallel.
         """
+        needs.free_disk(current().root, _NEEDS_GIB)
+        if self.vendors == REAL:
+            self._prepare_real(recipes, say)
+            return
         for recipe in recipes:
             _require_snapshot(recipe)
-        needs.free_disk(current().root, _NEEDS_GIB)
         with ThreadPoolExecutor(2) as pool:
-            lab = pool.submit(control.up)
+            lab = pool.submit(control.up, kind_of_vendors=STAND_INS)
             vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
                 bases.ensure(recipe.distro.id, recipe.arch, progress=say)
@@ -118,6 +142,13 @@ class LabTarget:
             if differs:
                 say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
             vendors.result()
+
+    def _prepare_real(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+        refuse_flavors(recipes)
+        refuse_silent(recipes)
+        for recipe in recipes:
+            real_bases.ensure(recipe, say)
+        control.up(kind_of_vendors=REAL)
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
         """See `Target`: while the lab is down, its stand-in, so that a plan starts nothing."""
@@ -153,7 +184,9 @@ class LabTarget:
 
     def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
         """See `Target`: is it the lab that lacks a package, or the distribution?"""
-        return (system.about_missing(names, recipe.distro, recipe.arch),) if names else ()
+        if self.vendors == REAL or not names:
+            return ()
+        return (system.about_missing(names, recipe.distro, recipe.arch),)
 
     def own_cidr(self) -> str:
         """See `Target`: guests see this machine at the bridge's address."""
@@ -179,6 +212,8 @@ class LabTarget:
         return PackerInputs((path,), {**own, **control.environment(current())})
 
     def _variables(self, recipe: Recipe) -> dict[str, object]:
+        if self.vendors == REAL:
+            return _of_the_lab(self.endpoint)
         return {**_of_all_rows(self.endpoint), "sha256": _hashes(recipe)}
 
 
@@ -227,6 +262,10 @@ def by_hand(lab: Lab) -> Path:
 
 
 def _of_all_rows(endpoint: str) -> dict[str, object]:
+    return {**_of_the_lab(endpoint), "signing_keys": mirror.key_fingerprints()}
+
+
+def _of_the_lab(endpoint: str) -> dict[str, object]:
     return {
         "custom_endpoint_ec2": endpoint,
         "skip_metadata_api_check": True,
@@ -235,7 +274,6 @@ def _of_all_rows(endpoint: str) -> dict[str, object]:
         "poll_seconds": 1,
         # A guest has rebooted by then; if not, Packer tries again every two seconds.
         "reboot_pause": "2s",
-        "signing_keys": mirror.key_fingerprints(),
     }
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         **account_help(),
         "dry-run": "show the plan (HCL, source AMI, instance types, steps) and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
+        "vendors": "in the lab, whose hosts guests talk to: stand-ins (default) or real",
         **OWN_KERNEL,
         **JSON,
     }
@@ -51,6 +52,7 @@ def build(
     verify_instance_type: str | None = None,
     dry_run: bool = False,
     keep: bool = False,
+    vendors: str | None = None,
     own_kernel: bool = False,
     disk: str | None = None,
     json: bool = False,
@@ -71,7 +73,8 @@ def build(
         own_kernel=_own_kernel(own_kernel, disk),
     )
     progress = Progress()
-    place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
+    chosen = targets.choose(target, region, vendors)
+    place = builds.announce(recipes, options, chosen, progress.say)
     if dry_run:
         return _show_plans(builds.plans(recipes, options, place), as_json=json)
     outcome = builds.build_recipes(

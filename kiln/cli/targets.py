@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
@@ -12,16 +13,31 @@ from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import DEFAULT_REGION, Target
 from kiln.matrix import flags, load
 from lab import settings
+from lab import vendors as lab_vendors
 from lab.target import LabTarget
 
 KINDS = ("auto", "aws", "lab")
 
 
-def choose(wanted: str = "auto", region: str | None = None) -> Target:
+def choose(wanted: str = "auto", region: str | None = None, vendors: str | None = None) -> Target:
     """The target for `--target`; `auto` is AWS if boto3 finds credentials, else the lab.
 
-    Raises KilnError (exit status 2) for an unknown target, and for `aws` without credentials.
+    `vendors`, of `--vendors`, says whose hosts the lab's guests talk to.
+    Raises KilnError (exit status 2) for an unknown target, for `aws` without credentials, and for
+    vendors that are unknown or that the target cannot have.
     """
+    chosen = _place(wanted, region)
+    if vendors is None:
+        return chosen
+    lab_vendors.known(vendors, "--vendors")
+    if isinstance(chosen, LabTarget):
+        return replace(chosen, vendors=vendors)
+    if vendors == lab_vendors.STAND_INS:
+        raise KilnError("--vendors stand-ins: the stand-ins are the lab's", hint="add --target lab")
+    return chosen  # AWS's instances talk to nobody else
+
+
+def _place(wanted: str, region: str | None) -> Target:
     if wanted not in KINDS:
         raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
     flags.region(region)

@@ -30,6 +30,7 @@ class AwsTarget:
 
     kind = "aws"
     image_note = ""
+    vendors = "real"
     bills = True
     poll_seconds = 2.0
     missing_parent_hint = ""

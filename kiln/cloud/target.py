@@ -83,6 +83,10 @@ class Target(Protocol):
         """What readers of a record must know about AMIs of this target; empty for AWS."""
 
     @property
+    def vendors(self) -> str:
+        """Whose hosts its instances talk to: `real`, or the lab's `stand-ins`."""
+
+    @property
     def bills(self) -> bool:
         """Whether a launch costs money, so that a build must announce it."""
 

@@ -106,6 +106,7 @@ def _first_facts(plan: Plan, packer: Packer, run: Run) -> Record:
         input_digest=plan.input_digest,
         target=plan.target.kind,
         image_note=plan.target.image_note,
+        vendors=plan.target.vendors,
         emulated=plan.target.emulates(plan.recipe.arch),
         region=plan.target.region,
         source_ami=plan.source,

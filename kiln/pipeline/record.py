@@ -82,6 +82,7 @@ class Record:
     input_digest: str | None = None
     recipe_from: str | None = None
     image_note: str = ""
+    vendors: str | None = None
     emulated: str | None = None
     own_kernel: str | None = None
     source_ami: ParentAmi | None = None

@@ -40,6 +40,14 @@ def make_keyring(repository: Repository, fetcher: Fetcher, keyring: Path) -> Pat
     return keyring
 
 
+def armored(keyring: Path) -> str:
+    """All keys of a keyring as ASCII, as rpm takes them."""
+    with tempfile.TemporaryDirectory(prefix="kiln-keys-") as folder:
+        home = Path(folder)
+        _gpg(home, "--import", str(keyring))
+        return _gpg(home, "--armor", "--export")
+
+
 def check_signature(keyring: Path, *files: Path) -> None:
     """Check a file with its signature inside, or a detached signature and its file.
 

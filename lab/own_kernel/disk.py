@@ -13,7 +13,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,8 +98,7 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path]) -> bytes:
     first = lab.first_id(lab.gateway)
     done = subprocess.run(
         [
-            *(sys.executable, "-I", namespace.__file__, str(first), str(home)),
-            *(*map(str, layers), "--"),
+            *namespace.program(first, home, layers),
             "systemd-nspawn",
             "--quiet",
             f"--directory={home / 'root'}",

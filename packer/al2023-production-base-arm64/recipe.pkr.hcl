@@ -39,19 +39,19 @@ locals {
     }
     "nvidia-driver" = {
       env = {
-        NVIDIA_DRIVER_VERSION  = "595.112.07"
+        NVIDIA_DRIVER_VERSION  = "595.91.07"
         NVIDIA_DRIVER_SOURCE   = "repo"
         NVIDIA_KERNEL_MODULE   = "open"
         NVIDIA_DRIVER_STREAM   = "595-open"
-        NVIDIA_DRIVER_PACKAGES = "kmod-nvidia-open-dkms=595.112.07 nvidia-driver=595.112.07 nvidia-driver-cuda=595.112.07 nvidia-persistenced=595.112.07"
+        NVIDIA_DRIVER_PACKAGES = "kmod-nvidia-open-dkms=595.91.07 nvidia-driver=595.91.07 nvidia-driver-cuda=595.91.07 nvidia-persistenced=595.91.07"
         NVIDIA_OTHER_STREAM    = ""
         NVIDIA_OTHER_PACKAGES  = ""
       }
     }
     "nvidia-fabricmanager" = {
       env = {
-        NVIDIA_DRIVER_VERSION         = "595.112.07"
-        NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=595.112.07"
+        NVIDIA_DRIVER_VERSION         = "595.91.07"
+        NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=595.91.07"
         NVLSM_PACKAGES                = "nvlsm=2025.10.14"
         NVLSM_OS_PACKAGES             = "libibumad infiniband-diags"
         NVLSM_PROGRAM                 = "/opt/nvidia/nvlsm/sbin/nvlsm"
@@ -59,15 +59,15 @@ locals {
     }
     "nvidia-imex" = {
       env = {
-        NVIDIA_DRIVER_VERSION = "595.112.07"
-        NVIDIA_IMEX_PACKAGES  = "nvidia-imex=595.112.07"
+        NVIDIA_DRIVER_VERSION = "595.91.07"
+        NVIDIA_IMEX_PACKAGES  = "nvidia-imex=595.91.07"
       }
     }
     "cuda" = {
       env = {
-        CUDA_VERSION  = "13.2.1"
+        CUDA_VERSION  = "13.2.2"
         CUDA_SERIES   = "13.2"
-        CUDA_PACKAGES = "cuda-toolkit-13-2=13.2.1"
+        CUDA_PACKAGES = "cuda-toolkit-13-2=13.2.2"
       }
     }
     "cudnn" = {

@@ -58,9 +58,9 @@ locals {
     }
     "cuda" = {
       env = {
-        CUDA_VERSION  = "13.2.1"
+        CUDA_VERSION  = "13.2.2"
         CUDA_SERIES   = "13.2"
-        CUDA_PACKAGES = "cuda-toolkit-13-2=13.2.1"
+        CUDA_PACKAGES = "cuda-toolkit-13-2=13.2.2"
       }
     }
     "cudnn" = {

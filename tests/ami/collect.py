@@ -215,6 +215,8 @@ def main():
         "/usr/src/kernels/%s" % kernel,
         "/boot/vmlinuz-%s" % kernel,
         "/var/tmp/kiln",
+        # Comes with the lab's stand-in of a driver.
+        "/usr/lib/kiln-lab/bin/kiln-lab-gpu",
         "/etc/kiln/version-info.json",
         *host_keys,
     ]

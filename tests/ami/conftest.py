@@ -136,11 +136,11 @@ def version_info(machine: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def gpu(expect: dict[str, Any]) -> dict[str, Any]:
+def gpu(expect: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
     """The GPUs of this instance type; skips when it has none, or when they cannot be used."""
     if expect["gpu"] is None:
         pytest.skip(f"{expect['instance_type']} has no NVIDIA GPU")
-    if expect["target"] == "lab" and expect["recipe"]["driver_source"] == "distro":
-        pytest.skip("the distribution's real driver runs in the lab, which has no GPU")
+    if expect["target"] == "lab" and not machine["files"]["/usr/lib/kiln-lab/bin/kiln-lab-gpu"]:
+        pytest.skip("a real driver runs in the lab, which has no GPU")
     result: dict[str, Any] = expect["gpu"]
     return result

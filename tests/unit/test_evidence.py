@@ -45,7 +45,7 @@ def test_a_package_counts_as_seen_only_at_the_version_and_in_the_repository_wher
 
 
 def test_a_build_of_nccl_for_another_cuda_was_not_seen() -> None:
-    row = ROWS["al2023-595.112.07-open-cuda13.2-base-x86_64"]
+    row = ROWS["al2023-595.91.07-open-cuda13.2-base-x86_64"]
     assert known(row, "libnccl=2.30.4@cuda13.2") is Known.SEEN
     assert known(replace(row, cuda="13.3.1"), "libnccl=2.30.4@cuda13.3") is Known.ASSUMED
 
@@ -75,10 +75,10 @@ def test_strict_refuses_what_is_only_assumed_at_the_line_that_asks_for_it() -> N
     assert [f for f in check_recipe(AL2023) if f.rule == RULE] == []
     findings = [f for f in check_recipe(AL2023, strict=True) if f.rule == RULE]
     assert len(findings) == len(assumed) > 0
-    driver = next(f for f in findings if "nvidia-driver=580.178.04" in f.message)
-    assert driver.level == "error"
-    assert driver.place == AL2023.row.origins["driver"]
-    assert (driver.file, driver.line) == (str(AL2023.row.file), AL2023.row.origins["driver"].line)
+    nccl = next(f for f in findings if "libnccl=2.28.9@cuda13.0" in f.message)
+    assert nccl.level == "error"
+    assert nccl.place == AL2023.row.origins["nccl"]
+    assert (nccl.file, nccl.line) == (str(AL2023.row.file), AL2023.row.origins["nccl"].line)
 
 
 def test_strict_accepts_a_row_of_which_nothing_is_assumed() -> None:

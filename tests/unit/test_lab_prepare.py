@@ -48,7 +48,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
     """A running lab whose root filesystems are ready at once."""
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(lab_target, "_NEEDS_GIB", 0)
-    monkeypatch.setattr(control, "up", lambda: {})
+    monkeypatch.setattr(control, "up", lambda kind_of_vendors: {})
     monkeypatch.setattr(bases, "ensure", lambda *_, progress: tmp_path)
     return LabTarget("a test")
 

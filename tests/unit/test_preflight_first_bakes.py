@@ -28,7 +28,7 @@ from kiln.preflight.answers import State
 # The fixtures that tests name.
 __all__ = ["signer", "vendors"]
 
-PRODUCTION = "ubuntu2404-595.112.07-open-cuda13.2-base-x86_64"
+PRODUCTION = "ubuntu2404-595.91.07-open-cuda13.2-base-x86_64"
 FOCAL = "ubuntu2004-570.211.01-open-cuda12.8-base-x86_64"
 DEBIAN = "debian12-580.178.04-open-cuda13.0-base-x86_64"
 ARM64 = "al2023-580.178.04-open-cuda13.0-base-arm64"
@@ -75,14 +75,14 @@ def together(*edits: Edit) -> Edit:
             PRODUCTION,
             together(
                 at("libnccl2", "2.30.4-1+cuda13.3"),
-                at("nvidia-open", "595.91.07-1ubuntu1"),
+                at("nvidia-open", "595.71.05-1ubuntu1"),
                 without("datacenter-gpu-manager-4-cuda13"),
             ),
             [
                 "libnccl2=2.30.4@cuda13.2: not at 2.30.4 built for cuda13.2; "
                 "the nearest published is 2.30.4-1+cuda13.3",
-                "nvidia-open=595.112.07: not at 595.112.07; "
-                "the nearest published is 595.91.07-1ubuntu1",
+                "nvidia-open=595.91.07: not at 595.91.07; "
+                "the nearest published is 595.71.05-1ubuntu1",
                 "datacenter-gpu-manager-4-cuda13=4.7.0: no package of this name; "
                 "published is datacenter-gpu-manager-4-",
             ],

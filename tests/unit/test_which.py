@@ -86,7 +86,7 @@ def test_rows_for_a_purpose_without_an_instance_type_best_first():
     assert rows(answer, "serves") == [
         "al2023-580.178.04-open-cuda13.0-base-x86_64",
         "al2023-580.178.04-both-cuda12.9-base-x86_64",
-        "al2023-595.112.07-open-cuda13.2-base-x86_64",
+        "al2023-595.91.07-open-cuda13.2-base-x86_64",
     ]
     assert answer["left_out"] == len(RECIPES) - 3
     assert "p5" in answer["serves"][0]["reasons"][1].removeprefix("serves ").split(", ")

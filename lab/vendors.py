@@ -1,0 +1,92 @@
+"""Who answers a guest's requests to the vendors' hosts: the lab's stand-ins, or the vendors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.base.recipe import Recipe
+from kiln.components.package_repositories import Repository
+
+if TYPE_CHECKING:
+    from kiln.preflight.fetch import Fetcher
+
+STAND_INS = "stand-ins"
+REAL = "real"
+KINDS = (STAND_INS, REAL)
+# How the lab's process is told.
+VARIABLE = "KILN_LAB_VENDORS"
+
+
+def wanted() -> str:
+    """What this process was told. Raises KilnError (exit status 2) for another word."""
+    return known(os.environ.get(VARIABLE, STAND_INS), VARIABLE)
+
+
+def known(word: str, name: str) -> str:
+    """The word, if it is one of KINDS; `name` is where it came from. Raises KilnError."""
+    if word not in KINDS:
+        raise KilnError(f"{name} {word!r} is not known", hint=did_you_mean(word, KINDS))
+    return word
+
+
+def refuse_flavors(recipes: Sequence[Recipe]) -> None:
+    """Raise KilnError (exit status 2) for a row whose parent exists as an AMI of AWS only."""
+    for recipe in recipes:
+        if recipe.flavor != "base":
+            raise KilnError(
+                f"{recipe.name}: --vendors real has no parent for flavour {recipe.flavor}: AWS "
+                "publishes it as an AMI only, so nothing of it can be installed here",
+                hint="build a base row, build in AWS (--target aws), or leave out --vendors real",
+            )
+
+
+def refuse_silent(recipes: Sequence[Recipe]) -> None:
+    """Ask every host that bakes of the recipes fetch from, one file each.
+
+    Raises operation_failed that names those that do not answer.
+    """
+    # Only this needs them, and they are slow to import.
+    from kiln.preflight.ask import cache_folder
+    from kiln.preflight.demand import demand
+    from kiln.preflight.fetch import Fetcher
+
+    fetcher = Fetcher(cache_folder() / "files")
+    urls: dict[str, str] = {}
+    for asked in map(demand, recipes):
+        for url in (*(file.url for file in asked.files), *_indexes(asked.repositories)):
+            urls.setdefault(urlsplit(url).netloc, url)
+    silent = sorted(filter(None, (_silence(fetcher, url) for url in urls.values())))
+    if silent:
+        listed = ", ".join(silent)
+        raise operation_failed(
+            f"--vendors real: no answer from {listed}",
+            hint="build on a machine that reaches them (./invoke preflight says what each has), or "
+            "leave out --vendors real: the lab has stand-ins",
+        )
+
+
+def _silence(fetcher: Fetcher, url: str) -> str:
+    """Which host did not answer and why; "" for one that did."""
+    from kiln.preflight.fetch import NoAnswerError, NotThereError
+
+    with contextlib.suppress(NotThereError):  # it answers; what is missing fails the bake
+        try:
+            fetcher.size(url)
+        except NoAnswerError as error:
+            return f"{error.host} ({error.reason})"
+    return ""
+
+
+def _indexes(repositories: Sequence[Repository]) -> Iterator[str]:
+    for repository in repositories:
+        if repository.kind == "apt":
+            yield repository.release_files()[0]
+        elif repository.mirror_list:
+            yield repository.url
+        else:
+            yield f"{repository.url}/repodata/repomd.xml"
