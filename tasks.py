@@ -5,6 +5,7 @@ from invoke import Collection
 import devel.tasks
 from kiln.cli import (
     build,
+    cost,
     image,
     lab,
     matrix,
@@ -12,6 +13,7 @@ from kiln.cli import (
     nightly,
     packer,
     preflight,
+    provenance,
     publish,
     retire,
     telemetry,
@@ -36,6 +38,7 @@ ns = Collection(
     publish.history,
     retire.retire,
     retire.sweep,
+    cost.cost_,
     image.diff,
     image.sbom,
     devel.tasks.test,
@@ -43,6 +46,13 @@ ns = Collection(
     devel.tasks.bench,
     devel.tasks.generate,
 )
-_GROUPS = {"lab": lab, "nightly": nightly, "xid": xid, "mig": mig, "telemetry": telemetry}
+_GROUPS = {
+    "lab": lab,
+    "nightly": nightly,
+    "provenance": provenance,
+    "xid": xid,
+    "mig": mig,
+    "telemetry": telemetry,
+}
 for name, module in _GROUPS.items():
     ns.add_collection(Collection.from_module(module, name=name))

@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ MARKER = "etc/kiln-lab-base"
 _CA_IN_GUEST = "usr/local/share/ca-certificates/kiln-lab.crt"
 _BUNDLE = "etc/ssl/certs/ca-certificates.crt"
 _RPM_KEYS = "etc/pki/rpm-gpg"
+_STAGE = "/usr/lib/kiln-lab-cloud-init/cloud-init"
 
 
 def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = None) -> Path:
@@ -157,11 +159,28 @@ def _common(root: Path, spec: dict[str, Any]) -> None:
         link = root / "etc/systemd/system" / unit
         link.unlink(missing_ok=True)
         link.symlink_to("/dev/null")
+    _short_stages(root)
     if spec["stand_in"]:
         text = "".join(f'{key}="{value}"\n' for key, value in spec["os_release"].items())
         replace(root / "usr/lib/os-release", text)
         replace(root / "etc/os-release", text)
         (root / "etc/debian_version").unlink(missing_ok=True)
+
+
+def _short_stages(root: Path) -> None:
+    """Let cloud-init's units start `basefiles`' program, where they start cloud-init as it does.
+
+    From 24.3 on cloud-init itself has one process for all stages, and other units.
+    """
+    for unit in ("cloud-init", "cloud-config", "cloud-final"):
+        name = f"{unit}.service"
+        text = (root / "usr/lib/systemd/system" / name).read_text()
+        line = r"^ExecStart=/usr/bin/cloud-init ((?:init|modules --mode=).*)$"
+        started = re.findall(line, text, re.MULTILINE)
+        if len(started) == 1:
+            drop_in = f"[Service]\nExecStart=\nExecStart={_STAGE} {started[0]}\n"
+            note = f"# AMI Kiln lab only: see {_STAGE}\n"
+            replace(root / f"etc/systemd/system/{name}.d/lab-stage.conf", note + drop_in)
 
 
 def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
@@ -270,6 +289,7 @@ def _mark(root: Path, distro_id: str, spec: dict[str, Any], arch: str) -> None:
             "SSH accepts ssh-rsa",
             "the lab's CA is trusted",
             "boot units masked",
+            "cloud-init's stages are forks of one process",
             "settings of the machine's kernel are stored, without effect",
             *changes,
         ],

@@ -32,6 +32,9 @@ log = logging.getLogger("lab.instances")
 BOOT_TIMEOUT = 90.0
 # Of a machine with its own kernel, whose processor may be emulated.
 OWN_KERNEL_BOOT_TIMEOUT = 540.0
+# EC2 calls an instance running after some seconds, however long its system takes to boot. The lab
+# waits this long for its sshd, so that a client need not sleep after a refused connection.
+PENDING_TIMEOUT = 8.0
 STOP_TIMEOUT = 15.0
 
 PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
@@ -227,11 +230,21 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         own = self.has_own_kernel
         self.guest = self._machine() if own else self._guest(never_boots=fault is not None)
         self.guest.start()
-        timeout = OWN_KERNEL_BOOT_TIMEOUT if own else BOOT_TIMEOUT
-        booted = self.guest.wait_until_booted(2.0 if fault else timeout)
-        self.reachable = "passed" if booted else "failed"
+        booted = self.guest.wait_until_booted(2.0 if fault else PENDING_TIMEOUT)
         if self.state == "pending":
             self._set(RUNNING)
+        if booted or fault:
+            self.reachable = "passed" if booted else "failed"
+        else:
+            timeout = OWN_KERNEL_BOOT_TIMEOUT if own else BOOT_TIMEOUT
+            arguments = (self.guest, timeout - PENDING_TIMEOUT)
+            threading.Thread(target=self._reach, args=arguments, daemon=True).start()
+
+    def _reach(self, guest: Guest | QemuMachine, timeout: float) -> None:
+        """Wait for a slow boot, during which the instance can be stopped and terminated."""
+        booted = guest.wait_until_booted(timeout)
+        if self.guest is guest:
+            self.reachable = "passed" if booted else "failed"
 
     @property
     def has_own_kernel(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kiln.base.account import FORMS
+from kiln.base.errors import KilnError
 
 Task = Callable[..., "int | None"]
 
@@ -38,6 +39,17 @@ OWN_KERNEL = {
     "own-kernel": "in the lab: check the AMI on a machine of its own that boots the AMI's kernel",
     "disk": "keep the disk that --own-kernel boots, as a raw image: --disk out.raw",
 }
+
+
+def positive_number(text: str, flag: str) -> float:
+    """The number that a flag gives. Raises KilnError (exit status 2) unless it is above 0."""
+    try:
+        number = float(text) if text.isascii() else 0
+    except ValueError:
+        number = 0
+    if not 0 < number < 1e9:
+        raise KilnError(f"{flag} {text} is not a number above 0", hint=f"for example {flag} 2.5")
+    return number
 
 
 # Flags that replace `aws` settings of the matrix.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, ROWS, TARGET, Selection, selects_rows
+from kiln.cli.flags import JSON, ROWS, TARGET, Selection, positive_number, selects_rows
 from kiln.cli.front import note, report, show, task
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _PLACE = {key: TARGET[key] for key in ("target", "region")}
     help={
         **ROWS,
         **_REPORT,
+        "max-cost": "start nothing if more US dollars are expected: --max-cost 40",
         **TARGET,
         **JSON,
     },
@@ -39,6 +40,7 @@ def nightly_(
     selection: Selection,
     out: str | None = None,
     topic: str | None = None,
+    max_cost: str | None = None,
     target: str = "auto",
     region: str | None = None,
     no_install: bool = False,
@@ -51,12 +53,14 @@ def nightly_(
     from kiln.pipeline import build as builds
     from kiln.pipeline import record, verify
     from kiln.pipeline.plan import Options
+    from kiln.publish import cost as costs
     from kiln.publish import nightly as nights
     from kiln.publish.lock import exclusively
     from kiln.publish.publish import Publication, publish_row
 
     recipes = _chosen(selection)
     settings = load.load_publishing()
+    limit = positive_number(max_cost, "--max-cost") if max_cost is not None else None
     progress = Progress()
     place = builds.announce(recipes, Options(), targets.choose(target, region), progress.say)
     if place.preparation and place.gone():
@@ -83,7 +87,11 @@ def nightly_(
         )
 
     with exclusively(place, nights.LOCK, nights.LOCK_SECONDS):
-        results = nights.run_night(nights.plan_night(recipes, settings, place), build, publish)
+        night = nights.plan_night(recipes, settings, place)
+        if limit is not None:
+            baked = [due.recipe for due in night.due if due.ami_id is None]
+            costs.require_below(baked, settings, place.region, limit)
+        results = nights.run_night(night, build, publish)
     return _reported(results, place, out, topic, as_json=json)
 
 

@@ -54,6 +54,15 @@ class LaunchTemplate(_Block):
     """A role in another account, with which its template is changed."""
 
 
+class Sign(_Block):
+    """The key that signs where each published AMI comes from: one of the two."""
+
+    kms_key: Key | None = None
+    """A KMS key for SIGN_VERIFY in the region that bakes."""
+    key_file: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """A private ed25519 key in PEM, relative to amis.yaml; to promote, the public one is enough."""
+
+
 Days = Annotated[int, Field(ge=1, le=3650)]
 
 
@@ -70,6 +79,8 @@ class Publish(_Block):
     """In the order in which a release is promoted."""
     launch_templates: tuple[LaunchTemplate, ...] = ()
     """Launch templates whose default version follows a channel."""
+    sign: Sign | None = None
+    """Sign a statement of where each published AMI comes from; an unsigned one is not promoted."""
     keep: dict[ChannelName, Annotated[int, Field(ge=1, le=100)]] = {}
     """How many releases of a channel, its present one included, are never retired; otherwise 2."""
     deprecate_after: Days | None = None
@@ -105,6 +116,8 @@ def inconsistent(settings: Publish) -> Iterator[tuple[tuple[str | int, ...], str
     for channel in settings.soak_hours:
         if channel == settings.channels[0]:
             yield ("soak_hours", channel), f"{channel} is the first channel: nothing soaks before"
+    if settings.sign and bool(settings.sign.kms_key) == bool(settings.sign.key_file):
+        yield ("sign",), "needs kms_key or key_file, and not both"
     first, last = settings.deprecate_after, settings.deregister_after
     if first and last and last <= first:
         yield ("deregister_after",), f"{last} is not after deprecate_after, {first} days"

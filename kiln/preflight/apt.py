@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kiln.base.wanted_package import WantedPackage
+from kiln.preflight import world
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
 from kiln.preflight.world import Offer, Relations, Resolved, UnusableError, most_like
@@ -131,11 +132,10 @@ def _configuration(folder: Path, lists: Path, sources: Path, arch: str) -> str:
         "APT::Architecture": arch,
         # Lists of other worlds.
         "APT::Get::List-Cleanup": "false",
-        # A host that went silent after it answered must not hold preflight up.
         "Acquire::Retries": "1",
         "Acquire::Languages": "none",
-        "Acquire::http::Timeout": "20",
-        "Acquire::https::Timeout": "20",
+        "Acquire::http::Timeout": str(world.TIMEOUT),
+        "Acquire::https::Timeout": str(world.TIMEOUT),
         # The caller's, when the lists belong to root.
         "APT::Sandbox::User": "root",
         "Debug::NoLocking": "true",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kiln.base.wanted_package import WantedPackage
+from kiln.preflight import world
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
 from kiln.preflight.world import Offer, Relations, Resolved, UnusableError, most_like
@@ -41,7 +42,11 @@ class DnfWorld:
             *(f"--setopt=varsdir={folder / 'vars'}", "--setopt=metadata_expire=0"),
             # As PLATFORM_ID in its os-release; module streams depend on it.
             f"--setopt=module_platform_id=platform:{distro}",
-            *("--setopt=timeout=20", "--setopt=retries=1", "--setopt=skip_if_unavailable=0"),
+            *(
+                f"--setopt=timeout={world.TIMEOUT}",
+                "--setopt=retries=1",
+                "--setopt=skip_if_unavailable=0",
+            ),
         ]
         certificates = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
         if certificates:

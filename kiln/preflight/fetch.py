@@ -16,7 +16,7 @@ from kiln.base.errors import KilnError
 
 MIRRORS = "KILN_MIRRORS"
 # Seconds to connect, and between two pieces of an answer.
-_TIMEOUT = (10, 30)
+TIMEOUT = (10, 30)
 _PIECE = 1 << 20
 # Statuses of a file that is not there. S3 answers 403 to who may not list the bucket.
 _NOT_THERE = {403, 404, 410}
@@ -115,7 +115,7 @@ class Fetcher:
         host = urlsplit(place).netloc
         try:
             answer = requests.request(
-                method, place, headers=headers, timeout=_TIMEOUT, stream=True, allow_redirects=True
+                method, place, headers=headers, timeout=TIMEOUT, stream=True, allow_redirects=True
             )
         except requests.RequestException as error:
             raise NoAnswerError(host, _reason(error)) from None

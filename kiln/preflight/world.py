@@ -9,6 +9,9 @@ from typing import Protocol
 
 from kiln.preflight.demand import Install
 
+# Seconds that apt and dnf wait for a host that went silent after it had answered.
+TIMEOUT = 20
+
 
 class UnusableError(Exception):
     """The package tool cannot read the repositories; its own words."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from kiln.base.tags import LINE, RUN_ID, SOURCE_IMAGE
+from kiln.base.tags import LINE, PROVENANCE, RUN_ID, SOURCE_IMAGE
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -80,7 +80,11 @@ def _description(source: VerifiedAmi) -> str:
 
 def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
     """The tags of a published image: the source's own, and its line."""
-    own = {key: value for key, value in source.tags.items() if not key.startswith("aws:")}
+    own = {
+        key: value
+        for key, value in source.tags.items()
+        if not key.startswith("aws:") and key != PROVENANCE
+    }
     return {**own, LINE: line}
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from kiln.base.tags import VERIFIED
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish
-from kiln.publish import images
+from kiln.matrix.publishing import Publish, Sign
+from kiln.publish import images, provenance, signatures
 from kiln.publish.channels import Held
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
@@ -44,6 +44,8 @@ def gates(
     since = came.since
     found = [_launches(release, target), _verdict(release, target), _soak(since, release, settings)]
     found.append(_difference(release, present))
+    if settings.sign:
+        found.append(_signed(release, target, settings.sign))
     if settings.max_fatal_xids is not None:
         found.append(_fleet(release, since, settings.max_fatal_xids, target, log_group))
     return found
@@ -69,6 +71,17 @@ def _soak(since: datetime, release: Release, settings: Publish) -> Gate:
     needed = settings.soak_hours.get(release.channel, 0)
     hours = (datetime.now(timezone.utc) - since).total_seconds() / 3600
     return Gate("soak", hours >= needed, f"{hours:.1f} h of {needed:g} h in the channel before")
+
+
+def _signed(release: Release, target: Target, sign: Sign) -> Gate:
+    """Each image is what the signed statement says of it."""
+    wrong = provenance.mismatches(target, release.images, signatures.public_key(sign, target))
+    evidence = "; ".join(
+        f"{release.images[region]} in {region}: {reason}"
+        for region, reasons in wrong.items()
+        for reason in reasons
+    )
+    return Gate("signed", not evidence, evidence or f"in {', '.join(release.images)}")
 
 
 def _difference(release: Release, present: Release | None) -> Gate:

@@ -39,9 +39,11 @@ def write(results: Sequence[RowResult], out: str | None) -> Path:
 
 
 def night_counts(results: Sequence[RowResult]) -> str:
-    """The sum in words: 2 built, 19 skipped, 0 failed."""
+    """The sum in words: 2 built, 19 skipped, 0 failed, instances $1.20."""
     number = Counter(one.action for one in results)
-    return ", ".join(f"{number[action]} {action}" for action in ("built", "skipped", "failed"))
+    words = [f"{number[action]} {action}" for action in ("built", "skipped", "failed")]
+    spent = [one.usd for one in results if one.usd is not None]
+    return ", ".join([*words, f"instances ${sum(spent):,.2f}"] if spent else words)
 
 
 def text(results: Sequence[RowResult]) -> str:
@@ -56,7 +58,7 @@ def text(results: Sequence[RowResult]) -> str:
 
 def as_markdown(results: Sequence[RowResult]) -> str:
     """A table for a job summary."""
-    heading = ("row", "", "why", "AMI", "channel", "checks", "seconds", "changed")
+    heading = ("row", "", "why", "AMI", "channel", "checks", "seconds", "US$", "changed")
     rows = [
         (
             one.row,
@@ -66,6 +68,7 @@ def as_markdown(results: Sequence[RowResult]) -> str:
             f"{one.line} {one.channel}" if one.channel else None,
             one.checks,
             one.seconds,
+            one.usd,
             "; ".join(one.changed),
         )
         for one in results

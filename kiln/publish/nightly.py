@@ -20,6 +20,7 @@ from kiln.pipeline.build import Outcome
 from kiln.pipeline.plan import Options, Plan
 from kiln.publish import channels
 from kiln.publish.channels import Held
+from kiln.publish.cost import run_cost
 from kiln.publish.ours import OwnImage, own_images
 from kiln.publish.publish import Publication
 
@@ -57,7 +58,8 @@ class Night:
 
 @dataclass(frozen=True)
 class RowResult:
-    """What became of a row. `changed` are the grave differences to the release before."""
+    """What became of a row. `changed` are the grave differences to the release before; `usd` is the
+    list price of its instances, None if it is not known."""
 
     row: str
     action: Action
@@ -68,6 +70,7 @@ class RowResult:
     seconds: float | None = None
     checks: str | None = None
     changed: tuple[str, ...] = ()
+    usd: float | None = None
 
 
 def plan_night(
@@ -145,7 +148,13 @@ def run_night(
             done = publish(due.recipe, str(made.ami_id))
         except KilnError as error:
             results.append(
-                RowResult(name, "failed", f"not published: {error.message}", ami_id=made.ami_id)
+                RowResult(
+                    name,
+                    "failed",
+                    f"not published: {error.message}",
+                    ami_id=made.ami_id,
+                    usd=made.usd,
+                )
             )
             continue
         results.append(
@@ -159,6 +168,7 @@ def run_night(
                 seconds=made.seconds,
                 checks=made.checks,
                 changed=done.changed,
+                usd=made.usd,
             )
         )
     return results
@@ -179,15 +189,17 @@ def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict
         record = one.record
         name = str(record.recipe["name"])
         checks = record.checks
+        spent = run_cost(record)
+        usd = None if spent.without_price else round(spent.total, 4)
         counts = f"{checks.passed} passed, {checks.failed} failed" if checks else None
         if one.good:
             seconds = round(sum(record.seconds.values()), 1)
             results[name] = RowResult(
-                name, "built", why[name], record.ami_id, seconds=seconds, checks=counts
+                name, "built", why[name], record.ami_id, seconds=seconds, checks=counts, usd=usd
             )
         else:
-            reason = record.error or f"its checks: {counts}" if counts else "it was not verified"
-            results[name] = RowResult(name, "failed", reason, record.ami_id, checks=counts)
+            reason = record.error or (f"its checks: {counts}" if counts else "it was not verified")
+            results[name] = RowResult(name, "failed", reason, record.ami_id, checks=counts, usd=usd)
     for name in why:
         if name not in results:
             said = [str(error.message) for error in outcome.failures if name in str(error.message)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.recipe import Recipe
@@ -13,6 +14,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import copies, moving
 from kiln.publish import images as amis
+from kiln.publish.attestation import attest
 from kiln.publish.choice import answering
 from kiln.publish.gates import grave
 from kiln.publish.moving import Move, move_everywhere
@@ -66,6 +68,9 @@ def publish_row(
         for region, image_id in images.items():
             say(f"boots {image_id} in {region}")
             smoke(target.in_region(region), image_id)
+    if settings.sign:
+        folder = Path(source.record.folder) if source.record.folder else None
+        attest(target, source.record, images, settings.sign, folder)
     release = _release(source, line, channel, images, target, why)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
     former = before[target.region].release if target.region in before else None

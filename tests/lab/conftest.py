@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -44,6 +46,8 @@ os.environ["KILN_LAB_INDEX"] = str(
     int(os.environ.get("KILN_LAB_INDEX", "9"))
     + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 )
+# Of SSH connections. A socket's path must be short.
+SOCKETS = tempfile.TemporaryDirectory(prefix="kiln-ssh-", ignore_cleanup_errors=True)
 # These look at the same built AMI.
 OF_THE_BUILD = ("test_build.py", "test_mig_first_boot.py", "test_mutations.py")
 
@@ -85,17 +89,32 @@ class Guest:
     user: str
     key: Path
 
+    @property
+    def _link(self) -> Path:
+        """The socket of the shared connection: another instance may get the same address."""
+        name = f"{self.id} {self.user} {self.key}"
+        return Path(SOCKETS.name, hashlib.sha256(name.encode()).hexdigest()[:16])
+
     def run(self, command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a shell command as the image's user.
 
-        Tried again when there is no connection: an instance of an AMI with host keys in it gets
-        new ones from cloud-init, and sshd starts anew, at a moment when it runs already.
+        All commands share a connection: a login costs a guest more than most commands. It ends with
+        the machine's sessions. Tried again when there is none: an instance of an AMI with host keys
+        in it gets new ones from cloud-init, and sshd starts anew, at a moment when it runs already.
         """
         ssh = [
             *("ssh", "-i", str(self.key), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
             *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
+            *(
+                "-o",
+                "ControlMaster=auto",
+                "-o",
+                "ControlPersist=20",
+                "-o",
+                f"ControlPath={self._link}",
+            ),
             # Nobody says goodbye when a machine's network goes down under a connection.
-            *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=10"),
+            *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5"),
             *(f"{self.user}@{self.address}", command),
         ]
         for pause in (1, 3, 0):
@@ -142,7 +161,8 @@ def lab() -> Iterator[settings.Lab]:
     control.down(found)
     log = found.log.read_text(errors="replace") if found.log.exists() else ""
     control.clean(found)
-    assert "Traceback" not in log, log[max(log.index("Traceback") - 500, 0) :][:5000]
+    if "Traceback" in log:  # said by `fail`, which shortens nothing
+        pytest.fail(f"lab.log: {log[max(log.index('Traceback') - 500, 0) :][:5000]}", pytrace=False)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from conftest import Guest, wait_for
 
 IMAGE = "resolve:ssm:/aws/service/debian/release/12/latest/amd64"
-SCRIPT = "#!/bin/bash\necho script > /script\n"
+SCRIPT = "#!/bin/bash\ncat /proc/self/cgroup > /script\n"
 CONFIG = "#cloud-config\nwrite_files: [{path: /config, content: config}]\nruncmd: [touch /ran]\n"
 HOOK = "#cloud-boothook\n#!/bin/sh\necho hook > /hook\n"
 
@@ -57,6 +57,13 @@ def test_a_launch_template_with_resolve_ssm_starts_a_guest_that_does_its_user_da
         guest = Guest(started, wait_for(ec2, started, "running"), "admin", key[1])
         done = guest.run(f"cloud-init status --wait > /dev/null; ls {' '.join(made)}")
         assert sorted(done.stdout.split()) == sorted(made), done.stderr
+        # A script runs as part of the unit that EC2 runs it in, and what the lab's cloud-init keeps
+        # loaded between its stages is gone.
+        assert "/cloud-final.service" in guest.run("cat /script").stdout
+        assert (
+            guest.run("pgrep -f '[k]iln-lab-cloud-init' || ls /run/kiln-lab-cloud-init").stdout
+            == ""
+        )
     finally:
         ec2.terminate_instances(InstanceIds=[started])
         wait_for(ec2, started, "terminated")

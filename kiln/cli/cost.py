@@ -1,0 +1,58 @@
+"""What runs and AMIs cost."""
+
+from __future__ import annotations
+
+from invoke import Context
+
+from kiln.base.errors import KilnError
+from kiln.cli.flags import JSON, TARGET, positive_number
+from kiln.cli.front import show, task
+
+_PLACE = {key: TARGET[key] for key in ("target", "region")}
+
+
+@task(
+    name="cost",
+    positional=["run"],
+    help={
+        "run": "a run: its record, id, AMI or AMI name; without it, all AMIs of AMI Kiln",
+        "line": "the AMIs of a line instead: --line al2023/lts/base/x86_64",
+        "months": "how long the snapshots are kept: --months 6 (default: 1)",
+        "regions": "instead of all regions of the matrix: --regions eu-west-1,us-west-2",
+        **_PLACE,
+        **JSON,
+    },
+)
+def cost_(
+    c: Context,
+    run: str = "",
+    line: str | None = None,
+    months: str = "1",
+    regions: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> None:
+    """List prices of a run's instances, of snapshots in all regions, and of their copies."""
+    from kiln.base.tags import LINE, RUN_ID
+    from kiln.cli import targets
+    from kiln.pipeline import record as records
+    from kiln.publish import choice
+    from kiln.publish import cost as costs
+
+    if run and line:
+        raise KilnError("a run and --line exclude each other", hint="give one of them")
+    kept = positive_number(months, "--months")
+    record = records.find_record(run) if run else None
+    only = {LINE: choice.row_of(line).line} if line else {}
+    if record:
+        only = {RUN_ID: record.run_id}
+    shown = choice.regions_to_show(regions)
+    place = choice.answering(targets.choose(target, region or (record.region if record else None)))
+    found, number = costs.images_cost(place, shown, kept, only=only)
+    whole = found + (costs.run_cost(record) if record else costs.Cost())
+    show(
+        {**whole.as_json(), "months": kept, "images": number, "of": run or line or "all"},
+        as_json=json,
+        text=lambda data: costs.cost_lines(whole, kept),
+    )

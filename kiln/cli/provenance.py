@@ -1,0 +1,83 @@
+"""Tasks about where a published AMI comes from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from invoke import Context
+
+from kiln.base.errors import KilnError
+from kiln.cli.flags import JSON, TARGET
+from kiln.cli.front import show, task
+
+_HELP = {
+    "ami": "the AMI, in the region of --region: ami-0123456789abcdef0",
+    "key": "PEM file with the key that must have signed it (default: the line's `publish.sign`)",
+    **{key: TARGET[key] for key in ("target", "region")},
+    **JSON,
+}
+
+
+@task(
+    name="provenance",
+    default=True,
+    positional=["action", "ami"],
+    help={"action": "verify", **_HELP},
+)
+def provenance_(
+    c: Context,
+    action: str,
+    ami: str,
+    key: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> int:
+    """The same as provenance.verify, by words: ./invoke provenance verify ami-…"""
+    if action != "verify":
+        raise KilnError(f"provenance {action}: not known", hint="./invoke provenance verify ami-…")
+    return _verified(ami, key, target, region, as_json=json)
+
+
+@task(name="verify", positional=["ami"], help=_HELP)
+def verify_statement(
+    c: Context,
+    ami: str,
+    key: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> int:
+    """Who built a published AMI from what, or exactly what does not match its statement."""
+    return _verified(ami, key, target, region, as_json=json)
+
+
+def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_json: bool) -> int:
+    from pathlib import Path
+
+    from kiln.base.tags import LINE
+    from kiln.cli import targets
+    from kiln.matrix import flags
+    from kiln.publish import choice, provenance, signatures
+    from kiln.publish.images import describe_image
+
+    flags.ami(ami)
+    trusted = signatures.key_in_file(Path(key)) if key else None
+    place = choice.answering(targets.choose(target, region))
+    if trusted is None:
+        image = describe_image(place, ami)
+        line = image.tags.get(LINE, "") if image else ""
+        settings = choice.settings_by_line().get(line)
+        if settings is None or settings.sign is None:
+            raise KilnError(
+                f"{ami}: no key is known that must have signed it",
+                hint="name the public one with --key FILE, or set `publish.sign` in amis.yaml",
+            )
+        trusted = signatures.public_key(settings.sign, place)
+    found = provenance.verify_image(place, ami, trusted)
+    show(
+        {**asdict(found), "matches": not found.wrong},
+        as_json=as_json,
+        text=lambda data: provenance.provenance_text(found),
+    )
+    return 1 if found.wrong else 0

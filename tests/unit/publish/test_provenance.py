@@ -1,0 +1,193 @@
+"""A published AMI says who built it from what, signed; what does not match is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from kiln.base.errors import KilnError
+from kiln.matrix.publishing import Publish
+from kiln.publish import provenance, signatures, signing
+from tests.unit.publish.channel import (
+    AWS,
+    HOME,
+    OTHER,
+    RECIPE,
+    Bake,
+    promoted,
+    published,
+    resolved,
+)
+
+
+def key_file(folder: Path, name: str = "key.pem") -> Path:
+    """A new private key."""
+    pem = Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    path = folder / name
+    path.write_bytes(pem)
+    return path
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Publish:
+    return Publish.model_validate({"sign": {"key_file": str(key_file(tmp_path))}})
+
+
+def wrong_with(settings: Publish, ami_id: str, region: str = HOME) -> tuple[str, ...]:
+    assert settings.sign
+    key = signatures.public_key(settings.sign, AWS)
+    return provenance.verify_image(AWS.in_region(region), ami_id, key).wrong
+
+
+def test_a_published_ami_says_in_each_region_who_built_it_from_what(
+    client: Callable[..., Any], bake: Bake, signed: Publish, tmp_path: Path
+) -> None:
+    ami_id = bake(1)
+    published(OTHER, settings=signed)
+    assert wrong_with(signed, ami_id) == ()
+    copy = resolved(client, "nightly", OTHER)
+    assert wrong_with(signed, copy, OTHER) == ()
+    assert signed.sign
+    key = signatures.public_key(signed.sign, AWS)
+    found = provenance.verify_image(AWS, ami_id, key)
+    assert (found.said["recipe"], found.said["run"]) == (RECIPE.name, "20261101T000000Z-aaaa")
+    assert f"ami:{HOME}/ami-0a0e0000" in found.said["from"]
+    assert "is what its signed statement says" in provenance.provenance_text(found)
+
+
+def test_a_second_publish_signs_nothing_again(
+    client: Callable[..., Any], bake: Bake, signed: Publish
+) -> None:
+    ami_id = bake(2)
+    name = provenance.statement_parameter("20261102T000000Z-aaaa")
+    published(settings=signed)
+    before = client("ssm").get_parameter(Name=name)["Parameter"]["Version"]
+    published(settings=signed)
+    assert client("ssm").get_parameter(Name=name)["Parameter"]["Version"] == before
+    assert wrong_with(signed, ami_id) == ()
+
+
+def damage_tag(client: Callable[..., Any], ami_id: str) -> None:
+    tag = {"Key": "kiln:driver", "Value": "999.1"}
+    client("ec2").create_tags(Resources=[ami_id], Tags=[tag])
+
+
+def remove_statement(client: Callable[..., Any], ami_id: str) -> None:
+    client("ssm").delete_parameter(Name=provenance.statement_parameter("20261103T000000Z-aaaa"))
+
+
+def change_statement(client: Callable[..., Any], ami_id: str) -> None:
+    name = provenance.statement_parameter("20261103T000000Z-aaaa")
+    client("ssm").put_parameter(Name=name, Value="{}", Overwrite=True)
+
+
+def remove_tag(client: Callable[..., Any], ami_id: str) -> None:
+    client("ec2").delete_tags(Resources=[ami_id], Tags=[{"Key": "kiln:provenance"}])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (damage_tag, "its tag kiln:driver is 999.1, signed was missing"),
+        (remove_statement, "its statement is missing: there is no parameter /ami-kiln-provenance/"),
+        (change_statement, "is not the one that its tag names"),
+        (remove_tag, "it has no tag kiln:provenance"),
+    ],
+)
+def test_what_does_not_match_is_named_and_not_promoted(
+    client: Callable[..., Any],
+    bake: Bake,
+    signed: Publish,
+    damage: Callable[..., None],
+    said: str,
+) -> None:
+    ami_id = bake(3)
+    published(settings=signed)
+    assert promoted("candidate", signed, dry_run=True).allowed
+    damage(client, ami_id)
+    (reason,) = wrong_with(signed, ami_id)
+    assert said in reason
+    judged = promoted("candidate", signed, accept=True)
+    (closed,) = (gate for gate in judged.gates if not gate.open)
+    assert closed.name == "signed"
+    assert said in closed.evidence
+
+
+def test_another_key_and_another_snapshot_are_named(
+    bake: Bake, signed: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = bake(4)
+    published(settings=signed)
+    other = signatures.key_in_file(key_file(tmp_path, "other.pem"))
+    (reason,) = provenance.verify_image(AWS, ami_id, other).wrong
+    assert "another key signed it" in reason
+    real = provenance.describe_image
+
+    def exchanged(target: Any, wanted: str) -> Any:
+        image = real(target, wanted)
+        return replace(image, snapshots=("snap-0ffff0000",)) if image else None
+
+    monkeypatch.setattr(provenance, "describe_image", exchanged)
+    (reason,) = wrong_with(signed, ami_id)
+    assert reason.startswith("its snapshots are snap-0ffff0000, signed were snap-")
+
+
+def test_a_changed_statement_has_no_valid_signature(tmp_path: Path) -> None:
+    path = key_file(tmp_path)
+    sign = Publish.model_validate({"sign": {"key_file": str(path)}}).sign
+    assert sign
+    envelope = json.loads(signing.sign_statement(b'{"a": 1}', sign, AWS))
+    key = signatures.key_in_file(path)
+    assert signatures.opened(json.dumps(envelope), key) == b'{"a": 1}'
+    envelope["payload"] = "eyJhIjogMn0="
+    with pytest.raises(KilnError, match="its signature does not match"):
+        signatures.opened(json.dumps(envelope), key)
+
+
+def test_a_key_in_kms_signs(client: Callable[..., Any]) -> None:
+    made = client("kms").create_key(KeyUsage="SIGN_VERIFY", KeySpec="ECC_NIST_P256")
+    key_id = made["KeyMetadata"]["KeyId"]
+    sign = Publish.model_validate({"sign": {"kms_key": key_id}}).sign
+    assert sign
+    envelope = signing.sign_statement(b"{}", sign, AWS)
+    assert signatures.opened(envelope, signatures.public_key(sign, AWS)) == b"{}"
+
+
+def test_who_promotes_needs_the_public_key_only(
+    bake: Bake, signed: Publish, tmp_path: Path
+) -> None:
+    bake(5)
+    published(settings=signed)
+    private = load_pem_private_key((tmp_path / "key.pem").read_bytes(), None)
+    public = tmp_path / "public.pem"
+    public.write_bytes(
+        private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    settings = Publish.model_validate({"sign": {"key_file": str(public)}})
+    assert promoted("candidate", settings).allowed
+    with pytest.raises(KilnError, match="a private key is needed to sign") as refused:
+        signing.sign_statement(b"{}", settings.sign, AWS)  # type: ignore[arg-type]
+    assert refused.value.exit_status == 2
+
+
+def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "no.pem").write_text("-----BEGIN NOTHING-----")
+    for name, said in (("no.pem", "not a key in PEM"), ("missing.pem", "No such file")):
+        with pytest.raises(KilnError, match=said) as refused:
+            signatures.key_in_file(tmp_path / name)
+        assert refused.value.exit_status == 2
