@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from kiln.base import overlay
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from kiln.cloud.target import DEFAULT_REGION
@@ -172,7 +173,9 @@ def started_from() -> str:
     # Other processes may be writing compiled files.
     files = [path for path in (ROOT / "lab").rglob("*") if "__pycache__" not in path.parts]
     total = hashlib.sha256()
-    for path in sorted([*files, *KNOWLEDGE.glob("*.yaml"), matrix_file()]):
+    own = [*overlay.own_files("facts/*"), *overlay.own_files("amis.yaml")]
+    own += overlay.own_files("lab/*")
+    for path in sorted([*files, *KNOWLEDGE.glob("*.yaml"), matrix_file(), *own]):
         if path.is_file():
             total.update(f"{path}\0".encode() + path.read_bytes())
     return total.hexdigest()

@@ -127,6 +127,7 @@ class LabTarget:
         Making a root filesystem mostly uses one core, so the lab is started and the vendors'
         files are made in parallel.
         """
+        system.overlay_stand_ins()  # a mistake in them is known before anything starts
         needs.free_disk(current().root, _NEEDS_GIB)
         if self.vendors == REAL:
             self._prepare_real(recipes, say)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from kiln.base import overlay
 from kiln.components import (
     aws_hw_monitor,
     aws_ofi_nccl,
@@ -29,6 +32,7 @@ from kiln.components import (
     nvidia_fabricmanager,
     nvidia_imex,
     nvidia_repo,
+    own,
     package_snapshot,
     ssm_agent,
     tuning,
@@ -36,7 +40,7 @@ from kiln.components import (
 )
 from kiln.components.component import Component, Download, Step
 
-__all__ = ["Component", "Download", "Step", "everything", "get", "names", "selected"]
+__all__ = ["Component", "Download", "Step", "everything", "get", "is_ours", "names", "selected"]
 
 _IN_BAKE_ORDER = (
     package_snapshot,
@@ -72,19 +76,32 @@ _COMPONENTS: dict[str, Component] = {
 }
 
 
+@cache
+def _known(folders: tuple[Path, ...]) -> dict[str, Component]:
+    return own.with_own(_COMPONENTS, folders, own.recipe_fields()) if folders else _COMPONENTS
+
+
 def everything() -> tuple[Component, ...]:
-    """All components in the order in which they are baked."""
-    return tuple(_COMPONENTS.values())
+    """All components, the overlays' too, in the order in which they are baked.
+
+    Raises KilnError (exit status 2) with file and line for an overlay's mistake; so do the others.
+    """
+    return tuple(_known(overlay.overlays()).values())
 
 
 def names() -> list[str]:
     """The names of all components, in bake order."""
-    return list(_COMPONENTS)
+    return list(_known(overlay.overlays()))
 
 
 def get(name: str) -> Component:
     """The component of that name. Raises KeyError if there is none."""
-    return _COMPONENTS[name]
+    return _known(overlay.overlays())[name]
+
+
+def is_ours(name: str) -> bool:
+    """Is it a component of AMI Kiln itself, not of an overlay?"""
+    return name in _COMPONENTS
 
 
 def selected(stack: Mapping[str, Any], without: set[str], distro: str) -> tuple[str, ...]:

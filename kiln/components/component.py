@@ -236,6 +236,11 @@ def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple
     return (Download(env, url, pinned, facts.used_row("downloads.yaml", env, row)),)
 
 
+def written_download(recipe: Recipe, env: str, url: str, file: str) -> Download:
+    """The download of an overlay's component, whose `file` holds the URL with its placeholders."""
+    return Download(env, facts.fill(file, env, url, "0", _fields(recipe)))
+
+
 def _fields(recipe: Recipe) -> dict[str, str]:
     """The fields that conditions and placeholders of packages.yaml and downloads.yaml use."""
     return {

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from kiln.base.errors import KilnError, nearest
 from kiln.base.findings import Finding
-from kiln.base.paths import PROVISIONERS, ROOT
+from kiln.base.overlay import provisioner_file, shown_path
+from kiln.base.paths import PROVISIONERS
 from kiln.components.component import Step
 
 LIBRARY = PROVISIONERS / "lib" / "kiln.sh"
@@ -52,7 +53,8 @@ def declared(script: Path) -> tuple[Variable, ...]:
     """
     if not script.is_file():
         raise KilnError(
-            f"{_shown(script)} does not exist", hint="each component has a provisioner of its name"
+            f"{shown_path(script)} does not exist",
+            hint="each component has a provisioner of its name",
         )
     variables: dict[str, Variable] = {}
     in_header = True
@@ -60,7 +62,7 @@ def declared(script: Path) -> tuple[Variable, ...]:
         in_header = in_header and line.startswith("#")
         if not line.startswith("#@"):
             continue
-        place = f"{_shown(script)}:{number}"
+        place = f"{shown_path(script)}:{number}"
         if not in_header:
             raise KilnError(
                 f"{place}: `#@` is below the header, where nothing reads it",
@@ -106,7 +108,7 @@ def environment_problems(component: str, given: Mapping[str, str]) -> list[Findi
     given and not declared is an error, so is a required one that is missing or empty; each names
     the script and a line. Raises KilnError for a header that cannot be read.
     """
-    script = PROVISIONERS / f"{component}.sh"
+    script = provisioner_file(component)
     variables = {variable.name: variable for variable in declared(script)}
     known = {variable.name for variable in common()}
     findings = []
@@ -140,8 +142,4 @@ def _variables(match: re.Match[str], line: int) -> list[Variable]:
 
 
 def _finding(script: Path, line: int, message: str, hint: str) -> Finding:
-    return Finding("error", RULE, message, hint, file=_shown(script), line=line)
-
-
-def _shown(script: Path) -> str:
-    return script.relative_to(ROOT).as_posix() if script.is_relative_to(ROOT) else str(script)
+    return Finding("error", RULE, message, hint, file=shown_path(script), line=line)

@@ -10,14 +10,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import overlay, plain_yaml
 from kiln.base.paths import KNOWLEDGE
+from kiln.facts import overrides
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """The plain data of `knowledge/<name>.yaml`. Versions are text, never numbers."""
-    return read_table(KNOWLEDGE / f"{name}.yaml")
+    """The plain data of `knowledge/<name>.yaml`, with the overlays' facts. Versions are text."""
+    return overrides.with_overrides(
+        read_table(KNOWLEDGE / f"{name}.yaml"), name, overlay.overlays()
+    )
 
 
 def read_table(path: Path) -> dict[str, Any]:

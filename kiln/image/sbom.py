@@ -25,6 +25,7 @@ from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
 
+from kiln import components
 from kiln.base.recipe import Recipe
 from kiln.image import version_info
 
@@ -64,9 +65,10 @@ def cyclonedx(
     info = version_info.of(record)
     about = recipe.as_json() if isinstance(recipe, Recipe) else recipe or {}
     name = about.get("name") or f"{info['os']['id']}-{info['os']['version_id']}"
+    parts = (_packages, _modules, _unpackaged, _of_overlays, _downloads)
     bom = Bom(
         serial_number=_serial(info, name),
-        components=[*_packages(info), *_modules(info), *_unpackaged(info), *_downloads(info)],
+        components=[component for part in parts for component in part(info)],
         metadata=BomMetaData(
             component=Component(
                 bom_ref="image",
@@ -141,6 +143,8 @@ def _unpackaged(info: dict[str, Any]) -> Iterator[Component]:
     for name, record in info.get("components", {}).items():
         version = record.get("version")
         origin = record.get("runfile") or record.get("archive") or record.get("plugin")
+        if not components.is_ours(name):
+            continue
         if not version or not (origin or name in _FROM_SOURCE) or name in packaged:
             continue
         yield Component(
@@ -166,6 +170,29 @@ def _unpackaged(info: dict[str, Any]) -> Iterator[Component]:
             properties=[
                 Property(name="kiln:installed", value=package)
                 for package in info["efa"]["packages"]
+            ],
+        )
+
+
+def _of_overlays(info: dict[str, Any]) -> Iterator[Component]:
+    """A company's own components, each with the files that it installed and their hashes."""
+    for name, record in info.get("components", {}).items():
+        if components.is_ours(name):
+            continue
+        tops = tuple(record.get("files", ()))
+        installed = {
+            path: text
+            for path, text in info.get("files", {}).items()
+            if path in tops or path.startswith(tuple(f"{top}/" for top in tops))
+        }
+        yield Component(
+            bom_ref=f"component:{name}",
+            name=name,
+            version=record.get("version"),
+            type=ComponentType.APPLICATION,
+            properties=[
+                Property(name="kiln:file", value=f"{path} {text}")
+                for path, text in installed.items()
             ],
         )
 

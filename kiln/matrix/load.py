@@ -2,36 +2,89 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from kiln import components, facts
+from kiln.base import overlay
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
-from kiln.base.located import load_yaml
+from kiln.base.located import Located, load_yaml
 from kiln.base.paths import matrix_file
 from kiln.base.recipe import Acceptance, Distro, Recipe, Row, SourceAmi, Volume
 from kiln.matrix.mistakes import refused
 from kiln.matrix.publishing import Publish
 from kiln.matrix.references import bad_defaults, bad_distros, bad_row, bad_variant, duplicates
-from kiln.matrix.schema import VolumeModel, validated
+from kiln.matrix.schema import MatrixModel, VolumeModel, validated
 from kiln.matrix.variant import Variant, account_of_defaults
 from kiln.telemetry.settings import Telemetry
 
 
+@dataclass(frozen=True)
+class _File:
+    """A file of rows; `model` also has the stacks, distros and defaults of the files before it."""
+
+    document: Located
+    model: MatrixModel
+    written: MatrixModel
+    below: tuple[tuple[Located, MatrixModel], ...] = ()
+
+    def variant(self, index: int, flavor: str, arch: str) -> Variant:
+        """A row of the file for a flavour and an arch."""
+        layers = (*self.below, (self.document, self.written)) if self.below else ()
+        return Variant(self.document, self.model, index, flavor, arch, layers)
+
+
 def load_recipes(path: Path | None = None) -> list[Recipe]:
-    """Read the matrix and expand its rows to recipes, in their order.
+    """Read the matrix, and those of the overlays, and expand their rows to recipes, in their order.
 
     Raises KilnError (exit status 2) with one line and one finding per mistake; each line begins
     with file:line:column.
     """
+    recipes: list[Recipe] = []
+    mistakes: list[Finding] = []
+    for file in _files(path):
+        of_file, wrong = _expanded(file)
+        recipes += of_file
+        mistakes += wrong
+    mistakes += duplicates(recipes)
+    if mistakes:
+        raise refused(mistakes)
+    return recipes
+
+
+def _files(path: Path | None) -> list[_File]:
+    """The matrix, then the `amis.yaml` of each overlay; of a `path` only itself."""
     document = load_yaml(path or matrix_file())
-    model = validated(document)
-    mistakes: list[Finding] = [*bad_distros(document, model)]
+    first = validated(document)
+    files = [_File(document, first, first)]
+    for own in [] if path else overlay.own_files("amis.yaml"):
+        document = load_yaml(own, overlay.shown_path(own))
+        above, written = files[-1].model, validated(document, needs_stacks=False)
+        defaults = {
+            name: getattr(written.defaults, name) for name in written.defaults.model_fields_set
+        }
+        model = written.model_copy(
+            update={
+                "stacks": {**above.stacks, **written.stacks},
+                "distros": {**above.distros, **written.distros},
+                "defaults": above.defaults.model_copy(update=defaults),
+            }
+        )
+        below = tuple((file.document, file.written) for file in files)
+        files.append(_File(document, model, written, below))
+    return files
+
+
+def _expanded(file: _File) -> tuple[list[Recipe], list[Finding]]:
+    """The recipes of a file's rows, and the mistakes in it."""
+    document, model = file.document, file.model
+    mistakes: list[Finding] = [*bad_distros(document, file.written)]
     # A row cannot be expanded while `defaults` leaves out what it must not.
-    of_defaults = bad_defaults(document, model)
+    of_defaults = bad_defaults(document, file.written)
     mistakes += of_defaults
     recipes: list[Recipe] = []
     for index, row in enumerate(model.amis):
@@ -40,18 +93,13 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
         if wrong or of_defaults:
             continue
         for variant in (
-            Variant(document, model, index, flavor, arch)
-            for flavor in row.flavors
-            for arch in row.arches
+            file.variant(index, flavor, arch) for flavor in row.flavors for arch in row.arches
         ):
             wrong = bad_variant(variant)
             mistakes += wrong
             if not wrong:
                 recipes.append(_recipe(variant))
-    mistakes += duplicates(document, recipes)
-    if mistakes:
-        raise refused(mistakes)
-    return recipes
+    return recipes, mistakes
 
 
 def load_publishing(path: Path | None = None) -> dict[str, Publish]:
@@ -60,12 +108,13 @@ def load_publishing(path: Path | None = None) -> dict[str, Publish]:
     Raises KilnError (exit status 2) as `load_recipes` does.
     """
     recipes = load_recipes(path)
-    document = load_yaml(path or matrix_file())
-    model = validated(document)
-    return {
-        recipe.name: Variant(document, model, recipe.row.index, recipe.flavor, recipe.arch).publish
-        for recipe in recipes
-    }
+    files = {file.document.file: file for file in _files(path)}
+    settings = {}
+    for recipe in recipes:
+        file = files[recipe.row.file]
+        variant = file.variant(recipe.row.index, recipe.flavor, recipe.arch)
+        settings[recipe.name] = variant.publish
+    return settings
 
 
 def load_account(name: str, path: Path | None = None) -> Account:

@@ -19,6 +19,8 @@ def refused(mistakes: Iterable[Finding]) -> KilnError:
     They are in the file's order. Rows that share a stack or a distribution share its mistakes:
     those are listed once.
     """
-    findings = sorted(dict.fromkeys(mistakes), key=lambda finding: (finding.line, finding.column))
+    findings = sorted(
+        dict.fromkeys(mistakes), key=lambda one: (one.file or "", one.line, one.column)
+    )
     lines = [f"{finding.place}: {finding.message}" for finding in findings]
     return KilnError("\n".join(lines), place=findings[0].place, findings=findings)

@@ -182,24 +182,30 @@ def _bad_text(place: Place, text: str, values: dict[str, Any]) -> list[Finding]:
     return wrong
 
 
-def duplicates(document: Located, recipes: Sequence[Recipe]) -> Iterator[Finding]:
+def duplicates(recipes: Sequence[Recipe]) -> Iterator[Finding]:
     """Two AMIs of one name, and two different ones that share a line."""
     names: dict[str, Recipe] = {}
     lines: dict[str, Recipe] = {}
     for recipe in recipes:
-        place = document.place(("amis", recipe.row.index))
+        place = recipe.row.place
         twin = names.setdefault(recipe.name, recipe)
         other = lines.setdefault(recipe.line, recipe)
         if twin is not recipe:
             yield mistake(
                 place,
-                f"{recipe.name} exists already (line {twin.row.line}): remove one of the rows, or "
+                f"{recipe.name} exists already ({_line(twin, recipe)}): remove one of the rows, or "
                 "change its stack",
             )
         elif other is not recipe:
             yield mistake(
                 place,
-                f"{recipe.name} shares the line {recipe.line} with {other.name} (line "
-                f"{other.row.line}): give one of the rows its own `line`, such as "
+                f"{recipe.name} shares the line {recipe.line} with {other.name} ("
+                f"{_line(other, recipe)}): give one of the rows its own `line`, such as "
                 f"`line: {recipe.stack}-2`, which replaces the stack in that name",
             )
+
+
+def _line(other: Recipe, seen_from: Recipe) -> str:
+    """Where another row stands: its line, with the file if that is another one."""
+    line = f"line {other.row.line}"
+    return line if other.row.file == seen_from.row.file else f"{other.row.file}, {line}"

@@ -240,8 +240,8 @@ def matrix_json_schema() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def validated(document: Located) -> MatrixModel:
-    """The matrix in a YAML document.
+def validated(document: Located, *, needs_stacks: bool = True) -> MatrixModel:
+    """The matrix in a YAML document; an overlay's needs no `stacks`.
 
     Raises KilnError (exit status 2) with one line and one finding per mistake; each line begins
     with file:line:column.
@@ -250,7 +250,8 @@ def validated(document: Located) -> MatrixModel:
         what = "the matrix is not a mapping: it needs `stacks` and `amis`, see docs/matrix.md"
         raise refused([mistake(document.place(()), what)])
     try:
-        return MatrixModel.model_validate(document.data)
+        data = document.data if needs_stacks else {"stacks": {}, **document.data}
+        return MatrixModel.model_validate(data)
     except ValidationError as error:
         raise refused(_explain(document, dict(problem)) for problem in error.errors()) from None
 

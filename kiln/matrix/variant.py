@@ -26,13 +26,18 @@ from kiln.matrix.schema import (
 
 @dataclass(frozen=True)
 class Variant:
-    """A row for one of its flavours and one of its arches; `index` is the row's place in `amis`."""
+    """A row for one of its flavours and one of its arches; `index` is the row's place in `amis`.
+
+    `below` are the files whose `defaults` hold where those of this one do not, the first one last
+    in rank; `model` has what they say, but not where.
+    """
 
     document: Located
     model: MatrixModel
     index: int
     flavor: str
     arch: str
+    below: tuple[tuple[Located, MatrixModel], ...] = ()
 
     @property
     def row(self) -> RowModel:
@@ -86,7 +91,9 @@ class Variant:
     @cached_property
     def account(self) -> Account:
         """The `aws` settings: those of the row over those of `defaults`."""
-        settings = account_of_defaults(self.document, self.model, self.arch)
+        settings = Account()
+        for document, model in self.below or ((self.document, self.model),):
+            settings = account_of_defaults(document, model, self.arch, settings)
         within = (*self.path, "aws")
         return layered(settings, self.row.aws, _place_in(self.document, within), self.arch)
 
@@ -158,10 +165,12 @@ class Variant:
         return name in self.row.model_fields_set
 
 
-def account_of_defaults(document: Located, model: MatrixModel, arch: str | None) -> Account:
-    """The `aws` settings of `defaults`."""
+def account_of_defaults(
+    document: Located, model: MatrixModel, arch: str | None, under: Account | None = None
+) -> Account:
+    """The `aws` settings of `defaults`, over those of another file (`under`)."""
     origin = _place_in(document, ("defaults", "aws"))
-    return layered(Account(), model.defaults.aws, origin, arch)
+    return layered(under or Account(), model.defaults.aws, origin, arch)
 
 
 def _place_in(document: Located, within: Path_) -> Callable[[tuple[str, ...]], str]:

@@ -72,15 +72,15 @@ def render_files(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def shared(checkout: str = HERE) -> dict[str, str]:
+def shared(checkout: str = HERE, *, apart: bool = True) -> dict[str, str]:
     """Path in `packer/shared` → text: what is the same for all recipes.
 
-    `checkout`: where the provisioners are, relative to `packer/`.
+    `checkout`: where the provisioners are, relative to `packer/`. `apart`: see `uploads`.
     Raises KilnError when a component names an unknown signing key.
     """
     known = components.everything()
     keys = template_values.fingerprints(known)
-    return _shared(checkout, known, template_values.locked(), keys)
+    return _shared(checkout, known, template_values.locked(), keys, apart=apart)
 
 
 def write_folders(recipes: Sequence[Recipe]) -> dict[str, Path]:
@@ -108,7 +108,7 @@ def write_inputs(recipe: Recipe, folder: Path) -> Path:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, folder / path)
     root = folder / "packer"
-    _write(root, _tree([recipe], HERE), [])
+    _write(root, _tree([recipe], HERE, apart=False), [])
     return root / recipe.line
 
 
@@ -156,6 +156,7 @@ def digested(recipe: Recipe) -> dict[str, bytes]:
         chosen,
         {url: known[url] for url in urls if url in known},
         template_values.fingerprints(chosen),
+        apart=False,
     )
     return {
         **{f"packer/{SHARED}/{path}": text.encode() for path, text in own.items()},
@@ -185,10 +186,12 @@ def _shared(
     known: Iterable[Component | Step],
     sha256: dict[str, str],
     signing_keys: dict[str, str],
+    *,
+    apart: bool,
 ) -> dict[str, str]:
     values = {
         "checkout": checkout,
-        **template_values.of_all(known, sha256, signing_keys),
+        **template_values.of_all(known, sha256, signing_keys, apart=apart),
     }
 
     def filled(name: str, **more: bool) -> str:
@@ -208,10 +211,10 @@ def _checkout(root: Path) -> str:
     return Path(os.path.relpath(ROOT, root.resolve())).as_posix()
 
 
-def _tree(recipes: Iterable[Recipe], checkout: str) -> dict[str, str | Link]:
+def _tree(recipes: Iterable[Recipe], checkout: str, *, apart: bool = True) -> dict[str, str | Link]:
     """Path in `packer/` → what is to be there."""
     tree: dict[str, str | Link] = {
-        f"{SHARED}/{path}": text for path, text in shared(checkout).items()
+        f"{SHARED}/{path}": text for path, text in shared(checkout, apart=apart).items()
     }
     for recipe in recipes:
         tree |= {f"{recipe.line}/{path}": link for path, link in LINKS.items()}

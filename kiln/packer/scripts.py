@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from kiln.base.findings import Finding
+from kiln.base.overlay import provisioner_file, shown_script
 from kiln.base.paths import PROVISIONERS
 
 RULE = "shell-syntax"
@@ -17,7 +18,7 @@ RULE = "shell-syntax"
 def check_scripts(components: Iterable[str]) -> list[Finding]:
     """An error for each provisioner of these components, and each file of their library, that bash
     cannot parse. (This machine's bash: 4.2 of Amazon Linux 2 knows less.)"""
-    files = [PROVISIONERS / f"{name}.sh" for name in components]
+    files = [provisioner_file(name) for name in components]
     files += sorted((PROVISIONERS / "lib").glob("*.sh"))
     found = (_syntax_error(path, path.stat().st_mtime_ns) for path in files if path.is_file())
     return [finding for finding in found if finding]
@@ -43,6 +44,6 @@ def _syntax_error(path: Path, _changed: int) -> Finding | None:
         RULE,
         words or f"bash -n ended with status {done.returncode}",
         hint="bash names the line where it noticed; what is not closed may begin above it",
-        file=f"provisioners/{path.relative_to(PROVISIONERS).as_posix()}",
+        file=shown_script(path),
         line=int(place[1]) if place else 1,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from kiln import components
 from kiln.base import tags
 from kiln.base.errors import KilnError
-from kiln.base.paths import PROVISIONERS, ROOT
+from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment
 from kiln.facts import lock_file, table
@@ -48,14 +48,23 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def of_all(
-    known: Iterable[Component | Step], sha256: dict[str, str], signing_keys: dict[str, str]
+    known: Iterable[Component | Step],
+    sha256: dict[str, str],
+    signing_keys: dict[str, str],
+    *,
+    apart: bool,
 ) -> dict[str, Any]:
-    """What stands in packer/shared: a provisioner per component, hashes by URL, keys by name."""
+    """What stands in packer/shared: a provisioner per component, hashes by URL, keys by name.
+
+    `apart`: the overlays' files are where they are, not among the checkout's as in a run's folder.
+    """
+    chosen = list(known)
     return {
         "packer": program.packer_facts(),
         "tags": _TAGS,
-        "uploads": uploads.FOLDERS,
-        "components": list(known),
+        "uploads": uploads.upload_folders(apart=apart),
+        "scripts": {step.name: uploads.script_path(step.name, apart=apart) for step in chosen},
+        "components": chosen,
         "sha256": sha256,
         "signing_keys": signing_keys,
     }
@@ -104,11 +113,11 @@ def _component(step: Step) -> dict[str, dict[str, str]]:
 
 def _require_provisioners(recipe: Recipe, chosen: Iterable[Step]) -> None:
     for step in chosen:
-        path = PROVISIONERS / f"{step.name}.sh"
+        path = provisioner_file(step.name)
         if not path.is_file():
             raise KilnError(
                 f"component {step.name!r} of {recipe.name} has no provisioner: "
-                f"{path.relative_to(ROOT)} does not exist",
+                f"{shown_path(path)} does not exist",
                 hint=f"write it, or leave the component out: `without: [{step.name}]`",
             )
 

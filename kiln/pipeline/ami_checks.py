@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kiln.base import stopping
+from kiln.base import overlay, stopping
 from kiln.base.errors import operation_failed
-from kiln.base.paths import AMI_TESTS, ROOT
+from kiln.base.paths import ROOT
 from kiln.base.stopping import Stop
 from kiln.cloud.machine import Machine
 from kiln.cloud.target import Target
@@ -101,9 +101,11 @@ def run_checks(
     *,
     stop: Stop,
     on_line: Callable[[str], None] = lambda line: None,
-    tests: Sequence[Path] = (AMI_TESTS,),
+    tests: Sequence[Path] | None = None,
 ) -> Verdict:
-    """Run the checks against a machine. The JUnit file and the log are kept in `folder`.
+    """Run the checks against a machine: `tests`, otherwise those of the checkout and its overlays.
+
+    The JUnit file and the log are kept in `folder`.
 
     Raises KilnError (exit status 1) if they did not all run, so that there is no verdict, and
     StoppedError as soon as `stop` is set.
@@ -119,11 +121,14 @@ def run_checks(
         "-rs",
         "-p",
         "no:xdist",
+        # An overlay elsewhere must not make pytest look for its configuration there.
+        f"--rootdir={ROOT}",
+        f"--config-file={ROOT / 'pyproject.toml'}",
         f"--hosts=ssh://{machine.user}@{machine.address}",
         f"--ssh-config={machine.ssh_config}",
         f"--junitxml={machine.folder / junit.name}",
         # pytest reads [ in an argument as the beginning of a parameter.
-        *(os.path.relpath(path, ROOT) for path in tests),
+        *(os.path.relpath(path, ROOT) for path in tests or overlay.ami_check_folders()),
     ]
     environment = {
         **os.environ,

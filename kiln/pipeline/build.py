@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from kiln.base import needs
+from kiln.base import needs, overlay
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.findings import errors
@@ -58,6 +58,8 @@ def announce(
     options that cannot work, 1 if AWS does not accept the credentials.
     """
     say(str(target))
+    for folder in overlay.overlays():
+        say(f"overlay: {overlay.shown_path(folder)}")
     _check_flags(options)
     if rebuilt is None:
         _compatible(recipes, options)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kiln.base.errors import OPERATION_FAILED, KilnError
 from kiln.base.findings import Place
-from kiln.base.paths import PROVISIONERS
+from kiln.base.overlay import provisioner_file, shown_script
 from kiln.packer.output import Event
 
 # The last lines of a tool's output that are shown.
@@ -167,7 +167,7 @@ class FailureReader:
         """
         if not self._component:
             return None
-        script = f"provisioners/{self._component}.sh"
+        script = shown_script(provisioner_file(self._component))
         status = _EXIT_STATUS.search(packers_words)
         if self._rebooting and not self._messages:
             return Failure(
@@ -214,7 +214,7 @@ def _with_detail(failure: Failure, text: str) -> Failure:
 def _statement(component: str, line: int) -> str:
     """The statement of a provisioner that ends or begins in a line; empty if there is none."""
     try:
-        lines = (PROVISIONERS / f"{component}.sh").read_text(encoding="utf-8").splitlines()
+        lines = provisioner_file(component).read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
     if not 1 <= line <= len(lines):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import facts
-from kiln.base import paths, versions
+from kiln.base import overlay, paths, versions
 from kiln.base.errors import KilnError
 from kiln.facts.tables import read_table
 from kiln.matrix import load
@@ -133,12 +133,12 @@ def _sorted(names: Iterable[str]) -> list[str]:
 
 def named() -> frozenset[str]:
     """The versions that the matrix names now; empty when it cannot be read."""
-    file = paths.matrix_file()
-    return _named(file, file.stat().st_mtime_ns) if file.exists() else frozenset()
+    files = [paths.matrix_file(), *overlay.own_files("amis.yaml")]
+    return _named(tuple((path, path.stat().st_mtime_ns) for path in files if path.exists()))
 
 
 @cache
-def _named(_file: Path, _changed: int) -> frozenset[str]:
+def _named(_changed: tuple[tuple[Path, int], ...]) -> frozenset[str]:
     try:
         recipes = load.load_recipes()
     except KilnError:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from typing import Any
 
-from kiln.base import plain_yaml
-from kiln.base.paths import KNOWLEDGE
+from kiln import facts
 from lab.packages import elf, model
 from lab.packages.model import File
 from lab.standins.nvidia_smi import install
@@ -92,7 +90,7 @@ def refusals(version: str) -> list[str]:
     """A line `<kernel> <reason>` for each kernel that this driver does not compile for."""
     branch = version.split(".", 1)[0]
     lines = []
-    for cause in _kernel_builds()["causes"]:
+    for cause in facts.table("kernel_builds")["causes"]:
         last = cause["drivers"].get(branch)
         if last and _number(version) <= _number(str(last)):
             lines += [f"{kernel} {cause['what']}\n" for kernel in cause["kernels"]]
@@ -101,9 +99,3 @@ def refusals(version: str) -> list[str]:
 
 def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
-
-
-@cache
-def _kernel_builds() -> dict[str, Any]:
-    content: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "kernel_builds.yaml")
-    return content

@@ -9,13 +9,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import overlay, plain_yaml
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.located import load_yaml
 from kiln.base.recipe import Distro
+from kiln.base.vocabulary import Form
 from lab.packages import deb, model, rpm
 from lab.packages.model import Package
 from lab.shell import run
 
 _FILE = model.HERE / "amazon-linux.yaml"
+VERSION_TEXT = Form(r"^[0-9][A-Za-z0-9.+~_-]*$", "a package's version such as 1.7.1")
 _INSTALLED_TOO = ("system-release", "amazon-ssm-agent")
 
 
@@ -40,8 +44,36 @@ def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[
 
     `release` is a state of al2023's repository (default: the parent AMI's).
     """
-    facts = _catalogue()[distro_id]
-    return model.load("amazon-linux", distro=distro_id, arch=arch, **_as_of(facts, release))
+    facts = _as_of(_catalogue()[distro_id], release)
+    own = overlay_stand_ins().get(distro_id, {})
+    if own:
+        facts = {**facts, "empty": {**facts["empty"], **own}}
+    return model.load("amazon-linux", distro=distro_id, arch=arch, **facts)
+
+
+@cache
+def overlay_stand_ins() -> dict[str, dict[str, str]]:
+    """Distribution → name → version of the stand-ins that overlays add: empty packages.
+
+    Raises KilnError (exit status 2) with file and line for what is not such a list.
+    """
+    added: dict[str, dict[str, str]] = {}
+    for path in overlay.own_files("lab/*"):
+        if path.name != "packages.yaml":
+            what = "an overlay has one file for the lab, overlay/lab/packages.yaml"
+            raise overlay.overlay_mistake(path, what)
+        document = load_yaml(path, overlay.shown_path(path))
+        data = document.data if isinstance(document.data, dict) else {"": document.data}
+        for name, packages in data.items():
+            place = document.key_place((name,))
+            if name not in _catalogue():
+                known = did_you_mean(name, _catalogue())
+                what = "the lab passes on the repositories of all but Amazon Linux"
+                raise KilnError(f"{place}: {name!r}: {what}", hint=known, place=place)
+            if not isinstance(packages, dict) or not all(map(VERSION_TEXT.fits, packages.values())):
+                raise KilnError(f"{place}: {name}: expected `name: version` lines", place=place)
+            added.setdefault(name, {}).update(packages)
+    return added
 
 
 def dist(distro_id: str) -> str:
@@ -74,7 +106,12 @@ def _as_of(facts: dict[str, Any], release: str | None) -> dict[str, Any]:
 def digest() -> str:
     """A digest of all packages that a base depends on."""
     total = hashlib.sha256()
-    packages = [p for name in _catalogue() for p in amazon_linux(name, "x86_64")]
+    # Without those of overlays: they are in no base.
+    packages = [
+        package
+        for name, facts in _catalogue().items()
+        for package in model.load("amazon-linux", distro=name, arch="x86_64", **facts)
+    ]
     packages += [p for name in _ubuntu_catalogue() for p in ubuntu(name, "x86_64")]
     for package in packages:
         total.update(package.digest().encode())
@@ -138,7 +175,7 @@ def about_missing(names: Sequence[str], distro: Distro, arch: str) -> str:
     return (
         f"the lab has no stand-in for {' and '.join(names)}: it has {known} packages of "
         f"{distro.name}, whose own repositories may well have more; a stand-in is a line in "
-        "lab/packages/amazon-linux.yaml"
+        "lab/packages/amazon-linux.yaml, or in overlay/lab/packages.yaml"
     )
 
 

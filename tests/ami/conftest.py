@@ -1,146 +1,32 @@
-"""The harness for a booted AMI: expectations from the recipe, facts from the machine.
+"""Chooses the checks that belong to the image, and gives all of them the fixtures of harness.py.
 
-    KILN_EXPECT=expect.json pytest tests/ami --hosts=ssh://user@address --ssh-config=FILE
-
-KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"lab",
-              "gpu": {"count": int, "name": str, "nvswitch": bool, "nvlsm": bool, "efa": int,
-                      "mig": bool, "prefers": "open"|"proprietary",
-                      "clocks": [memory, graphics] in MHz or null} or null,
-              "needs_cluster": [units that fail without one],
-              "own_kernel": bool, with "boot_budget": knowledge/boot.yaml if true}
-
-A single program on the machine (`collect.py`) collects all facts, so that checks cost nothing.
-A check of what is not part of the image is neither run nor counted: see applies.py.
+An overlay's checks are in a folder of their own: the fixtures are those of a plugin, which holds in
+every folder, not of this file.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import re
-import zlib
-from pathlib import Path
-from typing import Any
 
+import harness
 import pytest
-import testinfra
 from applies import belongs
 
-HERE = Path(__file__).resolve().parent
-VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
-# sshd answers before the boot is complete: services may still be starting. test_boot.py reports
-# what does not finish. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`.
-UNTIL_BOOTED = (
-    "timeout 600 sh -c 'while case $(systemctl is-system-running) in "
-    "initializing|starting) ;; *) false;; esac; do sleep 0.2; done'"
-)
-UNREACHABLE = 3
-BAD_CALL = 2
+_CHECKS = ("tests", "ami")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the fixtures known to checks in other folders too."""
+    if not config.pluginmanager.has_plugin("ami-checks"):
+        config.pluginmanager.register(harness, "ami-checks")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remove the checks that do not belong to the image: see applies.py."""
     if not os.environ.get("KILN_EXPECT"):
         return
-    expect = _expectations()
-    kept = [item for item in items if item.path.parent != HERE or belongs(item, expect)]
+    expect = harness.read_expectations()
+    kept = [item for item in items if item.path.parts[-3:-1] != _CHECKS or belongs(item, expect)]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
-
-
-def _expectations() -> dict[str, Any]:
-    path = os.environ.get("KILN_EXPECT")
-    if not path:
-        pytest.exit("KILN_EXPECT must name the file with the expectations", BAD_CALL)
-    try:
-        expectations: dict[str, Any] = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        pytest.exit(f"KILN_EXPECT={path} cannot be read: {error}", BAD_CALL)
-    return expectations
-
-
-@pytest.fixture(scope="session")
-def expect() -> dict[str, Any]:
-    """What this machine should be: recipe, instance_type, gpu, target."""
-    return _expectations()
-
-
-@pytest.fixture(scope="session")
-def recipe(expect: dict[str, Any]) -> dict[str, Any]:
-    """The recipe the AMI was made from."""
-    result: dict[str, Any] = expect["recipe"]
-    return result
-
-
-@pytest.fixture(scope="session")
-def host(request: pytest.FixtureRequest, expect: dict[str, Any]) -> testinfra.host.Host:
-    """The machine, connected once: no check runs while it does not answer or is booting."""
-    spec = request.config.getoption("hosts")
-    if not spec:
-        pytest.exit("--hosts=ssh://user@address is missing", BAD_CALL)
-    result = testinfra.get_host(
-        spec,
-        ssh_config=request.config.getoption("ssh_config"),
-        ssh_identity_file=request.config.getoption("ssh_identity_file"),
-        ssh_extra_args=request.config.getoption("ssh_extra_args"),
-    )
-    try:
-        answer = result.run(f"sudo -n true && {{ {UNTIL_BOOTED}; true; }}")
-    except RuntimeError as error:
-        output = re.findall(r'stderr="?b?.?(.+?)["\']?\)?$', str(error))
-        why = (output[0] if output else str(error)).replace("\\r\\n", "")
-        pytest.exit(f"{spec} cannot be reached over SSH: {why}", UNREACHABLE)
-    if answer.rc != 0:
-        pytest.exit(f"{spec}: sudo asks for a password: {answer.stderr.strip()}", UNREACHABLE)
-    return result
-
-
-def packed(program: str, arguments: dict[str, str]) -> str:
-    """A program as one line for `python3 -c`; it finds `arguments` as ARGUMENTS.
-
-    Nothing is put before the program: its `from __future__` lines must stay first.
-    """
-    text = base64.b64encode(zlib.compress(program.encode())).decode()
-    known = {"__name__": "__main__", "ARGUMENTS": arguments}
-    return f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{text}')),{known!r})"
-
-
-def run_python(host: testinfra.host.Host, program: str, **arguments: str) -> Any:
-    """Run a Python 3.7 program as root on the machine; its standard output as JSON."""
-    answer = host.run("sudo -n python3 -c %s", packed(program, arguments))
-    assert answer.rc == 0, f"the program on the machine failed: {answer.stderr[-2000:]}"
-    return json.loads(answer.stdout)
-
-
-@pytest.fixture(scope="session")
-def machine(host: testinfra.host.Host) -> dict[str, Any]:
-    """What is on the machine now; collect.py describes the structure."""
-    result: dict[str, Any] = run_python(host, collector())
-    return result
-
-
-def collector() -> str:
-    """collect.py behind the functions that it takes from version_info.py."""
-    library = VERSION_INFO.read_text().split('\nif __name__ == "__main__"')[0]
-    return library + "\n" + (HERE / "collect.py").read_text()
-
-
-@pytest.fixture(scope="session")
-def version_info(machine: dict[str, Any]) -> dict[str, Any]:
-    """/etc/kiln/version-info.json as it was baked."""
-    baked: dict[str, Any] | None = machine["baked"]
-    assert baked is not None, "/etc/kiln/version-info.json is missing or not JSON"
-    return baked
-
-
-@pytest.fixture(scope="session")
-def gpu(expect: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
-    """The GPUs of this instance type; skips when it has none, or when they cannot be used."""
-    if expect["gpu"] is None:
-        pytest.skip(f"{expect['instance_type']} has no NVIDIA GPU")
-    if expect["target"] == "lab" and not machine["files"]["/usr/lib/kiln-lab/bin/kiln-lab-gpu"]:
-        pytest.skip("a real driver runs in the lab, which has no GPU")
-    result: dict[str, Any] = expect["gpu"]
-    return result

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from applies import only_if
-from conftest import run_python
+from harness import run_python
 
 pytestmark = [
     pytest.mark.boot,

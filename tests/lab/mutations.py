@@ -13,6 +13,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kiln.base import overlay, plain_yaml
+
+
+def read() -> dict[str, Any]:
+    """mutations.yaml of tests/ami, with the checks of the overlays in use."""
+    first, *own = (folder / "mutations.yaml" for folder in overlay.ami_check_folders())
+    content: dict[str, Any] = plain_yaml.read_plain(first)
+    for path in own:
+        if path.exists():
+            content["checks"] |= plain_yaml.read_plain(path)["checks"]
+    return content
+
 
 @dataclass(frozen=True)
 class Mutation:

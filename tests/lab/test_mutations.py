@@ -20,18 +20,17 @@ from typing import Any
 
 import mutations
 import pytest
-import yaml
 from conftest import AL2, ROOT, Finished, users_environment
 from mutations import Mutation, Plan, Round
 
-from kiln.base.paths import AMI_TESTS
+from kiln.base import overlay
 from kiln.base.stopping import Stop
 from kiln.cli import targets
 from kiln.cloud import machine, resources
 from kiln.matrix import load
 from kiln.pipeline import ami_checks
 
-MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
+MUTATIONS = mutations.read()
 LACKING = mutations.lacking(MUTATIONS["checks"])
 ROWS = [name for name in os.environ.get("KILN_MUTATION_ROWS", "").split(",") if name] or [AL2]
 # Eight GPUs with NVSwitch, MIG and EFA: the fewest checks are skipped.
@@ -64,7 +63,8 @@ def belonging(row: str) -> tuple[str, ...]:
         listed = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only"),
-                *("--hosts=local://", str(AMI_TESTS)),
+                *("--hosts=local://", f"--rootdir={ROOT}", "--config-file=pyproject.toml"),
+                *map(str, overlay.ami_check_folders()),
             ],
             cwd=ROOT,
             env={**os.environ, "KILN_EXPECT": file.name},

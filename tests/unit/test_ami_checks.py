@@ -236,7 +236,7 @@ def test_no_check_runs_while_the_machine_still_boots(tmp_path: Path):
 def harness(expression: str) -> str:
     """What an expression over the harness's own functions prints."""
     done = subprocess.run(
-        [sys.executable, "-c", f"import conftest; print({expression})"],
+        [sys.executable, "-c", f"import harness; print({expression})"],
         cwd=AMI_TESTS,
         capture_output=True,
         text=True,
@@ -247,11 +247,11 @@ def harness(expression: str) -> str:
 
 
 def test_the_program_that_collects_the_facts_of_a_machine_is_python():
-    compile(harness("conftest.collector()"), "collector", "exec")
+    compile(harness("harness.collector()"), "collector", "exec")
 
 
 def test_a_program_for_the_machine_may_begin_with_a_future_import_and_finds_its_arguments():
     program = "from __future__ import annotations\nprint(ARGUMENTS['marker'], __name__)"
-    line = harness(f"conftest.packed({program!r}, {{'marker': 'it'}})").rstrip("\n")
+    line = harness(f"harness.packed({program!r}, {{'marker': 'it'}})").rstrip("\n")
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("it __main__\n", "")

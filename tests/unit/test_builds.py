@@ -89,7 +89,7 @@ def test_a_build_that_breaks_the_policy_is_refused_before_anything_is_launched(
         path: text.replace("encrypted             = true", "encrypted             = false")
         for path, text in render.shared().items()
     }
-    monkeypatch.setattr(render, "shared", lambda checkout: files)
+    monkeypatch.setattr(render, "shared", lambda checkout, **more: files)
     with pytest.raises(KilnError, match=r"packer/shared/source\.pkr\.hcl:\d+: .*root-enc") as error:
         build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
     assert error.value.exit_status == 2

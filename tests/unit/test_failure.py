@@ -4,6 +4,7 @@ its output is told as Packer tells it, and the message is the one that ends the 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 from records import a_record
 from test_provisioners import Machine
 
+from kiln.base import overlay
 from kiln.base.errors import KilnError
 from kiln.matrix.load import load_recipes
 from kiln.packer import scripts
 from kiln.packer.output import Event, parse_event
-from kiln.pipeline import build_row, failure
+from kiln.pipeline import build_row
 from kiln.pipeline.failure import Failure, FailureReader, ProvisionerError
 from kiln.pipeline.report import report_html
 from lab.packages import system
@@ -27,7 +29,7 @@ HEAD = '#!/usr/bin/env bash\nexport KILN_COMPONENT=sample\nsource "${KILN_DIR:?}
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     (tmp_path / "provisioners").mkdir()
-    monkeypatch.setattr(failure, "PROVISIONERS", tmp_path / "provisioners")
+    monkeypatch.setattr(overlay, "PROVISIONERS", tmp_path / "provisioners")
     made = Machine(tmp_path)
     made.command("sleep", "")
     return made
@@ -249,17 +251,20 @@ def test_a_component_that_worked_is_not_blamed_for_what_follows() -> None:
 
 @pytest.fixture
 def broken_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "lib").mkdir()
-    script = tmp_path / "cuda.sh"
-    script.write_text(HEAD + "if true; then\n    echo a\nfi fi\n")
-    monkeypatch.setattr(scripts, "PROVISIONERS", tmp_path)
+    copies = tmp_path / "provisioners"
+    shutil.copytree(overlay.PROVISIONERS, copies)
+    script = copies / "cuda.sh"
+    declared = [line for line in script.read_text().splitlines() if line.startswith("#@")]
+    assert len(declared) == 3
+    script.write_text("\n".join([*declared, HEAD]) + "if true; then\n    echo a\nfi fi\n")
+    monkeypatch.setattr(overlay, "PROVISIONERS", copies)
     return script
 
 
 def test_a_syntax_error_is_a_finding_with_file_line_and_bashs_words(broken_cuda: Path) -> None:
     (finding,) = scripts.check_scripts(["cuda", "efa"])
     assert str(finding).startswith(
-        "provisioners/cuda.sh:6: error: shell-syntax: syntax error near unexpected token `fi': "
+        "provisioners/cuda.sh:9: error: shell-syntax: syntax error near unexpected token `fi': "
     )
 
 
@@ -268,7 +273,7 @@ def test_a_build_is_refused_over_a_syntax_error_before_anything_is_launched(
 ) -> None:
     recipe = next(recipe for recipe in load_recipes() if "cuda" in recipe.components)
     plan: Any = type("Plan", (), {"recipe": recipe})
-    with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:6: error: shell-syntax"):
+    with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:9: error: shell-syntax"):
         build_row.prepare(plan)
 
 

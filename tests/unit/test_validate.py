@@ -38,8 +38,8 @@ def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """Let what is rendered differ, as if the template did."""
     real = render.shared
 
-    def other(checkout: str) -> dict[str, str]:
-        files = real(checkout)
+    def other(checkout: str, *, apart: bool = True) -> dict[str, str]:
+        files = real(checkout, apart=apart)
         assert any(old in text for text in files.values())
         return {path: text.replace(old, new) for path, text in files.items()}
 

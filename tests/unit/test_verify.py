@@ -61,7 +61,7 @@ def run(machine: Machine, tmp_path: Path, checks: str, stop: Stop | None = None)
     """Run checks that are this text, by the real pytest."""
     tests = tmp_path / "test_some.py"
     tests.write_text(f"import os\nimport time\n\nimport pytest\n\n\n{checks}\n")
-    return ami_checks.run_checks(machine, {}, tmp_path, stop=stop or Stop(), tests=[tests])
+    return ami_checks.run_checks(machine, {}, tmp_path, stop=stop or Stop(), tests=[tests.parent])
 
 
 def test_each_check_is_kept_with_its_outcome_and_why(machine: Machine, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def _machines() -> dict[str, Any]:
         count = max(entry.gpu_count, 1)
         out[name] = {
             "gpu": entry.gpu,
-            "bus": families.get(entry.family, families["*"])[count],
+            "bus": _addresses(families, entry.family, count),
             "vcpus": entry.vcpus,
             "fabric": entry.nvswitch,
             "nvlsm": entry.nvlsm,
@@ -144,6 +144,15 @@ def _machines() -> dict[str, Any]:
                 f"{entry.product}-{round(entry.gpu_memory_mib / 954)}Q", entry.gpu_memory_mib
             ]  # fmt: skip
     return out
+
+
+def _addresses(families: dict[str, dict[int, list[str]]], family: str, count: int) -> list[str]:
+    """The GPUs' PCI addresses; of a size that nobody has seen yet, the first ones of the family."""
+    known = families.get(family, families["*"])
+    if count in known:
+        return known[count]
+    largest: list[str] = max(known.values(), key=len)
+    return (largest if count <= len(largest) else families["*"][16])[:count]
 
 
 def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:

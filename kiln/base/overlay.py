@@ -1,0 +1,92 @@
+"""Overlays: folders with a company's own components, facts, rows and checks, beside the checkout's.
+
+`KILN_OVERLAY` names them, separated by `:`; where two say the same, the last one counts. Without it
+the overlay is `overlay/` in the checkout, if that exists. Whatever reads a kind of file that an
+overlay may have asks here for the folders.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.findings import Place
+from kiln.base.paths import AMI_TESTS, PROVISIONERS, ROOT
+
+# What an overlay may have; anything else with one of the endings is a mistake in its name.
+CONTENT = ("amis.yaml", "components", "facts", "lab", "provisioners", "runtime", "tests")
+_ENDINGS = (".yaml", ".yml", ".py", ".sh")
+
+
+def overlays() -> tuple[Path, ...]:
+    """The overlays in their order. Raises KilnError (exit status 2) for one that cannot be."""
+    return _folders(os.environ.get("KILN_OVERLAY"))
+
+
+@cache
+def _folders(named: str | None) -> tuple[Path, ...]:
+    if named is None:
+        found = [own] if (own := ROOT / "overlay").is_dir() else []
+    else:
+        found = [Path(text).absolute() for text in named.split(":") if text]
+    for folder in found:
+        if not folder.is_dir():
+            raise KilnError(
+                f"KILN_OVERLAY names {folder}, which is no folder",
+                hint="make it (docs/overlay.md), or correct the variable",
+            )
+        for path in sorted(folder.iterdir()):
+            _check_entry(path)
+    return tuple(found)
+
+
+def own_files(pattern: str) -> list[Path]:
+    """The files of all overlays that match a pattern: by overlay, then by name."""
+    return [path for folder in overlays() for path in sorted(folder.glob(pattern))]
+
+
+def provisioner_file(component: str) -> Path:
+    """The script of a component: an overlay's, otherwise the checkout's. It may not exist."""
+    name = f"{component}.sh"
+    own = [path for path in own_files(f"provisioners/{name}") if path.is_file()]
+    return own[-1] if own else PROVISIONERS / name
+
+
+def ami_check_folders() -> tuple[Path, ...]:
+    """The folders with checks of booted AMIs: the checkout's, then the overlays'."""
+    return (AMI_TESTS, *(path for path in own_files("tests/ami") if path.is_dir()))
+
+
+def shown_path(path: Path) -> str:
+    """A path for messages: relative to the checkout if it is in it."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
+
+
+def shown_script(path: Path) -> str:
+    """A provisioner, or a file of their library, for messages."""
+    if path.is_relative_to(PROVISIONERS):
+        return f"provisioners/{path.relative_to(PROVISIONERS).as_posix()}"
+    return shown_path(path)
+
+
+def overlay_mistake(
+    path: Path, message: str, hint: str = "", line: int = 1, column: int = 0
+) -> KilnError:
+    """The error (exit status 2) for a mistake in a file of an overlay."""
+    place = Place(shown_path(path), line, column or None)
+    return KilnError(f"{place}: {message}", hint=hint, place=place)
+
+
+def _check_entry(path: Path) -> None:
+    """Refuse what nothing would read, and a check that would hide one of the checkout's."""
+    name = path.name
+    if name.startswith("."):
+        return
+    if name not in CONTENT and (path.is_dir() or name.endswith(_ENDINGS)):
+        raise overlay_mistake(path, f"an overlay has no {name}", did_you_mean(name, CONTENT))
+    for check in sorted(path.glob("ami/test_*.py")) if name == "tests" else ():
+        if (AMI_TESTS / check.name).exists():
+            hint = "give it the name of your component: test_acme_baseline.py for acme-baseline"
+            raise overlay_mistake(check, f"tests/ami/{check.name} exists already", hint)

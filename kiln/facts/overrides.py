@@ -1,0 +1,176 @@
+"""The facts of overlays: `facts/<name>.yaml` of an overlay over the table of that name.
+
+A mapping is merged key by key. A list of entries that have a name (`type`, `id`, …) is merged by
+that name. In other lists of entries the first that fits counts, so the overlay's come first. Any
+other value takes the place of the table's. There is no schema of tables: a new entry must look like
+its neighbours, have the keys that all of them have, and none that none of them has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.base import plain_yaml
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.located import Path_, dotted, load_yaml
+from kiln.base.overlay import overlay_mistake, shown_path
+from kiln.base.paths import KNOWLEDGE
+
+# Keys that name an entry of a list.
+_NAMES = ("type", "id", "gpu", "name")
+# May stand in every entry.
+_ANYWHERE = ("source", "confirmed", "unsure")
+# Tables that are not facts about images: what this program itself needs or asks for.
+_NOT_YOURS = {"host-packages", "iam", "iam_publish", "packer", "xid"}
+
+
+def with_overrides(table: dict[str, Any], name: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """A table with what overlays say of it.
+
+    Raises KilnError (exit status 2) with file and line for what does not look like the table, and
+    for a file of an overlay that is named like no table.
+    """
+    for folder in folders:
+        _check_names(folder / "facts")
+        path = folder / "facts" / f"{name}.yaml"
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            data = plain_yaml.parse_plain(text, shown_path(path), versions_as_text=True) or {}
+            try:
+                _fits(data, table, [table], ())
+            except _UnlikeError as wrong:
+                raise _at(path, wrong) from None
+            table = _over(table, data)
+    return table
+
+
+class _UnlikeError(Exception):
+    """A value that does not look like the table's."""
+
+    def __init__(self, path: Path_, message: str, hint: str = "", *, at_key: bool = False) -> None:
+        super().__init__(message)
+        self.path, self.message, self.hint, self.at_key = path, message, hint, at_key
+
+
+def _check_names(facts: Path) -> None:
+    known = {path.stem for path in KNOWLEDGE.glob("*.yaml")} - _NOT_YOURS
+    for path in sorted(facts.glob("*")):
+        if path.suffix != ".yaml" or path.stem not in known:
+            hint = did_you_mean(path.name, [f"{name}.yaml" for name in known])
+            raise overlay_mistake(path, f"there is no table of facts {path.name}", hint)
+
+
+def _at(path: Path, wrong: _UnlikeError) -> KilnError:
+    located = load_yaml(path, shown_path(path))
+    place = (located.key_place if wrong.at_key else located.place)(wrong.path)
+    where = f"{dotted(wrong.path)}: " if wrong.path else ""
+    return overlay_mistake(
+        path, where + wrong.message, wrong.hint, place.line or 1, place.column or 0
+    )
+
+
+def _fits(value: Any, base: Any, like: Sequence[Any], path: Path_) -> None:
+    """Raise _UnlikeError where a value looks unlike `like`, the values at its place and beside it.
+
+    `base` is the value that it overrides; None for a new one, which must be complete.
+    """
+    kinds = {_kind(other) for other in like if other is not None}
+    if value is None or not kinds:
+        return
+    if _kind(value) not in kinds:
+        hint = "put it in quotes" if kinds == {"text"} else ""
+        raise _UnlikeError(path, f"must be {' or '.join(sorted(kinds))}, not {_kind(value)}", hint)
+    if isinstance(value, dict):
+        _fits_mapping(value, base, [other for other in like if isinstance(other, dict)], path)
+    elif isinstance(value, list):
+        lists = [other for other in like if isinstance(other, list)]
+        items = [item for other in lists for item in other]
+        for index, item in enumerate(value):
+            _fits(item, _same(item, base or []), items, (*path, index))
+    elif isinstance(value, str) and not _DAY.fullmatch(value):
+        days = [other for other in like if isinstance(other, str)]
+        if days and all(_DAY.fullmatch(other) for other in days):
+            raise _UnlikeError(path, f"{value!r} is not a day or a month such as {days[0]}")
+
+
+def _fits_mapping(
+    value: dict[Any, Any], base: Any, like: list[dict[Any, Any]], path: Path_
+) -> None:
+    here = base if isinstance(base, dict) else {}
+    if _is_collection(path, like):
+        beside = [entry for other in like for entry in other.values()]
+        for key, entry in value.items():
+            _fits(entry, here.get(key), beside, (*path, str(key)))
+        return
+    known = {str(key) for other in like for key in other}
+    for key, entry in value.items():
+        name = str(key)
+        extra = name in _ANYWHERE or name.endswith(("_source", "_confirmed"))
+        if name not in known and not extra:
+            what = f"there is no key {name!r} here"
+            raise _UnlikeError((*path, name), what, did_you_mean(name, known), at_key=True)
+        beside = [other[key] for other in like if key in other]
+        _fits(entry, here.get(key), beside, (*path, name))
+    if base is None:
+        always = set.intersection(*(set(map(str, other)) for other in like))
+        missing = sorted(always - set(map(str, value)))
+        if missing:
+            what = f"lacks {', '.join(missing)}, which all entries beside it have"
+            raise _UnlikeError(path, what, at_key=True)
+
+
+def _is_collection(path: Path_, like: list[dict[Any, Any]]) -> bool:
+    """Are the keys of these mappings names of entries, not fields?"""
+    values = [entry for other in like for entry in other.values()]
+    if not path:
+        return False
+    named_by_numbers = all(str(key)[:1].isdigit() for other in like for key in other)
+    entries = all(isinstance(entry, dict | list) for entry in values)
+    return path == ("sources",) or named_by_numbers or entries
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), "text")
+
+
+_KINDS = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number"}
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?")
+
+
+def _over(base: Any, own: Any) -> Any:
+    """A value of the table with an overlay's over it."""
+    if isinstance(base, dict) and isinstance(own, dict):
+        return {**base, **{key: _over(base.get(key), entry) for key, entry in own.items()}}
+    if isinstance(base, list) and isinstance(own, list) and own and isinstance(own[0], dict):
+        return _over_list(base, own)
+    return own
+
+
+def _over_list(base: list[Any], own: list[Any]) -> list[Any]:
+    if _name_key(base) is None:
+        return [*own, *base]
+    fresh = [entry for entry in own if _same(entry, base) is None]
+    changed = {id(twin): entry for entry in own if (twin := _same(entry, base)) is not None}
+    kept = [_over(entry, changed[id(entry)]) if id(entry) in changed else entry for entry in base]
+    return [*kept, *fresh]
+
+
+def _name_key(entries: list[Any]) -> str | None:
+    """The key by which the entries of a list are told apart, if they have one."""
+    if not entries or not all(isinstance(entry, Mapping) for entry in entries):
+        return None
+    for key in _NAMES:
+        if all(key in entry for entry in entries):
+            return key
+    return None
+
+
+def _same(entry: Any, base: list[Any]) -> Any:
+    """The entry of `base` with the name of this one; None if there is none."""
+    key = _name_key(base)
+    if key is None or not isinstance(entry, Mapping):
+        return None
+    return next((other for other in base if other[key] == entry.get(key)), None)

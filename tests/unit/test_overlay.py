@@ -1,0 +1,296 @@
+"""Overlays: the worked example of docs/overlay.md, and what a mistake in one looks like."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln import components, facts
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
+from kiln.matrix.load import load_recipes
+from kiln.packer import policy, render, uploads
+from lab.packages import system
+from tests.unit import commands
+
+PAGE = (ROOT / "docs" / "overlay.md").read_text()
+
+
+def written(top: Path) -> Path:
+    """The overlay of the page's worked example."""
+    files = re.findall(
+        r"^`overlay/([\w./-]+)`[^\n]*\n\n```\w*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+    )
+    for name, text in files:
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return top
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's overlay, in use."""
+    monkeypatch.setenv("KILN_OVERLAY", str(tmp_path / "acme"))
+    return written(tmp_path / "acme")
+
+
+def al2023(rows: list[Recipe]) -> Recipe:
+    return next(row for row in rows if row.distro.id == "al2023" and row.stack == "lts")
+
+
+def table(name: str) -> dict[str, Any]:
+    """A table of facts as a new process would read it."""
+    fresh: dict[str, Any] = facts.table.__wrapped__(name)
+    return fresh
+
+
+# ------------------------------------------------------------------- what it adds
+
+
+def test_its_component_is_on_every_image_at_its_place(acme: Path) -> None:
+    rows = load_recipes()
+    assert len(rows) > 20
+    for row in rows:
+        place = row.components.index("acme-baseline")
+        assert row.components[place - 1] == "tuning", row.name
+
+
+def test_its_row_has_the_defaults_of_the_matrix(acme: Path) -> None:
+    *others, own = load_recipes()
+    assert (own.name, own.stack) == ("al2023-580.999.01-open-base-x86_64", "acme")
+    assert own.row.file == str(acme / "amis.yaml")
+    assert own.volume == others[0].volume
+
+
+def test_a_row_may_leave_its_component_out(acme: Path) -> None:
+    row = "- {distro: al2023, stack: acme, without: [acme-baseline]}\n"
+    path = acme / "amis.yaml"
+    path.write_text(path.read_text().split("amis:")[0] + "amis:\n" + row)
+    own = load_recipes()[-1]
+    assert own.stack == "acme"
+    assert "acme-baseline" not in own.components
+
+
+def test_the_script_gets_its_packages_by_distribution(acme: Path) -> None:
+    path = acme / "components" / "acme-baseline.yaml"
+    lists = "packages: {al2: [jq], al: [jq, tmux], default: [jq=1.7.1]}\n"
+    path.write_text(path.read_text().replace("packages: [jq, tmux]\n", lists))
+    given = {
+        row.distro.id: components.get("acme-baseline").for_recipe(row).env for row in load_recipes()
+    }
+    named = {distro: env["ACME_BASELINE_OS_PACKAGES"] for distro, env in given.items()}
+    assert (named["al2"], named["al2023"], named["debian12"]) == ("jq", "jq tmux", "jq=1.7.1")
+    assert given["al2"]["ACME_SITE"] == "fra"
+
+
+@pytest.mark.parametrize("file", ["runtime/etc/acme/banner", "components/acme-baseline.yaml"])
+def test_each_of_its_files_is_in_the_digest(acme: Path, file: str) -> None:
+    before = render.digest(al2023(load_recipes()))
+    path = acme / file
+    path.write_text(path.read_text().replace("fra", "muc").replace("Acme", "Acme Inc"))
+    components._known.cache_clear()
+    assert render.digest(al2023(load_recipes())) != before
+
+
+def test_the_digest_does_not_depend_on_where_the_overlay_lies(
+    acme: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = render.digest(al2023(load_recipes()))
+    monkeypatch.setenv("KILN_OVERLAY", str(acme.rename(acme.parent / "moved")))
+    assert render.digest(al2023(load_recipes())) == before
+
+
+def test_a_file_of_runtime_takes_the_place_of_ours(acme: Path) -> None:
+    path = acme / "runtime/etc/kiln/mig-config.yaml"
+    path.parent.mkdir()
+    path.write_text("version: v1\n")
+    uploaded = uploads.uploaded_files(al2023(load_recipes()))
+    assert uploaded["runtime/etc/kiln/mig-config.yaml"] == path
+    assert uploaded["runtime/etc/kiln/gpu-xid.json"].is_relative_to(ROOT)
+
+
+def test_the_rendered_hcl_finds_its_files_where_they_are(
+    acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
+    row = al2023(load_recipes())
+    folder = render.write_folders([row])[row.name]
+    assert [str(one) for one in policy.check_policy(folder)] == []
+    text = (folder / "build.pkr.hcl").read_text()
+    for name in ("provisioners/acme-baseline.sh", "runtime"):
+        (place,) = re.findall(rf'"\$\{{local\.checkout\}}/(\S*acme/{name})"', text)
+        assert (ROOT / place).resolve() == acme / name
+
+
+def test_a_driver_of_its_facts_is_beside_ours(acme: Path) -> None:
+    ours = facts.table("drivers")["branches"]
+    both = table("drivers")["branches"]
+    assert "580.999.01" in both["580"]["versions"]
+    assert "580.178.04" in both["580"]["versions"]
+    assert both["535"] == ours["535"]
+
+
+def test_an_instance_type_of_its_facts_is_added_and_one_of_ours_corrected(acme: Path) -> None:
+    path = acme / "facts/instances.yaml"
+    path.write_text(path.read_text() + "- {type: p5.48xlarge, efa: 31}\n")
+    types = {entry["type"]: entry for entry in table("instances")["types"]}
+    assert types["p5.12xlarge"]["count"] == 2
+    assert (types["p5.48xlarge"]["efa"], types["p5.48xlarge"]["count"]) == (31, 8)
+
+
+def test_a_package_name_of_its_facts_counts_before_ours(acme: Path) -> None:
+    row = "{when: {distro: al2023}, names: [], unversioned: [acme], source: ours}"
+    (acme / "facts/packages.yaml").write_text(f"packages: {{kernel-tools: [{row}]}}\n")
+    first, *ours = table("packages")["packages"]["kernel-tools"]
+    assert first["unversioned"] == ["acme"]
+    assert ours
+
+
+def test_of_two_overlays_the_last_one_counts(
+    acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    (other / "runtime/etc/acme").mkdir(parents=True)
+    (other / "runtime/etc/acme/banner").write_text("other\n")
+    monkeypatch.setenv("KILN_OVERLAY", f"{acme}:{other}")
+    uploaded = uploads.uploaded_files(al2023(load_recipes()))
+    assert uploaded["runtime/etc/acme/banner"].is_relative_to(other)
+    assert uploaded["provisioners/acme-baseline.sh"].is_relative_to(acme)
+
+
+def test_a_component_in_python_reads_the_recipe(acme: Path) -> None:
+    (acme / "components/acme-driver.py").write_text(MODULE)
+    (acme / "provisioners/acme-driver.sh").write_text("#@ env ACME_DRIVER  required  x\n")
+    row = al2023(load_recipes())
+    step = components.get("acme-driver").for_recipe(row)
+    assert step.env == {"ACME_DRIVER": row.driver}
+    assert row.components.index("acme-driver") == row.components.index("acme-baseline") + 1
+
+
+MODULE = """from kiln.components.component import Component
+AFTER = "acme-baseline"
+
+def environment(recipe):
+    return {"ACME_DRIVER": recipe.driver}
+
+COMPONENT = Component(name="acme-driver", what="the driver's name", environment=environment)
+"""
+
+
+# ------------------------------------------------------------------- mistakes
+
+BASELINE = "components/acme-baseline.yaml"
+MISTAKES = {
+    # file, what is replaced, by what → what the message says
+    "a key": (BASELINE, "env:", "enviroment:", "4:1: there is no key 'enviroment' here"),
+    "no place": (BASELINE, "after: tuning\n", "", "1: after is missing"),
+    "a place that is not": (BASELINE, "after: tuning", "after: tunning", "after: 'tunning' is no"),
+    "after the last": (BASELINE, "after: tuning", "after: cleanup", "installed after cleanup"),
+    "a package": (BASELINE, "jq,", "jq; rm,", "3:12: 'jq; rm' is not a package"),
+    "packages": (BASELINE, "[jq, tmux]", "jq", "3:1: packages must be a list"),
+    "a distribution": (BASELINE, "[jq, tmux]", "{al2024: [jq]}", "3:12: 'al2024' is no"),
+    "a variable": (BASELINE, "ACME_SITE", "acme-site", "4:7: 'acme-site' is not a variable"),
+    "a value": (BASELINE, "fra", "1", "4:1: env must be the script's variables"),
+    "YAML": (BASELINE, "[jq", "[[jq", "not valid YAML"),
+    "a folder": ("provisionners/x.sh", "", "", "1: an overlay has no provisionners"),
+    "a script": ("provisioners/x.sh", "", "", "1: no component runs x.sh"),
+    "ours": ("provisioners/tuning.sh", "", "", "1: tuning is a component of AMI Kiln"),
+    "twice": ("components/tuning.yaml", "", "{what: a, after: kernel}", "'tuning' exists already"),
+    "a check of ours": ("tests/ami/test_tuning.py", "", "", "test_tuning.py exists already"),
+    "no Python": ("components/x.py", "", "a b\n", "1: not valid Python"),
+    "half a module": ("components/x.py", "", "\n", "1: it needs COMPONENT"),
+    "Python that fails": ("components/x.py", "", "\n1 / 0\n", "2: ZeroDivisionError"),
+    "a key of a fact": ("facts/drivers.yaml", "versions", "version", "3:5: branches.580.version: "),
+    "a fact of another kind": (
+        "facts/drivers.yaml", "580.999.01: '2026-11-20'", "[580.999.01]",
+        "must be a mapping, not a list",
+    ),
+    "half an entry": ("facts/drivers.yaml", "'580'", "'999'", "2:3: branches.999: lacks end"),
+    "a day": (
+        "facts/drivers.yaml", "versions:\n      580.999.01: '2026-11-20'", "end_of_life: soon",
+        "3:18: branches.580.end_of_life: 'soon' is not a day",
+    ),
+    "a number": ("facts/instances.yaml", "count: 2", "count: two", "must be a number, not text"),
+    "a table": ("facts/driver.yaml", "", "", "there is no table of facts driver.yaml"),
+    "a stack": ("amis.yaml", "stack: acme,", "stack: acne,", "4:27: stack 'acne' is not among"),
+    "a key of a row": ("amis.yaml", "target_", "taget_", "4:33: amis.0.taget_instance_types"),
+    "a row of ours": (
+        "amis.yaml", "stack: acme,", "stack: lts, distro: al2,", "'distro' is a duplicate key",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_is_one_message_with_the_overlays_file_and_line(acme: Path, what: str) -> None:
+    file, old, new, message = MISTAKES[what]
+    path = acme / file
+    path.parent.mkdir(exist_ok=True)
+    text = path.read_text() if path.exists() else ""
+    assert old in text
+    path.write_text(text.replace(old, new) if old else new)
+    with pytest.raises(KilnError) as caught:
+        load_recipes()
+        for name in ("drivers", "instances"):
+            table(name)
+    where = str(path if path.parent.name != "provisionners" else path.parent)
+    assert caught.value.message.startswith(f"{where}:")
+    assert message in caught.value.message
+    assert caught.value.exit_status == 2
+
+
+def test_an_error_in_a_module_names_its_line(acme: Path) -> None:
+    (acme / "components/acme-driver.py").write_text(MODULE.replace("recipe.driver", "recipe.x"))
+    (acme / "provisioners/acme-driver.sh").write_text("")
+    row = al2023(load_recipes())
+    with pytest.raises(KilnError, match=r"acme-driver\.py:5: AttributeError"):
+        components.get("acme-driver").for_recipe(row)
+
+
+def test_a_variable_that_the_script_does_not_declare_is_named_with_its_file(acme: Path) -> None:
+    path = acme / "provisioners/acme-baseline.sh"
+    path.write_text(path.read_text().replace("#@ env ACME_SITE ", "#@ env ACME_SIDE "))
+    with pytest.raises(KilnError, match=rf"{path}:\d+: .*ACME_SITE"):
+        render.render_files(al2023(load_recipes()))
+
+
+def test_a_row_that_exists_already_names_the_other_file(acme: Path) -> None:
+    (acme / "amis.yaml").write_text("amis:\n- {distro: al2023, stack: lts}\n")
+    with pytest.raises(KilnError, match=r"amis\.yaml:2:3: .* exists already \(amis\.yaml, line"):
+        load_recipes()
+
+
+def test_an_overlay_that_is_not_there(tmp_path: Path) -> None:
+    environment = {**os.environ, "KILN_OVERLAY": str(tmp_path / "nowhere")}
+    done = commands.invoke("list", env=environment)
+    assert done.returncode == 2
+    assert "KILN_OVERLAY names" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_lab_refuses_a_package_of_a_distribution_that_it_passes_on(acme: Path) -> None:
+    (acme / "lab/packages.yaml").write_text("debian12: {tmux: '3'}\n")
+    with pytest.raises(KilnError, match=r"lab/packages\.yaml:1:1: 'debian12'"):
+        system.overlay_stand_ins.__wrapped__()
+
+
+def test_a_setting_of_an_account_is_the_rows_own_or_its_files_or_ours(
+    acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = (ROOT / "amis.yaml").read_text()
+    ours = tmp_path / "amis.yaml"
+    aws = "  aws: {region: eu-west-1, kms_key_id: alias/ami}\n"
+    ours.write_text(matrix.replace("defaults:\n", f"defaults:\n{aws}", 1))
+    monkeypatch.setenv("KILN_MATRIX", str(ours))
+    path = acme / "amis.yaml"
+    path.write_text("defaults:\n  aws: {region: eu-central-1}\n" + path.read_text())
+    first, *_, own = load_recipes()
+    assert (first.row.account.region, own.row.account.region) == ("eu-west-1", "eu-central-1")
+    assert own.row.account.kms_key_id == "alias/ami"
+    assert own.row.account.origins["kms_key_id"].startswith("amis.yaml:")
+    assert own.row.account.origins["region"].startswith(str(path))
