@@ -6,6 +6,7 @@ import devel.tasks
 from kiln.cli import (
     build,
     cost,
+    deploy,
     image,
     lab,
     matrix,
@@ -47,6 +48,7 @@ ns = Collection(
     devel.tasks.generate,
 )
 _GROUPS = {
+    "deploy": deploy,
     "lab": lab,
     "nightly": nightly,
     "provenance": provenance,

@@ -29,7 +29,7 @@ from kiln.packer import program
 from lab import host, settings
 from lab.target import LabTarget
 
-KINDS = ("pipeline", "first", "lab", "xid", "mig")
+KINDS = ("pipeline", "first", "lab", "xid", "mig", "publish")
 INVOKE = str(ROOT / "invoke")
 # The row whose warm build is timed: the first in the README.
 DISTRO, DRIVER = "al2", "510.47.03"
@@ -99,6 +99,10 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
         from devel import bench_lab
 
         figures = bench_lab.figures()
+    elif what == "publish":
+        from devel import bench_publish
+
+        figures = bench_publish.publish_figures()
     else:
         figures = pipeline()
     about["load_1m_after"] = machine()["load_1m"]

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 
+from kiln import facts
+from kiln.base.findings import errors
 from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
 from kiln.cloud import iam
-from kiln.compat import evidence
+from kiln.compat import engine, evidence
 from kiln.compat.rules import registry
 from kiln.facts import gpu_devices
 from kiln.matrix import load, schema
 from kiln.mig import export, picture
 from kiln.packer import render
 from kiln.pipeline import record_schema
+from kiln.publish import engines
 from kiln.xid import catalogue
 from lab import coverage, pci
 
@@ -43,17 +48,28 @@ _PROVEN_HEADING = "## The rows\n"
 
 
 def _proven() -> str:
-    """docs/proven.md with the current count of evidence per row."""
+    """docs/proven.md with what `check` knows against each row, and the count of its evidence."""
     head = _PROVEN_PAGE.read_text(encoding="utf-8").split(_PROVEN_HEADING)[0]
     rows = [
-        f"| {recipe.name} | "
+        f"| {recipe.name} | {_first_blocker(recipe)} | "
         + " | ".join(" / ".join(map(str, counted.values())) for counted in known.values())
         + " |"
         for recipe in load.load_recipes(ROOT / "amis.yaml")
         for known in [evidence.counts(evidence.evidence_of(recipe))]
     ]
-    table = ["| row | packages | files | units |", "|---|---|---|---|", *rows]
-    return head + _PROVEN_HEADING + "\nRecorded / seen / assumed.\n\n" + "\n".join(table) + "\n"
+    table = ["| row | first blocker | packages | files | units |", "|---|---|---|---|---|", *rows]
+    told = (
+        "First blocker: the first error of `./invoke check`, which knows what of each row is "
+        "recorded as not published. Packages, files and units: recorded / seen / assumed."
+    )
+    return head + _PROVEN_HEADING + f"\n{told}\n\n" + "\n".join(table) + "\n"
+
+
+def _first_blocker(recipe: Recipe) -> str:
+    """The first reason known why a bake of the row would fail, as of the day of the evidence."""
+    day = date.fromisoformat(facts.table("evidence")["as_of"])
+    known = errors(engine.check_recipe(recipe, today=day))
+    return f"{known[0].rule}: {known[0].message}" if known else "none known"
 
 
 # File → the function that makes its text, and the source.
@@ -79,6 +95,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         )
         for role in iam.PUBLISHING
     },
+    engines.CODEBUILD_TEMPLATE: (
+        engines.codebuild_text,
+        "templates/deploy and the policies in docs/",
+    ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge/evidence.yaml and indexes"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),

@@ -144,12 +144,18 @@ def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
         background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
         status = linters()
         background.start("unit", ["tests/unit", "-n", "2", *chosen])
-        background.start("beside", ["tests/lab", "-m", "beside", *chosen])
+        background.start("beside", [*_files_beside(), "-m", "beside", *chosen])
         status |= background.finish("kernel-log")
         several = ["-n", str(_LABS_AT_ONCE), "--no-loadscope-reorder"]
         in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *several, *chosen]
         status |= run_pytest(reports / "labs.xml", ["tests/lab", *in_labs])
         return status | background.finish("unit") | background.finish("beside")
+
+
+def _files_beside() -> list[str]:
+    """The files with tests marked `beside`: to collect all of tests/lab takes seconds."""
+    files = sorted((ROOT / "tests" / "lab").rglob("test_*.py"))
+    return [str(file) for file in files if "mark.beside" in file.read_text(encoding="utf-8")]
 
 
 class _Background:

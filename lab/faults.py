@@ -18,6 +18,11 @@ KNOWN = {
     ),
     "RequestLimitExceeded": (503, "Request limit exceeded."),
     "UnauthorizedOperation": (403, "You are not authorized to perform this operation."),
+    # As of a CreateFleet: https://github.com/runs-on/runs-on/issues/485
+    "TagPolicyViolation": (
+        400,
+        "The tag policy does not allow the specified value for the following tag key: 'Project'.",
+    ),
     "ExpiredToken": (
         400,
         "The security token included in the request is expired",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from kiln.base.errors import operation_failed
 from lab import namespace
@@ -26,20 +29,55 @@ _LIMITS = {
 # https://www.kernel.org/doc/html/latest/admin-guide/sysctl/kernel.html#dmesg-restrict
 _DMESG = Path("/proc/sys/kernel/dmesg_restrict")
 _DMESG_BEFORE = ".dmesg_restrict"
+SYSCTLS = Path("/proc/sys")
+# What the limits were before: a file of labs that share a folder.
+_LIMITS_BEFORE = ".limits"
 
 
 def prepare(lab: Lab) -> None:
     """Raise the kernel limits that several guests need, and let guests read the kernel log.
 
-    A limit is never lowered. `restore` undoes the second, not the first.
+    A limit is not lowered when a lab goes down: `restore` undoes the second, `lower` the first.
     """
+    before = _raised(lab.root)
     for name, minimum in _LIMITS.items():
-        path = Path("/proc/sys") / name
-        if int(path.read_text()) < minimum:
+        path = SYSCTLS / name
+        value = int(path.read_text())
+        if value < minimum:
+            before.setdefault(name, value)
             path.write_text(str(minimum))
+    if before:
+        (lab.root / _LIMITS_BEFORE).write_text(json.dumps(before))
     if _DMESG.exists() and _DMESG.read_text().strip() != "0":
         (lab.root / _DMESG_BEFORE).write_text(_DMESG.read_text())
         _DMESG.write_text("0")
+
+
+def _raised(root: Path) -> dict[str, int]:
+    """The limits that labs below `root` have raised, and what they were before."""
+    with contextlib.suppress(OSError, ValueError):
+        return {str(name): int(value) for name, value in _read_limits(root).items()}
+    return {}
+
+
+def _read_limits(root: Path) -> dict[str, Any]:
+    found = json.loads((root / _LIMITS_BEFORE).read_text())
+    return found if isinstance(found, dict) else {}
+
+
+def lower(root: Path) -> list[str]:
+    """Give the kernel the limits that it had before the first lab below `root`; what was lowered.
+
+    One that somebody else has set since is left alone.
+    """
+    lowered = []
+    for name, value in _raised(root).items():
+        path = SYSCTLS / name
+        if name in _LIMITS and path.read_text().strip() == str(_LIMITS[name]):
+            path.write_text(str(value))
+            lowered.append(f"kernel setting {name.replace('/', '.')}, {value} again")
+    (root / _LIMITS_BEFORE).unlink(missing_ok=True)
+    return lowered
 
 
 def restore(lab: Lab) -> None:

@@ -112,7 +112,7 @@ install_with_pip() {
 # find_pip PYTHON: sets PIP to a pip that can fetch uv: Python's own, or that of an empty venv.
 find_pip() {
     PIP=("$1" -m pip)
-    if ! "${PIP[@]}" --version >/dev/null 2>&1; then
+    if ! "$1" -c 'import pip' >/dev/null 2>&1; then
         make_empty_venv "$1" "$SCRATCH/pip"
         PIP=("$SCRATCH/pip/bin/python" -m pip)
     fi

@@ -26,6 +26,13 @@ class Need:
     why: str
 
 
+def all_needs() -> list[Need]:
+    """The commands of all groups."""
+    data = plain_yaml.read_plain(KNOWLEDGE / "host-packages.yaml")
+    groups = (entries for name, entries in data.items() if name != "source")
+    return [Need(**entry) for entries in groups for entry in entries]
+
+
 def missing(*groups: str) -> list[Need]:
     """The commands of these groups in `knowledge/host-packages.yaml` that this machine lacks."""
     data = plain_yaml.read_plain(KNOWLEDGE / "host-packages.yaml")

@@ -185,6 +185,8 @@ URL = Form(
 )
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplate.html
 LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name")
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
+STACK = Form(r"^[A-Za-z][A-Za-z0-9-]{0,127}$", "a stack's name of letters, digits and dashes")
 
 # The schema's formats: regular expression → description, for messages about text that differs.
 DESCRIBED = {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
+from kiln.base.errors import KilnError
 from kiln.cli.flags import (
     JSON,
     LAUNCH,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         **account_help(),
         "dry-run": "show the plan (HCL, source AMI, instance types, steps) and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
-        "vendors": "in the lab, whose hosts guests talk to: stand-ins (default) or real",
+        "vendors": "whose hosts the lab's guests ask: stand-ins (default) or --vendors real",
         **OWN_KERNEL,
         **JSON,
     }
@@ -88,7 +89,7 @@ def build(
     help={
         "record": "a build: its record.json, run id, AMI id, or AMI name (its newest build)",
         **TARGET,
-        "region": "AWS region (default: the record's; a parent AMI is in one region only)",
+        "region": "AWS region (default: the record's, as its parent AMI): --region eu-central-1",
         "instance-type": "bake on another type than the record's: --instance-type g5.xlarge",
         "verify-instance-type": "check on another type: --verify-instance-type p4d.24xlarge",
         **account_help(),
@@ -147,6 +148,10 @@ def rebuild(
 @task(
     help={
         "ami": "an AMI that AMI Kiln built: --ami ami-0123456789abcdef0",
+        "instance": "check a running instance instead: --instance i-0123456789abcdef0",
+        "host": "check a running machine instead: --host ec2-user@203.0.113.7",
+        "key": "private key for --instance or --host: --key ~/.ssh/id_ed25519",
+        "k": "only the checks of this name, of a running machine: -k fabricmanager",
         "instance-type": "boot it as this type: --instance-type p4d.24xlarge",
         **TARGET,
         **account_help(LAUNCH),
@@ -157,8 +162,12 @@ def rebuild(
 @replaces_settings(LAUNCH)
 def verify(
     c: Context,
-    ami: str,
     given: dict[str, str],
+    ami: str | None = None,
+    instance: str | None = None,
+    host: str | None = None,
+    key: str | None = None,
+    k: str | None = None,
     instance_type: str | None = None,
     target: str = "auto",
     region: str | None = None,
@@ -167,14 +176,36 @@ def verify(
     disk: str | None = None,
     json: bool = False,
 ) -> int:
-    """Boot an existing AMI, run its checks, and tag it with the verdict."""
+    """Boot an AMI, run its checks, tag it with the verdict; or check a machine that runs."""
     from kiln.base.progress import Progress
     from kiln.cli import targets
     from kiln.cli.summary import summary
     from kiln.pipeline import verify as verifies
+    from kiln.pipeline import verify_running as running
 
+    named = {"--ami": ami, "--instance": instance, "--host": host}
+    if sum(value is not None for value in named.values()) != 1:
+        flags = ", ".join(named)
+        raise KilnError(f"verify needs one of {flags}", hint="./invoke --help verify explains them")
+    if instance or host:
+        for flag, value in (("--instance-type", instance_type), ("--own-kernel", own_kernel)):
+            if value:
+                raise KilnError(f"{flag} is for --ami: a machine that runs is what it is")
+        place = targets.choose(target, region)
+        checked = running.verify_running(
+            running.of_host(host) if host else running.of_instance(str(instance), place),
+            place,
+            Progress(),
+            key=key,
+            keyword=k,
+            install=not no_install,
+        )
+        show(checked.record.as_json(), as_json=json, text=lambda data: summary(checked.record))
+        return int(checked.record.status == "failed")
+    if key or k:
+        raise KilnError("--key and -k are for --instance and --host")
     judged = verifies.verify_by_id(
-        ami,
+        str(ami),
         instance_type,
         target=targets.choose(target, region),
         progress=Progress(),

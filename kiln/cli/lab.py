@@ -78,10 +78,10 @@ def logs(c: Context, instance: str | None = None) -> None:
     help={
         "action": "the EC2 action that fails, or boot: --action RunInstances",
         "code": "how: --code InsufficientInstanceCapacity",
-        "times": "how many requests fail (default 1)",
+        "times": "how many requests fail (default 1): --times 3",
         "match": "only requests with this parameter, can be repeated: "
         "--match InstanceType=p5.48xlarge",
-        "message": "instead of EC2's text",
+        "message": "instead of EC2's text: --message 'no capacity'",
         "clear": "forget all failures that have not happened yet",
         **JSON,
     },
@@ -126,11 +126,26 @@ def coverage(c: Context, json: bool = False) -> None:
     show(coverage.table(), as_json=json, text=coverage.text)
 
 
-@task(help={"bases": "also delete the root filesystems and packages that labs share", **FORCE})
-def clean(c: Context, bases: bool = False, force: bool = False) -> None:
+@task(
+    help={
+        "bases": "also delete the root filesystems and packages that labs share",
+        "all": "all labs and all that they changed here; names what AMI Kiln installed: --all",
+        **FORCE,
+    }
+)
+def clean(
+    c: Context,
+    bases: bool = False,
+    all: bool = False,  # noqa: A002 - the flag's name
+    force: bool = False,
+) -> None:
     """`lab.down`, and delete the lab's AMIs, disks and logs."""
-    from lab import control
+    from lab import control, uninstall
 
+    if all:
+        done = uninstall.remove_all_labs(force=force, say=note)
+        say(uninstall.text(done))
+        return
     removed = control.clean(bases=bases, force=force, say=note)
     note("\n".join(f"removed {item}" for item in removed) or "there was nothing to remove")
 

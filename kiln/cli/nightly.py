@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kiln.publish.nightly import Due, Night, RowResult
 
 _REPORT = {
-    "out": "folder for report.html, report.md and report.json (default: build/nightly/TIME)",
+    "out": "folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)",
     "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
 }
 _PLACE = {key: TARGET[key] for key in ("target", "region")}
@@ -151,6 +151,45 @@ def finish(
     place = choice.answering(targets.choose(target, region))
     results = after_night(plan_night(recipes, load.load_publishing(), place))
     return _reported(results, place, out, topic, as_json=json)
+
+
+@task(
+    name="codebuild",
+    help={
+        **ROWS,
+        **_REPORT,
+        "project": "the CodeBuild project that runs an item: --project ami-kiln-nightly-worker",
+        **_PLACE,
+        **JSON,
+    },
+)
+@selects_rows
+def codebuild_(
+    c: Context,
+    selection: Selection,
+    project: str,
+    out: str | None = None,
+    topic: str | None = None,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> int:
+    """A night on CodeBuild: a build for each row that is due, then the report of nightly.finish."""
+    from kiln.cli import targets
+    from kiln.matrix import load
+    from kiln.publish import choice
+    from kiln.publish.codebuild import run_batch
+    from kiln.publish.nightly import after_night, plan_night
+
+    recipes, settings = _chosen(selection), load.load_publishing()
+    place = choice.answering(targets.choose(target, region))
+    night = plan_night(recipes, settings, place)
+    commands = {due.recipe.name: _command(due, place) for due in night.due}
+    if commands:
+        run_batch(place, project, commands, note)
+        # What is still due has failed, whatever CodeBuild says.
+        night = plan_night(recipes, settings, place)
+    return _reported(after_night(night, set(commands)), place, out, topic, as_json=json)
 
 
 def _chosen(selection: Selection) -> list[Recipe]:

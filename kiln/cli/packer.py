@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from kiln.packer.validate import Validation
 
 
-@task(help={"check": "write nothing; fail if what is committed is stale"})
-def render(c: Context, check: bool = False) -> None:
+@task(
+    help={
+        "check": "write nothing; fail if what is committed is stale",
+        "summary": "write nothing; print a line for each AMI that differs, for a pull request",
+        "against": "with --summary: the commit to compare with: --against origin/main",
+    }
+)
+def render(c: Context, check: bool = False, summary: bool = False, against: str = "HEAD") -> None:
     """Write packer/: what all AMIs share, and a folder for each."""
     from kiln.matrix import load
     from kiln.packer import render as rendering
 
     recipes = load.load_recipes()
-    if check:
+    if summary:
+        from kiln.packer.summary import summary_lines
+
+        say("\n".join(summary_lines(recipes, against)) or f"no AMI differs from {against}")
+    elif check:
         stale = rendering.stale(recipes)
         if stale:
             note("\n".join(stale))
@@ -75,7 +85,7 @@ def _lines(results: list[Validation]) -> str:
 @task(
     help={
         "update": "write amis.lock.yaml",
-        "from": "write the hashes that a build on AWS saw first: run id, record file or AMI name",
+        "from": "lock the hashes that a build in AWS saw: --from RUN-ID, a record or an AMI name",
         **JSON,
     }
 )
@@ -95,7 +105,8 @@ def lock(c: Context, update: bool = False, from_: str | None = None, json: bool 
             if update
             else locking.plan_lock(recipes, locking.load_lock())
         )
-    show(change.as_json(), as_json=json, text=lambda _: change.as_text())
+    signed = locking.signed_line(locking.load_lock())
+    show(change.as_json(), as_json=json, text=lambda _: f"{change.as_text()}\n{signed}")
     return 0 if update or from_ or not change else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from datetime import date
 from pathlib import Path
@@ -18,7 +19,7 @@ from kiln.cli.front import note, show, task
         "all": "every row that matches the other flags; that is the default here",
         "record": "write what the repositories have into kiln/facts/knowledge/indexes/",
         "download": "fetch files whose SHA-256 is known, and compare them (gigabytes)",
-        "region": "AWS region whose parent AMIs are looked up, if there are credentials",
+        "region": "region of the parent AMIs, if there are credentials: --region eu-central-1",
         **NO_INSTALL,
         **JSON,
     }
@@ -41,8 +42,13 @@ def preflight(
     from kiln.preflight import answers
     from kiln.preflight import record as recording
     from kiln.preflight.ask import ask
+    from kiln.preflight.fetch import MIRRORS
 
     recipes = select.select(load.load_recipes(), **{**selection, "every": True})
+    ours = load.load_account("").mirrors
+    if ours:
+        pairs = " ".join(f"{vendor}={mirror}" for vendor, mirror in ours.items())
+        os.environ.setdefault(MIRRORS, pairs)
     families = {f"preflight_{recipe.distro.family}" for recipe in recipes}
     needs.ensure("preflight", *sorted(families), install=not no_install, say=note)
     target = targets.choose(region=region) if aws.find_credentials() else None

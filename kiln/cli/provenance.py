@@ -12,7 +12,7 @@ from kiln.cli.front import show, task
 
 _HELP = {
     "ami": "the AMI, in the region of --region: ami-0123456789abcdef0",
-    "key": "PEM file with the key that must have signed it (default: the line's `publish.sign`)",
+    "key": "the signer's public key (default: that of `publish.sign`): --key key.pem",
     **{key: TARGET[key] for key in ("target", "region")},
     **JSON,
 }

@@ -37,7 +37,7 @@ def retire(
 
     shown = choice.regions_to_show(regions)
     place = choice.answering(targets.choose(target, region))
-    plan = retiring.plan_retirement(place, shown, choice.settings_by_line())
+    plan = retiring.plan_retirement(place, shown, choice.settings_by_line(), ask=apply)
     done = retiring.retire(place, plan) if apply else list(plan.would)
     show(
         {"would": [asdict(one) for one in done], "kept": [asdict(one) for one in plan.kept]},

@@ -33,7 +33,7 @@ def summary(record: Record) -> str:
     return "\n".join(
         [
             "",
-            f"{record.ami_id}  {record.status}{note}",
+            f"{record.ami_id or 'no AMI'}  {record.status}{note}",
             f"  {recipe['name']} in {record.region}",
             f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
             f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",

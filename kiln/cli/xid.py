@@ -54,7 +54,7 @@ def print_events(file: str, *, as_json: bool) -> None:
         for event in _read(catalogue.parse_stream(log), file):
             say(dumps(event) if as_json else catalogue.printable_line(_line(event)))
     if event is None and not as_json:
-        note(f"no Xid and no SXid in {file}")
+        note(f"no Xid, no SXid and no lost GPU in {file}")
 
 
 def _read(events: Iterator[dict[str, Any]], file: str) -> Iterator[dict[str, Any]]:
@@ -66,7 +66,8 @@ def _read(events: Iterator[dict[str, Any]], file: str) -> Iterator[dict[str, Any
 
 
 def _line(event: dict[str, Any]) -> str:
-    kind = f"Xid {event['xid']}" if event["xid"] is not None else f"SXid {event['sxid']}"
+    code = next((name for name in ("xid", "sxid") if event[name] is not None), None)
+    kind = f"{'SXid' if code == 'sxid' else 'Xid'} {event[code]}" if code else "GPU lost"
     process = f" pid {event['pid']} {event['process'] or ''}" if event["pid"] is not None else ""
     times = f" (x{event['count']})" if event.get("count", 1) > 1 else ""
     return (

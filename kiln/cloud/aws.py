@@ -32,6 +32,9 @@ _HINTS = {
     "InsufficientInstanceCapacity": "try another availability zone (--subnet-id), another "
     "--instance-type or --verify-instance-type, another --region, or later",
     "VcpuLimitExceeded": "ask for a higher limit in Service Quotas, or use a smaller instance type",
+    "TagPolicyViolation": "your organization's tag policy allows other values of that tag: set it "
+    "in `aws: {tags: …}` of amis.yaml, or with --tags; aws organizations describe-effective-policy "
+    "--policy-type TAG_POLICY shows what it allows",
     "RequestLimitExceeded": "AWS throttles this account: try again in a minute",
     "OptInRequired": "the account is not subscribed to this product or region",
 }
@@ -60,9 +63,29 @@ PERMANENT = frozenset(
 )
 
 
+# What a denial by a policy of the organization says: https://github.com/aws/karpenter-provider-aws/issues/7370
+_DENIED_BY_ORGANIZATION = "service control policy"
+_ORGANIZATION = (
+    "a policy of your organization denies it, as those do that demand tags on what is made: give "
+    "them in `aws: {tags: …}` of amis.yaml, or with --tags"
+)
+_ENCODED = re.compile(r"\s*Encoded authorization failure message: ([\w-]+)\.?")
+
+
 def hint_in(text: str) -> str:
     """What to do about the AWS error code in a text, such as Packer's output; "" without one."""
-    return next((hint for code, hint in _HINTS.items() if re.search(rf"\b{code}\b", text)), "")
+    codes = (hint for code, hint in _HINTS.items() if re.search(rf"\b{code}\b", text))
+    hint = _ORGANIZATION if _DENIED_BY_ORGANIZATION in text else next(codes, "")
+    encoded = _ENCODED.search(text)
+    if encoded:
+        hint += "\n  what was denied, and by which statement: aws sts decode-authorization-message"
+        hint += f" --encoded-message {encoded[1]}"
+    return hint
+
+
+def without_encoded(text: str) -> str:
+    """An error of AWS without the part that only AWS can read; `hint_in` has it."""
+    return _ENCODED.sub("", text)
 
 
 def ec2(target: Target, *, attempts: int = 6) -> EC2Client:
@@ -90,6 +113,16 @@ def autoscaling(target: Target) -> Any:
 def sns(target: Target) -> Any:
     """An SNS client for the target's region."""
     return _client("sns", target)
+
+
+def cloudformation(target: Target) -> Any:
+    """A CloudFormation client for the target's region."""
+    return _client("cloudformation", target)
+
+
+def codebuild(target: Target) -> Any:
+    """A CodeBuild client for the target's region."""
+    return _client("codebuild", target)
 
 
 def logs(target: Target) -> Any:
@@ -153,7 +186,8 @@ def as_error(what: str, error: ClientError) -> KilnError:
     if message.lstrip().startswith("<"):  # a proxy's page, or a server that failed
         message = "the answer is a web page, not one of AWS"
     return operation_failed(
-        f"{what}: {error.operation_name} answered {code}: {message}", hint=_HINTS.get(code, "")
+        f"{what}: {error.operation_name} answered {code}: {without_encoded(message)}",
+        hint=hint_in(f"{code}: {message}"),
     )
 
 

@@ -54,7 +54,7 @@ Profile = Annotated[str, _text(vocabulary.INSTANCE_PROFILE, 128)]
 InstanceType = Annotated[str, _text(vocabulary.INSTANCE_TYPE)]
 Proxy = Annotated[str, _text(vocabulary.PROXY)]
 NoProxy = Annotated[str, _text(vocabulary.NO_PROXY)]
-Url = Annotated[str, _text(vocabulary.URL)]
+Url = Annotated[str, _text(vocabulary.URL), AfterValidator(lambda text: text.rstrip("/"))]
 Cidr = Annotated[str, AfterValidator(_cidr)]
 
 
@@ -130,7 +130,8 @@ class Aws(_Block):
     def _mirrors_can_be_undone(self) -> Aws:
         targets = list(self.mirrors.values())
         for index, one in enumerate(targets):
-            if any(other.startswith(one) for other in targets[index + 1 :] + targets[:index]):
+            others = targets[index + 1 :] + targets[:index]
+            if any(f"{other}/".startswith(f"{one}/") for other in others):
                 raise ValueError(f"mirrors: {one} takes the place of two vendors' URLs")
         return self
 

@@ -27,6 +27,7 @@ from kiln.base.recipe import Recipe
 from kiln.compat.published import judged_packages, unpublished_packages
 from kiln.components import Download, Step
 from kiln.facts import lock_file, table
+from kiln.facts.indexes import Published
 from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
 
 _HEAD = """\
@@ -35,6 +36,8 @@ _HEAD = """\
 # sha256: null = not known yet: `./invoke lock --from RUN` takes it from the record of a build on
 # AWS, and from then on a bake whose download differs stops. A key is known by its
 # fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
+# `packages` of a repository were seen in its index, signed by that key (`./invoke preflight
+# --record`); `unseen` were not: a bake refuses them if another key signs them.
 """
 
 
@@ -87,13 +90,15 @@ def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, A
         chosen = _chosen(recipe)
         for url, signed_by, packages in _packages(filled, recipe):
             repository = repositories.setdefault(
-                url, {"repository": url, "signed_by": signed_by, "packages": set()}
+                url, {"repository": url, "signed_by": signed_by, "packages": set(), "unseen": set()}
             )
-            repository["packages"].update(chosen.get(package, package) for package in packages)
+            for package in packages:
+                kind = "packages" if package in chosen else "unseen"
+                repository[kind].add(chosen.get(package, package))
     return {
         "artifacts": sorted(artifacts.values(), key=lambda entry: entry["url"]),
         "packages": [
-            {**entry, "packages": sorted(entry["packages"])}
+            {**entry, **{kind: sorted(entry[kind]) for kind in ("packages", "unseen")}}
             for _, entry in sorted(repositories.items())
         ],
     }
@@ -309,9 +314,9 @@ def _packages(filled: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, li
 
 
 def _chosen(recipe: Recipe) -> dict[str, str]:
-    """Package as a component names it → with the version that its repository is recorded to have.
+    """Each package that is recorded to be published, as a component names it → with the version.
 
-    A package that a component takes at any version is not in it.
+    One that a component takes at any version is locked without it.
     """
     if missing := unpublished_packages(recipe):
         raise KilnError(
@@ -321,9 +326,9 @@ def _chosen(recipe: Recipe) -> dict[str, str]:
             findings=missing,
         )
     return {
-        str(package): f"{package.name}={judged.version}"
+        str(package): f"{package.name}={judged.version}" if package.version else package.name
         for package, judged in judged_packages(recipe).items()
-        if package.version and judged.version
+        if judged.state is Published.YES
     }
 
 
@@ -350,19 +355,35 @@ def _repository(step: Step) -> tuple[str, str] | None:
 
 def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
     flat = {}
+    hashes = {entry["url"]: entry for entry in lock["artifacts"] if entry.keys() >= BYTES}
     for entry in lock["artifacts"]:
-        flat[entry["url"]] = _known(entry)
+        flat[entry["url"]] = _known(entry, hashes)
     for repository in lock["packages"]:
-        for package in repository["packages"]:
-            name, _, version = package.partition("=")
-            where = f"{repository['repository']}  {name} {version}".rstrip()
-            flat[where] = f"signed by {repository['signed_by']}"
+        for kind, words in (("packages", "signed by"), ("unseen", "will be signed by")):
+            for package in repository.get(kind, ()):
+                name, _, version = package.partition("=")
+                where = f"{repository['repository']}  {name} {version}".rstrip()
+                flat[where] = f"{words} {repository['signed_by']}"
     return flat
 
 
-def _known(entry: Mapping[str, Any]) -> str:
+def signed_line(lock: Mapping[str, Any]) -> str:
+    """How much of a lock was seen to be signed by its pinned key, and how much will be."""
+    words = _flat(lock).values()
+    will = sum("will be signed by" in text for text in words)
+    proven = sum("signed by" in text for text in words) - will
+    return (
+        f"{proven} packages and files are signed by a pinned key (seen), {will} will be signed by "
+        "one: nobody has seen them yet, and a bake that finds another key stops"
+    )
+
+
+def _known(entry: Mapping[str, Any], hashes: Mapping[str, Mapping[str, Any]]) -> str:
     if entry.keys() >= KEY:
         return f"key {entry['fingerprint']}"
     if entry.keys() >= SIGNATURE:
-        return f"signs {entry['signs']}, signed by {entry['signed_by']}"
+        # Only a bake that had the file has checked its signature.
+        source = str(hashes.get(entry["signs"], {}).get("source") or "")
+        words = "signed by" if source.startswith(SEEN_BY) else "will be signed by"
+        return f"signs {entry['signs']}, {words} {entry['signed_by']}"
     return f"{entry['version']}  sha256 {entry['sha256'] or 'not known yet'}"

@@ -7,6 +7,7 @@ of it is committed, so that a change to the matrix is reviewed as a change of HC
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -92,13 +93,58 @@ def write_folders(recipes: Sequence[Recipe]) -> dict[str, Path]:
 
 
 def write_all(recipes: Iterable[Recipe]) -> list[str]:
-    """Render every recipe, remove the folders of rows that are gone, and return what changed."""
+    """Render every recipe and remove the folders of rows that are gone.
+
+    Returns a line for each folder that was written, moved or removed.
+    """
     chosen = list(recipes)
-    changed = stale(chosen)
     root = packer_dir()
-    folders = [SHARED, *(recipe.line for recipe in chosen), *_orphans(root, chosen)]
-    _write(root, _tree(chosen, _checkout(root)), _present(root, folders))
-    return changed
+    gone = _orphans(root, chosen)
+    present = _present(root, [SHARED, *(recipe.line for recipe in chosen), *gone])
+    tree = _tree(chosen, _checkout(root))
+    lines = _done(root, tree, present, _moved(root, chosen, gone), gone)
+    _write(root, tree, present)
+    return lines
+
+
+def _done(
+    root: Path, tree: Tree, present: Iterable[str], moved: Mapping[str, str], gone: Iterable[str]
+) -> list[str]:
+    """What `_write` is about to do, a line for each folder; `moved` maps new folders to old."""
+    files: dict[str, list[str]] = {}
+    for path in sorted({*tree, *present}):
+        folder, _, rest = path.partition("/")
+        if path not in tree:
+            files.setdefault(folder, []).append(f"without {rest}")
+        elif not _is(root / path, tree[path]):
+            files.setdefault(folder, []).append(rest)
+    lines = []
+    for folder, paths in files.items():
+        if folder in gone:
+            continue
+        what = ", ".join(paths) if len(paths) <= _FEW else f"{len(paths)} files"
+        if folder in moved:
+            lines.append(f"moved    packer/{moved[folder]} → packer/{folder}")
+        else:
+            lines.append(f"wrote    packer/{folder}: {what}")
+    return lines + [f"removed  packer/{name}" for name in gone if name not in moved.values()]
+
+
+# Files of a folder that are named in a line.
+_FEW = 5
+
+
+def _moved(root: Path, recipes: Iterable[Recipe], gone: Iterable[str]) -> dict[str, str]:
+    """New folder → the folder in which the same AMI was, by its name."""
+    names = {}
+    for folder in gone:
+        with contextlib.suppress(OSError, ValueError):
+            names[json.loads((root / folder / RECIPE_JSON).read_text())["name"]] = folder
+    return {
+        recipe.line: names[recipe.name]
+        for recipe in recipes
+        if recipe.name in names and not (root / recipe.line).exists()
+    }
 
 
 def write_inputs(recipe: Recipe, folder: Path) -> Path:

@@ -102,10 +102,11 @@ def run_checks(
     stop: Stop,
     on_line: Callable[[str], None] = lambda line: None,
     tests: Sequence[Path] | None = None,
+    keyword: str | None = None,
 ) -> Verdict:
     """Run the checks against a machine: `tests`, otherwise those of the checkout and its overlays.
 
-    The JUnit file and the log are kept in `folder`.
+    `keyword` is pytest's -k. The JUnit file and the log are kept in `folder`.
 
     Raises KilnError (exit status 1) if they did not all run, so that there is no verdict, and
     StoppedError as soon as `stop` is set.
@@ -119,14 +120,15 @@ def run_checks(
         "-m",
         "pytest",
         "-rs",
-        "-p",
-        "no:xdist",
+        # Plugins that no check uses take a quarter of pytest's start.
+        *("-p", "no:xdist", "-p", "no:hypothesispytest"),
         # An overlay elsewhere must not make pytest look for its configuration there.
         f"--rootdir={ROOT}",
         f"--config-file={ROOT / 'pyproject.toml'}",
         f"--hosts=ssh://{machine.user}@{machine.address}",
         f"--ssh-config={machine.ssh_config}",
         f"--junitxml={machine.folder / junit.name}",
+        *(("-k", keyword) if keyword else ()),
         # pytest reads [ in an argument as the beginning of a parameter.
         *(os.path.relpath(path, ROOT) for path in tests or overlay.ami_check_folders()),
     ]

@@ -170,7 +170,7 @@ def _failed(
     with contextlib.suppress(KilnError):
         last = "; ".join([last, *resources.ended_by_ec2(plan.target, run.id)])
     return operation_failed(
-        f"{plan.recipe.name}: packer build failed: {last}",
+        f"{plan.recipe.name}: packer build failed: {aws.without_encoded(last)}",
         hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
     )
 

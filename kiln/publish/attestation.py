@@ -16,7 +16,7 @@ from kiln.cloud.target import Target
 from kiln.image import sbom, version_info
 from kiln.matrix.publishing import Sign
 from kiln.pipeline.record import Record
-from kiln.publish import signatures, signing
+from kiln.publish import parameters, signatures, signing
 from kiln.publish.images import Image, describe_image
 from kiln.publish.provenance import (
     canonical_digest,
@@ -49,7 +49,9 @@ def attest(
     envelope = signing.sign_statement(_statement(record, described), sign, target)
     name = statement_parameter(record.run_id)
     with aws.explained(f"the statement of {record.run_id} could not be kept"):
-        aws.ssm(target).put_parameter(
+        parameters.put(
+            target,
+            parameters.tags_of_row(str(record.recipe["name"])),
             Name=name,
             Value=envelope,
             Type="String",

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from kiln.base.tags import LINE, PROVENANCE, RUN_ID, SOURCE_IMAGE
+from kiln.base.tags import LINE, PREFIX, PROVENANCE, RUN_ID, SOURCE_IMAGE
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -41,6 +41,12 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
         {"Key": SOURCE_IMAGE, "Value": source.ami_id},
         {"Key": LINE, "Value": line},
     ]
+    # EC2 copies the AMI's tags, and none of its snapshots'.
+    theirs = [
+        {"Key": key, "Value": value}
+        for key, value in source.tags.items()
+        if key != "Name" and not key.startswith(("aws:", PREFIX))
+    ]
     run = [{"Key": RUN_ID, "Value": source.tags[RUN_ID]}] if RUN_ID in source.tags else []
     wanted: dict[str, Any] = {
         # A failed copy may still have its name.
@@ -51,27 +57,26 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
         "CopyImageTags": True,
         "TagSpecifications": [
             {"ResourceType": "image", "Tags": mine},
-            {"ResourceType": "snapshot", "Tags": [*mine, *run]},
+            {"ResourceType": "snapshot", "Tags": [*theirs, *mine, *run]},
         ],
     }
     if key:
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
-    wanted["ClientToken"] = _token(wanted, target.region, there)
+    wanted["ClientToken"] = _token(wanted, target.region)
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
 
 
-def _token(wanted: Mapping[str, Any], region: str, failed: Sequence[Image]) -> str:
+def _token(wanted: Mapping[str, Any], region: str) -> str:
     """The same for a request that is sent again, so that nothing is copied twice.
 
-    Another one after a failed copy, or for another key: EC2 answers a token that it knows with what
-    it made then, or with IdempotentParameterMismatch.
+    Another one for another key, or after a failed copy (its name differs): EC2 answers a token that
+    it knows with what it made then, or with IdempotentParameterMismatch.
     Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
     """
-    asked = [wanted, region, sorted(image.ami_id for image in failed)]
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([wanted, region], sort_keys=True).encode()).hexdigest()
 
 
 def _description(source: VerifiedAmi) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.publish import channels
+from kiln.publish import channels, parameters
 
 # A move takes seconds; whoever was killed in one blocks others no longer than this.
 _SECONDS = 300
@@ -70,7 +70,7 @@ def exclusively(target: Target, name: str, seconds: float = _SECONDS) -> Iterato
     parameter = lock_parameter(name)
     mine = Holder(platform.node(), os.getpid(), time.time() + seconds, _space())
     with aws.explained(f"the lock of {name} could not be taken"):
-        if not _created(target, parameter, mine):
+        if not _created(target, name, parameter, mine):
             _take_from_the_dead(target, name, parameter, mine)
     try:
         yield
@@ -89,12 +89,17 @@ def _release_lock(target: Target, name: str, parameter: str, mine: Holder) -> No
             _delete(target, parameter)
 
 
-def _created(target: Target, parameter: str, mine: Holder) -> bool:
+def _created(target: Target, name: str, parameter: str, mine: Holder) -> bool:
     from botocore.exceptions import ClientError
 
     try:
-        aws.ssm(target).put_parameter(
-            Name=parameter, Value=json.dumps(asdict(mine)), Type="String", Overwrite=False
+        parameters.put(
+            target,
+            parameters.tags_of_line(name),
+            Name=parameter,
+            Value=json.dumps(asdict(mine)),
+            Type="String",
+            Overwrite=False,
         )
     except ClientError as error:
         if error.response["Error"].get("Code") == "ParameterAlreadyExists":
@@ -114,7 +119,7 @@ def _take_from_the_dead(target: Target, name: str, parameter: str, mine: Holder)
             )
         _delete(target, parameter)
     # Of several who saw the same dead holder, one creates the parameter again.
-    if not _created(target, parameter, mine):
+    if not _created(target, name, parameter, mine):
         raise operation_failed(f"{name}: somebody else took its lock at this moment; try again")
 
 

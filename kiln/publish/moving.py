@@ -10,7 +10,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import LaunchTemplate
-from kiln.publish import channels
+from kiln.publish import channels, parameters
 from kiln.publish.channels import Held
 from kiln.publish.launch_templates import follow
 from kiln.publish.lock import exclusively
@@ -62,9 +62,11 @@ def move_one(target: Target, release: Release, before: Held | None) -> bool:
         return False
     if (now.version if now else 0) != (before.version if before else 0):
         raise _moved_meanwhile(line, channel, region, now)
-    ssm = aws.ssm(target)
+    tags = parameters.tags_of_line(line)
     with aws.explained(f"{channel} of {line} could not be moved in {region}"):
-        ssm.put_parameter(
+        parameters.put(
+            target,
+            tags,
             Name=channels.release_parameter(line, channel),
             Value=release.as_json(),
             Type="String",
@@ -73,7 +75,7 @@ def move_one(target: Target, release: Release, before: Held | None) -> bool:
         )
         if now and now.image_id == image_id:
             return True
-        version = _put_image(target, release, image_id, first=now is None)
+        version = _put_image(target, release, image_id, tags, first=now is None)
     if version != (now.version if now else 0) + 1:
         raise operation_failed(
             f"{channel} of {line} was moved by somebody else in {region} at the same moment: it "
@@ -83,13 +85,17 @@ def move_one(target: Target, release: Release, before: Held | None) -> bool:
     return True
 
 
-def _put_image(target: Target, release: Release, image_id: str, *, first: bool) -> int:
+def _put_image(
+    target: Target, release: Release, image_id: str, tags: Mapping[str, str], *, first: bool
+) -> int:
     """Write the image's parameter; its new version. Without `first` it must exist already."""
     from botocore.exceptions import ClientError
 
     line, channel = release.line, release.channel
     try:
-        answer = aws.ssm(target).put_parameter(
+        return parameters.put(
+            target,
+            tags,
             Name=channels.image_parameter(line, channel),
             Value=image_id,
             Type="String",
@@ -103,7 +109,6 @@ def _put_image(target: Target, release: Release, image_id: str, *, first: bool) 
                 line, channel, target.region, channels.held(target, line, channel)
             ) from None
         raise
-    return int(answer["Version"])
 
 
 def _moved_meanwhile(line: str, channel: str, region: str, now: Held | None) -> Exception:

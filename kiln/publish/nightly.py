@@ -5,7 +5,7 @@ What a row was built from stands on its AMI's tags, so any machine decides alike
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Literal
@@ -207,9 +207,13 @@ def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict
     return results
 
 
-def after_night(night: Night) -> list[RowResult]:
-    """What a night looks like when its items have ended: what is still due has failed."""
+def after_night(night: Night, ran: Collection[str] = ()) -> list[RowResult]:
+    """What a night looks like when its items have ended: what is still due has failed, and of those
+    that `ran` the others are built."""
     return [
-        *(RowResult(one.row, "skipped", one.why, ami_id=one.ami_id) for one in night.skipped),
+        *(
+            RowResult(one.row, "built" if one.row in ran else "skipped", one.why, ami_id=one.ami_id)
+            for one in night.skipped
+        ),
         *(RowResult(due.recipe.name, "failed", due.why, due.ami_id) for due in night.due),
     ]

@@ -101,7 +101,17 @@ def read_release(text: str, called: str) -> Release:
 
 
 def on_image(versions: dict[str, Any]) -> Installed:
-    """The versions in an image's version-info."""
+    """The versions in an image's version-info; none for a record that has none.
+
+    Raises KilnError (exit status 2) for a damaged one.
+    """
+    if not versions:
+        return Installed()
+    with version_info.reading("the version-info of the AMI's record"):
+        return _installed(versions)
+
+
+def _installed(versions: dict[str, Any]) -> Installed:
     parts = versions.get("components") or {}
     packages = {
         package.name: package.version for package in version_info.installed_packages(versions)

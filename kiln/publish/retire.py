@@ -16,6 +16,7 @@ from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.publish.ours import OwnImage, last_launched, own_image, own_images, users_of
 from kiln.publish.regions import in_regions
+from kiln.publish.usage import used_elsewhere
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
 _KEEP = 2
@@ -55,11 +56,17 @@ class Retirement:
 
 
 def plan_retirement(
-    target: Target, regions: Sequence[str], settings: Mapping[str, Publish]
+    target: Target,
+    regions: Sequence[str],
+    settings: Mapping[str, Publish],
+    *,
+    ask: bool = False,
 ) -> Retirement:
     """The next step of every AMI of AMI Kiln in these regions, the target's first.
 
     `settings` are those of each line of the matrix; one that it no longer has gets the defaults.
+    With `ask`, EC2 is asked for a report of who uses a shared AMI in other accounts, if there is
+    none.
     Raises KilnError (exit status 1) if a region does not answer: then nobody knows what is unused.
     """
     everywhere = list(dict.fromkeys([target.region, *regions]))
@@ -82,6 +89,7 @@ def plan_retirement(
                 or _guarded(image, users.get(image.ami_id, []))
                 or _not_yet(image, chosen)
                 or _launched_lately(there, image)
+                or (used_elsewhere(there, image.ami_id, ask=ask) if _shared(chosen) else "")
             )
             if guard:
                 kept.append(Kept(image.ami_id, region, guard))
@@ -142,6 +150,11 @@ def _launched_lately(target: Target, image: OwnImage) -> str:
     if datetime.now(timezone.utc) - launched < _LATELY:
         return f"launched on {launched:%Y-%m-%d}"
     return ""
+
+
+def _shared(settings: Publish) -> bool:
+    share = settings.share
+    return bool(share.accounts or share.organizations or share.organizational_units)
 
 
 def _next(image: OwnImage) -> Going:

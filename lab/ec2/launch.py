@@ -101,7 +101,7 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
         named |= {name: value for name, value in template.items() if name != "image_id"}
         ami = _may_be_launched(backend, image_id)
         _fits(named, template, ami)
-        named["public_address"] = _public(named)
+        named["public_address"] = _public(backend, named)
         named["metadata_options"] = _metadata_options(backend, ami, named["metadata_options"])
         named["block_device_mappings"] = _volumes(backend, ami, named)
         if not (named.get("security_group_ids") or any(arguments[2:3]) or named.get("nics")):
@@ -147,14 +147,21 @@ def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _public(named: dict[str, Any]) -> bool:
-    """Whether the first interface has a public address: as in a default subnet, unless told not to.
+def _public(backend: Any, named: dict[str, Any]) -> bool:
+    """Whether the first interface has a public address: as the launch says, otherwise as its subnet
+    has it; a default subnet gives one.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/working-with-ip-addresses.html
     """
     nics: list[dict[str, Any]] = named.get("nics") or []
-    first = [one for one in nics if not int(one.get("DeviceIndex") or 0)]
-    return not first or first[0].get("AssociatePublicIpAddress") is not False
+    first = next((one for one in nics if not int(one.get("DeviceIndex") or 0)), {})
+    if first.get("AssociatePublicIpAddress") is not None:
+        return bool(first["AssociatePublicIpAddress"])
+    subnet = named.get("subnet_id") or first.get("SubnetId")
+    if not subnet:
+        return True
+    # moto has the attribute as it was sent: a text, or a boolean.
+    return str(backend.get_subnet(subnet).map_public_ip_on_launch).lower() == "true"
 
 
 def _resolved(backend: Any, image_id: str) -> str:

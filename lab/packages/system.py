@@ -103,8 +103,9 @@ def _as_of(facts: dict[str, Any], release: str | None) -> dict[str, Any]:
     return {**facts, **changed, "releasever": release}
 
 
+@cache
 def digest() -> str:
-    """A digest of all packages that a base depends on."""
+    """A digest of all packages that a base depends on; a lab whose packages changed starts anew."""
     total = hashlib.sha256()
     # Without those of overlays: they are in no base.
     packages = [

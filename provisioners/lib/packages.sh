@@ -88,7 +88,7 @@ kiln_mirrored() {
     local pair from best='' to=''
     for pair in $KILN_MIRRORS; do
         from=${pair%%=*}
-        if [[ $1 == "$from"* && ${#from} -gt ${#best} ]]; then best=$from to=${pair#*=}; fi
+        if [[ $1/ == "$from"/* && ${#from} -gt ${#best} ]]; then best=$from to=${pair#*=}; fi
     done
     printf '%s\n' "$to${1#"$best"}"
 }
@@ -114,7 +114,7 @@ _kiln_replace_in_sources() { # URL URL
     local etc=${KILN_ROOT:-}/etc file
     for file in "$etc"/apt/sources.list "$etc"/apt/sources.list.d/*.{list,sources} "$etc"/yum.repos.d/*.repo; do
         [[ -f $file ]] || continue
-        sed -i "s|${1//./\\.}|$2|g" "$file" || kiln_die "$file cannot name $2"
+        sed -E -i "s#${1//./\\.}(/|[[:space:]]|\$)#$2\1#g" "$file" || kiln_die "$file cannot name $2"
     done
 }
 

@@ -1,10 +1,11 @@
 # ruff: noqa: F821, PTH123, UP031
 # Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
 # one JSON object: {"now": collect() of version_info.py, "baked": the same from the bake, "units":
-# {name: {property: value}}, "failed": [unit], "files": {path: {mode, size, mtime, target}}, "text":
-# {path: content}, "commands": {name: {rc, out}}, "boot": {…}, "modules_loaded": [name],
-# "limits": {name: [soft, hard]} of this program's login, "sysctls": {name: value}, "own": what
-# only a machine with its own kernel can tell, null in a container}
+# {name: {property: value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files":
+# {path: {mode, size, mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}},
+# "boot": {…},
+# "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
+# {name: value}, "own": what only a machine with its own kernel can tell, null in a container}
 import pwd
 import resource
 import stat
@@ -74,7 +75,11 @@ def text(path):
         return None
 
 
-def command(*arguments, timeout=20):
+# An emulated processor is tens of times slower, and slower still while other work runs beside it.
+EMULATED = "QEMU TCG CPU" in (text("/proc/cpuinfo") or "")
+
+
+def command(*arguments, timeout=200 if EMULATED else 20):
     try:
         done = subprocess.run(
             arguments, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -104,6 +109,10 @@ def unit_facts(names):
         if facts.get("Id"):
             found[facts["Id"]] = facts
     return found
+
+
+def last_words(unit):
+    return command("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "5", "-u", unit)["out"]
 
 
 def authorized_keys():
@@ -175,6 +184,10 @@ def dkms_modules(kernel):
     return sorted(found)
 
 
+def result_of(unit):
+    return run("systemctl", "show", "--property=Result", "--value", unit).strip()
+
+
 def own_kernel(kernel):
     """Root, boot loader, modules, boot time and log of a machine that runs its own kernel."""
     line = (text("/proc/cmdline") or "").strip()
@@ -188,7 +201,8 @@ def own_kernel(kernel):
         "root_of_loader": command("findfs", root)["out"].strip() if "=" in root else root,
         "log": command("dmesg")["out"],
         "known": [n for n in names if command("modinfo", "-k", kernel, n)["rc"] == 0],
-        "loads": {n: command("modprobe", n, timeout=60) for n in names},
+        "loads": {n: command("modprobe", n, timeout=600 if EMULATED else 60) for n in names},
+        "emulated": EMULATED,
         "time": command("systemd-analyze", "time")["out"],
         "blame": command("systemd-analyze", "blame", "--no-pager")["out"],
     }
@@ -224,13 +238,16 @@ def main():
     units = unit_facts(sorted({*UNITS, *recorded}))
     # Before the tables of /proc/net are read: the exporter listens when it answers.
     metrics = dcgm_metrics(units)
-    failed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
+    listed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
+    failed = [line.split()[0] for line in listed.splitlines() if line.strip()]
     answer = {
         "now": collect(kernel, "/etc/kiln"),
         "baked": baked,
         "units": units,
         "dcgm_metrics": metrics,
-        "failed": [line.split()[0] for line in failed.splitlines() if line.strip()],
+        "failed": {unit: last_words(unit) for unit in failed},
+        # Units that waited too short for an emulated processor.
+        "too_slow_for": [u for u in failed if EMULATED and result_of(u) == "timeout"],
         "files": {path: file_facts(path) for path in [*paths, *built]},
         "linked": {path: command("ldd", path) for path in built},
         "limits": limits(),

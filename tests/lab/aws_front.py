@@ -7,12 +7,12 @@ and Packer talk to `ec2.us-east-1.amazonaws.com` as they would in an account.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from urllib.parse import parse_qsl
 
 from lab.mirror import ca
 from lab.settings import Lab
@@ -21,13 +21,20 @@ HOSTS = [f"{service}.us-east-1.amazonaws.com" for service in ("ec2", "ssm", "sts
 CHECK_IP = "checkip.amazonaws.com"
 
 
+Calls = list[dict[str, str]]
+
+
 @contextlib.contextmanager
-def serve(lab: Lab) -> Iterator[dict[str, str]]:
-    """Serve until the block ends; yields the environment that directs a program to the proxy."""
+def serve(lab: Lab, calls: Calls) -> Iterator[dict[str, str]]:
+    """Serve until the block ends; yields the environment that directs a program to the proxy.
+
+    `calls` gets the parameters of each call of a query API as it was sent, and of each question for
+    this machine's address an entry without any.
+    """
     context = ca.server_context(
         [*HOSTS, "iam.amazonaws.com", "sts.amazonaws.com", CHECK_IP], lab.shared
     )
-    with _Proxy(lab, context) as proxy:
+    with _Proxy(lab, context, calls) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         authority = str(ca.ensure(lab.shared).certificate)
         yield {
@@ -41,9 +48,9 @@ def serve(lab: Lab) -> Iterator[dict[str, str]]:
 class _Proxy(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
-    def __init__(self, lab: Lab, context: ssl.SSLContext) -> None:
+    def __init__(self, lab: Lab, context: ssl.SSLContext, calls: Calls) -> None:
         super().__init__(("127.0.0.1", 0), _Tunnel)
-        self.lab, self.context = lab, context
+        self.lab, self.context, self.calls = lab, context, calls
 
 
 class _Tunnel(socketserver.StreamRequestHandler):
@@ -64,6 +71,7 @@ class _Tunnel(socketserver.StreamRequestHandler):
 
     def _answer(self, host: str, secure: ssl.SSLSocket) -> None:
         if host == CHECK_IP:
+            self.server.calls.append({})
             seen = self.server.lab.gateway.encode() + b"\n"  # as the guests see this machine
             secure.recv(65536)
             secure.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(seen), seen))
@@ -71,16 +79,33 @@ class _Tunnel(socketserver.StreamRequestHandler):
         with socket.create_connection(("127.0.0.1", self.server.lab.port)) as api:
             back = threading.Thread(target=_copy, args=(api, secure), daemon=True)
             back.start()
-            _copy(secure, api)
+            sent = bytearray()
+            _copy(secure, api, sent.extend)
             back.join()
+            self.server.calls.extend(_requests(bytes(sent)))
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with (
-        contextlib.suppress(OSError),
-        source.makefile("rb", 0) as read,
-        target.makefile("wb", 0) as write,
-    ):
-        shutil.copyfileobj(read, write)
+def _requests(sent: bytes) -> Calls:
+    """The parameters of the requests of one connection."""
+    calls = []
+    while sent:
+        head, _, rest = sent.partition(b"\r\n\r\n")
+        fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        size = int(fields.get(b"content-length", 0))
+        body, sent = rest[:size], rest[size:]
+        if b"Action=" in body:
+            calls.append(dict(parse_qsl(body.decode())))
+    return calls
+
+
+def _copy(
+    source: socket.socket,
+    target: socket.socket,
+    seen: Callable[[bytes], object] = lambda data: None,
+) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            seen(data)
+            target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)

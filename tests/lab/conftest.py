@@ -191,6 +191,13 @@ def source_ami(client: Callable[[str], Any]) -> str:
     return str(client("ssm").get_parameter(Name=name)["Parameter"]["Value"])
 
 
+def copied(ec2: Any, image: str, name: str) -> str:
+    """An AMI of our own like this one, without an instance to make it from."""
+    made = str(ec2.copy_image(SourceImageId=image, SourceRegion="us-east-1", Name=name)["ImageId"])
+    ec2.get_waiter("image_available").wait(ImageIds=[made], WaiterConfig={"Delay": 1})
+    return made
+
+
 @pytest.fixture(scope="session")
 def key(ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A key pair: its name in EC2, its file here."""
@@ -291,3 +298,34 @@ def built(lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Finis
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return Finished(done, home, before, inventory(ec2))
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A verification that is over: what it printed, what was there before and after."""
+
+    done: subprocess.CompletedProcess[str]
+    before: dict[str, set[str]]
+    after: dict[str, set[str]]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return json.loads(self.done.stdout)
+
+
+@pytest.fixture(scope="session")
+def on_p4d(built: Finished, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Verified:
+    """The built AMI on a p4d.24xlarge: for test_mutations.py it is the guest that nobody broke."""
+    before = inventory(ec2)
+    verify = (
+        "verify",
+        "--ami",
+        built.record["ami_id"],
+        "--instance-type",
+        "p4d.24xlarge",
+        "--json",
+    )
+    environment = users_environment(tmp_path_factory.mktemp("on-p4d"))
+    done = commands.invoke(*verify, timeout=600, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Verified(done, before, inventory(ec2))

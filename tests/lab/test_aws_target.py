@@ -3,28 +3,52 @@
 Nothing tells the pipeline so: it signs in, looks the parent AMI up, opens its own address, runs
 Packer and checks the AMI as in an account. Only vendors' keys and hashes are the lab's, since its
 packages are.
+
+The build is a company's: its own tags, a private subnet that a filter finds, a key, a profile, a
+proxy, mirrors, an instance type that EC2 does not have. The AMI is then verified as by somebody
+without such settings.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aws_front
+import company
 import pytest
 import yaml
 from conftest import inventory, slim_checkout, users_environment
 
 from kiln.matrix import load
-from lab import keys, mirror, settings
+from lab import control, keys, mirror, settings
 from lab.settings import Lab
 from lab.target import LabTarget
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
-Built = tuple[subprocess.CompletedProcess[str], dict[str, set[str]]]
+Kiln = Callable[..., subprocess.CompletedProcess[str]]
+TAGS = {"team": "ml platform", "cost-center": "4711", "project": "llm"}
+MIRRORED = {"cuda": "developer.download.nvidia.com", "driver": "us.download.nvidia.com"}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished build, what it left in EC2, its calls, and what went through the proxy."""
+
+    done: subprocess.CompletedProcess[str]
+    left: dict[str, set[str]]
+    calls: aws_front.Calls
+    by_proxy: set[str]
+    by_itself: set[str]
+
+    def called(self, action: str) -> list[dict[str, str]]:
+        """The parameters of each call of an action."""
+        return [call for call in self.calls if call.get("Action") == action]
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +66,20 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def calls() -> aws_front.Calls:
+    """What AWS was asked for, by anybody."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def account(
+    lab: Lab, calls: aws_front.Calls, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
     """The environment of a user with credentials, on a machine that reaches AWS."""
     (recipe,) = (item for item in load.load_recipes() if item.name == AL2)
     LabTarget("a test", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
     home, own = tmp_path_factory.mktemp("home"), keys.ensure(lab)
-    with aws_front.serve(lab) as way:
+    with aws_front.serve(lab, calls) as way:
         yield (
             users_environment(home)
             | way
@@ -63,17 +95,72 @@ def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
 
 
 @pytest.fixture(scope="module")
-def built(checkout: Path, account: dict[str, str], ec2: Any) -> Built:
-    """A finished build, and the resources in EC2 that it created."""
-    before = inventory(ec2)
-    command = [checkout / "invoke", "build", "--distro", "al2", "--driver", "510.47.03", "--json"]
-    done = subprocess.run(
-        command, cwd=checkout, env=account, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, failures(done) + done.stderr
+def subnet(ec2: Any, client: Any, lab: Lab) -> str:
+    """The account's private subnet, in the network that this machine is in; and its profile."""
+    vpc = ec2.create_vpc(CidrBlock=lab.network)["Vpc"]["VpcId"]
+    made = str(ec2.create_subnet(VpcId=vpc, CidrBlock=lab.network)["Subnet"]["SubnetId"])
+    ec2.create_tags(Resources=[made], Tags=[{"Key": "Class", "Value": "build"}])
+    client("iam").create_instance_profile(InstanceProfileName="kiln-builder")
+    return made
+
+
+@pytest.fixture(scope="module")
+def built(
+    checkout: Path, account: dict[str, str], calls: aws_front.Calls, ec2: Any, subnet: str, lab: Lab
+) -> Built:
+    """A company's build: settings from both places of the matrix, the environment and flags."""
+    assert subnet
+    with company.serve(lab, MIRRORED) as behind:
+        _set_up(checkout, behind.proxy)
+        before, log = inventory(ec2), mirror.LOG
+        start = log.stat().st_size if log.exists() else 0
+        control.order_fault(
+            lab,
+            action="RunInstances",
+            code="InsufficientInstanceCapacity",
+            match={"InstanceType": "g5.xlarge"},
+            times=50,
+        )
+        command = [checkout / "invoke", "build", "--distro", "al2", "--driver", "510.47.03"]
+        command += ["--iam-instance-profile", "kiln-builder", "--json"]
+        done = subprocess.run(
+            command, cwd=checkout, env={**account, "KILN_AWS_KMS_KEY_ID": "alias/ami"},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        control.call(lab, "faults/clear")
+        assert done.returncode == 0, failures(done) + done.stderr
+        with log.open() as lines:
+            lines.seek(start)
+            asked = [line.split() for line in lines]
     after = inventory(ec2)
-    return done, {kind: after[kind] - before[kind] for kind in after}
+    return Built(
+        done,
+        {kind: after[kind] - before[kind] for kind in after},
+        list(calls),
+        behind.hosts,
+        {
+            words[3]
+            for words in asked
+            if words[1].startswith(f"{lab.prefix}.") and words[1] != lab.gateway
+        },
+    )
+
+
+def _set_up(checkout: Path, proxy: str) -> None:
+    path = checkout / "amis.yaml"
+    matrix = yaml.safe_load(path.read_text())
+    at = f"https://{company.MIRROR}"
+    matrix["defaults"]["aws"] = {
+        "tags": {"team": "ml platform", "cost-center": "0"},
+        "subnet_filter": {"filters": {"tag:Class": "build"}},
+        "proxy": proxy,
+        "mirrors": {f"https://{host}": f"{at}/{path}" for path, host in MIRRORED.items()},
+    }
+    matrix["amis"][0]["aws"] = {
+        "tags": {"cost-center": "4711", "project": "llm"},
+        "instance_types": {"x86_64": ["g5.xlarge", "g4dn.xlarge"]},
+    }
+    path.write_text(yaml.safe_dump(matrix, sort_keys=False))
 
 
 def failures(done: subprocess.CompletedProcess[str]) -> str:
@@ -85,24 +172,100 @@ def failures(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def record(built: Built) -> dict[str, Any]:
-    (only,) = json.loads(built[0].stdout)
+    (only,) = json.loads(built.done.stdout)
     return dict(only)
 
 
-def test_what_will_be_launched_where_is_said_before_anything_is(built: Built) -> None:
-    assert built[0].stderr.splitlines()[:3] == [
-        "target: AWS, region us-east-1 (AWS credentials found: env)",
-        f"will launch: g4dn.xlarge in us-east-1 for {AL2}",
-        "account: 123456789012",
-    ]
+def test_what_will_be_launched_where_and_from_which_setting_is_said_before_anything_is(
+    built: Built, checkout: Path
+) -> None:
+    said = built.done.stderr.splitlines()
+    end = said.index("account: 123456789012")
+    lines = (checkout / "amis.yaml").read_text().splitlines()
+
+    def at(text: str, column: int) -> str:
+        (number,) = (number for number, line in enumerate(lines, 1) if line.strip() == text)
+        return f"(amis.yaml:{number}:{column})"
+
+    assert said[0] == "target: AWS, region us-east-1 (AWS credentials found: env)"
+    assert said[end - 1] == f"will launch: g5.xlarge or g4dn.xlarge and g4dn.xlarge in us-east-1 for {AL2}"  # fmt: skip  # noqa: E501
+    settings_ = said[1 : end - 1]
+    assert "aws: iam_instance_profile kiln-builder (--iam-instance-profile)" in settings_
+    assert "aws: kms_key_id alias/ami (KILN_AWS_KMS_KEY_ID)" in settings_
+    team, cost = at("team: ml platform", 13), at("cost-center: '4711'", 20)
+    tags = f"team=ml platform {team}, cost-center=4711 {cost}, project=llm"
+    assert f"aws: tags {tags} {at('project: llm', 16)}" in settings_
+    assert len(settings_) == 7
 
 
 def test_the_ami_is_verified_and_all_that_is_left(built: Built) -> None:
     done = record(built)
     assert (done["target"], done["status"]) == ("aws", "verified")
-    left = {kind: result for kind, result in built[1].items() if result}
+    left = {kind: result for kind, result in built.left.items() if result}
     assert left.pop("amis") == {done["ami_id"]}
     assert set(left) <= {"snapshots"}
+
+
+def test_everything_that_was_made_carries_the_companys_tags(built: Built, ec2: Any) -> None:
+    kinds = []
+    for call in built.calls:
+        for name, kind in call.items():
+            if match := re.fullmatch(r"(TagSpecification\.\d+)\.ResourceType", name):
+                assert _tags(call, match[1]).items() >= TAGS.items(), (call["Action"], kind)
+                kinds.append((call["Action"], kind))
+    assert set(kinds) >= {
+        ("CreateKeyPair", "key-pair"),
+        ("CreateSecurityGroup", "security-group"),
+        ("RunInstances", "instance"),
+        ("RunInstances", "volume"),
+    }
+    (image,) = ec2.describe_images(ImageIds=[record(built)["ami_id"]])["Images"]
+    (disk,) = image["BlockDeviceMappings"]
+    (snapshot,) = ec2.describe_snapshots(SnapshotIds=[disk["Ebs"]["SnapshotId"]])["Snapshots"]
+    for resource in (image, snapshot):
+        tags = {tag["Key"]: tag["Value"] for tag in resource["Tags"]}
+        assert tags.items() >= {**TAGS, "kiln:run-id": record(built)["run_id"]}.items()
+
+
+def _tags(call: dict[str, str], prefix: str) -> dict[str, str]:
+    keys_ = [name for name in call if re.fullmatch(rf"{re.escape(prefix)}\.Tag\.\d+\.Key", name)]
+    return {call[name]: call[name.removesuffix("Key") + "Value"] for name in keys_}
+
+
+def test_its_instances_are_in_the_private_subnet_and_this_machine_reaches_them_from_inside(
+    built: Built, subnet: str, lab: Lab
+) -> None:
+    launches = built.called("RunInstances")
+    assert {call["SubnetId"] for call in launches} == {subnet}
+    (rule,) = built.called("AuthorizeSecurityGroupIngress")
+    assert rule["IpPermissions.1.IpRanges.1.CidrIp"] == f"{lab.gateway}/32"
+    assert {} not in built.calls, "the public address was asked for"
+
+
+def test_a_type_without_capacity_is_followed_by_the_next(built: Built) -> None:
+    assert record(built)["instance_type"] == "g4dn.xlarge"
+    kinds = [call["InstanceType"] for call in built.called("RunInstances")]
+    assert kinds[0] == "g5.xlarge"
+    assert kinds[-2:] == ["g4dn.xlarge", "g4dn.xlarge"]
+
+
+def test_key_and_profile_are_those_of_the_settings(built: Built) -> None:
+    bake, check = built.called("RunInstances")[-2:]
+    assert bake["BlockDeviceMapping.1.Ebs.KmsKeyId"] == "alias/ami"
+    for call in (bake, check):
+        assert call["IamInstanceProfile.Name"] == "kiln-builder"
+
+
+def test_the_bake_reaches_vendors_by_the_proxy_alone_and_mirrored_ones_by_the_mirror(
+    built: Built,
+) -> None:
+    assert built.by_itself == set()
+    assert company.MIRROR in built.by_proxy
+    assert "efa-installer.amazonaws.com" in built.by_proxy
+    assert built.by_proxy.isdisjoint(MIRRORED.values())
+    urls = {item["url"].split("/")[2] for item in record(built)["versions"]["downloads"]}
+    assert "us.download.nvidia.com" in urls
+    assert company.MIRROR not in urls
 
 
 def test_its_tags_say_aws(built: Built, ec2: Any) -> None:
@@ -115,7 +278,7 @@ def test_its_tags_say_aws(built: Built, ec2: Any) -> None:
 def test_the_build_leaves_the_lock_file_alone_and_says_how_to_fill_it(
     built: Built, checkout: Path
 ) -> None:
-    assert f"./invoke lock --from {record(built)['run_id']}" in built[0].stderr
+    assert f"./invoke lock --from {record(built)['run_id']}" in built.done.stderr
     artifacts = yaml.safe_load((checkout / "amis.lock.yaml").read_text())["artifacts"]
     assert not [one for one in artifacts if one.get("sha256")]
 
@@ -144,4 +307,74 @@ def test_no_file_of_the_run_has_a_credential(
     assert len(texts) > 3
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         secret = account[name].encode()
-        assert not any(secret in text for text in [*texts, built[0].stderr.encode()])
+        assert not any(secret in text for text in [*texts, built.done.stderr.encode()])
+
+
+def test_somebody_without_settings_verifies_it_by_its_public_address_on_a_spot_instance(
+    built: Built, checkout: Path, account: dict[str, str], calls: aws_front.Calls, lab: Lab
+) -> None:
+    plain = checkout / "plain.yaml"
+    matrix = yaml.safe_load((checkout / "amis.yaml").read_text())
+    for block in (matrix["defaults"], matrix["amis"][0]):
+        del block["aws"]
+    plain.write_text(yaml.safe_dump(matrix, sort_keys=False))
+    before = len(calls)
+    command = [checkout / "invoke", "verify", "--ami", record(built)["ami_id"], "--spot"]
+    done = subprocess.run(
+        command, cwd=checkout, env={**account, "KILN_MATRIX": str(plain)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = calls[before:]
+    (launch,) = (call for call in made if call.get("Action") == "RunInstances")
+    assert launch["InstanceMarketOptions.MarketType"] == "spot"
+    assert "SubnetId" not in launch
+    assert {} in made, "the public address was not asked for"
+    assert not any("team" in text for call in made for text in call.values())
+
+
+BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab", "--tags", "a=b")
+# As in https://github.com/aws/karpenter-provider-aws/issues/7370
+DENIED = (
+    "You are not authorized to perform this operation. User: arn:aws:sts::123456789012:"
+    "assumed-role/build/1 is not authorized to perform: ec2:RunInstances on resource: "
+    "arn:aws:ec2:us-east-1:"
+    "123456789012:instance/* with an explicit deny in a service control policy. Encoded "
+    "authorization failure message: g4oZPBqZ4Bni8dE5dGjxYTnOZ"
+)
+
+
+def test_a_tag_that_the_organizations_tag_policy_refuses_is_one_message(
+    lab: Lab, kiln: Kiln, ec2: Any
+) -> None:
+    before = inventory(ec2)
+    control.order_fault(lab, action="CreateSecurityGroup", code="TagPolicyViolation")
+    done = kiln(*BUILD)
+    assert done.returncode == 1
+    assert done.stderr.count("error: ") == 1
+    error = done.stderr.partition("error: ")[2]
+    assert error.startswith(
+        "the security group could not be created: CreateSecurityGroup answered TagPolicyViolation: "
+        "The tag policy does not allow the specified value for the following tag key: 'Project'."
+    )
+    assert "set it in `aws: {tags: …}` of amis.yaml, or with --tags" in error
+    assert inventory(ec2) == before
+
+
+def test_a_launch_that_an_organizations_policy_denies_says_so_and_how_to_read_why(
+    lab: Lab, kiln: Kiln, ec2: Any
+) -> None:
+    before = inventory(ec2)
+    control.order_fault(
+        lab, action="RunInstances", code="UnauthorizedOperation", message=DENIED, times=9
+    )
+    done = kiln(*BUILD)
+    assert done.returncode == 1
+    assert done.stderr.count("error: ") == 1
+    error = done.stderr.partition("error: ")[2]
+    assert "packer build failed: Error launching source instance: " in error
+    assert "UnauthorizedOperation: You are not authorized to perform this operation." in error
+    assert "a policy of your organization denies it, as those do that demand tags" in error
+    assert "aws sts decode-authorization-message --encoded-message g4oZPBqZ4Bni8dE5dGjxYTnOZ\n" in error  # fmt: skip  # noqa: E501
+    assert error.count("g4oZPBqZ4Bni8dE5dGjxYTnOZ") == 1
+    assert inventory(ec2) == before

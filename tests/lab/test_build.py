@@ -13,7 +13,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from conftest import AL2, PRIVATE_KEY, ROOT, Finished, inventory, wait_for
+from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Verified, wait_for
+
+from tests.unit import shown
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 COMMIT = r"[0-9a-f]{40}(-dirty)?"
@@ -178,22 +180,16 @@ def test_list_shows_that_it_is_verified(built: Finished, kiln: Callable[..., Any
     assert rows[AL2]["last_build"]["ami_id"] == built.record["ami_id"]
 
 
-def test_verify_finds_it_good_on_another_instance_type(
-    built: Finished, ec2: Any, kiln: Callable[..., Any]
-) -> None:
-    ami = built.record["ami_id"]
-    before = inventory(ec2)
-    done = kiln("verify", "--ami", ami, "--instance-type", "p4d.24xlarge", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    record = json.loads(done.stdout)
+def test_verify_finds_it_good_on_another_instance_type(on_p4d: Verified, ec2: Any) -> None:
+    record = on_p4d.record
     assert (record["kind"], record["status"]) == ("verify", "verified")
     assert record["verify_instance_type"] == "p4d.24xlarge"
     outcomes = {(check["file"], check["outcome"]) for check in record["checks"]["checks"]}
     # A g4dn.xlarge has no NVSwitch.
     assert ("test_nvidia_fabricmanager", "passed") in outcomes
-    image = ec2.describe_images(ImageIds=[ami])["Images"][0]
+    image = ec2.describe_images(ImageIds=[record["ami_id"]])["Images"][0]
     assert tags(image)["kiln:verified"].startswith("pass ")
-    assert inventory(ec2) == before
+    assert on_p4d.after == on_p4d.before
 
 
 def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
@@ -201,7 +197,18 @@ def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
 ) -> None:
     good = built.record["ami_id"]
     guest = launch(good)
+    of_guest = ("verify", "--key", str(guest.key), "-k", "nvidia_smi or tuning", "--json")
+    done = kiln(*of_guest, "--instance", guest.id)
+    assert done.returncode == 0, done.stdout + done.stderr
+    running = json.loads(done.stdout)
+    assert (running["status"], running["ami_id"]) == ("unverified", good)
+    assert (running["recipe"]["name"], running["verify_instance_type"]) == (AL2, "g4dn.xlarge")
+    assert running["checks"]["passed"] > 2
     assert guest.run("sudo rm /usr/bin/nvidia-smi && sync").returncode == 0
+    done = kiln(*of_guest, "--host", f"{guest.user}@{guest.address}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert json.loads(done.stdout)["checks"]["failed"] > 0
+    assert f"says it is {AL2}, on g4dn.xlarge" in done.stderr
     ec2.stop_instances(InstanceIds=[guest.id])
     wait_for(ec2, guest.id, "stopped")
     bad = ec2.create_image(InstanceId=guest.id, Name=f"broken-{time.time()}")["ImageId"]
@@ -219,3 +226,9 @@ def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
     assert re.fullmatch(f"fail {TIME} {COMMIT}", tags(image)["kiln:verified"])
     assert "kiln:verified" in kept
     assert kept["kiln:verified"].startswith("pass ")
+
+
+def test_it_prints_what_getting_started_shows(built: Finished) -> None:
+    page = shown.blocks((ROOT / "docs" / "getting-started.md").read_text())
+    wanted = page["./invoke build --distro al2 --driver 510.47.03"]
+    assert shown.difference(wanted, built.done.stderr + built.done.stdout) == ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PRIVATE_KEY, inventory, slim_matrix, users_environment, wait_for
+from conftest import PRIVATE_KEY, copied, inventory, slim_matrix, users_environment
 
 from devel.campaign.world import processes_of
 from kiln.base import tags
@@ -147,17 +147,8 @@ def not_named(made: New, text: str) -> set[str]:
 @pytest.fixture(scope="module")
 def image(lab: Any, ec2: Any, source_ami: str) -> str:
     """An AMI that says it is one of ours: enough to be booted and checked."""
-    launched = ec2.run_instances(
-        ImageId=source_ami, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
-    )["Instances"][0]["InstanceId"]
-    wait_for(ec2, launched, "running")
-    ec2.stop_instances(InstanceIds=[launched])
-    wait_for(ec2, launched, "stopped")
-    made = str(ec2.create_image(InstanceId=launched, Name=f"{AL2}-{time.time()}")["ImageId"])
-    ec2.get_waiter("image_available").wait(ImageIds=[made], WaiterConfig={"Delay": 1})
+    made = copied(ec2, source_ami, f"{AL2}-{time.time()}")
     ec2.create_tags(Resources=[made], Tags=recipe_tags(AL2))
-    ec2.terminate_instances(InstanceIds=[launched])
-    wait_for(ec2, launched, "terminated")
     return made
 
 

@@ -6,6 +6,7 @@ the matrix, by commas, to be built and broken in its place.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import secrets
@@ -20,13 +21,15 @@ from typing import Any
 
 import mutations
 import pytest
-from conftest import AL2, ROOT, Finished, users_environment
+from conftest import AL2, ROOT, Finished, Verified, users_environment
 from mutations import Mutation, Plan, Round
 
 from kiln.base import overlay
+from kiln.base.account import Account
 from kiln.base.stopping import Stop
 from kiln.cli import targets
 from kiln.cloud import machine, resources
+from kiln.cloud.network import find_network
 from kiln.matrix import load
 from kiln.pipeline import ami_checks
 
@@ -105,7 +108,8 @@ def broken(
     home = tmp_path_factory.mktemp("mutations")
     ami = _ami(request, home)
     group = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"][0]["GroupId"]
-    access = resources.Access(key[0], key[1], group, "")
+    network = find_network(Account(), targets.choose("lab"))
+    access = resources.Access(key[0], key[1], (group,), network)
     (recipe,) = [one for one in load.load_recipes() if one.name == request.param]
 
     def guest(name: str, made: tuple[Mutation, ...]) -> Round:
@@ -131,13 +135,13 @@ def broken(
                 checks = ami_checks.run_checks(instance, expected, folder, stop=stop).checks
             finally:
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])
-        return Round(
-            {f"{one.file}.py::{one.name}": one.outcome for one in checks},
-            {f"{one.file}.py::{one.name}": one.message for one in checks},
-            said,
-        )
+        return _round([dataclasses.asdict(one) for one in checks], said)
 
-    untouched = guest("untouched", ())
+    if (request.param, INSTANCE_TYPE) == (AL2, "p4d.24xlarge"):
+        verified: Verified = request.getfixturevalue("on_p4d")
+        untouched = _round(verified.record["checks"]["checks"], {})
+    else:
+        untouched = guest("untouched", ())
     live = [check for check, outcome in untouched.outcomes.items() if outcome == "passed"]
     plan = mutations.plan(mutations.load(MUTATIONS["checks"], live))
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -196,6 +200,15 @@ def _ami(request: pytest.FixtureRequest, home: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return str(json.loads(done.stdout)[0]["ami_id"])
+
+
+def _round(checks: list[dict[str, Any]], said: dict[str, str]) -> Round:
+    names = [f"{check['file']}.py::{check['name']}" for check in checks]
+    return Round(
+        {name: check["outcome"] for name, check in zip(names, checks, strict=True)},
+        {name: check["message"] for name, check in zip(names, checks, strict=True)},
+        said,
+    )
 
 
 def _break(instance: machine.Machine, made: tuple[Mutation, ...]) -> dict[str, str]:

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Guest, slim_checkout, slim_matrix, users_environment, wait_for
+from conftest import (
+    copied,
+    launching,
+    slim_checkout,
+    slim_matrix,
+    users_environment,
+    wait_for,
+)
 
 from tests.unit import commands
 
@@ -75,40 +82,36 @@ def world(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> World:
     return made
 
 
-@pytest.fixture(scope="module")
-def parent(
-    ec2: Any, client: Callable[[str], Any], key: tuple[str, Path]
-) -> Callable[[int, str], str]:
-    """Make a parent AMI: today's, brought to a release."""
-
-    def make(day: int, release: str) -> str:
-        public = client("ssm").get_parameter(Name=AL2023)["Parameter"]["Value"]
-        made = ec2.run_instances(
-            ImageId=public, MinCount=1, MaxCount=1, KeyName=key[0], InstanceType="m5.large"
-        )
-        instance = made["Instances"][0]["InstanceId"]
-        guest = Guest(instance, wait_for(ec2, instance, "running"), "ec2-user", key[1])
-        if release:
-            done = guest.run(f"sudo dnf -q -y --releasever={release} upgrade")
-            assert done.returncode == 0, done.stderr
-        ec2.stop_instances(InstanceIds=[instance])
-        wait_for(ec2, instance, "stopped")
-        name = f"parent-of-the-snapshot-test-{day}"
-        image = str(ec2.create_image(InstanceId=instance, Name=name)["ImageId"])
-        ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
-        ec2.terminate_instances(InstanceIds=[instance])
-        wait_for(ec2, instance, "terminated")
-        return image
-
-    return make
+def parent(day: int) -> str:
+    """The name of the parent AMI of a day."""
+    return f"parent-of-the-snapshot-test-{day}"
 
 
 @pytest.fixture(scope="module")
-def history(world: World, parent: Callable[[int, str], str]) -> History:
-    first = parent(1, "")
+def todays(client: Callable[[str], Any]) -> str:
+    """AWS's AMI of today."""
+    return str(client("ssm").get_parameter(Name=AL2023)["Parameter"]["Value"])
+
+
+def brought_to(release: str, image: str, ec2: Any, key: tuple[str, Path]) -> str:
+    """A parent AMI of the next day: this one with the packages of a release."""
+    with launching(ec2, key, image) as launch:
+        guest = launch(InstanceType="m5.large")
+        done = guest.run(f"sudo dnf -q -y --releasever={release} upgrade")
+        assert done.returncode == 0, done.stderr
+        ec2.stop_instances(InstanceIds=[guest.id])
+        wait_for(ec2, guest.id, "stopped")
+        made = str(ec2.create_image(InstanceId=guest.id, Name=parent(2))["ImageId"])
+        ec2.get_waiter("image_available").wait(ImageIds=[made], WaiterConfig={"Delay": 1})
+    return made
+
+
+@pytest.fixture(scope="module")
+def history(world: World, todays: str, ec2: Any, key: tuple[str, Path]) -> History:
+    first = copied(ec2, todays, parent(1))
     (pinned,) = world.json("build", "--all")
     (loose,) = world.json("build", "--all", "--dry-run", matrix="loose")
-    second = parent(2, NEWEST)
+    second = brought_to(NEWEST, todays, ec2, key)
     (loose_later,) = world.json("build", "--all", matrix="loose")
     (again,) = world.json("rebuild", pinned["run_id"])
     return History(pinned, loose, loose_later, again, (first, second))

@@ -23,6 +23,10 @@ from kiln.pipeline.ami_checks import units_that_need_a_cluster
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 
 
+# As a run of the checks leaves them out.
+PLUGINS = ("-p", "no:xdist", "-p", "no:hypothesispytest")
+
+
 def checks() -> dict[str, set[str]]:
     """File name → names of its checks."""
     result = {}
@@ -39,7 +43,7 @@ def checks() -> dict[str, set[str]]:
 def run_harness(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {key: value for key, value in os.environ.items() if key != "KILN_EXPECT"}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/ami", *arguments],
+        [sys.executable, "-m", "pytest", *PLUGINS, "tests/ami", *arguments],
         cwd=ROOT,
         env={**inherited, **environment},
         capture_output=True,

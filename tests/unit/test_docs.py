@@ -2,10 +2,12 @@
 
 import ast
 import dataclasses
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 from invoke import Program
 from invoke.config import Config
 from invoke.loader import FilesystemLoader
@@ -30,17 +32,25 @@ CALL = re.compile(r"\./invoke((?: +(?![|&>;#])[^\s`|&;)]+)*)")
 FLAG = re.compile(r"--?[a-z][\w-]*")
 
 
-def tasks() -> dict[str, set[str]]:
-    """Task → its flags, as Invoke reads tasks.py; '' has those of ./invoke itself."""
+def contexts():
+    """The tasks as Invoke's parser has them. Each time but the first they lack their help."""
     config = Config(project_location=str(ROOT))
     module, _ = FilesystemLoader(start=str(ROOT), config=config).load("tasks")
+    return module.ns.to_contexts()
+
+
+CONTEXTS = contexts()
+
+
+def tasks() -> dict[str, set[str]]:
+    """Task → its flags, as Invoke reads tasks.py; '' has those of ./invoke itself."""
     own = {name for arg in Program().core_args() for name in (f"--{n}" for n in arg.names)}
     return {
         "": own,
         **{
             # A group's default task is called by the group's name.
             min([str(context.name), *context.aliases], key=len): set(context.flags)
-            for context in module.ns.to_contexts()
+            for context in CONTEXTS
         },
     }
 
@@ -311,3 +321,47 @@ def test_the_design_page_names_every_folder_of_the_product():
     page = PAGES["docs/design.md"]
     folders = [path.name for path in (ROOT / "kiln").iterdir() if (path / "__init__.py").exists()]
     assert [name for name in folders if f"`kiln/{name}/`" not in page] == []
+
+
+PYTEST = re.compile(r"((?:KILN_\w+=\S+ )*)(\S*)python -m pytest((?: [^\s`]+)+)")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "-m pytest" in PAGES[page]])
+def test_a_call_of_pytest_works_as_it_is_written(page):
+    calls_ = PYTEST.findall(PAGES[page])
+    assert calls_
+    for variables, python, words in calls_:
+        assert python == ".venv/bin/", f"{python}python lacks what the tests import"
+        assert [
+            path for path in re.findall(r"tests/\S+", words) if not (ROOT / path).exists()
+        ] == []
+        for name in re.findall(r"(\w+)=", variables):
+            assert f'"{name}"' in CODE, f"nothing reads {name}"
+
+
+def test_every_flags_help_has_the_form_in_which_it_is_typed():
+    wrong = []
+    for context in CONTEXTS:
+        for argument in context.args.values():
+            dashes = "-" if len(argument.name) == 1 else "--"
+            flag = f"{dashes}{argument.name.replace('_', '-').strip('-')}"
+            typed = re.search(rf"(?<!\S){re.escape(flag)}[ =]\S", argument.help or "")
+            if not argument.help or not (argument.positional or argument.kind is bool or typed):
+                wrong.append(f"{context.name} {flag}: {argument.help}")
+    assert wrong == []
+
+
+def test_the_files_for_ci_are_well_formed():
+    page = PAGES["docs/ci.md"]
+    workflow, pipeline = (
+        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.S)
+    )
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert all(step.keys() & {"uses", "run"} for step in steps)
+    assert workflow["jobs"]["nightly"]["needs"] in workflow["jobs"]
+    jobs = {name: job for name, job in pipeline.items() if name != "default"}
+    assert all("./invoke" in " ".join(job["script"]) for job in jobs.values())
+    (policy,) = (json.loads(text) for text in re.findall(r"```json\n(.*?)```", page, re.S))
+    (statement,) = policy["Statement"]
+    keys = statement["Condition"]["StringEquals"]
+    assert {key.partition(":")[2] for key in keys} == {"aud", "sub"}

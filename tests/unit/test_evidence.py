@@ -10,6 +10,7 @@ import pytest
 import yaml
 from records import a_record
 
+from devel import generate
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.cli.summary import summary
@@ -40,7 +41,7 @@ def test_a_package_counts_as_seen_only_at_the_version_and_in_the_repository_wher
     assert known(AL2023, "datacenter-gpu-manager-4-core=4.6.0") is Known.SEEN
     other = replace(AL2023, dcgm="4.5.3")
     assert known(other, "datacenter-gpu-manager-4-core=4.5.3") is Known.ASSUMED
-    ubuntu = ROWS["ubuntu2404-580.178.04-open-cuda13.0-base-x86_64"]
+    ubuntu = ROWS["ubuntu2204-580.178.04-open-cuda13.0-base-x86_64"]
     assert known(ubuntu, "datacenter-gpu-manager-4-core=4.6.0") is Known.ASSUMED
 
 
@@ -79,6 +80,12 @@ def test_strict_refuses_what_is_only_assumed_at_the_line_that_asks_for_it() -> N
     assert nccl.level == "error"
     assert nccl.place == AL2023.row.origins["nccl"]
     assert (nccl.file, nccl.line) == (str(AL2023.row.file), AL2023.row.origins["nccl"].line)
+
+
+def test_the_page_of_proofs_names_the_first_reason_why_a_bake_would_fail() -> None:
+    assert generate._first_blocker(DEBIAN) == "none known"
+    blocker = generate._first_blocker(replace(DEBIAN, driver="535.1.1"))
+    assert "535.1.1" in blocker
 
 
 def test_strict_accepts_a_row_of_which_nothing_is_assumed() -> None:

@@ -349,7 +349,7 @@ def test_without_pip_and_venv_no_install_says_what_to_run(invoke: Call, tmp_path
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "python3").write_text(
-        f'#!/bin/sh\n[ "$1" = -m ] && exit 1\nexec {sys.executable} "$@"\n'
+        f'#!/bin/sh\ncase $1$2 in -m* | *"import pip") exit 1 ;; esac\nexec {sys.executable} "$@"\n'
     )
     (bare / "apt-get").write_text("#!/bin/sh\nexit 99\n")
     for program in bare.iterdir():

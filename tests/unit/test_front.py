@@ -311,7 +311,7 @@ def test_what_is_true_or_false_of_an_xid_is_yes_or_no_for_a_person() -> None:
 def test_a_log_without_an_event_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "kernel.log").write_text("[ 1.0] usb 1-1: new device\n")
     xid.print_events(str(tmp_path / "kernel.log"), as_json=False)
-    assert capsys.readouterr().err.startswith("no Xid and no SXid in ")
+    assert capsys.readouterr().err.startswith("no Xid, no SXid and no lost GPU in ")
     (tmp_path / "kernel.log").write_text(
         "h kernel: message repeated 3 times: [ NVRM: Xid (PCI:0000:00:1e): 45, pid=0, name=x, Ch 1]"
     )

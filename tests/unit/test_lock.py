@@ -184,7 +184,37 @@ def test_packages_are_locked_by_repository_key_and_version(locked):
     repositories = {entry["repository"]: entry for entry in lock.load_lock(locked)["packages"]}
     cuda = repositories["https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"]
     assert cuda["signed_by"].endswith("D42D0685")
-    assert "cuda-toolkit-11-6=11.6.2" in cuda["packages"]
+    assert "cuda-toolkit-11-6=11.6.2" in cuda["unseen"]
+
+
+def test_a_package_that_was_seen_in_a_signed_index_is_told_from_one_that_will_be(
+    tmp_path, monkeypatch
+):
+    def of(data):
+        (entry,) = [one for one in data["packages"] if one["repository"] == "archive of ubuntu2004"]
+        return entry
+
+    seen = lock.wanted(RECIPES, EMPTY)
+    assert "infiniband-diags" in of(seen)["packages"]
+    monkeypatch.setenv("KILN_INDEXES", str(tmp_path))
+    unseen = lock.wanted(RECIPES, EMPTY)
+    assert "infiniband-diags" in of(unseen)["unseen"]
+    told = lock.compare_locks(seen, unseen).changed["archive of ubuntu2004  infiniband-diags"]
+    keys = "the distribution's own keys"
+    assert told == (f"signed by {keys}", f"will be signed by {keys}")
+    before, after = (int(lock.signed_line(one).split()[0]) for one in (seen, unseen))
+    assert before > after == 0
+
+
+def test_a_signature_counts_as_seen_when_a_bake_has_had_the_file_that_it_signs(locked):
+    entries = {entry["url"]: entry for entry in lock.load_lock(locked)["artifacts"]}
+    url, signature = next((url, one) for url, one in entries.items() if "signs" in one)
+    seen = {"url": signature["signs"], "sha256": "ab" * 32}
+    before = lock.load_lock(locked)
+    lock.record_hashes([seen], target="aws", when="run 1", path=locked)
+    old, new = lock.compare_locks(before, lock.load_lock(locked)).changed[url]
+    assert ", will be signed by " in old
+    assert ", signed by " in new
 
 
 def test_the_distributions_own_driver_is_not_said_to_come_from_nvidia():
@@ -194,7 +224,7 @@ def test_the_distributions_own_driver_is_not_said_to_come_from_nvidia():
         for entry in lock.wanted([recipe], EMPTY)["packages"]
         if entry["repository"] == "archive of al2"
     ]
-    assert any(package.endswith("=510.47.03") for package in archive["packages"])
+    assert any(package.endswith("=510.47.03") for package in archive["unseen"])
 
 
 def test_a_new_version_shows_as_a_readable_diff(locked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import socket
 import threading
@@ -20,6 +21,7 @@ WHOLE = f"HTTP/1.1 200 OK\r\ncontent-length: {len(TAG)}\r\n\r\n{TAG}"
 def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
     """Answers each request with `answer`, in two parts; `keep`: never hangs up."""
     served: list[socket.socket] = []
+    threads: list[threading.Thread] = []
     monkeypatch.setattr(imds, "BUDGET", 30)  # what is said is the subject here, not how fast
 
     def start(answer: str, keep: bool = False, address: str = "127.0.0.1") -> list[str]:
@@ -45,10 +47,18 @@ def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
                 if not keep:
                     link.close()
 
-        threading.Thread(target=work, daemon=True).start()
+        threads.append(threading.Thread(target=work, daemon=True))
+        threads[-1].start()
         return asked
 
     yield start
+    # A thread that is about to wait on a socket that is closed would wait on the next one that gets
+    # its number: another test's.
+    for item in served:
+        with contextlib.suppress(OSError):
+            item.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(10)
     for item in served:
         item.close()
 

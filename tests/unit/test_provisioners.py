@@ -629,7 +629,7 @@ def test_a_download_comes_from_the_mirror_and_is_recorded_as_the_vendors(machine
         "kiln_download X",
         X_URL=f"{VENDOR}/a/b.run",
         X_SHA256="73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac",
-        KILN_MIRRORS=f"https://developer=https://no.example {VENDOR}={MIRROR}",
+        KILN_MIRRORS=f"https://developer.download=https://no.example {VENDOR}={MIRROR}",
     )
     assert done.returncode == 0, done.stderr
     assert f"\n{MIRROR}/a/b.run\n" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -57,6 +58,37 @@ def test_aws_actions_are_those_of_its_table(code: int, words: str) -> None:
 def test_one_entry_stands_on_one_line_for_the_daemon(catalogue: dict[str, Any]) -> None:
     lines = xid_catalogue.CATALOGUE.read_text().splitlines()
     assert len(lines) == len(catalogue) + 2
+
+
+_STOPS_WORK = re.compile(
+    r"traffic stops|stops NVLink traffic|jobs? ends?|restart the virtual machine|reset all GPUs"
+    r"|could not be repaired"
+)
+
+
+def test_what_stops_traffic_or_ends_jobs_is_an_error_whatever_its_line_says(
+    catalogue: dict[str, Any],
+) -> None:
+    grave = {
+        key: row
+        for key, row in catalogue.items()
+        if isinstance(row, dict)
+        and _STOPS_WORK.search(f"{row.get('meaning')} {row.get('recovery')}")
+    }
+    assert {"sxid 12028", "sxid 11004", "sxid 19084", "xid 161"} <= set(grave)
+    for key, row in grave.items():
+        kind, code = key.split()
+        assert row["severity"] in ("error", "fatal"), key
+        if kind == "sxid" and "Non-fatal" in row.get("says", []):
+            line = f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {code}, Non-fatal, Link 01 text"
+            (event,) = explain.parse_stream([line])
+            assert event["severity"] in ("error", "fatal"), key
+
+
+def test_no_fatal_code_calls_itself_harmless(catalogue: dict[str, Any]) -> None:
+    for key, row in catalogue.items():
+        if isinstance(row, dict) and row.get("severity") == "fatal":
+            assert "notice nothing" not in str(row.get("meaning")), key
 
 
 def test_a_fact_without_a_source_is_refused() -> None:

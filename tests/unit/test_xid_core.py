@@ -63,8 +63,11 @@ class Corpus(unittest.TestCase):
     def test_no_look_alike_is_taken_for_an_event(self):
         for row in corpus():
             if row["event"] is None:
+                lost = [row["note"]] if row.get("note", {}).get("kind") == "gpu-lost" else []
                 with self.subTest(row["line"]):
-                    self.assertEqual(list(events(row["line"].split("\n"))), [])
+                    found = list(events(row["line"].split("\n")))
+                    kinds = [{"kind": one["event"], "pci": one["pci"]} for one in found]
+                    self.assertEqual(kinds, lost)
 
     def test_uuid_serial_and_lost_gpu_lines_are_understood(self):
         for row in corpus():
@@ -331,6 +334,73 @@ class Forms(unittest.TestCase):
                     self.assertEqual([row["raw"] for row in result], [line])
                     self.assertEqual((result[0]["time"], result[0]["monotonic_us"]), (when, usec))
                     self.assertNotIn("injected", result[0])
+
+    def test_logs_are_read_as_cloudwatch_gives_them(self):
+        ours = json.dumps({"time": "2026-01-05T03:04:05.000000Z", "event": "xid", "raw": LINE})
+        bare = "[   12.000005] " + LINE
+        for message in (ours, bare, LINE):
+            text = json.dumps(message)
+            cell = '"%s"' % message.replace('"', '""')
+            for lines in (
+                ["2026-01-05T03:04:05.123000+00:00 i-0abc/xid " + message],  # tail
+                ["2026-01-05T03:04:05 " + message],  # tail --format short
+                ["2026-01-05T03:04:05.123Z " + message],  # an export to S3
+                [
+                    "{",
+                    '    "events": [',
+                    "        {",
+                    '            "message": %s,' % text,
+                    "        }",
+                ],
+                ['{"events": [{"message": "other"}, {"timestamp": 1, "message": %s}]}' % text],
+                ['{"timestamp": 1767582245123, "message": %s}' % text],  # jq -c '.events[]'
+                ["@timestamp,@message", "2026-01-05 03:04:05.123," + cell],
+                ["@message,@logStream", cell + ",i-0abc/xid"],
+                ['{"field": "@message",', '    "value": %s' % text],  # get-query-results
+            ):
+                with self.subTest(lines[-1]):
+                    self.assertEqual([row["raw"] for row in events(lines)], [LINE])
+
+    def test_pretty_and_tabbed_answers_of_the_aws_command_are_read(self):
+        ours = {"event": "xid", "raw": LINE}
+        pretty = "2026-01-05T03:04:05+00:00 i-0abc " + json.dumps(ours, indent=4)
+        tabbed = "\t".join([json.dumps(ours)] * 3)  # --query 'events[].message' --output text
+        self.assertEqual([row["raw"] for row in events(pretty.split("\n"))], [LINE])
+        self.assertEqual([row["raw"] for row in events([tabbed])], [LINE] * 3)
+
+    def test_the_lines_around_a_match_of_grep_are_read(self):
+        for form in ("dmesg-[   12.000005] %s", "dmesg-7-[   12.000005] %s", "dmesg:8:[12.0] %s"):
+            self.assertEqual([row["raw"] for row in events([form % LINE, "--"])], [LINE], form)
+
+    def test_a_gpu_that_is_lost_without_an_xid_is_an_event_with_its_address(self):
+        one = "[ 7.0] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
+        three = [
+            "[ 8.0] NVRM: The NVIDIA GPU 0000:b3:00.0",
+            "[ 8.0] NVRM: (PCI ID: 10de:26b5) installed in this system has",
+            "[ 8.0] NVRM: fallen off the bus and is not responding to commands.",
+        ]
+        found = list(events([one, *three, one, XID_79, one.replace("29", "3b")]))
+        self.assertEqual(
+            [(row["event"], row["pci"], row["xid"], row["severity"]) for row in found],
+            [
+                ("gpu-lost", "0000:29:00.0", None, "fatal"),
+                ("gpu-lost", "0000:b3:00.0", None, "fatal"),
+                ("xid", "0000:3b:00", 79, "fatal"),
+            ],
+        )
+
+    def test_a_gpu_is_lost_again_after_the_driver_was_loaded_again(self):
+        lost = "NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
+        loaded = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 2023"
+        self.assertEqual([row["pci"] for row in events([lost, loaded, lost])], ["0000:29:00.0"] * 2)
+
+    def test_a_process_name_without_a_pid_is_read(self):
+        (row,) = events(["NVRM: Xid (PCI:0000:3b:00): 31, name=python3, Ch 00000008, intr 00"])
+        self.assertEqual((row["pid"], row["process"]), (None, "python3"))
+
+    def test_a_message_of_the_journal_in_bytes_is_read(self):
+        (row,) = events([json.dumps({"MESSAGE": list(LINE.encode()), "SYSLOG_FACILITY": "0"})])
+        self.assertEqual((row["raw"], "injected" in row), (LINE, False))
 
     def test_lines_in_json_are_whole_and_nothing_is_added_to_them(self):
         lines = ["   {", '      "pri": 4,', '      "msg": "%s"' % LINE, "   },{", '      "pri": 4']

@@ -16,6 +16,7 @@ from kiln.publish.lock import exclusively, lock_parameter
 from kiln.publish.moving import move_one
 from kiln.publish.overview import channel_rows, history_rows
 from kiln.publish.promote import roll_back
+from kiln.publish.release import Installed, on_image
 from tests.unit.publish.channel import (
     AWS,
     HOME,
@@ -30,6 +31,7 @@ from tests.unit.publish.channel import (
     resolved,
     versions_of,
 )
+from tests.unit.publish.faults import after_writes, faulty, token_expired
 
 
 def test_each_region_gets_a_copy_that_its_parameter_names(
@@ -57,6 +59,30 @@ def test_a_copy_has_the_verdict_imdsv2_and_protection(
     assert tags["kiln:line"] == LINE
     assert copy["ImdsSupport"] == "v2.0"
     assert copy["DeregistrationProtection"] == "enabled-without-cooldown"
+
+
+def test_copies_and_parameters_carry_the_companys_tags(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_AWS_TAGS", "team=ml,cost-center=4711")
+    bake(4, tags={"team": "ml", "cost-center": "4711"})
+    published(OTHER)
+    theirs = {"team": "ml", "cost-center": "4711"}
+    for region in (HOME, OTHER):
+        ssm = client("ssm", region)
+        for part in ("image_id", "release"):
+            name = f"/ami-kiln/{LINE}/nightly/{part}"
+            found = ssm.list_tags_for_resource(ResourceType="Parameter", ResourceId=name)
+            assert {tag["Key"]: tag["Value"] for tag in found["TagList"]} == theirs, (region, part)
+    copy = described(client, resolved(client, "nightly", OTHER), OTHER)
+    (disk,) = copy["BlockDeviceMappings"]
+    wanted = [disk["Ebs"]["SnapshotId"]]
+    (snapshot,) = client("ec2", OTHER).describe_snapshots(SnapshotIds=wanted)["Snapshots"]
+    for resource in (copy, snapshot):
+        tags = {tag["Key"]: tag["Value"] for tag in resource["Tags"]}
+        assert tags.items() >= theirs.items()
+    bake(5)
+    published(OTHER)  # they exist now
 
 
 def test_accounts_may_launch_the_images_and_read_their_snapshots(
@@ -176,6 +202,12 @@ def test_a_lock_that_expired_and_was_taken_is_left_to_its_new_holder(
         )
     (left,) = client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
     assert json.loads(left["Value"]) == theirs
+
+
+def test_what_ended_a_move_is_said_and_not_that_its_lock_is_left() -> None:
+    expired = faulty(after_writes(1, token_expired()))
+    with expired, pytest.raises(KilnError, match="the copies are gone"), exclusively(AWS, LINE):
+        raise KilnError("the copies are gone")
 
 
 def test_what_is_tagged_after_the_copy_reaches_it_with_the_next_publish(
@@ -421,3 +453,11 @@ def test_a_line_or_region_that_there_is_not_is_one_message(
     with pytest.raises(KilnError) as refused:
         asked()
     assert (refused.value.exit_status, said in str(refused.value)) == (2, True), refused.value
+
+
+def test_an_ami_whose_record_has_no_version_info_is_published_without_versions(bake: Bake) -> None:
+    bake(2, versions={"packages": []})
+    assert published().release.installed.driver is None
+    assert on_image({}) == Installed()
+    with pytest.raises(KilnError, match="version-info of the AMI's record"):
+        on_image({"components": {}})

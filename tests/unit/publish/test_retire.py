@@ -109,6 +109,31 @@ def test_an_ami_that_was_launched_lately_stays(
     assert why_kept(two[0]) == f"launched on {hours:%Y-%m-%d}"
 
 
+def test_a_shared_ami_stays_until_a_report_says_that_no_account_uses_it(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    shared = {"share": {"accounts": ["111122223333"]}}
+    assert "--apply asks EC2 for a report" in why_kept(two[0], **shared)
+    settings = {LINE: Publish.model_validate({"keep": {"nightly": 1}, **shared})}
+    plan_retirement(AWS, [], settings, ask=True)
+    assert next_step(two[0], **shared) == "deprecate"
+
+
+def test_a_shared_ami_that_another_account_uses_stays(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    shared = {"share": {"accounts": ["111122223333"]}}
+    ec2 = client("ec2")
+    # The lab has one account: its own use stands for another's.
+    ec2.create_launch_template(
+        LaunchTemplateName=f"for-{two[0]}", LaunchTemplateData={"ImageId": two[0]}
+    )
+    kind = [{"ResourceType": "ec2:LaunchTemplate"}]
+    ec2.create_image_usage_report(ImageId=two[0], ResourceTypes=kind)
+    ec2.delete_launch_template(LaunchTemplateName=f"for-{two[0]}")
+    assert why_kept(two[0], **shared) == "used by account 123456789012 (1 ec2:LaunchTemplate)"
+
+
 def test_a_fresh_ami_that_is_not_published_yet_stays(bake: Bake) -> None:
     assert why_kept(bake(3)) == "built less than a day ago and not published"
 

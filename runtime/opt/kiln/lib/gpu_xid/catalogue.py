@@ -87,7 +87,7 @@ class Catalogue:
         elif by_line == "nvlink":
             self._nvlink(fields, driver)
         elif fields.get("sxid") is not None:
-            self._word(fields)
+            self._word(fields, entry)
         fields["severity"] = self.overrides.get(key, fields["severity"])
         return fields
 
@@ -111,13 +111,15 @@ class Catalogue:
                 fields["action"] = row["action"]
                 return
 
-    def _word(self, fields: dict[str, Any]) -> None:
+    def _word(self, fields: dict[str, Any], entry: dict[str, Any]) -> None:
         """The word Fatal, Non-fatal or Correctable in an SXid line overrides the table.
 
-        Exception: Non-fatal does not raise the severity of an error that the table calls harmless.
+        Exceptions: Non-fatal does not raise the severity of an error that the table calls harmless,
+        and does not lower that of one which stops traffic or ends jobs (`at_least`).
         """
         row = (self.entry("sxid words") or {}).get(fields.get("word") or "")
-        if row and not (row["severity"] == "warning" and fields["severity"] == "info"):
+        harmless = fields["severity"] == "info"
+        if row and not (row["severity"] == "warning" and (harmless or "at_least" in entry)):
             fields["severity"] = row["severity"]
             fields["action"] = row["action"]
 

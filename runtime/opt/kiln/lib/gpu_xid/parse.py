@@ -69,6 +69,12 @@ def pci_address(text: str) -> str | None:
     return text.lower() if _HEX.issuperset(last) else None
 
 
+def first_of_three(text: str) -> str | None:
+    """The address in `The NVIDIA GPU 0000:3b:00.0`, the first of three lines about a lost GPU."""
+    start = "NVRM: The NVIDIA GPU "
+    return pci_address(text[len(start) :].strip()) if text.startswith(start) else None
+
+
 def _is_number(text: str) -> bool:
     """Whether the driver can have printed this number: int() refuses thousands of digits."""
     return len(text) < 11 and text.isdigit() and text.isascii()
@@ -102,6 +108,8 @@ def _xid(text: str) -> dict[str, Any] | None:
     body = body.strip()
     if body.startswith("pid="):
         body = _process(body[4:], fields)
+    elif body.startswith("name="):
+        body = _named(body, fields)
     fields["message"] = body
     if " caused by previous Xid " in body:
         fields["plain"] = False
@@ -154,9 +162,11 @@ def _process(body: str, fields: dict[str, Any]) -> str:
     if _is_number(pid):
         fields["pid"] = int(pid)
     rest = rest.lstrip()
-    if not comma or not rest.startswith("name="):
-        return rest
-    name, rest = _split_name(rest[5:])
+    return _named(rest, fields) if comma and rest.startswith("name=") else rest
+
+
+def _named(body: str, fields: dict[str, Any]) -> str:
+    name, rest = _split_name(body[5:])
     fields["process"] = name or None
     return rest
 

@@ -1,5 +1,5 @@
 """The prefixes before the message in an archived line: of syslog, journalctl, dmesg and kmsg, and
-those that `grep`, `pdsh`, `kubectl logs` and `aws logs tail` add.
+those that `grep`, `pdsh`, `kubectl logs` and CloudWatch Logs add.
 
 For files only (`replay`, `xid.parse`): the daemon reads records, whose form is known.
 """
@@ -47,7 +47,8 @@ _HOST = _compiled(
 # The collector of the line (a file and line number, a host, a pod), at the very beginning only:
 # further on, such a word names a program that wrote the line itself.
 _COLLECTED = _compiled(
-    r"(?:\[pod/[^\]]{1,300}\] |[A-Za-z0-9/][A-Za-z0-9./_-]{0,254}:(?:\d{1,9}:)? ?)"
+    r"(?:\[pod/[^\]]{1,300}\] "
+    r"|[A-Za-z0-9/][A-Za-z0-9./_-]{0,254}(?::(?:\d{1,9}:)?|-(?:\d{1,9}-)?) ?)"
     r"(?=\[ *\d+\.\d+|\[[A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ])"
 )
 _TALOS = _compiled(
@@ -55,8 +56,19 @@ _TALOS = _compiled(
 )
 _CONTAINER = _compiled(r"std(?:out|err) [FP] ")  # log files of Kubernetes
 _REPEATED = _compiled(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$")
-# A line of `dmesg --json` or `journalctl -o json-pretty`; other JSON has one object per line.
-_JSON_FIELD = _compiled(r'"(?:msg|MESSAGE)" ?: ("(?:[^"\\]|\\.)*"),?$')
+# A line of `dmesg --json`, `journalctl -o json-pretty`, `aws logs filter-log-events`, `aws logs
+# get-query-results` or `aws logs tail --format json`; other JSON has one object per line.
+_JSON_FIELD = _compiled(r'"(?:msg|MESSAGE|message|value|raw)" ?: ("(?:[^"\\]|\\.)*"),?$')
+_MESSAGE = _compiled(r'"message" ?: ?("(?:[^"\\]|\\.)*")')
+# A log stream, which `aws logs tail` prints before the message. Its name has neither : nor *.
+_STREAM = _compiled(
+    r"[^\s:*]{1,512} (?=\{\"|NVRM: |nvidia-nvswitch\d|\[ *\d+\.\d+|[A-Z][a-z]{2} [ \d]\d \d\d:)"
+)
+# A row of the CSV that the console of Logs Insights exports: a time, or a message with commas.
+_CSV = _compiled(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?,"
+    r'|"[^"]{0,200}NVRM: (?:[^"]|""){0,8000}",|[^{"]{0,600}"\{""'
+)
 _TAG = _compiled(r"kernel(?:: | - - - |\[\d+\]: )")
 _PID = _compiled(r"\[\d+\] ")
 _json = json.JSONDecoder(strict=False)  # an archive may hold a tab where JSON wants \t
@@ -86,6 +98,8 @@ def strip(line: str) -> Stripped:
         line = _BARE_COLOUR.sub("", line)
     if line.startswith(">"):
         line = _QUOTE.sub("", line, count=1)
+    if _CSV.match(line):
+        return _strip_csv(line)
     if line.lstrip()[:1] in ("{", '"'):
         return _strip_json(line)
     stripped = Stripped(line)
@@ -113,6 +127,11 @@ def strip(line: str) -> Stripped:
     rest = rest[6:] if rest.startswith("[...] ") else rest
     match = _COLLECTED.match(rest)
     rest = rest[match.end() :] if match else rest
+    rest = _collected_stamp(rest, stripped)
+    if rest.startswith('{"'):
+        logged = _strip_json(rest)
+        logged.when = stripped.when if logged.when is None else logged.when
+        return logged
     rest = _host(_stamp(rest, stripped))
     stripped.text = _kernel_time(rest, stripped)
     match = _REPEATED.match(stripped.text)  # rsyslog
@@ -135,12 +154,39 @@ def _strip_json(line: str) -> Stripped:
         when = str(row.get("__REALTIME_TIMESTAMP", ""))
         if when.isdecimal() and when.isascii() and len(when) < 20:
             stripped.when = int(when) / 1000000.0
-    elif isinstance(row.get("raw"), str) and row.get("event") in ("xid", "sxid"):
+    elif isinstance(row.get("raw"), str) and row.get("event") in ("xid", "sxid", "gpu-lost"):
         stripped = _strip_event(row)
     elif isinstance(row.get("log"), str):
         stripped = strip(row["log"].rstrip("\n"))
+    elif isinstance(row.get("message"), str) and isinstance(row.get("timestamp"), int):
+        # An event of CloudWatch Logs, with its time in milliseconds.
+        stripped = strip(row["message"].rstrip("\n"))
+        if stripped.when is None and 0 < row["timestamp"] < 10**14:
+            stripped.when = row["timestamp"] / 1000.0
     stripped.is_json = True
     return stripped
+
+
+def _strip_csv(line: str) -> Stripped:
+    import csv
+
+    try:
+        cells = next(csv.reader([line]), [])
+    except csv.Error:
+        cells = []
+    texts = [cell for cell in cells if cell.startswith("{") or "NVRM: " in cell or "SXid" in cell]
+    # No second time as CSV: a cell of a row is no row.
+    text = texts[0] if texts and not _CSV.match(texts[0]) else ""
+    stripped = strip(text)
+    stripped.is_json = True
+    return stripped
+
+
+def entries(line: str) -> list[str]:
+    """The log entries in a line: several if it is a whole answer of CloudWatch Logs."""
+    if line.startswith("{") and line.count('"message"') > 1:
+        return [str(_json.decode(found)) for found in _MESSAGE.findall(line)]
+    return line.split("\t") if line.startswith('{"') and '\t{"' in line else [line]
 
 
 def _strip_event(row: dict[str, Any]) -> Stripped:
@@ -152,6 +198,20 @@ def _strip_event(row: dict[str, Any]) -> Stripped:
     match = _ISO.match(str(row.get("time")) + " ")
     stripped.when = _iso_seconds(match) if match and match.group(8) else None
     return stripped
+
+
+def _collected_stamp(rest: str, stripped: Stripped) -> str:
+    """Remove CloudWatch's time and stream, before a message that may have a time of its own."""
+    match = _ISO.match(rest)
+    if not match:
+        return rest
+    after = rest[match.end() :]
+    stream = _STREAM.match(after)
+    if not stream and not after.startswith('{"') and not _SYSLOG.match(after):
+        return rest
+    if match.group(8):
+        stripped.when = _iso_seconds(match)
+    return after[stream.end() :] if stream else after
 
 
 def _stamp(rest: str, stripped: Stripped) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from . import event, host
 from .catalogue import Catalogue
-from .parse import parse_message, set_message_starts
+from .parse import first_of_three, parse_message, set_message_starts
 from .pipeline import messages
-from .prefix import Stripped, strip
+from .prefix import Stripped, entries, strip
 
 # The most lines that may stand between an SXid and its Severity and Data lines.
 _DETAIL_LINES = 50
@@ -17,24 +18,29 @@ _DETAIL_LINES = 50
 # than 8 KiB, or four times that when each byte is escaped.
 _MAX_LINE = 16384
 _MAX_READ = 65536
+# The journal gives a message that is not UTF-8 as the list of its bytes.
+_BYTES = re.compile('"MESSAGE" ?: ?\\[')
 
 
 def events(
     lines: Iterable[str | bytes] | BinaryIO, catalogue: Catalogue | None = None, notes: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield one dict per Xid or SXid of the lines (text or bytes) or of a binary file, in order.
+    """Yield one dict per Xid, SXid or lost GPU of the lines (text or bytes) or of a binary file, in
+    order.
 
     Keys as in the event log, plus `message` (the text after code, pid and process). `time`, `seq`
     and `monotonic_us` are None where the line lacks them. The Severity and Data lines of an SXid
     are in `detail`; an indented line belongs to the event before it.
-    notes: also yield `gpu-lost` (fallen off the bus without an Xid), `uuid` and `driver`.
+    A GPU that has fallen off the bus without an Xid 79 is `gpu-lost`, once until the driver loads
+    again. notes: also yield `uuid` and `driver`.
     Never raises for the content of lines, and never holds more of a file than a long line.
     """
     catalogue = catalogue or Catalogue()
     set_message_starts(catalogue.entry("message starts") or ())
     state = _State(catalogue)
     for number, text in enumerate(_texts(lines), 1):
-        yield from state.take(number, text.strip("\r\n")[:_MAX_LINE], notes)
+        for entry in entries(text.strip("\r\n")):
+            yield from state.take(number, entry[:_MAX_LINE], notes)
     yield from state.flush()
 
 
@@ -72,6 +78,9 @@ class _State:
         self.driver: str | None = None
         # (line number, event), held for lines that belong to the event.
         self.waiting: list[tuple[int, dict[str, Any]]] = []
+        self.fallen: set[str | None] = set()  # GPUs that are known to be off the bus
+        # (line number, address) of the first of three lines about a lost GPU.
+        self.named: tuple[int, str] | None = None
 
     def take(self, number: int, text: str, notes: bool) -> Iterator[dict[str, Any]]:
         if text[:1] in (" ", "\t"):
@@ -79,15 +88,20 @@ class _State:
             if self.continues(number, text):
                 return
         out = self.release(number)
-        if "Xid" not in text and "NVRM" not in text:
+        if "Xid" not in text and "NVRM" not in text and not _BYTES.search(text):
             yield from out
             return
         stripped = strip(text)
+        named = first_of_three(stripped.text)
+        if named is not None:
+            self.named = number, named
         for fields in messages(stripped.text):
             kind = fields["kind"]
+            if kind == "gpu-lost" and not self.is_news(fields, number):
+                continue
             if kind == "sxid-detail":
                 self.detail(fields)
-            elif kind in ("xid", "sxid"):
+            elif kind in ("xid", "sxid", "gpu-lost"):
                 # A line after a JSON line cannot be a continuation by the kernel.
                 at = number - 1 if stripped.is_json else number
                 self.waiting.append((at, self.event_of(fields, stripped)))
@@ -96,6 +110,7 @@ class _State:
                     self.gpus.learn(fields["pci"], fields["uuid"])
                 elif kind == "driver":
                     self.driver = fields["driver"]
+                    self.fallen.clear()
                 if notes:
                     fields["event"] = fields.pop("kind")
                     out.append(fields)
@@ -113,12 +128,28 @@ class _State:
         self.waiting[-1] = (number, last)
         return True
 
+    def is_news(self, fields: dict[str, Any], number: int) -> bool:
+        """Whether a lost GPU has not been reported yet; completes the fields of its event."""
+        if fields["pci"] is None and self.named is not None and number - self.named[0] <= 2:
+            fields["pci"] = self.named[1]
+        gpu = host.short(fields["pci"]) if fields["pci"] else None
+        known = gpu in self.fallen
+        self.fallen.add(gpu)
+        fields.update(xid=None, message="", pid=None, process=None, implied_xid=79)
+        return not known
+
     def event_of(self, fields: dict[str, Any], stripped: Stripped) -> dict[str, Any]:
         fields["injected"] = stripped.injected
         fields["driver"] = self.driver
         fields["count"] = stripped.count if stripped.count > 1 else None
+        lost = fields["kind"] == "gpu-lost"
+        if lost or fields.get("xid") == 79:
+            fields["xid"] = 79
+            self.fallen.add(host.short(fields["pci"]) if fields["pci"] else None)
         self.catalogue.classify(fields, self.driver)
         self.gpus.add_to(fields)
+        if lost:
+            fields["xid"] = None
         line = event.gpu_event(fields, stripped.when or 0, None, stripped.seq, stripped.usec)
         if stripped.when is None:
             line["time"] = None

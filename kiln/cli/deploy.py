@@ -1,0 +1,71 @@
+"""Tasks that set up an engine for the nights."""
+
+from __future__ import annotations
+
+from invoke import Context
+
+from kiln.base.errors import KilnError
+from kiln.cli.flags import JSON, TARGET
+from kiln.cli.front import note, show, task
+
+
+@task(
+    help={
+        "repository": "of amis.yaml, needed the first time: --repository https://git.example.com/amis",
+        "stack": "the stack's name: --stack ami-kiln-nightly",
+        "revision": "branch or commit that is built: --revision main",
+        "schedule": "when, as EventBridge Scheduler writes it: --schedule 'cron(0 2 * * ? *)'",
+        "timezone": "of the schedule: --timezone Europe/Berlin",
+        "rows": "flags that select rows: --rows='--distro al2023'",
+        "email": "who gets the report of a night: --email team@example.com",
+        "delete": "remove the stack; its bucket stays",
+        "region": TARGET["region"],
+        **JSON,
+    }
+)
+def codebuild(
+    c: Context,
+    repository: str | None = None,
+    stack: str = "ami-kiln-nightly",
+    revision: str | None = None,
+    schedule: str | None = None,
+    timezone: str | None = None,
+    rows: str | None = None,
+    email: str | None = None,
+    delete: bool = False,
+    region: str | None = None,
+    json: bool = False,
+) -> None:
+    """Create or update the stack that runs the nights on CodeBuild, with its events."""
+    from kiln.base import vocabulary
+    from kiln.cli import targets
+    from kiln.publish import engines
+    from kiln.publish import stack as stacks
+
+    vocabulary.STACK.required(stack, "--stack")
+    place = targets.choose("aws", region)
+    if delete:
+        gone = stacks.delete_stack(place, stack, note)
+        show(
+            {"stack": stack, "deleted": gone},
+            as_json=json,
+            text=lambda data: f"{stack} is gone" if gone else f"there is no stack {stack}",
+        )
+        return
+    flags = {
+        "Repository": repository,
+        "Revision": revision,
+        "Schedule": schedule,
+        "Timezone": timezone,
+        "Rows": rows,
+        "Email": email,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    if repository is not None and not repository.startswith("https://"):
+        raise KilnError(f"--repository {repository} is not an HTTPS address")
+    outputs = stacks.deploy_stack(place, stack, engines.codebuild_template(), given, note)
+    show(
+        {"stack": stack, "outputs": outputs},
+        as_json=json,
+        text=lambda data: "\n".join(f"{name:8} {value}" for name, value in outputs.items()),
+    )

@@ -1,0 +1,212 @@
+"""`verify --instance` and `--host`: the checks of a machine that runs already, as it says it is.
+
+Nothing is launched, changed or tagged. What the machine should be comes from its own
+/etc/kiln/recipe.json, and its instance type from EC2 or from its instance metadata.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from kiln import facts
+from kiln.base import needs, vocabulary
+from kiln.base.errors import KilnError, operation_failed
+from kiln.base.paths import build_dir
+from kiln.base.progress import Progress
+from kiln.base.stopping import Stop, on_signals
+from kiln.base.tags import DISTRO
+from kiln.cloud import aws, runs
+from kiln.cloud.machine import Machine
+from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
+from kiln.pipeline import ami_checks, record, report, verdict
+from kiln.pipeline.build_row import Built
+from kiln.pipeline.draft import now
+from kiln.pipeline.record import Checks, Record
+
+_HOST = re.compile(r"(?P<user>[a-z_][a-z0-9_-]*)@(?P<address>[A-Za-z0-9][A-Za-z0-9.:-]*)")
+_ASK_TYPE = (
+    "t=$(curl -sf -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "
+    'http://169.254.169.254/latest/api/token) && curl -sf -m 5 -H "X-aws-ec2-metadata-token: $t" '
+    "http://169.254.169.254/latest/meta-data/instance-type"
+)
+_MACHINES = "running-machines"
+_NOT_OURS = "only machines of an image that AMI Kiln baked have it"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A machine that runs: where ssh finds it, and what EC2 says of it."""
+
+    name: str
+    user: str
+    address: str
+    instance_type: str = ""
+    ami_id: str | None = None
+
+
+def of_host(host: str) -> Running:
+    """The machine of `user@address`. Raises KilnError (exit status 2) for another form."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        raise KilnError(f"--host {vocabulary.shown(host)} is not user@address")
+    return Running(host, match["user"], match["address"])
+
+
+def of_instance(instance_id: str, target: Target) -> Running:
+    """The machine of an instance id, as EC2 describes it.
+
+    Raises KilnError: exit status 2 for an id that is none, 1 if the instance does not run.
+    """
+    vocabulary.INSTANCE_ID.required(instance_id, "--instance")
+    with aws.explained(f"{instance_id} could not be looked up in {target.region}"):
+        answer = aws.ec2(target).describe_instances(InstanceIds=[instance_id])
+    instance = answer["Reservations"][0]["Instances"][0]
+    state = instance["State"]["Name"]
+    if state != "running":
+        raise operation_failed(f"{instance_id} is {state}: only a running instance can be checked")
+    ami_id = str(instance["ImageId"])
+    distro = verdict.describe(target, ami_id)["tags"].get(DISTRO)
+    if not distro:
+        raise KilnError(
+            f"{instance_id} runs {ami_id}, which has no tag {DISTRO}: its user name is not known",
+            hint="name it: --host user@address",
+        )
+    return Running(
+        instance_id,
+        str(facts.distro(distro)["ssh_user"]),
+        str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"]),
+        str(instance["InstanceType"]),
+        ami_id,
+    )
+
+
+def verify_running(
+    running: Running,
+    target: Target,
+    progress: Progress,
+    *,
+    key: str | None,
+    keyword: str | None,
+    install: bool,
+) -> Built:
+    """Run the checks on a machine; its record and report are kept as those of `verify --ami`.
+
+    `key` is the file of a private key; without it ssh uses what it is configured to use. `keyword`
+    is pytest's -k: such a run has looked at a part only, and verifies nothing.
+    Raises KilnError: exit status 2 for a key that is not there, 1 if the machine does not answer or
+    is not of an image of AMI Kiln.
+    """
+    if key and not Path(key).is_file():
+        raise KilnError(f"--key {key}: no such file")
+    runs.check_folders()
+    needs.ensure("ssh", install=install, say=progress.say)
+    run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    started, stop = now(), Stop()
+    with on_signals(stop), _connected(running, run_id, key) as machine:
+        recipe = _recipe(machine, running)
+        # Not among the row's runs: what became of one machine says nothing about the row.
+        run = Run(run_id, recipe["name"], build_dir() / _MACHINES / run_id)
+        run.folder.mkdir(parents=True)
+        (machine.folder).symlink_to(run.folder.absolute())
+        kind = running.instance_type or _instance_type(machine)
+        _say_what_it_is(recipe, kind, running, progress)
+        with progress.stage("checks") as stage:
+            in_lab = machine.ssh("test -e /usr/lib/kiln-lab")[0] == 0
+            expected = ami_checks.expectations(recipe, kind, target, {"id": running.ami_id})
+            expected["target"] = "lab" if in_lab else "aws"
+            checked = ami_checks.run_checks(
+                machine, expected, run.folder, stop=stop, on_line=stage.line, keyword=keyword
+            )
+            stage.note = f"{checked.count('passed')} passed, {checked.count('failed')} failed"
+        versions = machine.read_json("/etc/kiln/version-info.json")
+    whole: record.Status = "verified" if keyword is None else "unverified"
+    done = Record(
+        run_id=run_id,
+        kind="verify",
+        status="failed" if not checked.passed else whole,
+        recipe=recipe,
+        recipe_from=f"/etc/kiln/recipe.json on {running.name}",
+        target=expected["target"],
+        image_note=f"the running machine {running.name}",
+        region=target.region,
+        ami_id=running.ami_id,
+        verify_instance_type=kind,
+        git_commit=runs.git_commit(),
+        started=started,
+        finished=now(),
+        folder=str(run.folder),
+        seconds=dict(progress.seconds),
+        checks=Checks.of(checked),
+        versions=versions,
+    )
+    record.write_record(run, done)
+    report.write_report(run.folder / "report.html", done)
+    return Built(done)
+
+
+def _recipe(machine: Machine, running: Running) -> dict[str, Any]:
+    code, _, error = machine.ssh("true")
+    if code != 0:
+        lines = error.strip().splitlines() or ["ssh failed"]
+        raise operation_failed(
+            f"{running.user}@{running.address} cannot be reached over SSH: {lines[-1]}",
+            hint="try it by hand; --key FILE names a private key",
+        )
+    recipe = machine.read_json("/etc/kiln/recipe.json")
+    if not isinstance(recipe, dict) or not vocabulary.RECIPE_NAME.fits(recipe.get("name")):
+        raise operation_failed(f"{running.name} has no readable /etc/kiln/recipe.json: {_NOT_OURS}")
+    return recipe
+
+
+def _instance_type(machine: Machine) -> str:
+    """What the machine's instance metadata says; `unknown` without an answer."""
+    _, text, _ = machine.ssh(_ASK_TYPE)
+    return text.strip() if vocabulary.INSTANCE_TYPE.fits(text.strip()) else "unknown"
+
+
+def _say_what_it_is(
+    recipe: dict[str, Any], kind: str, running: Running, progress: Progress
+) -> None:
+    progress.say(f"{running.name} says it is {recipe['name']}, on {kind}")
+    if kind == "unknown":
+        progress.say("its instance type is not known: checks of its GPUs are skipped")
+        return
+    usual = recipe.get("verify_instance_type")
+    known = [usual, *recipe.get("target_instance_types", ())]
+    if kind not in known:
+        progress.say(f"the recipe is verified on {usual}; what is checked here is that of {kind}")
+
+
+@contextmanager
+def _connected(running: Running, run_id: str, key: str | None) -> Iterator[Machine]:
+    """The machine over one shared connection, with the user's own settings of ssh below ours."""
+    folder = Path(f"/tmp/kiln-{run_id}")  # noqa: S108 - private, and short enough for a socket
+    folder.mkdir(mode=0o700)
+    identity = f"  IdentityFile {Path(key).absolute()}\n  IdentitiesOnly yes\n" if key else ""
+    config = folder / "config"
+    config.write_text(
+        "Host *\n"
+        f"  ControlMaster auto\n  ControlPath {folder}/ssh\n  ControlPersist 60\n"
+        "  BatchMode yes\n  ConnectTimeout 10\n"
+        # A key that is new is kept for this run; one that differs from the user's is refused.
+        "  StrictHostKeyChecking accept-new\n"
+        f"  UserKnownHostsFile {folder}/known_hosts ~/.ssh/known_hosts\n"
+        f"{identity}"
+        "Include ~/.ssh/config\n"
+    )
+    machine = Machine(running.name, running.address, running.user, config, run_id, folder / "run")
+    try:
+        yield machine
+    finally:
+        machine.ssh("-O", "exit")
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()

@@ -1,0 +1,69 @@
+"""Removes every lab from this machine, and says what of AMI Kiln is left on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.base.installed import packages_from_apt
+from kiln.base.paths import ROOT, build_dir
+from lab import control, host, mirror, tree, users
+from lab.settings import Lab, current
+
+INTERFACES = Path("/sys/class/net")
+
+
+@dataclass(frozen=True)
+class Uninstalled:
+    """What was removed, and what is left: packages from apt, and folders of the checkout."""
+
+    removed: tuple[str, ...]
+    packages: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+
+def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
+    """Take down and delete every lab below the folder of labs, what they share, and the kernel
+    settings that they raised.
+
+    `force` first ends the builds that use one, and `say` is told which. Raises KilnError (exit
+    status 1) while a build uses one.
+    """
+    root = current().root
+    removed: list[str] = []
+    labs = [Lab(number, root) for number in _numbers(root)] or [current()]
+    if not force:  # before anything is removed
+        for lab in labs:
+            users.refuse_if_used(lab)
+    for lab in labs[1:]:
+        removed += control.clean(lab, force=force, say=say)
+    removed += control.clean(labs[0], bases=True, force=force, say=say)
+    removed += host.lower(root)
+    # A lab in another folder logs there too.
+    alone = not any(re.fullmatch(r"lab[0-9]+", path.name) for path in INTERFACES.iterdir())
+    for folder in (root, *([mirror.LOG.parent] if alone else [])):
+        if folder.exists():
+            tree.delete(folder)
+            removed.append(f"folder {folder}")
+    folders = tuple(path for path in (ROOT / ".venv", build_dir()) if path.exists())
+    return Uninstalled(tuple(removed), tuple(packages_from_apt()), folders)
+
+
+def text(done: Uninstalled) -> str:
+    """What was removed, and how to remove the rest."""
+    lines = [f"removed {item}" for item in done.removed]
+    if done.packages:
+        lines.append("installed by AMI Kiln, and left, since other programs may use them now:")
+        lines.append(f"  {' '.join(done.packages)}")
+        lines.append(f"  to remove them: apt-get purge --autoremove {' '.join(done.packages)}")
+    lines += [f"left: {folder}, which goes with the checkout" for folder in done.folders]
+    lines.append("AMIs, snapshots and parameters in AWS are not touched")
+    return "\n".join(lines)
+
+
+def _numbers(root: Path) -> list[int]:
+    """The indexes of the labs that have a folder."""
+    found = (re.fullmatch(r"lab([0-9]{1,3})", path.name) for path in root.glob("lab*"))
+    return sorted(int(match[1]) for match in found if match)

@@ -1,0 +1,197 @@
+"""Nights on engines that users run already: the stack, the batch of builds, the workflow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from botocore.stub import Stubber
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.cloud import aws
+from kiln.cloud.aws_target import AwsTarget
+from kiln.publish import codebuild, engines, stack
+
+AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+COMMANDS = {"row-a": "./invoke build --name row-a && ./invoke publish", "row-b": "./invoke b"}
+DEPLOY = ROOT / "deploy"
+
+
+@pytest.fixture
+def stubbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Clients that answer what a test has put into them, and check what is sent."""
+    made: dict[str, Stubber] = {}
+
+    def of(service: str) -> Stubber:
+        client: Any = boto3.client(  # type: ignore[call-overload]
+            service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+        )
+        made[service] = Stubber(client)
+        made[service].activate()
+        monkeypatch.setattr(aws, service, lambda target: client)
+        return made[service]
+
+    yield of
+    for stub in made.values():
+        stub.assert_no_pending_responses()
+
+
+def batch(status: str, *rows: str, number: int = 1) -> dict[str, Any]:
+    groups = [
+        {"identifier": f"row_{index}", "currentBuildSummary": {"buildStatus": one}}
+        for index, one in enumerate(rows)
+    ]
+    return {"id": f"worker:{number}", "buildBatchStatus": status, "buildGroups": groups}
+
+
+def test_each_row_is_a_build_of_its_own_with_its_command() -> None:
+    spec = yaml.safe_load(codebuild.batch_buildspec(COMMANDS))
+    first, second = spec["batch"]["build-list"]
+    assert first["env"]["variables"]["KILN_ENGINE_ITEM"] == COMMANDS["row-a"]
+    assert first["buildspec"] == second["buildspec"]
+    item = yaml.safe_load((ROOT / first["buildspec"]).read_text())
+    assert item["phases"]["build"]["commands"] == ['bash -c "$KILN_ENGINE_ITEM"']
+    assert spec["batch"]["fast-fail"] is False
+
+
+def test_what_failed_in_a_batch_is_run_once_more(stubbed: Any) -> None:
+    stub, told = stubbed("codebuild"), []
+    wanted = {"projectName": "worker", "buildspecOverride": codebuild.batch_buildspec(COMMANDS)}
+    stub.add_response("start_build_batch", {"buildBatch": {"id": "worker:1"}}, wanted)
+    looks = [
+        batch("IN_PROGRESS", "IN_PROGRESS", "IN_PROGRESS"),
+        batch("FAILED", "SUCCEEDED", "FAILED"),
+    ]
+    for look in looks:
+        stub.add_response(
+            "batch_get_build_batches", {"buildBatches": [look]}, {"ids": ["worker:1"]}
+        )
+    stub.add_response(
+        "retry_build_batch",
+        {"buildBatch": {"id": "worker:2"}},
+        {"id": "worker:1", "retryType": "RETRY_FAILED_BUILDS"},
+    )
+    stub.add_response(
+        "batch_get_build_batches",
+        {"buildBatches": [batch("SUCCEEDED", "SUCCEEDED", "SUCCEEDED", number=2)]},
+        {"ids": ["worker:2"]},
+    )
+    ended = codebuild.run_batch(AWS, "worker", COMMANDS, told.append, pause=0)
+    assert ended == {"row-a": "SUCCEEDED", "row-b": "SUCCEEDED"}
+    assert "row-b: failed" in told
+
+
+def event(number: int, status: str, resource: str, reason: str = "") -> dict[str, Any]:
+    return {
+        "StackId": "arn:s",
+        "EventId": str(number),
+        "StackName": "nights",
+        "LogicalResourceId": resource,
+        "ResourceType": "AWS::X",
+        "Timestamp": "2026-11-23T00:00:00Z",
+        "ResourceStatus": status,
+        "ResourceStatusReason": reason,
+    }
+
+
+def of_status(status: str, **more: Any) -> dict[str, Any]:
+    made = {"StackName": "nights", "CreationTime": "2026-11-23T00:00:00Z", "StackStatus": status}
+    return {"Stacks": [{**made, "StackId": "arn:s", **more}]}
+
+
+def test_a_stack_is_created_with_its_events_as_they_come(stubbed: Any) -> None:
+    stub, told = stubbed("cloudformation"), []
+    stub.add_client_error("describe_stacks", "ValidationError", "Stack nights does not exist")
+    stub.add_response("create_stack", {"StackId": "arn:s"})
+    events = [event(1, "CREATE_IN_PROGRESS", "Bucket")]
+    stub.add_response("describe_stack_events", {"StackEvents": events})
+    stub.add_response("describe_stacks", of_status("CREATE_IN_PROGRESS"))
+    events = [event(2, "CREATE_COMPLETE", "Bucket"), *events]
+    stub.add_response("describe_stack_events", {"StackEvents": events})
+    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE"))
+    outputs = [{"OutputKey": "Bucket", "OutputValue": "b"}]
+    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Outputs=outputs))
+    made = stack.deploy_stack(AWS, "nights", "{}", {"Repository": "https://x"}, told.append, 0)
+    assert made == {"Bucket": "b"}
+    assert [line.split()[0] for line in told] == ["CREATE_IN_PROGRESS", "CREATE_COMPLETE"]
+
+
+def test_a_stack_that_fails_names_the_resource_and_the_reason(stubbed: Any) -> None:
+    stub = stubbed("cloudformation")
+    stub.add_client_error("describe_stacks", "ValidationError", "Stack nights does not exist")
+    stub.add_response("create_stack", {"StackId": "arn:s"})
+    events = [event(2, "CREATE_FAILED", "Worker", "no credentials for the repository")]
+    stub.add_response("describe_stack_events", {"StackEvents": events})
+    stub.add_response("describe_stacks", of_status("ROLLBACK_COMPLETE"))
+    with pytest.raises(KilnError, match="Worker: no credentials for the repository") as failed:
+        stack.deploy_stack(AWS, "nights", "{}", {}, lambda text: None, 0)
+    assert failed.value.exit_status == 1
+
+
+def test_an_update_keeps_what_was_not_given(stubbed: Any) -> None:
+    stub, told = stubbed("cloudformation"), []
+    had = [{"ParameterKey": "Repository", "ParameterValue": "https://x"}]
+    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Parameters=had))
+    stub.add_response("describe_stack_events", {"StackEvents": []})
+    stub.add_client_error(
+        "update_stack",
+        "ValidationError",
+        "No updates are to be performed.",
+        expected_params={
+            "StackName": "nights",
+            "TemplateBody": "{}",
+            "Capabilities": ["CAPABILITY_IAM"],
+            "Parameters": [
+                {"ParameterKey": "Timezone", "ParameterValue": "UTC"},
+                {"ParameterKey": "Repository", "UsePreviousValue": True},
+            ],
+        },
+    )
+    stack.deploy_stack(AWS, "nights", "{}", {"Timezone": "UTC"}, told.append, 0)
+    assert told == ["nights is as the template says: nothing to change"]
+
+
+def test_a_stack_that_is_not_there_is_not_deleted(stubbed: Any) -> None:
+    stub = stubbed("cloudformation")
+    stub.add_client_error("describe_stacks", "ValidationError", "Stack nights does not exist")
+    assert stack.delete_stack(AWS, "nights", lambda text: None) is False
+
+
+def test_cloudformation_would_take_the_template() -> None:
+    """By cfn-lint, which knows each resource's schema."""
+    command = [Path(sys.executable).with_name("cfn-lint"), "--regions", "us-east-1", "--"]
+    linted = subprocess.run(
+        [*command, engines.CODEBUILD_TEMPLATE], capture_output=True, text=True, check=False
+    )
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def test_the_template_is_small_enough_and_has_no_aliases() -> None:
+    text = engines.codebuild_template()
+    # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
+    assert len(text.encode()) < 51_200
+    assert "&codebuild" not in text
+    assert "aws:RequestTag/kiln:source-image" in text, "the publisher's policy is not in it"
+
+
+def test_the_workflow_asks_for_what_the_plan_prints() -> None:
+    workflow = yaml.safe_load((DEPLOY / "github-nightly.yml").read_text())
+    jobs = workflow["jobs"]
+    assert jobs["item"]["strategy"]["matrix"]["item"] == (
+        "${{ fromJSON(needs.plan.outputs.items) }}"
+    )
+    (build,) = (step for step in jobs["item"]["steps"] if "run" in step)
+    assert (build["env"]["ITEM"], build["run"]) == ("${{ matrix.item.command }}", 'bash -c "$ITEM"')
+    assert workflow["permissions"] == {"contents": "read", "id-token": "write"}
+    trust = json.loads((DEPLOY / "github-oidc-trust.json").read_text())
+    (statement,) = trust["Statement"]
+    assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"
+    assert "StringEquals" in statement["Condition"]

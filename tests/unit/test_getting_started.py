@@ -1,0 +1,64 @@
+"""docs/getting-started.md shows what its commands print. The build is compared in tests/lab."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kiln.base.paths import ROOT
+from kiln.cli import front
+from tests.unit import shown
+
+PAGE = ROOT / "docs" / "getting-started.md"
+SHOWN = shown.blocks(PAGE.read_text())
+BUILD = "./invoke build --distro al2 --driver 510.47.03"
+
+
+def test_the_page_shows_what_these_commands_print() -> None:
+    assert set(SHOWN) == {
+        "./invoke list",
+        "./invoke which --instance-type p5.48xlarge",
+        f"{BUILD} --dry-run",
+        BUILD,
+    }
+
+
+@pytest.mark.parametrize("command", [command for command in SHOWN if command != BUILD])
+def test_a_command_prints_what_the_page_shows(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "no-lab"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = command.split()
+    assert front.run([words[0], "--search-root", str(ROOT), *words[1:]]) == 0
+    done = capsys.readouterr()
+    assert shown.difference(SHOWN[command], done.err + done.out) == ""
+
+
+def test_the_readme_shows_the_same_run() -> None:
+    drawn = subprocess.run(
+        [sys.executable, ROOT / "docs" / "images" / "terminal.py", f"$ {BUILD}"],
+        input=SHOWN[BUILD], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert drawn.stdout == (ROOT / "docs" / "images" / "build.svg").read_text()
+    passed = re.search(r"(\d+) passed", SHOWN[BUILD])
+    assert passed and f"{passed[1]} checks passed" in (ROOT / "README.md").read_text()
+
+
+def test_a_line_that_is_not_printed_is_found() -> None:
+    printed = "a 1.2 s\nb\nc\nd ami-0123456789abcdef0\n"
+    assert shown.difference("a   7.0 s\n…\nd ami-11111111111111111\n", printed) == ""
+    assert "'x'" in shown.difference("a 1.0 s\nx\n…\n", printed)
+    assert "'c'" in shown.difference("a 1.0 s\nc\n…\n", printed)
+    assert "at the end" in shown.difference("a 1.0 s\n", printed)

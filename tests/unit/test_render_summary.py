@@ -1,0 +1,106 @@
+"""`./invoke render` says what it did, `--summary` what a change makes of each AMI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
+from kiln.matrix.load import load_recipes
+from kiln.packer import render
+from kiln.packer.summary import summary_lines
+from tests.unit import commands
+
+ROWS = {row.line: row for row in load_recipes(ROOT / "amis.yaml")}
+BASE, ARM64 = ROWS["al2023-lts-base-x86_64"], ROWS["al2023-lts-base-arm64"]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with packer/ of two rows, committed, and a provisioner."""
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
+    (tmp_path / "provisioners").mkdir()
+    (tmp_path / "provisioners/cuda.sh").write_text("true\n")
+    render.write_all([BASE, ARM64])
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    for call in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *call], check=True)
+    return tmp_path
+
+
+def moved(row: Recipe, driver: str) -> Recipe:
+    return replace(row, driver=driver, name=row.name.replace(row.driver, driver))
+
+
+def test_a_driver_bump_is_a_line_per_ami_with_what_follows(repository: Path) -> None:
+    rows = [moved(row, "580.167.08") for row in (BASE, ARM64)]
+    follows = "driver 580.178.04 → 580.167.08, nvidia-fabricmanager follows"
+    assert summary_lines(rows, "HEAD") == [
+        f"al2023 lts base: {follows}",
+        f"al2023 lts base arm64: {follows}",
+    ]
+
+
+def test_a_driver_bump_changes_a_rows_folder_in_place(repository: Path) -> None:
+    done = render.write_all([moved(BASE, "580.167.08"), ARM64])
+    files = f"files/etc/kiln/recipe.json, {render.RECIPE}"
+    assert done == [f"wrote    packer/{BASE.line}: {files}"]
+    assert render.write_all([moved(BASE, "580.167.08"), ARM64]) == []
+
+
+def test_a_row_that_comes_and_one_that_goes(repository: Path) -> None:
+    eks = ROWS["al2023-lts-eks-x86_64"]
+    assert summary_lines([BASE, eks], "HEAD") == [
+        f"al2023 lts eks: new, driver {eks.driver}",
+        "al2023 lts base arm64: removed",
+    ]
+    assert render.write_all([BASE, eks]) == [
+        f"wrote    packer/{eks.line}: {len(render.LINKS) + len(render.render_files(eks))} files",
+        f"removed  packer/{ARM64.line}",
+    ]
+
+
+def test_a_row_whose_line_is_renamed_has_moved(repository: Path) -> None:
+    renamed = replace(BASE, line="al2023-lts-2-base-x86_64")
+    assert render.write_all([renamed, ARM64]) == [
+        f"moved    packer/{BASE.line} → packer/{renamed.line}"
+    ]
+
+
+def test_a_component_that_goes_takes_its_packages_and_files_with_it(repository: Path) -> None:
+    left = tuple(name for name in BASE.components if name not in ("nccl", "tuning"))
+    (line,) = summary_lines([replace(BASE, components=left), ARM64], "HEAD")
+    said = line.removeprefix("al2023 lts base: ").split(", ")
+    assert {"- nccl", "- tuning", "- libnccl", "/etc/sysctl.d/60-kiln.conf gone"} <= set(said)
+
+
+def test_a_changed_provisioner_is_named_for_each_ami_that_runs_it(repository: Path) -> None:
+    (repository / "provisioners/cuda.sh").write_text("false\n")
+    assert summary_lines([BASE, ARM64], "HEAD") == [
+        "al2023 lts base: cuda.sh changed",
+        "al2023 lts base arm64: cuda.sh changed",
+    ]
+
+
+def test_nothing_changed_is_said(repository: Path) -> None:
+    assert summary_lines([BASE, ARM64], "HEAD") == []
+
+
+def test_a_commit_that_git_does_not_know_is_bad_input(repository: Path) -> None:
+    with pytest.raises(KilnError, match="git knows no packer/ at nowhere"):
+        summary_lines([BASE], "nowhere")
+
+
+def test_the_command_line_prints_the_summary(tmp_path: Path) -> None:
+    matrix = tmp_path / "amis.yaml"
+    matrix.write_text((ROOT / "amis.yaml").read_text().replace("580.178.04", "580.167.08"))
+    env = {**os.environ, "KILN_MATRIX": str(matrix)}
+    done = commands.invoke("render", "--summary", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "debian12 lts base: driver 580.178.04 → 580.167.08" in done.stdout

@@ -1,0 +1,124 @@
+"""`lab.clean --all`: what is removed, what is left, and how the user removes that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln.base import installed
+from kiln.base.errors import KilnError, operation_failed
+from lab import control, host, mirror, uninstall, users
+from lab.settings import Lab
+
+# As /var/log/apt/history.log has it.
+HISTORY = """
+Start-Date: 2026-11-23  09:15:01
+Commandline: apt-get -q install -y --no-install-recommends dpkg mmdebstrap nosuchpackage
+Install: mmdebstrap:amd64 (1.3.5-7), arch-test:amd64 (0.20-1, automatic)
+End-Date: 2026-11-23  09:15:04
+
+Start-Date: 2026-11-23  09:16:01
+Commandline: apt-get install -y packer
+End-Date: 2026-11-23  09:16:04
+"""
+
+
+def test_only_what_our_tasks_asked_apt_for_and_is_still_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "history.log").write_text(HISTORY)
+    assert "dpkg" in installed.packages_from_apt(tmp_path)
+    assert {"packer", "nosuchpackage"}.isdisjoint(installed.packages_from_apt(tmp_path))
+    monkeypatch.setattr(installed, "_is_there", lambda package: package != "dpkg")
+    assert installed.packages_from_apt(tmp_path) == ["mmdebstrap"]
+
+
+@pytest.fixture
+def sysctls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Kernel settings of a machine with its defaults."""
+    root = tmp_path / "sys"
+    for name, value in (
+        ("fs/inotify/max_user_instances", "128"),
+        ("fs/inotify/max_user_watches", "2000000"),
+        ("net/ipv4/ip_forward", "0"),
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{value}\n")
+    monkeypatch.setattr(host, "SYSCTLS", root)
+    monkeypatch.setattr(host, "_DMESG", tmp_path / "none")
+    return root
+
+
+def test_the_kernels_settings_are_those_before_the_first_lab(sysctls: Path, tmp_path: Path) -> None:
+    lab = Lab(0, tmp_path)
+    host.prepare(lab)
+    host.prepare(lab)  # a second lab finds them raised
+    assert (sysctls / "net/ipv4/ip_forward").read_text() == "1"
+    (sysctls / "fs/inotify/max_user_instances").write_text("9000")  # by somebody else
+    assert host.lower(tmp_path) == ["kernel setting net.ipv4.ip_forward, 0 again"]
+    assert (sysctls / "net/ipv4/ip_forward").read_text() == "0"
+    assert (sysctls / "fs/inotify/max_user_instances").read_text() == "9000"
+    assert (sysctls / "fs/inotify/max_user_watches").read_text() == "2000000\n"
+    assert host.lower(tmp_path) == []
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"net/ipv4/ip_forward": "x"}', "\x00"])
+def test_a_damaged_record_of_the_settings_lowers_nothing(
+    sysctls: Path, tmp_path: Path, damage: str
+) -> None:
+    (tmp_path / ".limits").write_text(damage)
+    assert host.lower(tmp_path) == []
+    host.prepare(Lab(0, tmp_path))
+    assert json.loads((tmp_path / ".limits").read_text())["net/ipv4/ip_forward"] == 0
+
+
+@pytest.fixture
+def labs(tmp_path: Path, sysctls: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Labs 0 and 3 of a folder; what the clean-up of one does is left out."""
+    root = tmp_path / "labs"
+    for name in ("lab0", "lab3", "bases"):
+        (root / name).mkdir(parents=True)
+    host.prepare(Lab(0, root))
+    monkeypatch.setenv("KILN_LAB_STATE", str(root))
+    monkeypatch.setattr(mirror, "LOG", tmp_path / "run" / "mirror.log")
+    monkeypatch.setattr(uninstall, "INTERFACES", tmp_path)
+
+    def clean(lab: Lab, *, bases: bool = False, **more: Any) -> list[str]:
+        return [f"{lab.bridge} {'with' if bases else 'without'} bases"]
+
+    monkeypatch.setattr(control, "clean", clean)
+    monkeypatch.setattr(uninstall, "packages_from_apt", lambda: ["mmdebstrap", "packer"])
+    return root
+
+
+def test_every_lab_goes_and_what_is_left_is_named_with_the_command_that_removes_it(
+    labs: Path,
+) -> None:
+    done = uninstall.remove_all_labs(force=False, say=lambda line: None)
+    assert done.removed == (
+        "lab3 without bases",
+        "lab0 with bases",
+        "kernel setting fs.inotify.max_user_instances, 128 again",
+        "kernel setting net.ipv4.ip_forward, 0 again",
+        f"folder {labs}",
+    )
+    assert not labs.exists()
+    said = uninstall.text(done).splitlines()
+    assert "  to remove them: apt-get purge --autoremove mmdebstrap packer" in said
+    assert any(line.startswith("left: ") and ".venv, which goes with" in line for line in said)
+
+
+def test_nothing_is_removed_while_a_build_uses_one_of_them(
+    labs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(lab: Lab) -> None:
+        if lab.index == 3:
+            raise operation_failed("lab3 is in use")
+
+    monkeypatch.setattr(users, "refuse_if_used", refuse)
+    with pytest.raises(KilnError, match="lab3 is in use"):
+        uninstall.remove_all_labs(force=False, say=lambda line: None)
+    assert labs.exists()
