@@ -29,7 +29,7 @@ from kiln.packer import program
 from lab import host, settings
 from lab.target import LabTarget
 
-KINDS = ("pipeline", "first", "xid", "mig", "publish")
+KINDS = ("pipeline", "first", "lab", "xid", "mig", "publish")
 INVOKE = str(ROOT / "invoke")
 # The row whose warm build is timed: the first in the README.
 DISTRO, DRIVER = "al2", "510.47.03"
@@ -71,7 +71,7 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
     """Measure one of KINDS and print it; exit status 1 when a figure could not be measured.
 
     `against` is a commit that `first` also measures, alternating.
-    Raises KilnError: exit status 2 for an unknown `what`, 1 when xid or mig cannot run here.
+    Raises KilnError: exit status 2 for an unknown `what`, 1 when lab, xid or mig cannot run here.
     """
     if what not in KINDS:
         raise KilnError(f"unknown bench {what}", hint=did_you_mean(what, KINDS))
@@ -95,6 +95,10 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
         from devel import bench_first
 
         figures = bench_first.figures(against)
+    elif what == "lab":
+        from devel import bench_lab
+
+        figures = bench_lab.figures()
     elif what == "publish":
         from devel import bench_publish
 

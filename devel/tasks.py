@@ -58,7 +58,7 @@ def generate(c: Context, check: bool = False) -> int:
 
 @task(
     help={
-        "what": "pipeline, first, xid, mig or publish: --what mig",
+        "what": "pipeline, first, lab, xid, mig or publish: --what mig",
         "against": "a commit that --what first also measures: --against main",
         **JSON,
     }

@@ -7,7 +7,6 @@ each instance follows its guest.
 from __future__ import annotations
 
 import copy
-import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -17,16 +16,15 @@ from typing import Any, ClassVar
 import moto.ec2.models.instances as moto_instances
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from lab import disks, emulation, images, public_images, volumes
-from lab.faults import LAUNCH, Faults
+from lab import disks, emulation, images, volumes
+from lab.faults import LAUNCH
 from lab.guest import DidNotStartError, Guest
+from lab.machines import Machines
 from lab.own_kernel import TAG
 from lab.own_kernel.disk import path as disk_of
 from lab.own_kernel.machine import QemuMachine
-from lab.settings import Lab
 from lab.shell import CommandError
 
 log = logging.getLogger("lab.instances")
@@ -45,76 +43,6 @@ PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
     ("shutting-down", 32),
     ("stopping", 64),
 )
-
-
-class Machines:
-    """What moto's classes need from the lab; a single object, set by `lab.moto_fixes.install`."""
-
-    def __init__(
-        self,
-        lab: Lab,
-        public: list[public_images.PublicImage],
-        base: Callable[[str, str], Path],
-        faults: Faults,
-    ) -> None:
-        self.lab = lab
-        self.public = {image.id: image for image in public}
-        self.base = base
-        self.faults = faults
-        self.made: dict[str, images.Image] = {image.id: image for image in images.load(lab)}
-        self.by_address: dict[str, LabInstance] = {}
-        # The files of snapshots, by their ids; a snapshot of a root volume has none.
-        self.contents: dict[str, Path] = {}
-        self._numbers = itertools.count()
-        self._lock = threading.Lock()
-
-    def address(self, instance: LabInstance) -> str:
-        """Assign a free address, reusing old ones as late as possible: ssh remembers host keys."""
-        with self._lock:
-            while True:
-                number = next(self._numbers) % (250 * 250)
-                address = f"{self.lab.prefix}.{1 + number // 250}.{2 + number % 250}"
-                if address not in self.by_address:
-                    self.by_address[address] = instance
-                    return address
-
-    def layers(self, image_id: str) -> tuple[str, Path | None, list[str]]:
-        """An AMI's distribution, base (None: the current one) and ids of its frozen layers."""
-        if image_id in self.made:
-            image = self.made[image_id]
-            return image.distro, Path(image.base), image.layers
-        if image_id in self.public:
-            return self.public[image_id].base, None, []
-        raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
-
-    def has_key_pairs(self) -> bool:
-        """Whether any key pair exists."""
-        return any(
-            backend.key_pairs for regions in ec2_backends.values() for backend in regions.values()
-        )
-
-    def disk(self, volume: Any, device: str) -> volumes.Attached:
-        """A volume's file, made of its snapshot's when an instance first has it."""
-        content = self.contents.get(volume.snapshot_id)
-        made = volumes.ensure(self.lab, volume.id, int(volume.size), content)
-        return volumes.Attached(volume.id, made, device)
-
-    def is_folder(self, backend: Any, snapshot_id: str | None) -> bool:
-        """Whether a snapshot is one of a root volume, whose disk is a folder and not a file."""
-        snapshot = backend.snapshots.get(snapshot_id)
-        if snapshot is None or snapshot_id in self.contents:
-            return False
-        roots = [ami.ebs_snapshot for ami in backend.amis.values()]
-        return snapshot in roots or bool(getattr(snapshot.volume, "is_root", False))
-
-    def forget_snapshot(self, snapshot_id: str) -> None:
-        """A snapshot is deleted, and its file unless it is an AMI's."""
-        self.contents.pop(snapshot_id, None)
-        volumes.snapshot_file(self.lab, snapshot_id).unlink(missing_ok=True)
-
-    def in_use(self) -> set[str]:
-        """The frozen layers that instances use."""
-        return {layer for instance in self.by_address.values() for layer in instance.layers}
 
 
 class LabInstance(moto_instances.Instance):  # type: ignore[misc]
@@ -224,8 +152,8 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 "root; CreateImage can take it",
             )
         if self.state == "stopped":
-            # moto takes it away when an instance stops.
-            self.nics[0].public_ip = self.address if self.has_public_address else None
+            if self.has_public_address:
+                self.nics[0].public_ip = self.machines.other_public_address(self.address)
             self._reason, self.state_reason = "", moto_instances.StateReason()
             self.launch_time = utcnow()
             self._set(PENDING)
@@ -247,8 +175,21 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         before = copy.copy(self._state)
         if self.state not in ("shutting-down", "terminated"):
             self._set(SHUTTING_DOWN)
+            self._close_spot_request()
             self._spawn(self._terminate)
         return before
+
+    def _close_spot_request(self) -> None:
+        """A request for one launch is over when its instance is terminated; moto leaves it active.
+
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instances-request-status-lifecycle.html
+        """
+        name = getattr(self, "spot_instance_request_id", None)
+        request = self.ec2_backend.spot_instance_requests.get(name)
+        # moto makes those of fleets persistent; a fleet replaces instances itself, by new requests.
+        of_fleet = request and (request.spot_fleet_id or request.launch_spec)
+        if request and (of_fleet or request.type != "persistent"):
+            request.state, request._status_code = "closed", "instance-terminated-by-user"
 
     def reboot(self) -> None:
         if self.guest:
@@ -377,12 +318,15 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def _terminate(self) -> None:
         if self.guest:
             self.guest.kill()
+        self.machines.release_public_addresses(self.address)
         disks.delete(self.machines.lab, self.id)
         self.machines.by_address.pop(self.address, None)
         super().terminate()
 
     def _settle_stopped(self) -> None:
         if self.state != "stopped":
+            self.machines.release_public_addresses(self.address)
+            # It takes the public address away.
             super().stop()
         self.guest = None
 

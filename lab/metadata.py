@@ -51,7 +51,8 @@ def of(address: str) -> Metadata | None:
     data |= role_credentials.of(instance)
     data |= instance_connect.active(instance)
     if instance.public_ip_address:
-        data |= {"public-hostname": instance.public_dns_name, "public-ipv4": address}
+        public = str(instance.public_ip_address)
+        data |= {"public-hostname": instance.public_dns_name, "public-ipv4": public}
     key = _public_key(instance)
     if key:
         data["public-keys"] = {f"0={instance.key_name}": {"openssh-key": key}}

@@ -29,6 +29,7 @@ from lab import imaging, instance_connect, instances, known_images, volumes
 from lab.cloudwatch import layer as cloudwatch_layer
 from lab.ec2 import instances as ec2_instances
 from lab.ec2 import launch, layer, profiles
+from lab.machines import Machines
 from lab.ssm import parameters
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
@@ -41,7 +42,7 @@ _OF_ALL_IMAGES = {
 }
 
 
-def install(machines: instances.Machines) -> None:
+def install(machines: Machines) -> None:
     """Connect moto's EC2 and SSM to `machines`. Call it once per process."""
     instances.LabInstance.machines = machines
     moto_instances.Instance = instances.LabInstance
@@ -94,7 +95,7 @@ def install(machines: instances.Machines) -> None:
     _look_up_once()
 
 
-def _serve_parameters(machines: instances.Machines) -> None:
+def _serve_parameters(machines: Machines) -> None:
     """The public SSM parameters of the parent images, in every region."""
     parameters = {name: image.id for image in machines.public.values() for name in image.parameters}
 
@@ -135,7 +136,7 @@ def _deleted_with_instance(attachment: Any) -> bool:
     return bool(device and device.delete_on_termination)
 
 
-def _deleting(machines: instances.Machines, original: Callable[..., Any]) -> Callable[..., Any]:
+def _deleting(machines: Machines, original: Callable[..., Any]) -> Callable[..., Any]:
     """DeleteVolume, and the volumes that go with their instance: their files go too."""
 
     def delete_volume(backend: Any, volume_id: str) -> Any:

@@ -16,6 +16,8 @@ from lab.shell import batch, run
 
 # The set of what guests send with: port, MAC and address.
 _SENDERS = "senders"
+# The map of public addresses to those of the guests, where they are not the same.
+_PUBLIC = "public"
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what sends has none yet
 # The networks of all labs of this machine.
 _LABS = f"10.{FIRST_NETWORK}.0.0-10.255.255.255"
@@ -46,12 +48,18 @@ def up(lab: Lab) -> None:
             f"table ip {lab.table}",
             f"delete table ip {lab.table}",
             f"table ip {lab.table} {{",
+            f"  map {_PUBLIC} {{ type ipv4_addr : ipv4_addr; }}",
             "  chain prerouting {",
             "    type nat hook prerouting priority dstnat;",
             f"    iifname {lab.bridge} ip daddr 169.254.169.254 tcp dport 80"
             f" dnat to {lab.gateway}:{lab.imds_port}",
             # Whatever resolver a guest asks: only the lab's knows the vendors' hosts.
             f"    iifname {lab.bridge} udp dport 53 dnat to {lab.gateway}",
+            f"    dnat to ip daddr map @{_PUBLIC}",
+            "  }",
+            "  chain output {",
+            "    type nat hook output priority -100;",
+            f"    dnat to ip daddr map @{_PUBLIC}",
             "  }",
             "  chain postrouting {",
             "    type nat hook postrouting priority srcnat;",
@@ -165,6 +173,16 @@ def detach_tap(lab: Lab, address: str, mac: str) -> None:
     run("ip", "link", "delete", port(lab, address), check=False)
     detach(lab, address, mac)
     run("nft", f"delete {_sender(lab, address, mac, _NO_ADDRESS)}", check=False)
+
+
+def publish(lab: Lab, public: str, address: str) -> None:
+    """Let a public address lead to a guest, for this machine and whom it routes for."""
+    run("nft", f"add element ip {lab.table} {_PUBLIC} {{ {public} : {address} }}")
+
+
+def unpublish(lab: Lab, public: str, address: str) -> None:
+    """Take back `publish`."""
+    run("nft", f"delete element ip {lab.table} {_PUBLIC} {{ {public} : {address} }}", check=False)
 
 
 def detach(lab: Lab, address: str, mac: str) -> None:

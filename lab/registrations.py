@@ -13,6 +13,7 @@ from moto.core.utils import utcnow
 
 from lab import images, imaging, known_images, surrogates, volumes
 from lab.instances import LabInstance
+from lab.shell import CommandError
 
 log = logging.getLogger("lab.registrations")
 
@@ -60,8 +61,8 @@ def _copy_root(ami: Any, image: images.Image, disk: Path) -> None:
         machines.made[image.id] = image
         images.save(machines.lab, image)
         ami.state = "available"
-    except Exception:
-        log.exception("%s: RegisterImage failed", image.id)
+    except (CommandError, OSError) as error:
+        log.error("%s: RegisterImage failed: %s", image.id, error)
         ami.state = "failed"
 
 

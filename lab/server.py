@@ -81,7 +81,6 @@ def serve(lab: Lab) -> None:
         dns,
         endpoints,
         imds,
-        instances,
         metadata,
         mirror,
         moto_fixes,
@@ -89,6 +88,7 @@ def serve(lab: Lab) -> None:
         real_bases,
         web,
     )
+    from lab.machines import Machines
     from lab.ssm import front
 
     ordered = Faults()
@@ -102,7 +102,7 @@ def serve(lab: Lab) -> None:
             found = real_bases.find(distro, arch) if real and distro in bases.ids() else None
             return found or bases.ensure(distro, arch)
 
-    machines = instances.Machines(lab, public, base, ordered)
+    machines = Machines(lab, public, base, ordered)
     moto_fixes.install(machines)
     gc.freeze()
     gc.enable()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from devel.campaign.book import Book
-from devel.campaign.kills import steps
+from devel.campaign.kills import measured, steps
 from devel.campaign.world import Ended, World, deadline, inventory
 from lab import control
 from lab.faults import LAUNCH
@@ -61,7 +61,7 @@ def campaign(
 ) -> tuple[int, int, int]:
     """Try as many scenarios as the minutes allow; returns those tried, those not clean, all."""
     until = deadline(minutes)
-    actions = _actions(world)
+    _, actions = measured(world)
     whole = {str(scenario): scenario for scenario in scenarios(actions)}
     left = [whole[name] for name in book.begin(whole)]
     for code in PASSING:
@@ -134,14 +134,3 @@ def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _actions(world: World) -> list[str]:
-    """The EC2 actions of a build that ends well."""
-    home = world.home()
-    before = inventory(world.ec2)
-    control.call(world.lab, "faults/clear")
-    world.end(world.start(home), patience=600)
-    actions = world.calls()
-    world.forget_images(before)
-    return actions

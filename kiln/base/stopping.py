@@ -18,11 +18,12 @@ _STEP = 0.1
 
 
 class StoppedError(Exception):
-    """The run was asked to stop. The arguments say what has been removed already."""
+    """The run was asked to stop."""
 
 
-# Seconds that Packer has to remove its resources when a run is asked to stop.
-_GRACE = 900.0
+# Seconds that Packer has to end its instance when a run is asked to stop. It then waits until EC2
+# has, for up to an hour; the run's own clean-up looks for all that Packer has made.
+_GRACE = 60.0
 
 
 class Stop:
@@ -34,7 +35,7 @@ class Stop:
     """
 
     def __init__(self, of_build: Stop | None = None) -> None:
-        self._asked = False
+        self._asked = 0
         self._of_build = of_build
         self._error: KilnError | None = None
         self._grace = _GRACE
@@ -44,7 +45,7 @@ class Stop:
         return Stop(self)
 
     def set(self) -> None:
-        self._asked = True
+        self._asked += 1
 
     def give_up(self, error: KilnError, *, grace: float) -> None:
         """Stop because of an error that does not go away; `check` raises it.
@@ -61,13 +62,18 @@ class Stop:
         return self._error is not None
 
     @property
+    def asked(self) -> int:
+        """How often a person has asked: what waits when it rises does not wait any longer."""
+        return self._asked + (self._of_build.asked if self._of_build else 0)
+
+    @property
     def grace(self) -> float:
         """The seconds that a program has for its own clean-up after this was set."""
         return self._grace
 
     def is_set(self) -> bool:
-        asked = self._asked or (self._of_build is not None and self._of_build.is_set())
-        return asked or self._error is not None
+        of_build = self._of_build is not None and self._of_build.is_set()
+        return self._asked > 0 or of_build or self._error is not None
 
     def check(self) -> None:
         """Raise StoppedError if the run was asked to stop, or the error it was given up for."""
@@ -85,6 +91,10 @@ class Stop:
             self.check()
 
 
+_FIRST = "stopping: removing what the run created; Ctrl-C again waits no longer for Packer or EC2"
+_AGAIN = "still stopping: not waiting any longer; what is left is named at the end"
+
+
 @contextlib.contextmanager
 def on_signals(stop: Stop) -> Iterator[None]:
     """While inside, SIGINT and SIGTERM set `stop` instead of raising, and print what happens next.
@@ -96,11 +106,11 @@ def on_signals(stop: Stop) -> Iterator[None]:
         return
 
     def handle(number: int, frame: object) -> None:
-        state = "still stopping" if stop.is_set() else "stopping"
+        said = _AGAIN if stop.is_set() else _FIRST
         stop.set()
         # Not print: the signal may have interrupted a print.
         with contextlib.suppress(OSError):
-            os.write(2, f"{state}: removing what the run created, please wait\n".encode())
+            os.write(2, f"{said}\n".encode())
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -88,9 +88,9 @@ def without_encoded(text: str) -> str:
     return _ENCODED.sub("", text)
 
 
-def ec2(target: Target) -> EC2Client:
-    """An EC2 client for the target's region."""
-    client: EC2Client = _client("ec2", target)
+def ec2(target: Target, *, attempts: int = 6) -> EC2Client:
+    """An EC2 client for the target's region; it asks so often where AWS throttles or fails."""
+    client: EC2Client = _client("ec2", target, attempts)
     return client
 
 
@@ -230,12 +230,12 @@ def _bad_configuration(error: Exception) -> KilnError:
 
 
 @cache
-def _client(service: str, target: Target) -> Any:
+def _client(service: str, target: Target, attempts: int = 6) -> Any:
     """One client per service and target: creating a client costs more than most calls."""
     import boto3
     from botocore.config import Config
 
-    config = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10)
+    config = Config(retries={"mode": "standard", "max_attempts": attempts}, connect_timeout=10)
     session: Any = boto3.Session()
     return session.client(
         service, region_name=target.region, config=config, **target.client_settings()

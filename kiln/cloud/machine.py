@@ -95,18 +95,19 @@ def booted(
     waits_for: WaitsFor = _silent,
     account: Account = _PLAIN,
     tags: Mapping[str, str] | None = None,
+    launched: Callable[[str], None] = lambda instance_id: None,
 ) -> Iterator[Machine]:
     """A fresh instance of an AMI that answers over SSH; the connection is closed at the end.
 
     `tags` are given to it besides the run's. `waits_for` is told what is waited for, and its limit
     in seconds; `say` gets a warning when the instance's host key is not known. The run's clean-up
-    removes the instance itself. Raises KilnError (exit status 1) if the launch fails or SSH does
-    not answer within ten minutes, StoppedError as soon as `stop` is set.
+    removes the instance itself; `launched` is told its id. Raises KilnError (exit status 1) if the
+    launch fails or SSH does not answer within ten minutes, StoppedError as soon as `stop` is set.
     """
     timeout = ssh_timeout()
     client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
     with aws.explained(f"{instance_type} could not be launched from {ami_id}"):
-        launched = client.run_instances(
+        instance = client.run_instances(
             ImageId=ami_id,
             InstanceType=instance_type,
             MinCount=1,
@@ -125,15 +126,16 @@ def booted(
             ],
             **launch_settings(access, account, target, instance_type),
         )["Instances"][0]
-    waits_for(f"{launched['InstanceId']} to start", limit=_BOOT_TIMEOUT)
-    ends = _wait_until_running(client, launched["InstanceId"], target, stop)
+    launched(instance["InstanceId"])
+    waits_for(f"{instance['InstanceId']} to start", limit=_BOOT_TIMEOUT)
+    ends = _wait_until_running(client, instance["InstanceId"], target, stop)
     address = _address(ends, access)
     proxy = session.proxy_command(target) if access.network.by_session else ""
     deadline = time.monotonic() + timeout
-    waits_for(f"SSH on {launched['InstanceId']}", limit=timeout)
+    waits_for(f"SSH on {instance['InstanceId']}", limit=timeout)
     host_keys = host_key.wait(
         client,
-        launched["InstanceId"],
+        instance["InstanceId"],
         target,
         is_up=lambda: _answers(address, access, target),
         waits_for=waits_for,
@@ -143,7 +145,7 @@ def booted(
     )
     with runs.short_path(run_id, folder) as short:
         ssh_config = _ssh_config(access.key_file, short, address, host_keys, proxy)
-        machine = Machine(launched["InstanceId"], address, user, ssh_config, run_id, short / "run")
+        machine = Machine(instance["InstanceId"], address, user, ssh_config, run_id, short / "run")
         try:
             _wait_for_ssh(
                 machine, timeout, deadline, stop, lambda: _answers(address, access, target)

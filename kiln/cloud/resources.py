@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,50 +88,50 @@ def _make_group(client: EC2Client, run: Run, network: Network, account: Account)
     return group
 
 
-@dataclass(frozen=True)
+@dataclass
 class Removal:
-    """What a clean-up removed, in words, and AWS's errors for what it could not remove."""
+    """What a clean-up removed, AWS's errors for what it could not remove, and what that is."""
 
-    removed: list[str]
-    failures: list[str]
+    removed: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
 
-def remove(run_id: str, target: Target, *, amis: bool) -> Removal:
+def remove(
+    run_id: str,
+    target: Target,
+    *,
+    amis: bool,
+    launched: Sequence[str] = (),
+    patient: bool = True,
+    hurried: Callable[[], bool] = lambda: False,
+) -> Removal:
     """Remove a run's resources; with `amis` also its AMIs and their snapshots.
 
+    `launched`: the instances that the run knows of, which are ended even where EC2 does not say
+    what the run has. Without `patient` EC2 is asked only twice where it throttles or fails; once
+    `hurried` is true, nothing is waited for.
     A failure does not stop the removal of the rest. AWS's errors are collected, not raised.
     Raises KilnError (exit status 2) if `run_id` is not a run's id.
     """
     vocabulary.RUN_ID.required(run_id, "the run id")
-    client = aws.ec2(target)
-    removed: list[str] = []
-    failures: list[str] = []
-    with _noted(failures):
-        removed += _terminate(client, run_id, target)
+    client = aws.ec2(target) if patient else aws.ec2(target, attempts=2)
+    done = Removal()
+    _end_instances(client, run_id, target, launched, hurried, done)
     resources: list[Resource] = []
-    for find in _finders(amis):
-        with _noted(failures):
+    for kind, find in _finders(amis).items():
+        with _noted(done, f"{kind}s: EC2 does not say whether there are any"):
             resources += find(client, run_id)
     untagged = [resource.id for resource in resources if not resource.tagged]
     if untagged:
         # docs/iam-policy.json allows removal only of resources tagged with a run id.
-        with _noted(failures):
+        with _noted(done):
             client.create_tags(Resources=untagged, Tags=tags(run_id))
     for resource in resources:
-        with _noted(failures):
+        with _noted(done, str(resource)):
             delete_resource(client, resource)
-            removed.append(str(resource))
-    return Removal(removed, failures)
-
-
-def left(run_id: str, target: Target, *, amis: bool) -> list[str]:
-    """The resources of a run that still exist, in words, for the message of a failed clean-up."""
-    client = aws.ec2(target)
-    with aws.explained("the remaining resources could not be listed"):
-        remaining = [f"instance {instance['InstanceId']}" for instance in _alive(client, run_id)]
-        for find in _finders(amis):
-            remaining += map(str, find(client, run_id))
-    return remaining
+            done.removed.append(str(resource))
+    return done
 
 
 def forget_key(run: Run) -> None:
@@ -197,8 +197,11 @@ def _of_run(described: Iterable[Any], run_id: str) -> list[Any]:
 
 
 @contextmanager
-def _noted(failures: list[str]) -> Iterator[None]:
-    """Collect AWS's errors instead of raising them; one that no longer exists is no failure."""
+def _noted(done: Removal, *left: str) -> Iterator[None]:
+    """Collect AWS's errors instead of raising them, with what is left then.
+
+    One that no longer exists is no failure.
+    """
     from botocore.exceptions import ClientError
 
     try:
@@ -211,26 +214,61 @@ def _noted(failures: list[str]) -> Iterator[None]:
                 if not code.endswith((".NotFound", "AMIID.Unavailable")):
                     raise
     except KilnError as error:
-        failures.append(str(error))
+        done.failures.append(str(error))
+        done.left += left
 
 
-def _terminate(client: EC2Client, run_id: str, target: Target) -> list[str]:
-    ids = [instance["InstanceId"] for instance in _alive(client, run_id)]
-    if ids:
+def _end_instances(
+    client: EC2Client,
+    run_id: str,
+    target: Target,
+    launched: Sequence[str],
+    hurried: Callable[[], bool],
+    done: Removal,
+) -> None:
+    """Terminate the run's instances and wait until they have ended; adds to `done`."""
+    alive: list[str] | None = None
+    with _noted(done, *([] if launched else ["instances: EC2 does not say whether there are any"])):
+        alive = [instance["InstanceId"] for instance in _alive(client, run_id)]
+        # What Packer has ended itself is the run's as well.
+        done.removed += [f"instance {one}" for one in launched if one not in alive]
+    ids = list(launched) if alive is None else alive
+    if not ids:
+        return
+    told = False
+    with _noted(done, *(f"instance {one}: not told to end" for one in ids)):
         client.terminate_instances(InstanceIds=ids)
-        deadline = time.monotonic() + _TERMINATE_TIMEOUT
-        while any(instance["InstanceId"] in ids for instance in _alive(client, run_id)):
-            if time.monotonic() > deadline:
-                raise operation_failed(
-                    f"{', '.join(ids)} not terminated after {_TERMINATE_TIMEOUT} s"
-                )
-            time.sleep(target.poll_seconds)
-    return [f"instance {instance_id}" for instance_id in ids]
+        told = True
+    unseen = [f"instance {one}: told to end, not seen to have ended" for one in ids]
+    if told and alive is None:
+        done.left += unseen
+    elif told:
+        with _noted(done, *unseen):
+            _wait_until_ended(client, run_id, target, ids, hurried)
+            done.removed += [f"instance {one}" for one in ids]
 
 
-def _finders(amis: bool) -> list[Callable[[EC2Client, str], list[Resource]]]:
-    """The functions that find a run's resources except instances, in the order of removal."""
-    return [*([_images, _snapshots] if amis else []), _key_pairs, _security_groups, _volumes]
+def _wait_until_ended(
+    client: EC2Client, run_id: str, target: Target, ids: list[str], hurried: Callable[[], bool]
+) -> None:
+    """Raises KilnError if the instances have not ended in time, or nobody wants to wait."""
+    deadline = time.monotonic() + _TERMINATE_TIMEOUT
+    while any(instance["InstanceId"] in ids for instance in _alive(client, run_id)):
+        if hurried():
+            raise operation_failed(f"{', '.join(ids)} not waited for until terminated")
+        if time.monotonic() > deadline:
+            raise operation_failed(f"{', '.join(ids)} not terminated after {_TERMINATE_TIMEOUT} s")
+        time.sleep(target.poll_seconds)
+
+
+def _finders(amis: bool) -> dict[str, Callable[[EC2Client, str], list[Resource]]]:
+    """Kind → the function that finds a run's resources of it, in the order of removal.
+
+    Instances are not among them.
+    """
+    of_images = {"AMI": _images, "snapshot": _snapshots} if amis else {}
+    others = {"key pair": _key_pairs, "security group": _security_groups, "volume": _volumes}
+    return {**of_images, **others}
 
 
 def _images(client: EC2Client, run_id: str) -> list[Resource]:

@@ -83,6 +83,11 @@ class BuildResult:
     errors: tuple[str, ...]
     interrupted: bool
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether Packer was killed: what it was asking EC2 for may appear after it."""
+        return self.exit_status == -signal.SIGKILL
+
 
 @cache
 def packer_facts() -> dict[str, Any]:
@@ -226,8 +231,9 @@ def run_build(
 ) -> BuildResult:
     """Run `packer build` in `folder`; call `on_event` for each line, and write all lines to `log`.
 
-    When `stop` is set, Packer gets one SIGTERM and `stop.grace` seconds to remove its resources;
-    the result is then `interrupted`. `environment` replaces the process's own.
+    When `stop` is set, Packer gets one SIGTERM and `stop.grace` seconds to remove its resources, or
+    less if a person asks again; the result is then `interrupted`. `environment` replaces the
+    process's own.
     """
     stop = stop or Stop()
     manifest = manifest.resolve()
@@ -283,13 +289,16 @@ def _events(
     reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
     signalled = None
+    asked = 0
     try:
         while True:
             if stop.is_set() and signalled is None:
+                asked = stop.asked
                 process.send_signal(signal.SIGTERM)
                 signalled = time.monotonic()
             # The grace may become shorter meanwhile, when Packer waits for what cannot come.
-            if signalled is not None and time.monotonic() > signalled + stop.grace:
+            late = signalled is not None and time.monotonic() > signalled + stop.grace
+            if signalled is not None and (late or stop.asked > asked):
                 break
             try:
                 line = lines.get(timeout=0.1)
@@ -303,14 +312,18 @@ def _events(
 
 
 def _end(process: subprocess.Popen[str], reader: threading.Thread, *, signalled: bool) -> int:
-    """Wait for Packer, or kill it and its plugins when its time is up. Returns its exit status."""
+    """Wait for Packer, or kill it and its plugins when its time is up.
+
+    Returns its exit status: that of a killed program if its time was up.
+    """
     if process.poll() is None and not signalled and not reader.is_alive():
         return process.wait()
     if process.poll() is None:
         # After an error in `on_event`: let Packer still clean up. At the deadline it had its time.
         process.send_signal(signal.SIGTERM)
         try:
-            return process.wait(timeout=1 if signalled else 60)
+            ended = process.wait(timeout=1 if signalled else 60)
+            return -signal.SIGKILL if signalled else ended
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
     return process.wait()

@@ -12,13 +12,14 @@ from kiln.base import stopping
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Stage
-from kiln.base.stopping import Stop, StoppedError
+from kiln.base.stopping import Stop
 from kiln.cloud import aws, reservations, resources, runs
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.packer import program, render, settings
 from kiln.packer.output import waits_for
 from kiln.packer.program import Event, Packer
+from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
 
@@ -42,18 +43,18 @@ class BakedAmi:
 def bake(
     plan: Plan,
     packer: Packer,
-    run: Run,
+    draft: Draft,
     access: resources.Access,
     stage: Stage,
     stop: Stop,
 ) -> BakedAmi:
-    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has.
+    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has. The draft is
+    told what is launched.
 
     Raises ProvisionerError if a provisioner fails, KilnError (exit status 1) if Packer does, and
-    StoppedError, with the instances that it had launched, if `stop` was set; or what `stop` was
-    given up for.
+    StoppedError if `stop` was set; or what `stop` was given up for.
     """
-    target = plan.target
+    target, run = plan.target, draft.run
     variables: dict[str, Any] = {
         **render.variables(
             plan.recipe,
@@ -78,7 +79,7 @@ def bake(
     program.install_plugins(packer, folder)
     log = run.folder / "packer.log"
     for number, instance_type in enumerate(plan.instance_types, 1):
-        watched = _Watched(plan, packer, stage)
+        watched = _Watched(plan, packer, stage, draft)
         with runs.short_path(run.id, run.folder) as short:
             # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
             key_file = str(short / "run" / "ssh" / access.key_file.name)
@@ -106,10 +107,9 @@ def bake(
         if not (result.exit_status and short_of and left) or result.interrupted:
             break
         stage.line(f"{instance_type} cannot be had ({short_of.strip()}): next {left[0]}")
-    if result.interrupted and stop.is_given_up:
-        stop.check()
+    draft.cut_short = result.cut_short
     if result.interrupted:
-        raise StoppedError(*watched.launched)
+        stop.check()
     if result.exit_status or target.region not in result.amis:
         raise _failed(plan, run, result, watched.provisioners, log)
     return BakedAmi(result.amis[target.region], instance_type, watched.provisioners.seconds())
@@ -118,21 +118,23 @@ def bake(
 class _Watched:
     """What Packer's output of one try tells."""
 
-    def __init__(self, plan: Plan, packer: Packer, stage: Stage) -> None:
+    def __init__(self, plan: Plan, packer: Packer, stage: Stage, draft: Draft) -> None:
         self.provisioners = FailureReader()
-        self.launched: dict[str, None] = {}
-        self._plan, self._packer, self._stage = plan, packer, stage
+        self._plan, self._packer, self._stage, self._draft = plan, packer, stage, draft
+        self._instance = "the build instance"
 
     def event(self, event: Event) -> None:
         """Take a line of Packer's."""
         if event.kind in ("say", "message", "error"):
             self._stage.line(event.text)
-        wait = waits_for(event, next(reversed(self.launched), "the build instance"))
+        wait = waits_for(event, self._instance)
         if wait:
             self._stage.waits_for(wait.what, limit=wait.limit)
         self.provisioners.read(event)
         if event.instance_id:
-            self.launched[f"instance {event.instance_id}"] = None
+            self._instance = f"instance {event.instance_id}"
+        if event.instance_id and event.instance_id not in self._draft.launched:
+            self._draft.launched.append(event.instance_id)
         if event.instance_id and not self._packer.has_plugins:
             _require_imdsv2(self._plan.target, event.instance_id)
 

@@ -58,13 +58,13 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
-        draft = Draft(_first_facts(plan, packer, run), run, target, progress)
+        draft = Draft(_first_facts(plan, packer, run), run, target, progress, stop)
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
         with cleaned_up(draft, half_made=not plan.options.keep):
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target, plan.account)
             with progress.stage("packer build") as stage:
-                baked = bake.bake(plan, packer, run, access, stage, stop)
+                baked = bake.bake(plan, packer, draft, access, stage, stop)
                 ami_id = stage.note = baked.ami_id
             draft.note(
                 ami_id=ami_id,

@@ -15,7 +15,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
-from kiln.base.stopping import StoppedError
+from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import resources
 from kiln.cloud.resources import Removal
 from kiln.cloud.runs import Run
@@ -28,11 +28,18 @@ from kiln.pipeline.record import Record
 class Draft:
     """A run's record as far as it is known. `record` is replaced, never changed."""
 
-    def __init__(self, first: Record, run: Run, target: Target, progress: Progress) -> None:
+    def __init__(
+        self, first: Record, run: Run, target: Target, progress: Progress, stop: Stop
+    ) -> None:
         self.record = first
         self.run = run
         self.target = target
         self.progress = progress
+        self.stop = stop
+        # The ids of the instances of the run, as they are launched.
+        self.launched: list[str] = []
+        # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
+        self.cut_short = False
 
     def note(self, **facts: Any) -> None:
         """Add facts to the record, by the names of its fields."""
@@ -78,7 +85,7 @@ def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
                 f"the record of run {draft.run.id} could not be written: {unwritten}"
             )
         if interrupted:
-            raise _interrupted(draft, error, removal) from None
+            raise _interrupted(draft, removal) from None
         raise
     else:
         _remove(draft, amis=False)
@@ -95,13 +102,12 @@ def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:
             draft.progress.say(f"kept {draft.record.ami_id}, which is not verified (--keep)")
 
 
-def _interrupted(draft: Draft, error: BaseException, removal: Removal) -> KilnError:
-    removed = [*error.args, *(item for item in removal.removed if item not in error.args)]
-    hint = f"cleaned up: {', '.join(removed) or 'nothing had been created'}"
-    return operation_failed(
-        f"{draft.record.recipe['name']}: interrupted",
-        hint="some resources could not be removed: see above" if removal.failures else hint,
-    )
+def _interrupted(draft: Draft, removal: Removal) -> KilnError:
+    nothing = "nothing" if draft.record.left else "nothing had been created"
+    hint = f"cleaned up: {', '.join(removal.removed) or nothing}"
+    if draft.record.left:
+        hint += f"\nleft: {', '.join(draft.record.left)}"
+    return operation_failed(f"{draft.record.recipe['name']}: interrupted", hint=hint)
 
 
 def _remove(draft: Draft, *, amis: bool) -> Removal:
@@ -113,21 +119,26 @@ def _remove(draft: Draft, *, amis: bool) -> Removal:
     with progress.stage("clean-up") as stage:
         stage.waits_for("EC2 to remove what the run created")
         gone = target.gone()
-        removal = Removal([], [gone]) if gone else resources.remove(run.id, target, amis=amis)
+        asked = draft.stop.asked
+        removal = Removal(failures=[gone], left=[f"unknown: {gone}"])
+        if not gone:
+            removal = resources.remove(
+                run.id,
+                target,
+                amis=amis,
+                launched=draft.launched,
+                patient=asked < 2,
+                hurried=lambda: draft.stop.asked > asked,
+            )
         stage.note = ", ".join(removal.removed)
     resources.forget_key(run)
+    draft.note(left=tuple(removal.left))
     if gone:
-        draft.note(left=(f"unknown: {gone}",))
         progress.say("the next build in this checkout and this lab removes what is left")
     elif removal.failures:
-        try:
-            left = tuple(resources.left(run.id, target, amis=amis))
-        except KilnError as error:
-            left = (f"unknown: {error.message}",)
-        draft.note(left=left)
         progress.say("\n".join(dict.fromkeys(removal.failures)))
-        progress.say(f"left: {', '.join(left) or 'nothing'}")
+        progress.say(f"left: {', '.join(removal.left) or 'nothing'}")
         progress.say("the next build in this checkout tries again to remove it")
-    else:
+    elif not draft.cut_short:
         run.settled()
     return removal

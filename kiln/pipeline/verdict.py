@@ -63,6 +63,7 @@ def judge(
                     waits_for=stage.waits_for,
                     account=account,
                     tags=launched_with,
+                    launched=draft.launched.append,
                 )
             )
             stage.note = f"{machine.instance_id} ({instance_type})"

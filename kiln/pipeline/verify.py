@@ -100,7 +100,9 @@ def verify_ami(
     account = account or Account()
     stop = (stop or Stop()).of_run()
     with runs.started(known.name, target) as run, watch.watching(run.id, target, stop):
-        draft = Draft(_first_facts(image, known, instance_type, target, run), run, target, progress)
+        draft = Draft(
+            _first_facts(image, known, instance_type, target, run), run, target, progress, stop
+        )
         with cleaned_up(draft, half_made=False):
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target, account)

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from moto.cloudwatch.models import cloudwatch_backends
+from moto.core.exceptions import ServiceException
 from moto.sns.models import sns_backends
 
 from lab.cloudwatch import alarms, composite, notices, queries, series
@@ -67,9 +68,11 @@ def _judge(backend: Any, alarm: Any, now: float) -> None:
     try:
         judge = _judge_rule if alarm.rule is not None else _judge_metric
         judge(backend, alarm, now)
-    except Exception as error:
+    except ValueError as error:
         # One alarm that cannot be judged must not keep the others from it.
         log.warning("alarm %s: %s: %s", alarm.name, type(error).__name__, error)
+    except Exception:
+        log.exception("alarm %s", alarm.name)
 
 
 def _judge_metric(backend: Any, alarm: Any, now: float) -> None:
@@ -164,7 +167,7 @@ def _done(backend: Any, alarm: Any, action: str, old: str) -> str:
     subject, message = notices.message(alarm, backend.account_id, old)
     try:
         sns_backends[backend.account_id][region].publish(message, arn=action, subject=subject)
-    except Exception as error:
+    except ServiceException as error:
         log.warning("alarm %s: %s: %s", alarm.name, action, error)
         return f"Failed to execute action {action}. Received error: {error}"
     return f"Successfully executed action {action}"

@@ -46,7 +46,7 @@ def _run(request: Request) -> Any:
             "InvalidParameterValue",
             f"The minimum count ({least}) must not be greater than the maximum count ({most})",
         )
-    _check_user_data(asked.get("UserData"))
+    check_user_data(asked.get("UserData"), "InvalidParameterValue")
     launches = account.of(request.backend).launches
     token = asked.get("ClientToken")
     same = json.dumps(asked, sort_keys=True, default=str)
@@ -76,15 +76,19 @@ def _count(asked: dict[str, Any], name: str) -> int:
     return int(count)
 
 
-def _check_user_data(encoded: Any) -> None:
+def check_user_data(encoded: Any, code: str) -> None:
+    """Refuse user data that is not base64, or longer than EC2 takes.
+
+    `code`: RunInstances and launch templates have different ones (lab/ec2/errors.yaml).
+    """
     if not encoded:
         return
     try:
-        raw = base64.b64decode(str(encoded), validate=False)
+        raw = base64.b64decode(str(encoded), validate=True)
     except (ValueError, binascii.Error):
-        raise error("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.") from None
+        raise error(code, "Invalid BASE64 encoding of user data.") from None
     if len(raw) > _USER_DATA_MOST:
-        raise error("InvalidParameterValue", "User data is limited to 16384 bytes")
+        raise error(code, "User data is limited to 16384 bytes")
 
 
 def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:

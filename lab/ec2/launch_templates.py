@@ -1,4 +1,4 @@
-"""A new version of a launch template inherits from the version that it is based on.
+"""Launch templates: user data is checked; a new version inherits from the one it is based on.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplateVersion.html
 (SourceVersion). moto 5.2.5 takes the new version's own data alone.
@@ -9,11 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 from lab.ec2.calls import Request, call
+from lab.ec2.launch import check_user_data
+
+_MALFORMED = "InvalidUserData.Malformed"
+
+
+@call("CreateLaunchTemplate")
+def _new(request: Request) -> dict[str, Any]:
+    check_user_data((request.asked.get("LaunchTemplateData") or {}).get("UserData"), _MALFORMED)
+    result: dict[str, Any] = request.of_moto().result
+    return result
 
 
 @call("CreateLaunchTemplateVersion")
 def _new_version(request: Request) -> dict[str, Any]:
     asked = request.asked
+    check_user_data((asked.get("LaunchTemplateData") or {}).get("UserData"), _MALFORMED)
     if asked.get("SourceVersion"):
         named, number = asked.get("LaunchTemplateName"), asked.get("LaunchTemplateId")
         backend = request.backend

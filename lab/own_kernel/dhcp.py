@@ -47,8 +47,8 @@ def reply(lab: Lab, question: bytes, address: str, domain: str) -> bytes | None:
     if len(question) < _HEADER.size + 4 or question[_HEADER.size :][:4] != _COOKIE:
         return None
     fields = _HEADER.unpack_from(question)
-    kind = _options(question[_HEADER.size + 4 :]).get(_TYPE, b"\0")[0]
-    if fields[0] != 1 or kind not in (_DISCOVER, _REQUEST):
+    kind = _options(question[_HEADER.size + 4 :]).get(_TYPE, b"\0") or b"\0"
+    if fields[0] != 1 or kind[0] not in (_DISCOVER, _REQUEST):
         return None
     own, gateway = IPv4Address(address).packed, IPv4Address(lab.gateway).packed
     # The reply goes to everybody on the bridge: the machine has no address yet to send it to.
@@ -57,7 +57,7 @@ def reply(lab: Lab, question: bytes, address: str, domain: str) -> bytes | None:
         *(fields[11], bytes(64), bytes(128)),
     )
     values = {
-        _TYPE: bytes([_OFFER if kind == _DISCOVER else _ACK]),
+        _TYPE: bytes([_OFFER if kind[0] == _DISCOVER else _ACK]),
         54: gateway,
         51: struct.pack("!I", _LEASE),
         1: IPv4Address("255.255.0.0").packed,
@@ -102,5 +102,5 @@ def _serve(lab: Lab, server: socket.socket) -> None:
             answer = reply(lab, question, *_machines[mac])
             if answer:
                 server.sendto(answer, ("255.255.255.255", 68))
-        except Exception:
-            log.exception("a DHCP request of %s", mac)
+        except OSError as error:
+            log.warning("a DHCP request of %s: %s", mac, error)

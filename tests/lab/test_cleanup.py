@@ -223,11 +223,37 @@ def test_an_interrupted_bake_leaves_nothing_and_says_what_it_removed(
     assert code == 1, said
     assert "interrupted" in said
     assert not_named(made, said[said.index("cleaned up: ") :]) == set()
-    still = "still stopping: removing what the run created, please wait"
+    still = "still stopping: not waiting any longer"
     assert (still in said) == (len(signals) > 1)
     assert "Traceback" not in said
     assert new() == {}
     assert private_keys(going.home) == []
+
+
+def test_a_second_ctrl_c_ends_a_build_that_ec2_throttles_for_good(
+    lab: Any, tmp_path: Path, new: Callable[[], New]
+) -> None:
+    """Packer, asked to end, waits for its instance's end for an hour: it is not waited for."""
+    throttled = {"action": "DescribeInstances", "code": "RequestLimitExceeded"}
+    control.order_fault(lab, **throttled, times=100_000)
+    build = start(tmp_path, *BUILD)
+    try:
+        build.wait_for_log("Waiting for instance")
+        build.signal(signal.SIGINT)
+        build.wait(lambda: "TerminateInstances" in control.call(lab, "status")["calls"], "the end")
+        build.signal(signal.SIGINT)
+        code, said = build.end()
+    finally:
+        control.call(lab, "faults/clear")
+        build.stop()
+    assert code == 1, said
+    (log,) = build.files("packer.log")
+    (instance,) = re.findall("Instance ID: (i-[0-9a-f]+)", log.read_text())
+    assert f"instance {instance}: told to end, not seen to have ended" in said
+    left = {kind: found for kind, found in new().items() if kind != "volumes"}
+    assert not_named(left, said[said.index("left: ") :]) == set()
+    assert "Traceback" not in said
+    assert private_keys(build.home) == []
 
 
 def test_the_next_build_removes_what_a_killed_one_left(

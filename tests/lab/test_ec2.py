@@ -201,6 +201,13 @@ def test_a_stopped_instance_starts_again_with_its_disk(ec2, launch):
     ec2.start_instances(InstanceIds=[guest.id])
     wait_for(ec2, guest.id, "running")
     assert guest.run("cat /opt/still").stdout == "still\n"
+    public = ec2.describe_instances(InstanceIds=[guest.id])["Reservations"][0]["Instances"][0][
+        "PublicIpAddress"
+    ]
+    assert public != guest.address, "EC2 gives another one"
+    reached = dataclasses.replace(guest, address=public)
+    told = "curl -sf http://169.254.169.254/latest/meta-data/public-ipv4"
+    assert reached.run(told).stdout == public
 
 
 def test_a_reboot_brings_the_same_machine_back(ec2, launch):

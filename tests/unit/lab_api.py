@@ -108,15 +108,17 @@ def main(folder: Path) -> None:
     )
     from werkzeug.serving import make_server
 
-    from lab import api, emulation, instances, moto_fixes
+    from lab import api, emulation, instances, moto_fixes, network
     from lab.faults import Faults
+    from lab.machines import Machines
 
     base = folder / "base"
     base.mkdir()
     emulation.ensure = lambda arch: None
     instances.Guest = MachineWithoutGuest  # type: ignore[assignment,misc]
+    network.publish = network.unpublish = lambda lab, public, address: None
     faults = Faults()
-    moto_fixes.install(instances.Machines(lab, public, lambda distro, arch: base, faults))
+    moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
     application = api.wrap(
         DomainDispatcherApplication(create_backend_app), faults, lambda path, body: {}
     )

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from devel.campaign import book, commands, ec2_faults, kills, profiles, run
 from devel.campaign.book import Book
 from devel.campaign.run import Clock, Figure
+from devel.campaign.world import Ended
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.matrix.load import load_recipes
@@ -145,3 +147,32 @@ def test_each_name_of_the_campaigns_recipes_is_in_the_matrix() -> None:
     names = [recipe.name for recipe in load_recipes()]
     for start in commands.RECIPES:
         assert len([name for name in names if name.startswith(start)]) == 1, start
+
+
+class BrokenWorld:
+    """A lab whose builds fail without an attack."""
+
+    lab = None
+    ec2 = None
+
+    def home(self) -> Path:
+        return Path("/nowhere")
+
+    def start(self, home: Path) -> None:
+        return None
+
+    def end(self, process: None, patience: float) -> Ended:
+        return Ended(1, "error: the mirror is gone")
+
+    def calls(self) -> list[str]:
+        return ["DescribeImages"]
+
+
+@pytest.mark.parametrize("part", [kills.campaign, ec2_faults.campaign])
+def test_a_part_whose_build_fails_without_an_attack_tries_nothing_and_says_why(
+    part: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devel.campaign.kills.inventory", lambda ec2: {})
+    monkeypatch.setattr("devel.campaign.kills.control.call", lambda lab, what: {})
+    with pytest.raises(RuntimeError, match="fails without an attack:\nerror: the mirror is gone"):
+        part(BrokenWorld(), 1, print, Book(tmp_path / "part.jsonl"))

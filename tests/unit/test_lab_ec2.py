@@ -433,25 +433,6 @@ def test_a_launch_without_an_image_names_what_is_missing(ec2: Any) -> None:
             ec2.run_instances(MinCount=1, MaxCount=1, InstanceType="t3.micro", **how)
 
 
-def test_a_started_instance_has_a_public_address_again(ec2: Any, parent: str) -> None:
-    before = launched(ec2, ImageId=parent, InstanceType="t3.micro")
-
-    def found() -> Any:
-        asked = ec2.describe_instances(InstanceIds=[before["InstanceId"]])
-        return asked["Reservations"][0]["Instances"][0]
-
-    assert before["PublicIpAddress"]
-    ec2.stop_instances(InstanceIds=[before["InstanceId"]])
-    until(lambda: found()["State"]["Name"], "stopped")
-    stopped = found()
-    assert "PublicIpAddress" not in stopped
-    assert stopped["PrivateIpAddress"] == before["PrivateIpAddress"]
-    ec2.start_instances(InstanceIds=[before["InstanceId"]])
-    until(lambda: found()["State"]["Name"], "running")
-    assert found()["PublicIpAddress"] == found()["PrivateIpAddress"] == before["PublicIpAddress"]
-    assert found()["PublicDnsName"]
-
-
 def test_three_images_in_a_row_are_all_made(ec2: Any, parent: str) -> None:
     instance = launched(ec2, ImageId=parent, InstanceType="t3.micro")["InstanceId"]
     made = [

@@ -249,6 +249,22 @@ def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, fol
     assert not any("second step" in text for text in seen)
 
 
+def test_who_asks_again_does_not_wait_for_packer(real: Packer, folder: Path) -> None:
+    """It is killed, and the result says so: what it was asking EC2 for may appear after it."""
+    stop = Stop()
+    seen: list[str] = []
+
+    def watch(event: Event) -> None:
+        seen.append(event.text)
+        if event.text.strip().endswith("started") or "Cancelling build" in event.text:
+            stop.set()
+
+    result = run(real, folder, "echo started; sleep 30; echo over", on_event=watch, stop=stop)
+    assert result.cut_short
+    assert result.interrupted
+    assert not any("over" in text for text in seen)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_packer_once_and_waits_for_it(
     real: Packer, folder: Path, number: signal.Signals

@@ -179,7 +179,7 @@ def test_what_is_half_made_is_tagged_first_since_only_that_may_be_removed(
     ec2: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, snapshot = an_image(ec2, an_instance(ec2, MINE), f"row-{MINE}", None)
-    tagged = []
+    tagged: list[tuple[str, str, str]] = []
 
     def look(operation: str, parameters: dict[str, Any], call: Call) -> Any:
         for name in ("ImageId", "SnapshotId"):
@@ -229,7 +229,57 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
         "not removed: DeleteSecurityGroup answered UnauthorizedOperation: not you",
         "not removed: DeleteVolume answered UnauthorizedOperation: not you",
     ]
-    assert set(resources.left(MINE, AWS, amis=True)) == words(kept)
+    assert set(done.left) == words(kept)
+
+
+def unanswered(operation: str) -> Any:
+    answer = {"Error": {"Code": "RequestLimitExceeded", "Message": "too many"}}
+    raise ClientError(answer, operation)  # type: ignore[arg-type]
+
+
+def test_an_instance_that_the_run_knows_is_ended_though_ec2_does_not_say_what_there_is(
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make(MINE)
+
+    def throttle(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        return unanswered(operation) if operation == "DescribeInstances" else call()
+
+    with monkeypatch.context() as patch:
+        at_each_call(patch, throttle)
+        done = resources.remove(MINE, AWS, amis=True, launched=[mine["instance"]])
+    assert done.left == [
+        f"instance {mine['instance']}: told to end, not seen to have ended",
+        "snapshots: EC2 does not say whether there are any",
+    ]
+    assert there(ec2) & set(mine.values()) == {mine["snapshot"]}
+    assert f"AMI {mine['AMI']}" in done.removed
+
+
+def test_where_ec2_answers_nothing_each_kind_is_named(
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(MINE)
+    at_each_call(monkeypatch, lambda operation, parameters, call: unanswered(operation))
+    done = resources.remove(MINE, AWS, amis=True)
+    assert done.removed == []
+    assert [line.split(":")[0] for line in done.left] == [
+        "instances", "AMIs", "snapshots", "key pairs", "security groups", "volumes"
+    ]  # fmt: skip
+
+
+def test_who_asks_again_does_not_wait_for_the_instances_end(
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make(MINE)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waited"))
+
+    def keep_alive(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        return {} if operation == "TerminateInstances" else call()
+
+    at_each_call(monkeypatch, keep_alive)
+    done = resources.remove(MINE, AWS, amis=True, hurried=lambda: True)
+    assert f"instance {mine['instance']}: told to end, not seen to have ended" in done.left
 
 
 def test_what_somebody_else_removed_meanwhile_is_no_failure(
@@ -248,8 +298,7 @@ def test_what_somebody_else_removed_meanwhile_is_no_failure(
 
 
 def test_a_run_that_made_nothing_has_nothing_to_remove(ec2: Any) -> None:
-    assert resources.remove(MINE, AWS, amis=True) == resources.Removal([], [])
-    assert resources.left(MINE, AWS, amis=True) == []
+    assert resources.remove(MINE, AWS, amis=True) == resources.Removal()
 
 
 def test_a_region_without_a_default_vpc_asks_for_a_subnet(ec2: Any, tmp_path: Path) -> None:
@@ -280,7 +329,7 @@ def test_what_a_filter_matches_by_a_wildcard_is_not_of_the_run(ec2: Any, make: M
     assert ec2.describe_images(Owners=["self"], Filters=wild)["Images"], "EC2 matches it"
     for pattern in ("*", MINE[:-4] + "*", "?" * len(MINE)):
         assert list(resources._alive(ec2, pattern)) == []
-        for find in resources._finders(True):
+        for find in resources._finders(True).values():
             assert find(ec2, pattern) == []
 
 

@@ -27,8 +27,8 @@ def test_a_signal_raises_nothing_but_is_noticed(
         os.kill(os.getpid(), number)
         time.sleep(0.01)
     assert capfd.readouterr().err.splitlines() == [
-        "stopping: removing what the run created, please wait",
-        "still stopping: removing what the run created, please wait",
+        "stopping: removing what the run created; Ctrl-C again waits no longer for Packer or EC2",
+        "still stopping: not waiting any longer; what is left is named at the end",
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-def test_a_stopped_instance_has_no_public_address_and_a_started_one_has(
+def test_a_stopped_instance_has_no_public_address_and_a_started_one_another(
     ec2: Any, walk: Any
 ) -> None:
     made = walk.launched()
@@ -17,8 +17,15 @@ def test_a_stopped_instance_has_no_public_address_and_a_started_one_has(
     assert found["PrivateIpAddress"] == made["PrivateIpAddress"]
     ec2.start_instances(InstanceIds=[made["InstanceId"]])
     again = walk.until(made["InstanceId"], "running")
-    assert again["PublicIpAddress"]
-    assert again["PublicDnsName"].startswith("ec2-")
+    assert again["PrivateIpAddress"] == made["PrivateIpAddress"]
+    assert again["PublicIpAddress"] not in (None, made["PublicIpAddress"])
+    assert again["PublicDnsName"] == "ec2-{}.compute-1.amazonaws.com".format(
+        again["PublicIpAddress"].replace(".", "-")
+    )
+    (by_address,) = ec2.describe_instances(
+        Filters=[{"Name": "ip-address", "Values": [again["PublicIpAddress"]]}]
+    )["Reservations"]
+    assert by_address["Instances"][0]["InstanceId"] == made["InstanceId"]
 
 
 def test_a_stop_says_who_did_it_and_a_start_begins_anew(ec2: Any, walk: Any) -> None:

@@ -71,6 +71,11 @@ def test_a_spot_instance_knows_its_request(ec2: Any, walk: Any, template: str) -
     ec2.create_tags(Resources=[request], Tags=[{"Key": "team", "Value": "ml"}])
     found = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request])
     assert found["SpotInstanceRequests"][0]["InstanceId"] == made["InstanceId"]
+    assert found["SpotInstanceRequests"][0]["State"] == "active"
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    found = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request])
+    (after,) = found["SpotInstanceRequests"]
+    assert (after["State"], after["Status"]["Code"]) == ("closed", "instance-terminated-by-user")
 
 
 def test_an_auto_scaling_group_launches_the_version_it_names(
@@ -88,6 +93,45 @@ def test_an_auto_scaling_group_launches_the_version_it_names(
     made = walk.instance(group["Instances"][0]["InstanceId"])
     assert made["InstanceType"] == "t3.small"
     is_of_the_template(ec2, made)
+
+
+def test_an_auto_scaling_group_goes_out_and_in_and_takes_its_instances_with_it(
+    client: Any, ec2: Any, walk: Any, template: str
+) -> None:
+    groups = client("autoscaling")
+    named = {"AutoScalingGroupName": "breathing"}
+    groups.create_auto_scaling_group(
+        **named,
+        MinSize=0,
+        MaxSize=3,
+        DesiredCapacity=1,
+        LaunchTemplate={"LaunchTemplateName": template, "Version": "$Default"},
+        AvailabilityZones=["us-east-1a"],
+        Tags=[{"Key": "team", "Value": "ml", "PropagateAtLaunch": True}],
+    )
+
+    def members() -> list[str]:
+        (found,) = groups.describe_auto_scaling_groups(AutoScalingGroupNames=["breathing"])[
+            "AutoScalingGroups"
+        ]
+        return [one["InstanceId"] for one in found["Instances"]]
+
+    (first,) = members()
+    tags = {tag["Key"]: tag["Value"] for tag in walk.until(first, "running")["Tags"]}
+    assert (tags["team"], tags["aws:autoscaling:groupName"]) == ("ml", "breathing")
+    groups.update_auto_scaling_group(
+        **named, LaunchTemplate={"LaunchTemplateName": template, "Version": "2"}
+    )
+    groups.set_desired_capacity(**named, DesiredCapacity=3)
+    added = [one for one in members() if one != first]
+    assert [walk.until(one, "running")["InstanceType"] for one in added] == ["t3.small"] * 2
+    how = {"InstanceId": first, "ShouldDecrementDesiredCapacity": True}
+    groups.terminate_instance_in_auto_scaling_group(**how)
+    walk.until(first, "terminated")
+    assert sorted(members()) == sorted(added)
+    groups.delete_auto_scaling_group(**named, ForceDelete=True)
+    for one in added:
+        walk.until(one, "terminated")
 
 
 TWO = [

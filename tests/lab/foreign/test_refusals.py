@@ -129,6 +129,21 @@ def test_a_launch_that_cannot_be_is_refused(
     assert (found, part in message) == (code, True), (case, found, message)
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("not base64!", "Invalid BASE64 encoding of user data."),
+        (base64.b64encode(b"x" * 16385).decode(), "User data is limited to 16384 bytes"),
+    ],
+)
+def test_a_launch_template_has_a_code_of_its_own_for_user_data(
+    ec2: Any, refused: Any, data: str, message: str
+) -> None:
+    how = {"LaunchTemplateName": "mine", "LaunchTemplateData": {"UserData": data}}
+    found = refused(ec2.create_launch_template, **how)
+    assert found == ("InvalidUserData.Malformed", message)
+
+
 def test_user_data_of_16_kilobytes_is_accepted(walk: Any, ec2: Any) -> None:
     made = walk.launched(UserData="x" * 16384)
     shown = ec2.describe_instance_attribute(InstanceId=made["InstanceId"], Attribute="userData")[

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 
+from .aws import AwsError
+
 TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +97,7 @@ class Outbox:
         while self.waiting:
             try:
                 self.caller.metrics(self.plan.namespace, self.waiting[:MOST_DATUMS])
-            except Exception as error:
+            except (AwsError, OSError) as error:
                 self.failed += 1
                 self.say(f"E! cloudwatch: WriteToCloudWatch failure, err:  {error}")
                 if self.failed < 5:

@@ -1,0 +1,69 @@
+"""What a lab has on this machine: what `lab.down` has to remove, found without the lab's code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from lab.settings import Lab
+
+
+def processes(lab: Lab) -> list[str]:
+    """The command lines of a lab's processes: its server, its guests and their processes."""
+    marks = {f"KILN_LAB={lab.bridge}", f"KILN_LAB_INDEX={lab.index}"}
+    result = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            environment = set((entry / "environ").read_bytes().decode(errors="replace").split("\0"))
+        except OSError:
+            continue
+        if f"{lab.instances}/" in command or (
+            marks & environment and ("lab.server" in command or "systemd" in command)
+        ):
+            result.append(command)
+    return result
+
+
+def on_this_machine(lab: Lab) -> dict[str, list[str]]:
+    """The lab's resources on this machine, by kind, determined without the lab's code."""
+    mounts = {line.split()[1] for table in mount_tables() for line in table.splitlines()}
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
+    return {
+        "mounts": sorted(point for point in mounts if point.startswith(f"{lab.state}/")),
+        "interfaces": [path.name for path in Path("/sys/class/net").glob(f"{lab.bridge}*")],
+        "nft tables": [line for line in tables.stdout.splitlines() if line.endswith(lab.table)],
+        "processes": processes(lab),
+        "disks": [str(path) for path in lab.instances.glob("*/upper")],
+        **control_groups(lab),
+    }  # fmt: skip
+
+
+def mount_tables() -> Iterator[str]:
+    """The mounts of every process: a guest's are in a namespace of its own."""
+    for table in Path("/proc").glob("[0-9]*/mounts"):
+        with contextlib.suppress(OSError):
+            yield table.read_text()
+
+
+def control_groups(lab: Lab) -> dict[str, list[str]]:
+    """On hosts with systemd, systemd makes and removes them."""
+    if Path("/run/systemd/system").exists():
+        return {}
+    # os.walk ignores groups of other guests that disappear in the meantime.
+    mine = [
+        f"{folder}/{name}"
+        for folder, names, _ in os.walk("/sys/fs/cgroup")
+        for name in names
+        if name.startswith(f"kiln-guest-{lab.bridge}-")
+    ]
+    return {"control groups": mine}
+
+
+def nothing(lab: Lab) -> dict[str, list[str]]:
+    """What `on_this_machine` says of a lab that has left nothing."""
+    kinds = ("mounts", "interfaces", "nft tables", "processes", "disks", *control_groups(lab))
+    return {kind: [] for kind in kinds}
