@@ -201,8 +201,7 @@ class LabTarget:
         """See `Target`."""
         raise KilnError(
             "the lab has no Session Manager, so ssh_interface session_manager cannot be used in it",
-            hint="leave it out here (--ssh-interface private_ip); `./invoke validate` checks the "
-            "HCL with it",
+            hint="leave it out here: --ssh-interface private_ip",
         )
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:

@@ -75,9 +75,11 @@ def verify_image(target: Target, ami_id: str, key: SSlibKey) -> Provenance:
         statement = _fetched(target, names, key)
     except _UnprovenError as missing:
         return Provenance(ami_id, target.region, names, {}, (str(missing),))
-    return Provenance(
-        ami_id, target.region, names, _said(statement), tuple(_differences(image, statement))
-    )
+    try:
+        said, wrong = _said(statement), tuple(_differences(image, statement))
+    except (KeyError, TypeError, AttributeError):
+        said, wrong = {}, ("its statement is not one of AMI Kiln's, though the key signed it",)
+    return Provenance(ami_id, target.region, names, said, wrong)
 
 
 def provenance_text(found: Provenance) -> str:

@@ -147,6 +147,23 @@ def test_another_key_and_another_snapshot_are_named(
     assert reason.startswith("its snapshots are snap-0ffff0000, signed were snap-")
 
 
+def test_a_signed_text_that_is_no_statement_of_ours_proves_nothing(
+    client: Callable[..., Any], bake: Bake, signed: Publish
+) -> None:
+    ami_id = bake(3)
+    published(settings=signed)
+    assert signed.sign
+    for text in (b"{}", b"[]", b'{"predicate": {"buildDefinition": 7}}'):
+        envelope = signing.sign_statement(text, signed.sign, AWS)
+        name = provenance.statement_parameter("20261103T000000Z-aaaa")
+        client("ssm").put_parameter(Name=name, Value=envelope, Overwrite=True)
+        digest = provenance.sha256_of(envelope.encode())
+        tag = {"Key": "kiln:provenance", "Value": f"{HOME} 20261103T000000Z-aaaa {digest}"}
+        client("ec2").create_tags(Resources=[ami_id], Tags=[tag])
+        (reason,) = wrong_with(signed, ami_id)
+        assert "its statement is not one of AMI Kiln's" in reason
+
+
 def test_a_changed_statement_has_no_valid_signature(tmp_path: Path) -> None:
     path = key_file(tmp_path)
     sign = Publish.model_validate({"sign": {"key_file": str(path)}}).sign
