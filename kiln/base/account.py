@@ -41,6 +41,8 @@ class Account:
     proxy: str | None = None
     no_proxy: tuple[str, ...] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    # Of the roles of a stack (`deploy.codebuild`): a build makes none.
+    permissions_boundary: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def shown(self) -> list[str]:
@@ -68,8 +70,9 @@ class Account:
             yield _as_text(value), self.origins[name]
 
 
-# In the order in which they are shown.
-SETTINGS = tuple(name for name in Account.__dataclass_fields__ if name != "origins")
+_NOT_OF_BUILDS = ("permissions_boundary", "origins")
+# Those of a build, in the order in which they are shown.
+SETTINGS = tuple(name for name in Account.__dataclass_fields__ if name not in _NOT_OF_BUILDS)
 
 # Flag → its form, for help; the settings are those of `aws`, with dashes.
 FORMS = {

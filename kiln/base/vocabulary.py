@@ -169,6 +169,11 @@ KMS_KEY = Form(
 ROLE = Form(r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN")
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 INSTANCE_PROFILE = Form(r"^[A-Za-z0-9+=,.@_-]+$", "the name of an instance profile (not its ARN)")
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference-arns.html
+POLICY_ARN = Form(
+    r"^arn:aws[a-z-]*:iam::(?:[0-9]{12}|aws):policy/[A-Za-z0-9+=,.@_/-]{1,512}$",
+    "the ARN of an IAM policy: arn:aws:iam::111122223333:policy/NAME",
+)
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
 TAG_KEY = Form(r"^[\w +=.:/@-]+$", "a tag's key: letters, digits, spaces and +-=._:/@")
 TAG_VALUE = Form(r"^[\w +=.:/@-]*$", "a tag's value: letters, digits, spaces and +-=._:/@")
@@ -221,6 +226,7 @@ DESCRIBED = {
         SECURITY_GROUP_ID,
         RESERVATION_ID,
         INSTANCE_PROFILE,
+        POLICY_ARN,
         TAG_KEY,
         TAG_VALUE,
         FILTER,

@@ -18,6 +18,8 @@ from kiln.cli.front import note, show, task
         "timezone": "of the schedule: --timezone Europe/Berlin",
         "rows": "flags that select rows: --rows='--distro al2023'",
         "email": "who gets the report of a night: --email team@example.com",
+        "permissions_boundary": "of the stack's roles, otherwise that of `aws` in amis.yaml: "
+        "--permissions-boundary arn:aws:iam::111122223333:policy/teams",
         "delete": "remove the stack; its bucket stays",
         "region": TARGET["region"],
         **JSON,
@@ -32,6 +34,7 @@ def codebuild(
     timezone: str | None = None,
     rows: str | None = None,
     email: str | None = None,
+    permissions_boundary: str | None = None,
     delete: bool = False,
     region: str | None = None,
     json: bool = False,
@@ -39,6 +42,7 @@ def codebuild(
     """Create or update the stack that runs the nights on CodeBuild, with its events."""
     from kiln.base import vocabulary
     from kiln.cli import targets
+    from kiln.matrix.load import default_account
     from kiln.publish import engines
     from kiln.publish import stack as stacks
 
@@ -52,6 +56,8 @@ def codebuild(
             text=lambda data: f"{stack} is gone" if gone else f"there is no stack {stack}",
         )
         return
+    if permissions_boundary:
+        vocabulary.POLICY_ARN.required(permissions_boundary, "--permissions-boundary")
     flags = {
         "Repository": repository,
         "Revision": revision,
@@ -59,6 +65,7 @@ def codebuild(
         "Timezone": timezone,
         "Rows": rows,
         "Email": email,
+        "PermissionsBoundary": permissions_boundary or default_account().permissions_boundary,
     }
     given = {name: value for name, value in flags.items() if value is not None}
     if repository is not None and not repository.startswith("https://"):

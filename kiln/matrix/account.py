@@ -51,6 +51,7 @@ SecurityGroup = Annotated[str, _text(vocabulary.SECURITY_GROUP_ID)]
 Reservation = Annotated[str, _text(vocabulary.RESERVATION_ID)]
 Key = Annotated[str, _text(vocabulary.KMS_KEY)]
 Profile = Annotated[str, _text(vocabulary.INSTANCE_PROFILE, 128)]
+Policy = Annotated[str, _text(vocabulary.POLICY_ARN, 600)]
 InstanceType = Annotated[str, _text(vocabulary.INSTANCE_TYPE)]
 Proxy = Annotated[str, _text(vocabulary.PROXY)]
 NoProxy = Annotated[str, _text(vocabulary.NO_PROXY)]
@@ -100,6 +101,8 @@ class Aws(_Block):
     """Encrypts the volumes and the AMI; otherwise the account's default EBS key."""
     iam_instance_profile: Profile | None = None
     """Of the instances; session_manager needs one."""
+    permissions_boundary: Policy | None = None
+    """Of the roles that deploy.codebuild makes."""
     instance_types: dict[Arch, tuple[InstanceType, ...]] = {}
     """Per arch: types that bake, in order; the next is taken when EC2 has no capacity."""
     spot: bool = False

@@ -129,11 +129,19 @@ def load_account(name: str, path: Path | None = None) -> Account:
     return account_of_defaults(document, validated(document), None)
 
 
+def default_account() -> Account:
+    """The `aws` settings of `defaults`.
+
+    Raises KilnError (exit status 2) as `load_recipes` does.
+    """
+    document = load_yaml(matrix_file())
+    return account_of_defaults(document, validated(document), None)
+
+
 def default_region() -> str | None:
     """The region that `defaults` sets; None if it sets none, or if the matrix cannot be read."""
     try:
-        document = load_yaml(matrix_file())
-        return account_of_defaults(document, validated(document), None).region
+        return default_account().region
     except KilnError:
         return None
 

@@ -174,6 +174,14 @@ def test_cloudformation_would_take_the_template() -> None:
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
+def test_every_role_of_the_stack_takes_the_permissions_boundary() -> None:
+    roles = engines.codebuild_text().split("Type: AWS::IAM::Role")[1:]
+    assert len(roles) == 4
+    for role in roles:
+        properties = role.partition("\n    Type: ")[0]
+        assert "PermissionsBoundary: !If [HasBoundary, !Ref PermissionsBoundary" in properties
+
+
 def test_the_template_is_small_enough_and_has_no_aliases() -> None:
     text = engines.codebuild_template()
     # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
