@@ -61,7 +61,9 @@ def test_a_launch_template_with_resolve_ssm_starts_a_guest_that_does_its_user_da
         # loaded between its stages is gone.
         assert "/cloud-final.service" in guest.run("cat /script").stdout
         assert (
-            guest.run("pgrep -f '[k]iln-lab-cloud-init' || ls /run/kiln-lab-cloud-init").stdout
+            guest.run(
+                "pgrep -f '[k]iln-lab-cloud-init'; ls /run/[k]iln-lab-cloud-init 2> /dev/null"
+            ).stdout
             == ""
         )
     finally:

@@ -152,7 +152,7 @@ def test_a_bake_stops_at_the_component_whose_key_is_refused(
     checkout = slim_checkout(tmp_path, "nvidia-repo")
     target = checkout / "lab/target.py"
     text = target.read_text()
-    lab_keys = '        "signing_keys": mirror.key_fingerprints(),\n'
+    lab_keys = ', "signing_keys": mirror.key_fingerprints()'
     assert lab_keys in text
     # The vendors' fingerprints are still those of the facts.
     target.write_text(text.replace(lab_keys, ""))

@@ -15,7 +15,7 @@ import hcl2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jinja2 import Environment, nodes
+from jinja2 import Environment, meta, nodes
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, TEMPLATES
@@ -166,10 +166,16 @@ def test_a_value_without_a_filter_does_not_render() -> None:
 
 
 def test_every_other_template_escapes_by_itself() -> None:
-    """templates/ has no template besides HCL's but the reports, which Jinja escapes as HTML."""
+    """templates/ has no template besides HCL's but the reports, which Jinja escapes as HTML, and a
+    stack's, whose values are JSON."""
     others = {path.name for path in TEMPLATES.rglob("*.j2") if path.parent.name != "packer"}
     of = {"report.html.j2": "pipeline/report.py", "nightly.html.j2": "publish/night_report.py"}
-    assert others == set(of)
+    of_json = {"nightly-codebuild.yaml.j2": ["build_policy", "publish_policy"]}
+    assert others == {*of, *of_json}
+    for name, policies in of_json.items():
+        # Ours, from kiln/facts/knowledge; `engines` gives them as JSON, and no value of a user.
+        tree = Environment().parse((TEMPLATES / "deploy" / name).read_text())
+        assert sorted(meta.find_undeclared_variables(tree)) == policies
     for name, module in of.items():
         tree = Environment().parse((TEMPLATES / name).read_text())
         unescaped = [node for node in tree.find_all(nodes.Filter) if node.name in ("safe", "e")]
