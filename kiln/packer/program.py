@@ -290,6 +290,7 @@ def _events(
     reader.start()
     signalled = None
     asked = 0
+    closed = False  # its output, which ends with it
     try:
         while True:
             if stop.is_set() and signalled is None:
@@ -305,19 +306,18 @@ def _events(
             except queue.Empty:
                 continue
             if line is None:
+                closed = True
                 break
             yield parse_event(line) or Event(int(time.time()), "message", line.rstrip("\n"))
     finally:
-        ended.append(_end(process, reader, signalled=signalled is not None))
+        ended.append(process.wait() if closed else _end(process, signalled=signalled is not None))
 
 
-def _end(process: subprocess.Popen[str], reader: threading.Thread, *, signalled: bool) -> int:
-    """Wait for Packer, or kill it and its plugins when its time is up.
+def _end(process: subprocess.Popen[str], *, signalled: bool) -> int:
+    """Kill Packer and its plugins when their time is up.
 
     Returns its exit status: that of a killed program if its time was up.
     """
-    if process.poll() is None and not signalled and not reader.is_alive():
-        return process.wait()
     if process.poll() is None:
         # After an error in `on_event`: let Packer still clean up. At the deadline it had its time.
         process.send_signal(signal.SIGTERM)

@@ -161,7 +161,8 @@ def test_down_by_force_ends_the_build_that_uses_the_lab_and_leaves_nothing_of_bo
     assert ended.returncode == 1, ended.stderr
     assert "cleaned up: " in ended.stderr
     assert "Traceback" not in done.stderr + ended.stderr
-    assert [path for path in tmp_path.rglob("*") if path.name in ("run.json", "key")] == []
+    left = [path for path in tmp_path.rglob("*") if path.name in ("run.json", "key")]
+    assert left == [], ended.stderr
     assert on_this_machine(own) == nothing(own)
     assert call("lab.clean").returncode == 0
 

@@ -244,6 +244,7 @@ def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, fol
 
     result = run(real, folder, until(flag), on_event=watch, stop=stop)
     assert result.interrupted
+    assert not result.cut_short
     assert result.exit_status != 0
     assert any("Cancelling build after receiving" in text for text in seen)
     assert not any("second step" in text for text in seen)
@@ -259,7 +260,8 @@ def test_who_asks_again_does_not_wait_for_packer(real: Packer, folder: Path) -> 
         if event.text.strip().endswith("started") or "Cancelling build" in event.text:
             stop.set()
 
-    result = run(real, folder, "echo started; sleep 30; echo over", on_event=watch, stop=stop)
+    deaf = "trap '' TERM; echo started; sleep 30; echo over"
+    result = run(real, folder, deaf, on_event=watch, stop=stop)
     assert result.cut_short
     assert result.interrupted
     assert not any("over" in text for text in seen)
