@@ -5,10 +5,8 @@ from __future__ import annotations
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli.flags import JSON, TARGET, positive_number
+from kiln.cli.flags import JSON, PLACE, positive_number
 from kiln.cli.front import show, task
-
-_PLACE = {key: TARGET[key] for key in ("target", "region")}
 
 
 @task(
@@ -19,7 +17,7 @@ _PLACE = {key: TARGET[key] for key in ("target", "region")}
         "line": "the AMIs of a line instead: --line al2023/lts/base/x86_64",
         "months": "how long the snapshots are kept: --months 6 (default: 1)",
         "regions": "instead of all regions of the matrix: --regions eu-west-1,us-west-2",
-        **_PLACE,
+        **PLACE,
         **JSON,
     },
 )

@@ -21,6 +21,8 @@ TARGET = {
     "region": "AWS region: --region eu-central-1 (default: the profile's, otherwise us-east-1)",
     **NO_INSTALL,
 }
+# Of tasks that need no package of this machine.
+PLACE = {key: TARGET[key] for key in ("target", "region")}
 
 # Flags that select rows of the matrix.
 ROWS = {

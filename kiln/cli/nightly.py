@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, ROWS, TARGET, Selection, positive_number, selects_rows
+from kiln.cli.flags import JSON, PLACE, ROWS, TARGET, Selection, positive_number, selects_rows
 from kiln.cli.front import note, report, show, task
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _REPORT = {
     "out": "folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)",
     "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
 }
-_PLACE = {key: TARGET[key] for key in ("target", "region")}
 
 
 @task(
@@ -95,7 +94,7 @@ def nightly_(
     return _reported(results, place, out, topic, as_json=json)
 
 
-@task(help={**ROWS, **_PLACE, **JSON})
+@task(help={**ROWS, **PLACE, **JSON})
 @selects_rows
 def plan(
     c: Context,
@@ -127,7 +126,7 @@ def plan(
     help={
         **ROWS,
         **_REPORT,
-        **_PLACE,
+        **PLACE,
         **JSON,
     }
 )
@@ -159,7 +158,7 @@ def finish(
         **ROWS,
         **_REPORT,
         "project": "the CodeBuild project that runs an item: --project ami-kiln-nightly-worker",
-        **_PLACE,
+        **PLACE,
         **JSON,
     },
 )

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli.flags import JSON, TARGET
+from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import show, task
 
 _HELP = {
     "ami": "the AMI, in the region of --region: ami-0123456789abcdef0",
     "key": "the signer's public key (default: that of `publish.sign`): --key key.pem",
-    **{key: TARGET[key] for key in ("target", "region")},
+    **PLACE,
     **JSON,
 }
 

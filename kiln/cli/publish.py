@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, TARGET
+from kiln.cli.flags import JSON, PLACE, TARGET
 from kiln.cli.front import note, show, task
 
 if TYPE_CHECKING:
     from kiln.publish.promote import Promotion
 
-PLACE = {key: TARGET[key] for key in ("target", "region")}
 LINE = {"line": "what consumers follow: --line al2023/lts/base/x86_64 (./invoke channels)"}
 WHY = {"why": "a sentence for the history: --why 'CVE-2026-1234'"}
 

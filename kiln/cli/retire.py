@@ -7,17 +7,15 @@ from dataclasses import asdict
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli.flags import JSON, TARGET
+from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import show, task
-
-_PLACE = {key: TARGET[key] for key in ("target", "region")}
 
 
 @task(
     help={
         "apply": "do the next step of each AMI that would go; otherwise nothing is changed",
         "regions": "instead of all regions of the matrix: --regions eu-west-1,us-west-2",
-        **_PLACE,
+        **PLACE,
         **JSON,
     }
 )
@@ -52,7 +50,7 @@ def retire(
         "apply": "remove what was found; otherwise nothing is changed",
         "older-than": "hours since the run began: --older-than 48 (default: 24)",
         "regions": "instead of all regions of the account: --regions eu-west-1,us-west-2",
-        **_PLACE,
+        **PLACE,
         **JSON,
     }
 )

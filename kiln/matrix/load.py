@@ -123,18 +123,15 @@ def load_account(name: str, path: Path | None = None) -> Account:
     Raises KilnError (exit status 2) as `load_recipes` does.
     """
     known = {recipe.name: recipe.row.account for recipe in load_recipes(path)}
-    if name in known:
-        return known[name]
-    document = load_yaml(path or matrix_file())
-    return account_of_defaults(document, validated(document), None)
+    return known[name] if name in known else default_account(path)
 
 
-def default_account() -> Account:
+def default_account(path: Path | None = None) -> Account:
     """The `aws` settings of `defaults`.
 
     Raises KilnError (exit status 2) as `load_recipes` does.
     """
-    document = load_yaml(matrix_file())
+    document = load_yaml(path or matrix_file())
     return account_of_defaults(document, validated(document), None)
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import yaml
-from moto import mock_aws
 
 from kiln.base.account import FORMS, SETTINGS, Account, SubnetFilter
 from kiln.base.errors import KilnError
@@ -217,18 +214,6 @@ def test_every_setting_has_a_flag_and_every_flag_is_a_setting() -> None:
     # No build makes a role.
     assert set(Aws.model_fields) - set(SETTINGS) == {"permissions_boundary"}
     assert set(flags.ACCOUNT) == set(FORMS)
-
-
-@pytest.fixture
-def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-    monkeypatch.setattr(AwsTarget, "own_cidr", lambda target: "192.0.2.7/32")
-    monkeypatch.setattr(AwsTarget, "own_cidr_towards", lambda target, block: f"10.0.0.9/32<{block}")
-    with mock_aws():
-        yield boto3.client("ec2", "eu-central-1")
 
 
 def subnets(ec2: Any) -> list[str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
-from moto import mock_aws
 
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
@@ -25,18 +23,6 @@ from kiln.pipeline.dead import clean_dead_runs
 AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
 MINE = "20261121T000000Z-aaaa"
 OTHERS = "20261121T000000Z-bbbb"
-
-
-@pytest.fixture
-def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    # moto's thousand public AMIs take most of a second a test.
-    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-    monkeypatch.setattr(AwsTarget, "own_cidr", lambda target: "192.0.2.7/32")
-    with mock_aws():
-        yield boto3.client("ec2", "eu-central-1")
 
 
 Make = Callable[[str], dict[str, str]]
