@@ -250,6 +250,26 @@ def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, fol
     assert not any("second step" in text for text in seen)
 
 
+def test_a_packer_that_ends_by_itself_is_waited_for_and_not_taken_for_killed(
+    tmp_path: Path, folder: Path
+) -> None:
+    """Its output ends before it does, for a moment that is long on a busy machine."""
+    slow = tmp_path / "packer"
+    slow.write_text(
+        "#!/bin/bash\ntrap 'echo bye; exec >&- 2>&-; sleep 0.3; exit 7' TERM\n"
+        "echo started; while :; do sleep 0.05; done\n"
+    )
+    slow.chmod(0o755)
+    stop = Stop()
+
+    def watch(event: Event) -> None:
+        if event.text == "started":
+            stop.set()
+
+    result = run(Packer(slow, (1, 6, 6)), folder, "", on_event=watch, stop=stop)
+    assert (result.exit_status, result.cut_short, result.interrupted) == (7, False, True)
+
+
 def test_who_asks_again_does_not_wait_for_packer(real: Packer, folder: Path) -> None:
     """It is killed, and the result says so: what it was asking EC2 for may appear after it."""
     stop = Stop()
