@@ -263,6 +263,15 @@ def test_a_boot_that_never_comes_up_can_be_ordered(lab, ec2, launch):
     assert status["InstanceStatus"]["Status"] == "impaired"
 
 
+def test_an_instance_that_boots_slowly_runs_meanwhile_and_can_be_terminated(ec2, launch):
+    """As on EC2, where *running* says nothing about the system that boots."""
+    slow = launch(UserData="#cloud-boothook\n#!/bin/sh\nsleep 80\n")
+    status = ec2.describe_instance_status(InstanceIds=[slow.id])["InstanceStatuses"][0]
+    assert status["InstanceStatus"]["Status"] == "initializing"
+    ec2.terminate_instances(InstanceIds=[slow.id])
+    wait_for(ec2, slow.id, "terminated", timeout=30)
+
+
 def test_an_instance_that_this_machine_cannot_start_is_terminated_with_ec2s_reason(
     lab, ec2, launch, source_ami, key
 ):
