@@ -89,9 +89,6 @@ class _Server(QuickServer):
         super().__init__(address, _Handler)
         self.find, self.log, self.context, self.api = find, log, context, api
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that disconnect in the middle of a request."""
-
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
