@@ -21,7 +21,11 @@ TRUST = json.dumps(
         },
     }
 )
-CORE = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+# What AWS's documentation attaches for the agents of Systems Manager and of CloudWatch.
+POLICIES = [
+    f"arn:aws:iam::aws:policy/{name}"
+    for name in ("AmazonSSMManagedInstanceCore", "CloudWatchAgentServerPolicy")
+]
 SSM_AGENT = "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.1957.0/debian_amd64/amazon-ssm-agent.deb"
 # Besides Amazon Linux 2, which the other tests have: SSM parameter of the AMI and its user.
 DISTRIBUTIONS = {
@@ -40,16 +44,18 @@ def ssm(client: Callable[[str], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def profile(client: Callable[[str], Any]) -> Iterator[dict[str, str]]:
-    """An instance profile whose role may register."""
+    """An instance profile whose role may register and report."""
     iam, name = client("iam"), f"managed-{time.time_ns()}"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
-    iam.attach_role_policy(RoleName=name, PolicyArn=CORE)
+    for policy in POLICIES:
+        iam.attach_role_policy(RoleName=name, PolicyArn=policy)
     iam.create_instance_profile(InstanceProfileName=name)
     iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
     yield {"Name": name}
     iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
     iam.delete_instance_profile(InstanceProfileName=name)
-    iam.detach_role_policy(RoleName=name, PolicyArn=CORE)
+    for policy in POLICIES:
+        iam.detach_role_policy(RoleName=name, PolicyArn=policy)
     iam.delete_role(RoleName=name)
 
 
