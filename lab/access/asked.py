@@ -10,6 +10,7 @@ import functools
 import json
 import re
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from lab.access.policy import Question
 _PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
 # Targets of JSON protocols whose service is not the one of the signature.
 _TARGETS = {"EC2WindowsMessageDeliveryService": "ec2messages"}
+# Bytes of a compressed body that are looked at.
+_LONGEST = 1 << 24
 # Condition keys of every request that the lab gives a value, or knows to be absent.
 _GLOBAL = frozenset(
     {
@@ -63,7 +66,7 @@ class Call:
 
 def questions(environ: Mapping[str, Any], body: bytes, caller: Caller, tags: Any) -> list[Question]:
     """What IAM is asked. `tags(id, region)` are the tags of a resource of EC2."""
-    call = read(environ, body)
+    call = read(environ, _unpacked(environ, body))
     context = _context(environ, call, caller)
     if call.service == "s3":
         return [
@@ -109,6 +112,16 @@ def read(environ: Mapping[str, Any], body: bytes) -> Call:
     if str(environ.get("CONTENT_TYPE", "")).startswith("application/x-www-form-urlencoded"):
         form |= dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     return Call(service, form.get("Action", ""), region, form)
+
+
+def _unpacked(environ: Mapping[str, Any], body: bytes) -> bytes:
+    """A body that its sender has compressed, as the CloudWatch agent does; b"" for a broken one."""
+    if str(environ.get("HTTP_CONTENT_ENCODING", "")).lower() != "gzip":
+        return body
+    try:
+        return zlib.decompressobj(wbits=31).decompress(body, _LONGEST)
+    except zlib.error:
+        return b""
 
 
 def _json(body: bytes) -> dict[str, Any]:

@@ -49,7 +49,15 @@ OBJECTS = {
     ("POST", "uploads"): "PutObject",
     ("DELETE", "uploadId"): "AbortMultipartUpload",
 }
-_WORDS: tuple[str, ...] = ("location", "versions", "uploads", "uploadId", "policy", "tagging", "versioning")
+_WORDS: tuple[str, ...] = (
+    "location",
+    "versions",
+    "uploads",
+    "uploadId",
+    "policy",
+    "tagging",
+    "versioning",
+)
 _WORDS += ("encryption", "acl", "versionId", "delete")
 # Words with actions of their own that are not listed here.
 _OTHER = {

@@ -33,6 +33,15 @@ DISTRIBUTIONS = {
     "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id": "ubuntu",
     "/aws/service/debian/release/12/latest/amd64": "admin",
 }
+# What a role needs besides for output to S3 and content from there.
+BUCKETS = {
+    "Version": "2012-10-17",
+    "Statement": {
+        "Effect": "Allow",
+        "Action": ["s3:GetObject", "s3:PutObject", "s3:ListBucket"],
+        "Resource": ["arn:aws:s3:::results-*", "arn:aws:s3:::content-*"],
+    },
+}
 PINNED = "1.300071.0b1720"
 SHELL = "AWS-RunShellScript"
 
@@ -49,6 +58,7 @@ def profile(client: Callable[[str], Any]) -> Iterator[dict[str, str]]:
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
     for policy in POLICIES:
         iam.attach_role_policy(RoleName=name, PolicyArn=policy)
+    iam.put_role_policy(RoleName=name, PolicyName="s3", PolicyDocument=json.dumps(BUCKETS))
     iam.create_instance_profile(InstanceProfileName=name)
     iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
     yield {"Name": name}
@@ -56,6 +66,7 @@ def profile(client: Callable[[str], Any]) -> Iterator[dict[str, str]]:
     iam.delete_instance_profile(InstanceProfileName=name)
     for policy in POLICIES:
         iam.detach_role_policy(RoleName=name, PolicyArn=policy)
+    iam.delete_role_policy(RoleName=name, PolicyName="s3")
     iam.delete_role(RoleName=name)
 
 
@@ -134,8 +145,12 @@ def test_a_command_runs_in_the_guest_and_its_end_is_told(ssm, guest) -> None:
     assert ended(ssm, sleeping, guest.id)["Status"] == "Cancelled"
     assert guest.run("pgrep -fx 'sleep 600'").stdout == ""
 
-    (listed,) = ssm.list_commands(CommandId=sleeping)["Commands"]
-    assert (listed["Status"], listed["TargetCount"]) == ("Cancelled", 1)
+    def listed() -> Any:
+        # The step is over a moment before its command is.
+        (found,) = ssm.list_commands(CommandId=sleeping)["Commands"]
+        return found if found["Status"] == "Cancelled" else None
+
+    assert until(listed, "the command is not cancelled")["TargetCount"] == 1
 
 
 def test_an_own_document_runs_the_steps_of_the_platform(ssm, guest) -> None:
