@@ -9,7 +9,6 @@ import base64
 import binascii
 import contextlib
 import functools
-import json
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -47,23 +46,9 @@ def _run(request: Request) -> Any:
             f"The minimum count ({least}) must not be greater than the maximum count ({most})",
         )
     check_user_data(asked.get("UserData"), "InvalidParameterValue")
-    launches = account.of(request.backend).launches
-    token = asked.get("ClientToken")
-    same = json.dumps(asked, sort_keys=True, default=str)
-    if token and token in launches:
-        before, reservation = launches[token]
-        if before != same:
-            raise error(
-                "IdempotentParameterMismatch",
-                "Arguments on this idempotent request are inconsistent with arguments used in "
-                "previous request(s).",
-            )
-        return reservation
     # As many as there is capacity for: here, all. moto makes as many as the least.
     response.params = asked | {"MinCount": most}
     made: ActionResult = request.of_moto()
-    if token:
-        launches[token] = (same, made.result)
     return made.result
 
 
