@@ -22,7 +22,7 @@ from moto.ec2.exceptions import EC2ClientError
 
 from lab.ec2 import account, filters, images, profiles
 from lab.ec2.calls import Request, call, error, missing
-from lab.instances import LabInstance
+from lab.guests.instances import LabInstance
 
 _BY_PARAMETER = "resolve:ssm:"
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html

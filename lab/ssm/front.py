@@ -20,8 +20,8 @@ from moto.core.exceptions import ServiceException
 from moto.iam.models import iam_backends
 from moto.ssm.models import ssm_backends
 
-from lab import role_credentials
-from lab.instances import LabInstance
+from lab.guests.instances import LabInstance
+from lab.metadata import role_credentials
 from lab.ssm import agents, commands, documents, groups, of_aws, shown
 from lab.ssm.errors import SsmError
 

@@ -30,7 +30,8 @@ from devel.campaign.world import (
     users_environment,
 )
 from kiln.base.errors import KilnError
-from lab import botocore_data, control, host, keys, settings
+from lab import control, host, settings
+from lab.api import botocore_data, keys
 from tests.unit import commands
 
 __all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
