@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -67,7 +68,8 @@ def serve(lab: Lab) -> None:
     from werkzeug.serving import make_server
 
     from lab import mirror
-    from lab.api import buckets, gate, moto_fixes, principals, web
+    from lab.access import gate, holders
+    from lab.api import buckets, entry, moto_fixes, principals, web
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -85,14 +87,11 @@ def serve(lab: Lab) -> None:
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = gate.wrap(moto, ordered, admin)
+    application = entry.wrap(moto, ordered, admin)
     own = keys.ensure(lab)
-    guarded = gate.guard(
-        application,
-        keys.first_of(keys.only(own), principals.find),
-        owner=own.id,
-        addresses=[lab.gateway],
-    )
+    known = keys.first_of(keys.only(own), principals.find)
+    judge = functools.partial(gate.refusal, holders=holders.find, tags=holders.tags)
+    guarded = entry.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     bridge.up(lab)
@@ -110,11 +109,7 @@ def serve(lab: Lab) -> None:
     log.info("going down")
     _stop_helpers()
     base_lock.acquire(timeout=10)
-    _power_off(machines)
-    server.shutdown()
-    metadata_service.shutdown()
-    vendor.close()
-    resolver.close()
+    _end(machines, server.shutdown, metadata_service.shutdown, vendor.close, resolver.close)
     sweep.sweep(lab)
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
@@ -134,10 +129,13 @@ def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str
     return base
 
 
-def _power_off(machines: Any) -> None:
+def _end(machines: Any, *services: Callable[[], None]) -> None:
+    """Power the guests off, and end what serves them."""
     for instance in list(machines.by_address.values()):
         with contextlib.suppress(Exception):
             instance.power_off_now()
+    for service in services:
+        service()
 
 
 def _wait(lab: Lab, stopping: threading.Event) -> None:

@@ -109,7 +109,7 @@ def main(folder: Path) -> None:
     )
     from werkzeug.serving import make_server
 
-    from lab.api import gate, moto_fixes
+    from lab.api import entry, moto_fixes
     from lab.api.faults import Faults
     from lab.guests import instances
     from lab.guests.machines import Machines
@@ -123,7 +123,7 @@ def main(folder: Path) -> None:
     bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
-    application = gate.wrap(
+    application = entry.wrap(
         DomainDispatcherApplication(create_backend_app), faults, lambda path, body: {}
     )
     served = make_server(

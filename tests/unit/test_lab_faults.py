@@ -11,7 +11,7 @@ from invoke import Context, Exit
 
 from kiln.cli import lab as lab_tasks
 from lab import control
-from lab.api import faults, gate
+from lab.api import entry, faults
 from lab.api.faults import Fault, Faults
 
 GOOD = {"action": "RunInstances", "code": "InternalError"}
@@ -31,7 +31,7 @@ def ask(body: bytes) -> tuple[str, Any]:
         "CONTENT_LENGTH": str(len(body)),
         "wsgi.input": io.BytesIO(body),
     }
-    app = gate.wrap(lambda *_: [], ordered, admin)
+    app = entry.wrap(lambda *_: [], ordered, admin)
     content = app(environ, lambda status, headers: answer.append(status))
     return answer[0], json.loads(b"".join(content))
 
