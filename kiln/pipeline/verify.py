@@ -33,8 +33,10 @@ def verify_by_id(
     install: bool,
     own_kernel: OwnKernel | None = None,
     given: Mapping[str, str] = NOTHING,
+    keyword: str | None = None,
 ) -> Built:
-    """Boot the AMI, with its own kernel if asked to, run its checks, tag it.
+    """Boot the AMI, with its own kernel if asked to, run its checks, tag it; with `keyword` only
+    those of that name, without a verdict.
 
     Raises KilnError: exit status 2 for an AMI that AMI Kiln did not build, 1 if an operation
     failed.
@@ -64,7 +66,7 @@ def verify_by_id(
     clean_dead_runs(target, progress)
     stop = Stop()
     with on_signals(stop):
-        return verify_ami(image, known, kind, target, progress, stop, own_kernel, account)
+        return verify_ami(image, known, kind, target, progress, stop, own_kernel, account, keyword)
 
 
 def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
@@ -91,6 +93,7 @@ def verify_ami(
     stop: Stop | None = None,
     own_kernel: OwnKernel | None = None,
     account: Account | None = None,
+    keyword: str | None = None,
 ) -> Built:
     """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
 
@@ -114,6 +117,7 @@ def verify_ami(
                 stop=stop,
                 account=account,
                 own_kernel=own_kernel,
+                keyword=keyword,
             )
         draft.write()
     return Built(draft.record)
