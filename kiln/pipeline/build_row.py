@@ -21,6 +21,7 @@ from kiln.pipeline import starting, verdict
 from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import KnownFrom, Record
+from kiln.pipeline.shared_records import shelf_of
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
     if stop.is_set():
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
+    shelf = shelf_of(plan.account.records_bucket, target)
     start = starting.start_of(plan, packer, _first_facts(plan, packer, _NO_RUN), progress, stop)
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
-        draft = Draft(_first_facts(plan, packer, run), run, target, progress, stop)
+        draft = Draft(_first_facts(plan, packer, run), run, target, progress, stop, shelf)
         start.note(draft)
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
         with cleaned_up(draft, half_made=not plan.options.keep, keeps=start.keeps(plan, draft)):
@@ -92,7 +94,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 account=plan.account,
                 own_kernel=plan.options.own_kernel,
             )
-        draft.write()
+        draft.end()
     if target.bills and draft.record.versions:
         new = lock.first_seen(draft.record.versions["downloads"])
         if new:
