@@ -7,6 +7,8 @@ its own, because moto is patched for the whole process.
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import select
 import subprocess
 import sys
@@ -43,8 +45,12 @@ def serving(folder: Path) -> Iterator[str]:
             process.kill()
 
 
+@functools.cache
 def client(endpoint: str, service: str, region: str = "us-east-1") -> Any:
-    """A boto3 client of that lab, which reports a failure at the first answer."""
+    """A boto3 client of that lab, which reports a failure at the first answer.
+
+    One for all who ask: creating one of EC2's costs more than ten calls.
+    """
     return boto3.client(
         service,
         endpoint_url=endpoint,
@@ -56,14 +62,14 @@ def client(endpoint: str, service: str, region: str = "us-east-1") -> Any:
 
 
 class MachineWithoutGuest:
-    """In the place of `lab.guest.Guest`: it has a disk, and is up and down at once."""
+    """In the place of `lab.guests.guest.Guest`: it has a disk, and is up and down at once."""
 
     def __init__(self, *, lab: Any, instance_id: str, layers: list[Path], **_: Any) -> None:
         self._lab, self._id, self._layers = lab, instance_id, layers
         self.disks = self  # volumes are attached and detached at once, too
 
     def start(self) -> None:
-        from lab import disks
+        from lab.storage import disks
 
         missing = [str(layer) for layer in self._layers if not layer.is_dir()]
         assert not missing, missing
@@ -95,8 +101,13 @@ class MachineWithoutGuest:
 def main(folder: Path) -> None:
     """Serve until killed."""
     from kiln.matrix.load import load_recipes
-    from lab import public_images, server, settings
+    from lab import server, settings
+    from lab.amis import public_images
+    from lab.api import botocore_data
 
+    # As the lab's server does.
+    gc.disable()
+    botocore_data.read_once()
     lab = settings.Lab(54, folder)
     public = public_images.public_images(load_recipes())
     server.configure_moto(lab, public)
@@ -108,23 +119,28 @@ def main(folder: Path) -> None:
     )
     from werkzeug.serving import make_server
 
-    from lab import api, emulation, instances, moto_fixes, network
-    from lab.faults import Faults
-    from lab.machines import Machines
+    from lab.api import entry, moto_fixes
+    from lab.api.faults import Faults
+    from lab.guests import instances
+    from lab.guests.machines import Machines
+    from lab.network import bridge
+    from lab.rootfs import emulation
 
     base = folder / "base"
     base.mkdir()
     emulation.ensure = lambda arch: None
     instances.Guest = MachineWithoutGuest  # type: ignore[assignment,misc]
-    network.publish = network.unpublish = lambda lab, public, address: None
+    bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
-    application = api.wrap(
+    application = entry.wrap(
         DomainDispatcherApplication(create_backend_app), faults, lambda path, body: {}
     )
     served = make_server(
         "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler
     )
+    gc.freeze()
+    gc.enable()
     print(served.server_port, flush=True)
     served.serve_forever()
 
