@@ -220,7 +220,7 @@ def test_missing_expectations_are_one_message():
 
 @pytest.mark.parametrize(
     ("waits", "then"),
-    # The system manager of Amazon Linux 2 knows no --wait: it is asked until it says something else.
+    # systemd of Amazon Linux 2 knows no --wait: it is asked until it says something else.
     [("exit 1", ["is-system-running"] * 4), ("echo degraded; exit 1", ["is-system-running"])],
     ids=["systemd 219", "systemd 252"],
 )
