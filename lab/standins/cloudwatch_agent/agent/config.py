@@ -53,7 +53,10 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _check_log_groups(whole: dict[str, Any]) -> None:
-    """One retention and one class for a log group: translator/translate/logs/util/validate_fields.go"""
+    """One retention and one class for a log group.
+
+    translator/translate/logs/util/validate_fields.go
+    """
     first: dict[tuple[str, str], Any] = {}
     files = whole.get("logs", {}).get("logs_collected", {}).get("files", {})
     for entry in files.get("collect_list", []):

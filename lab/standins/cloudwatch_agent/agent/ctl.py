@@ -128,9 +128,11 @@ def translator() -> int:
 
 
 def _cluster_is_known(whole: dict[str, Any]) -> bool:
-    """A prometheus section without a cluster's name makes the translator read the instance's tags, and end
-    by a nil pointer once it was refused six times: translator/translate/logs/util/get_eks_cluster_name.go,
-    translator/util/tagutil/tagutil.go"""
+    """A prometheus section without a cluster's name makes the translator read the instance's tags,
+    and end by a nil pointer once it was refused six times.
+
+    translator/translate/logs/util/get_eks_cluster_name.go, translator/util/tagutil/tagutil.go
+    """
     prometheus = whole.get("logs", {}).get("metrics_collected", {}).get("prometheus")
     if prometheus is None or prometheus.get("cluster_name"):
         return True
