@@ -41,6 +41,8 @@ class Account:
     proxy: str | None = None
     no_proxy: tuple[str, ...] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    # Where records of runs are kept for other machines.
+    records_bucket: str | None = None
     # Of the roles of a stack (`deploy.codebuild`): a build makes none.
     permissions_boundary: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -90,6 +92,7 @@ FORMS = {
     "proxy": "--proxy http://proxy.example.com:3128",
     "no_proxy": "--no-proxy .example.com,10.0.0.0/8",
     "mirrors": '--mirrors "https://developer.download.nvidia.com=https://mirror.example.com/nvidia"',
+    "records_bucket": "--records-bucket my-kiln-records",
 }
 
 

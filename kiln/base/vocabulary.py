@@ -188,6 +188,11 @@ NO_PROXY = Form(r"^[A-Za-z0-9.:*/-]+$", "a host, a domain such as .example.com, 
 URL = Form(
     r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$", "the beginning of a URL"
 )
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
+BUCKET = Form(
+    r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
+    "the name of an S3 bucket alone: 3 to 63 small letters, digits, dots and dashes",
+)
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplate.html
 LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name")
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -233,5 +238,6 @@ DESCRIBED = {
         PROXY,
         NO_PROXY,
         URL,
+        BUCKET,
     )
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli.flags import JSON, PLACE, positive_number
+from kiln.cli.flags import JSON, PLACE, RECORDS, account_help, positive_number, replaces_settings
 from kiln.cli.front import show, task
 
 
@@ -18,11 +18,14 @@ from kiln.cli.front import show, task
         "months": "how long the snapshots are kept: --months 6 (default: 1)",
         "regions": "instead of all regions of the matrix: --regions eu-west-1,us-west-2",
         **PLACE,
+        **account_help(RECORDS),
         **JSON,
     },
 )
+@replaces_settings(RECORDS)
 def cost_(
     c: Context,
+    given: dict[str, str],
     run: str = "",
     line: str | None = None,
     months: str = "1",
@@ -33,7 +36,7 @@ def cost_(
 ) -> None:
     """List prices of a run's instances, of snapshots in all regions, and of their copies."""
     from kiln.base.tags import LINE, RUN_ID
-    from kiln.cli import targets
+    from kiln.cli import shared, targets
     from kiln.pipeline import record as records
     from kiln.publish import choice
     from kiln.publish import cost as costs
@@ -41,6 +44,8 @@ def cost_(
     if run and line:
         raise KilnError("a run and --line exclude each other", hint="give one of them")
     kept = positive_number(months, "--months")
+    if run:
+        shared.bring_for_names(given, run)
     record = records.find_record(run) if run else None
     only = {LINE: choice.row_of(line).line} if line else {}
     if record:

@@ -70,6 +70,7 @@ ACCOUNT = {
     "proxy": "proxy of the bake",
     "no_proxy": "what the bake reaches without the proxy",
     "mirrors": "beginnings of vendors' URLs and what takes their place in the bake",
+    "records_bucket": "S3 bucket of the records that machines share",
 }
 # Those that a launch without a bake has.
 LAUNCH = (
@@ -82,7 +83,10 @@ LAUNCH = (
     "iam_instance_profile",
     "spot",
     "capacity_reservation_id",
+    "records_bucket",
 )
+# Of tasks that read or write records.
+RECORDS = ("records_bucket",)
 
 
 def account_help(names: Iterable[str] = tuple(ACCOUNT)) -> dict[str, str]:

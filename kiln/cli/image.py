@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from invoke import Context
 
-from kiln.cli.flags import JSON
+from kiln.cli.flags import JSON, RECORDS, account_help, replaces_settings
 from kiln.cli.front import say, show, task
 
 
 @task(
     positional=["a", "b"],
-    help={"a": "AMI name or record", "b": "the newer AMI or record", **JSON},
+    help={
+        "a": "AMI name or record",
+        "b": "the newer AMI or record",
+        **account_help(RECORDS),
+        **JSON,
+    },
 )
-def diff(c: Context, a: str, b: str, json: bool = False) -> None:
+@replaces_settings(RECORDS)
+def diff(c: Context, a: str, b: str, given: dict[str, str], json: bool = False) -> None:
     """What differs between two builds: packages, kernel, driver, CUDA; the riskiest first."""
+    from kiln.cli import shared
     from kiln.image import diff as comparison
 
+    shared.bring_for_names(given, a, b)
     show(comparison.compare_images(a, b), as_json=json, text=comparison.diff_text)
 
 
-@task(positional=["ami"], help={"ami": "AMI name, AMI id, record.json or version-info.json"})
-def sbom(c: Context, ami: str) -> None:
+@task(
+    positional=["ami"],
+    help={"ami": "AMI name, AMI id, record.json or version-info.json", **account_help(RECORDS)},
+)
+@replaces_settings(RECORDS)
+def sbom(c: Context, ami: str, given: dict[str, str]) -> None:
     """The CycloneDX SBOM of a built AMI, as JSON on standard output."""
+    from kiln.cli import shared
     from kiln.image import sbom as bom
 
+    shared.bring_for_names(given, ami)
     say(bom.of_name(ami))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli.flags import JSON
+from kiln.cli.flags import JSON, RECORDS, account_help, replaces_settings
 from kiln.cli.front import show, task
 
 if TYPE_CHECKING:
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from kiln.cloud.target import Target
 
 
-@task(name="list", help=JSON)
-def list_(c: Context, json: bool = False) -> None:
+@task(name="list", help={**account_help(RECORDS), **JSON})
+@replaces_settings(RECORDS)
+def list_(c: Context, given: dict[str, str], json: bool = False) -> None:
     """The matrix as a table, with the result of each AMI's last build."""
-    from kiln.cli import tables
+    from kiln.cli import shared, tables
     from kiln.matrix import load
     from kiln.pipeline import record, repair
 
     recipes = load.load_recipes()
     repair.settle_here(_target_of)
+    shared.bring_for_rows(given, [recipe.name for recipe in recipes])
     records = {recipe.name: record.last(recipe.name) for recipe in recipes}
     if json:
         show(tables.rows(recipes, records), as_json=True, text=str)

@@ -3,17 +3,32 @@ stand alone, so that an engine can run the rows on machines of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, PLACE, ROWS, TARGET, Selection, positive_number, selects_rows
+from kiln.cli.flags import (
+    JSON,
+    PLACE,
+    RECORDS,
+    ROWS,
+    TARGET,
+    Selection,
+    account_help,
+    positive_number,
+    replaces_settings,
+    selects_rows,
+)
 from kiln.cli.front import note, report, show, task
 
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
+    from kiln.pipeline.record import Record
+    from kiln.pipeline.shared_records import Shelf
     from kiln.publish.nightly import Due, Night, RowResult
 
 _REPORT = {
@@ -30,13 +45,16 @@ _REPORT = {
         **_REPORT,
         "max-cost": "start nothing if more US dollars are expected: --max-cost 40",
         **TARGET,
+        **account_help(RECORDS),
         **JSON,
     },
 )
 @selects_rows
+@replaces_settings(RECORDS)
 def nightly_(
     c: Context,
     selection: Selection,
+    given: dict[str, str],
     out: str | None = None,
     topic: str | None = None,
     max_cost: str | None = None,
@@ -47,10 +65,10 @@ def nightly_(
 ) -> int:
     """Build the rows whose inputs have changed, and publish them to the first channel."""
     from kiln.base.progress import Progress
-    from kiln.cli import targets
+    from kiln.cli import shared, targets
     from kiln.matrix import load
     from kiln.pipeline import build as builds
-    from kiln.pipeline import record, verify
+    from kiln.pipeline import record, shared_records, verify
     from kiln.pipeline.plan import Options
     from kiln.publish import cost as costs
     from kiln.publish import nightly as nights
@@ -61,17 +79,21 @@ def nightly_(
     settings = load.load_publishing()
     limit = positive_number(max_cost, "--max-cost") if max_cost is not None else None
     progress = Progress()
-    place = builds.announce(recipes, Options(), targets.choose(target, region), progress.say)
+    options = Options(given={name: text for name, text in given.items() if name in RECORDS})
+    place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
     if place.preparation and place.gone():
         place.prepare([], progress.say)
 
     def build(due: list[Recipe]) -> builds.Outcome:
         return builds.build_recipes(
-            due, Options(), place, progress, install=not no_install, on_failure=report
+            due, options, place, progress, install=not no_install, on_failure=report
         )
 
     def publish(recipe: Recipe, ami_id: str) -> Publication:
         chosen = settings[recipe.name]
+        shelf = shared.shelf_for(given, place, recipe)
+        if shelf:
+            shared_records.bring_row(shelf, recipe.name, note)
         if not any(one.ami_id == ami_id for one in record.all_of(recipe.name)):
             # Another machine built it: its verdict is not taken on trust.
             verify.smoke_test(install=not no_install)(place, ami_id)
@@ -83,6 +105,7 @@ def nightly_(
             channel=chosen.channels[0],
             why="nightly",
             say=note,
+            shelf=shelf,
         )
 
     with exclusively(place, nights.LOCK, nights.LOCK_SECONDS):
@@ -94,11 +117,13 @@ def nightly_(
     return _reported(results, place, out, topic, as_json=json)
 
 
-@task(help={**ROWS, **PLACE, **JSON})
+@task(help={**ROWS, **PLACE, **account_help(RECORDS), **JSON})
 @selects_rows
+@replaces_settings(RECORDS)
 def plan(
     c: Context,
     selection: Selection,
+    given: dict[str, str],
     target: str = "auto",
     region: str | None = None,
     json: bool = False,
@@ -112,28 +137,34 @@ def plan(
     recipes = _chosen(selection)
     place = choice.answering(targets.choose(target, region))
     night = plan_night(recipes, load.load_publishing(), place)
+    commands = _commands(night, place, given)
     data = {
         "items": [
-            {"row": due.recipe.name, "command": _command(due, place), "why": due.why}
+            {"row": due.recipe.name, "command": commands[due.recipe.name], "why": due.why}
             for due in night.due
         ],
         "skipped": [{"row": one.row, "why": one.why} for one in night.skipped],
     }
-    show(data, as_json=json, text=lambda plan: _plan_text(night, place))
+    show(data, as_json=json, text=lambda plan: _plan_text(night, commands))
 
 
 @task(
     help={
         **ROWS,
+        "plan": "what nightly.plan --json printed before the items ran: --plan plan.json",
         **_REPORT,
         **PLACE,
+        **account_help(RECORDS),
         **JSON,
     }
 )
 @selects_rows
+@replaces_settings(RECORDS)
 def finish(
     c: Context,
     selection: Selection,
+    given: dict[str, str],
+    plan: str | None = None,
     out: str | None = None,
     topic: str | None = None,
     target: str = "auto",
@@ -144,11 +175,13 @@ def finish(
     from kiln.cli import targets
     from kiln.matrix import load
     from kiln.publish import choice
-    from kiln.publish.nightly import after_night, plan_night
+    from kiln.publish.nightly import after_night, plan_night, read_plan
 
     recipes = _chosen(selection)
+    planned = read_plan(Path(plan)) if plan else {}
     place = choice.answering(targets.choose(target, region))
-    results = after_night(plan_night(recipes, load.load_publishing(), place))
+    night = plan_night(recipes, load.load_publishing(), place)
+    results = after_night(night, planned, _of_the_night(recipes, given, place), place)
     return _reported(results, place, out, topic, as_json=json)
 
 
@@ -159,14 +192,17 @@ def finish(
         **_REPORT,
         "project": "the CodeBuild project that runs an item: --project ami-kiln-nightly-worker",
         **PLACE,
+        **account_help(RECORDS),
         **JSON,
     },
 )
 @selects_rows
+@replaces_settings(RECORDS)
 def codebuild_(
     c: Context,
     selection: Selection,
     project: str,
+    given: dict[str, str],
     out: str | None = None,
     topic: str | None = None,
     target: str = "auto",
@@ -183,12 +219,14 @@ def codebuild_(
     recipes, settings = _chosen(selection), load.load_publishing()
     place = choice.answering(targets.choose(target, region))
     night = plan_night(recipes, settings, place)
-    commands = {due.recipe.name: _command(due, place) for due in night.due}
+    commands = _commands(night, place, given)
+    planned = {due.recipe.name: due.why for due in night.due}
     if commands:
         run_batch(place, project, commands, note)
         # What is still due has failed, whatever CodeBuild says.
         night = plan_night(recipes, settings, place)
-    return _reported(after_night(night, set(commands)), place, out, topic, as_json=json)
+    results = after_night(night, planned, _of_the_night(recipes, given, place), place)
+    return _reported(results, place, out, topic, as_json=json)
 
 
 def _chosen(selection: Selection) -> list[Recipe]:
@@ -215,20 +253,61 @@ def _reported(
     return 1 if any(one.action == "failed" for one in results) else 0
 
 
-def _command(due: Due, target: Target) -> str:
-    """What a machine that shares nothing with this one runs for a row."""
+def _commands(night: Night, target: Target, given: Mapping[str, str]) -> dict[str, str]:
+    """What a machine that shares nothing with this one runs for each row that is due."""
+    from kiln.cli import shared
+
+    return {
+        due.recipe.name: _command(due, target, shared.shelf_for(given, target, due.recipe))
+        for due in night.due
+    }
+
+
+def _command(due: Due, target: Target, shelf: Shelf | None) -> str:
     name, where = due.recipe.name, f"--target {target.kind} --region {target.region}"
-    if due.ami_id:
-        return (
-            f"./invoke verify --ami {due.ami_id} {where} && "
-            f"./invoke publish --name {name} --ami {due.ami_id} {where}"
-        )
-    return f"./invoke build --name {name} {where} && ./invoke publish --name {name} {where}"
+    if shelf:
+        where += f" --records-bucket {shelf.bucket}"
+    if not due.ami_id:
+        return f"./invoke build --name {name} {where} && ./invoke publish --name {name} {where}"
+    publish = f"./invoke publish --name {name} --ami {due.ami_id} {where}"
+    if shelf and _is_kept(shelf, name, due.ami_id):
+        return publish
+    return f"./invoke verify --ami {due.ami_id} {where} && {publish}"
 
 
-def _plan_text(night: Night, target: Target) -> str:
+def _is_kept(shelf: Shelf, row: str, ami_id: str) -> bool:
+    """Whether other machines find the record of a verification of the AMI."""
+    from kiln.pipeline import record, shared_records
+
+    kept = shared_records.bring_row(shelf, row, note)
+    return any(
+        one.run_id in kept and one.ami_id == ami_id and one.status == "verified"
+        for one in record.all_of(row)
+    )
+
+
+def _of_the_night(
+    recipes: Sequence[Recipe], given: Mapping[str, str], target: Target
+) -> dict[str, Record]:
+    """The newest build of each row, if it began in the last hours."""
+    from kiln.cli import shared
+    from kiln.pipeline import shared_records
+    from kiln.publish.nightly import builds_of_the_night
+
+    shelves: dict[Shelf, list[str]] = {}
+    for recipe in recipes:
+        shelf = shared.shelf_for(given, target, recipe)
+        if shelf:
+            shelves.setdefault(shelf, []).append(recipe.name)
+    for shelf, rows in shelves.items():
+        shared_records.bring_newest(shelf, rows, note, each=3)
+    return builds_of_the_night([recipe.name for recipe in recipes])
+
+
+def _plan_text(night: Night, commands: Mapping[str, str]) -> str:
     lines = [
-        f"build  {due.recipe.name}: {due.why}\n       {_command(due, target)}" for due in night.due
+        f"build  {due.recipe.name}: {due.why}\n       {commands[due.recipe.name]}"
+        for due in night.due
     ]
     lines += [f"skip   {one.row}: {one.why}" for one in night.skipped]
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from invoke import Context
 
-from kiln.cli.flags import JSON, PLACE, TARGET
+from kiln.cli.flags import JSON, PLACE, RECORDS, TARGET, account_help, replaces_settings
 from kiln.cli.front import note, show, task
 
 if TYPE_CHECKING:
@@ -26,12 +26,15 @@ WHY = {"why": "a sentence for the history: --why 'CVE-2026-1234'"}
         "smoke": "boot the image of each region and check it before its channel moves",
         **WHY,
         **TARGET,
+        **account_help(RECORDS),
         **JSON,
     }
 )
+@replaces_settings(RECORDS)
 def publish(
     c: Context,
     name: str,
+    given: dict[str, str],
     channel: str = "nightly",
     ami: str | None = None,
     regions: str | None = None,
@@ -43,7 +46,7 @@ def publish(
     json: bool = False,
 ) -> int:
     """Copy a verified AMI to its regions, share it, and let the first channel hold it."""
-    from kiln.cli import targets
+    from kiln.cli import shared, targets
     from kiln.matrix import flags, load, select
     from kiln.pipeline import verify
     from kiln.publish import choice
@@ -53,15 +56,17 @@ def publish(
     settings = choice.with_regions(load.load_publishing()[recipe.name], regions)
     if ami is not None:
         flags.ami(ami)
+    place = targets.choose(target, region)
     done = publish_row(
         recipe,
         settings,
-        targets.choose(target, region),
+        place,
         ami_id=ami,
         channel=channel,
         why=why,
         say=note,
         smoke=verify.smoke_test(install=not no_install) if smoke else None,
+        shelf=shared.shelf_for(given, place, recipe),
     )
     show(
         [asdict(step) for step in done.steps],

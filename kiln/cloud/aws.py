@@ -115,6 +115,11 @@ def sns(target: Target) -> Any:
     return _client("sns", target)
 
 
+def s3(target: Target) -> Any:
+    """An S3 client for the target's region; S3 itself sends it on to the bucket's."""
+    return _client("s3", target)
+
+
 def cloudformation(target: Target) -> Any:
     """A CloudFormation client for the target's region."""
     return _client("cloudformation", target)

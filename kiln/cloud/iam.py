@@ -19,7 +19,7 @@ POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
 # What single settings of `aws` need besides.
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
-SERVICES = ("autoscaling", "ec2", "kms", "logs", "sns", "ssm", "sts")
+SERVICES = ("autoscaling", "ec2", "kms", "logs", "s3", "sns", "ssm", "sts")
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
 # retire and sweep.
 PUBLISHING = ("publish", "promote", "retire")
@@ -157,6 +157,11 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield str(argument.value), node.lineno
 
 
+# Calls whose permission has another name:
+# https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
+_PERMISSIONS = {"list_objects_v2": "s3:ListBucket", "head_bucket": "s3:ListBucket"}
+
+
 @cache
 def _operations() -> dict[str, str]:
     """boto3's method or waiter name → the IAM action, for all SERVICES."""
@@ -171,6 +176,7 @@ def _operations() -> dict[str, str]:
         # A waiter polls one operation.
         waiters = _waiters(session, service)
         actions |= {xform_name(n): f"{service}:{w['operation']}" for n, w in waiters.items()}
+    actions |= _PERMISSIONS
     return actions
 
 

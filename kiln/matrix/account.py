@@ -55,6 +55,7 @@ Policy = Annotated[str, _text(vocabulary.POLICY_ARN, 600)]
 InstanceType = Annotated[str, _text(vocabulary.INSTANCE_TYPE)]
 Proxy = Annotated[str, _text(vocabulary.PROXY)]
 NoProxy = Annotated[str, _text(vocabulary.NO_PROXY)]
+Bucket = Annotated[str, _text(vocabulary.BUCKET, 63)]
 Url = Annotated[str, _text(vocabulary.URL), AfterValidator(lambda text: text.rstrip("/"))]
 Cidr = Annotated[str, AfterValidator(_cidr)]
 
@@ -115,6 +116,8 @@ class Aws(_Block):
     """Hosts that the bake reaches without the proxy."""
     mirrors: dict[Url, Url] = {}
     """Beginning of a vendor's URL → what takes its place during the bake; hashes and keys stay."""
+    records_bucket: Bucket | None = None
+    """S3 bucket that keeps the record of each run below `runs/`, for machines that share it."""
 
     @whole(mode="after")
     def _one_subnet(self) -> Aws:

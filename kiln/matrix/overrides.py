@@ -32,6 +32,7 @@ VARIABLES = {
     "proxy": ("KILN_AWS_PROXY",),
     "no_proxy": ("KILN_AWS_NO_PROXY",),
     "mirrors": ("KILN_MIRRORS",),
+    "records_bucket": ("KILN_AWS_RECORDS_BUCKET",),
 }
 # No flag was given.
 NOTHING: Mapping[str, str] = {}
@@ -59,13 +60,23 @@ def overridden(account: Account, flags: Mapping[str, str], arch: str) -> Account
     return account
 
 
+def records_bucket(account: Account, flags: Mapping[str, str]) -> str | None:
+    """The bucket of records that flags, the environment or the settings name, for tasks that use
+    no other setting. Raises KilnError (exit status 2) for what is no bucket's name."""
+    name = "records_bucket"
+    for origin, found, text in (*_of_flags(flags), *_of_environment((name,))):
+        if found == name:
+            return _read(origin, name, text, "x86_64").records_bucket
+    return account.records_bucket
+
+
 def _say(origin: str, path: tuple[str, ...]) -> str:
     del path
     return origin
 
 
-def _of_environment() -> Iterator[tuple[str, str, str]]:
-    for name in SETTINGS:
+def _of_environment(names: Iterable[str] = SETTINGS) -> Iterator[tuple[str, str, str]]:
+    for name in names:
         for variable in VARIABLES[name]:
             if os.environ.get(variable):
                 yield variable, name, os.environ[variable]

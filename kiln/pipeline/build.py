@@ -25,6 +25,7 @@ from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.dead import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan, Rebuilt
+from kiln.pipeline.shared_records import kept_runs, shelf_of
 
 _AT_ONCE = 4
 
@@ -200,8 +201,16 @@ def _set_up(
     with progress.stage("render and policy"):
         for plan in planned:
             build_row.prepare(plan)
-    clean_dead_runs(target, progress)
+    shelves = [shelf_of(bucket, target) for bucket in sorted(_buckets(planned))]
+    for shelf in filter(None, shelves):
+        kept_runs(shelf, "none")  # a bucket that refuses is better known now than after a bake
+    clean_dead_runs(target, progress, next(filter(None, shelves), None))
     return planned, packer
+
+
+def _buckets(planned: list[Plan]) -> set[str]:
+    """The buckets in which records will be kept."""
+    return {plan.account.records_bucket for plan in planned if plan.account.records_bucket}
 
 
 def _check_flags(options: Options) -> None:

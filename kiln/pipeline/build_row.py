@@ -21,6 +21,7 @@ from kiln.pipeline import bake, verdict
 from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import KnownFrom, Record
+from kiln.pipeline.shared_records import shelf_of
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
     if stop.is_set():
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
+    shelf = shelf_of(plan.account.records_bucket, target)
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
-        draft = Draft(_first_facts(plan, packer, run), run, target, progress, stop)
+        draft = Draft(_first_facts(plan, packer, run), run, target, progress, stop, shelf)
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
         with cleaned_up(draft, half_made=not plan.options.keep):
             with progress.stage("key pair, security group"):
@@ -84,7 +86,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 account=plan.account,
                 own_kernel=plan.options.own_kernel,
             )
-        draft.write()
+        draft.end()
     if target.bills and draft.record.versions:
         new = lock.first_seen(draft.record.versions["downloads"])
         if new:

@@ -10,11 +10,13 @@ from kiln.base.progress import Progress
 from kiln.cloud import resources, runs
 from kiln.cloud.target import Target
 from kiln.pipeline import repair
+from kiln.pipeline.shared_records import Shelf, keep_record
 
 
-def clean_dead_runs(target: Target, progress: Progress) -> None:
+def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = None) -> None:
     """Remove what crashed runs of this checkout left at this target, in any region.
 
+    A record that is complete only now is kept on the shelf as well.
     Runs elsewhere (another account, another lab) are only named: a build there removes them.
     """
     for dead in runs.dead(progress.say):
@@ -28,6 +30,8 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
         try:
             # Without `amis` the run was past its record.
             judged = repair.settle(dead, there) if dead.amis else None
+            if judged and shelf:
+                keep_record(shelf, judged)
         except KilnError as error:
             progress.say(f"run {dead.run_id} has not cleaned up: {error}")
             continue

@@ -20,22 +20,31 @@ from kiln.cloud import resources
 from kiln.cloud.resources import Removal
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.pipeline import record, report
+from kiln.pipeline import record, report, shared_records
 from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.record import Record
+from kiln.pipeline.shared_records import Shelf
 
 
 class Draft:
     """A run's record as far as it is known. `record` is replaced, never changed."""
 
     def __init__(
-        self, first: Record, run: Run, target: Target, progress: Progress, stop: Stop
+        self,
+        first: Record,
+        run: Run,
+        target: Target,
+        progress: Progress,
+        stop: Stop,
+        shelf: Shelf | None = None,
     ) -> None:
         self.record = first
         self.run = run
         self.target = target
         self.progress = progress
         self.stop = stop
+        # Where the record is kept for other machines.
+        self.shelf = shelf
         # The ids of the instances of the run, as they are launched.
         self.launched: list[str] = []
         # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
@@ -50,6 +59,19 @@ class Draft:
         self.note(finished=now(), seconds=dict(self.progress.seconds))
         record.write_record(self.run, self.record)
         report.write_report(self.run.folder / "report.html", self.record, self._before)
+
+    def end(self) -> None:
+        """Write the record as it stays, here and where other machines find it.
+
+        An AMI does not become worse by a record that only this machine has: `publish` keeps it
+        before a channel moves. Raises OSError if the disk refuses.
+        """
+        self.write()
+        if self.shelf:
+            try:
+                shared_records.keep_record(self.shelf, self.record)
+            except KilnError as error:
+                self.progress.say(str(error))
 
     @functools.cached_property
     def _before(self) -> Record | None:
@@ -79,7 +101,8 @@ def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
         removal = _remove(draft, amis=half_made)
         _note_ami_after_failure(draft, half_made)
         try:
-            draft.write()
+            # Who stops a run does not wait for S3 as well.
+            draft.write() if interrupted else draft.end()
         except OSError as unwritten:
             draft.progress.say(
                 f"the record of run {draft.run.id} could not be written: {unwritten}"

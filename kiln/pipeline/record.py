@@ -113,8 +113,13 @@ _ADAPTER = TypeAdapter(Record)
 def write_record(run: Run, record: Record) -> None:
     """Write a run's record atomically."""
     fresh = run.record.with_suffix(".new")
-    fresh.write_text(json.dumps(record.as_json(), indent=2) + "\n", encoding="utf-8")
+    fresh.write_text(as_text(record), encoding="utf-8")
     fresh.rename(run.record)
+
+
+def as_text(record: Record) -> str:
+    """A record as its file has it."""
+    return json.dumps(record.as_json(), indent=2) + "\n"
 
 
 def last(recipe: str) -> Record | None:
@@ -183,7 +188,14 @@ def build_before(this: Record) -> Record | None:
 
 def read_record(path: Path) -> Record:
     """The record in a file. Raises KilnError (exit status 2) if it is not one."""
-    data = document(path)
+    return parse_record(document(path), str(path))
+
+
+def parse_record(data: dict[str, Any], path: str) -> Record:
+    """The record in JSON data; `path` names where it was read, in messages.
+
+    Raises KilnError (exit status 2) if it is not one.
+    """
     if data.get("schema", SCHEMA) not in (1, SCHEMA):
         shown = vocabulary.shown(data["schema"])
         raise KilnError(
@@ -200,7 +212,7 @@ def read_record(path: Path) -> Record:
         raise KilnError(f"{path}: not a record of a run: `{where}`: {first['msg']}") from None
 
 
-def _require_ids(record: Record, path: Path) -> None:
+def _require_ids(record: Record, path: str) -> None:
     """Raises KilnError (exit status 2) for an id that is not one: what reads a record sends its ids
     to EC2 and to git, and makes paths of its names."""
     parent = record.source_ami.ami_id if record.source_ami else None
@@ -248,10 +260,22 @@ def _too_deep(data: Any) -> bool:
 def document(path: Path) -> dict[str, Any]:
     """The JSON mapping in a file. Raises KilnError (exit status 2) if it does not hold one."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return mapping(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise KilnError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise KilnError(f"{path}: not a JSON record: {error}") from None
+
+
+def mapping(text: bytes, path: str) -> dict[str, Any]:
+    """The JSON mapping in a text; `path` names where it was read, in messages.
+
+    Raises KilnError (exit status 2) if it is not one.
+    """
+    data: Any
+    try:
+        data = json.loads(text.decode())
+    except ValueError as error:
         raise KilnError(f"{path}: not a JSON record: {error}") from None
     except RecursionError:
         data = None
@@ -259,7 +283,7 @@ def document(path: Path) -> dict[str, Any]:
         raise KilnError(f"{path}: not a JSON record: it is not a mapping")
     if data is None or _too_deep(data):
         raise KilnError(f"{path}: not a JSON record: nested more than {_MAX_LEVELS} levels deep")
-    return data
+    return dict(data)
 
 
 def _of_schema_1(data: dict[str, Any]) -> dict[str, Any]:

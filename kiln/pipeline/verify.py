@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kiln.base import needs
+from kiln.base import needs, vocabulary
 from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
-from kiln.base.tags import INPUT_DIGEST, RECIPE_DIGEST, SOURCE_AMI
+from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI
 from kiln.cloud import resources, runs, watch
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
-from kiln.matrix.overrides import NOTHING, overridden
-from kiln.pipeline import verdict
+from kiln.matrix.overrides import NOTHING, overridden, records_bucket
+from kiln.pipeline import shared_records, verdict
 from kiln.pipeline.baked import Baked, baked
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.dead import clean_dead_runs
 from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.record import Record
+from kiln.pipeline.shared_records import Shelf, shelf_of
 
 
 def verify_by_id(
@@ -48,6 +49,9 @@ def verify_by_id(
     needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
     target.prepare([], progress.say)
     image = verdict.describe(target, ami_id)
+    shelf = _shelf(image["tags"].get(RECIPE, ""), given, target)
+    if shelf:
+        shared_records.bring_row(shelf, image["tags"][RECIPE], progress.say)
     known = baked(ami_id, image["tags"], load.load_recipes())
     progress.say(f"checked against: {known.recipe_from}")
     account = overridden(load.load_account(known.name), given, known.arch)
@@ -61,10 +65,17 @@ def verify_by_id(
     if target.bills:
         progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
         target = target.identified()
-    clean_dead_runs(target, progress)
+    clean_dead_runs(target, progress, shelf)
     stop = Stop()
     with on_signals(stop):
-        return verify_ami(image, known, kind, target, progress, stop, own_kernel, account)
+        return verify_ami(image, known, kind, target, progress, stop, own_kernel, account, shelf)
+
+
+def _shelf(row: str, given: Mapping[str, str], target: Target) -> Shelf | None:
+    """Where records of a row are shared; None if nowhere, or for what is no row's name."""
+    if not vocabulary.RECIPE_NAME.fits(row):
+        return None
+    return shelf_of(records_bucket(load.load_account(row), given), target)
 
 
 def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
@@ -91,6 +102,7 @@ def verify_ami(
     stop: Stop | None = None,
     own_kernel: OwnKernel | None = None,
     account: Account | None = None,
+    shelf: Shelf | None = None,
 ) -> Built:
     """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
 
@@ -101,7 +113,12 @@ def verify_ami(
     stop = (stop or Stop()).of_run()
     with runs.started(known.name, target) as run, watch.watching(run.id, target, stop):
         draft = Draft(
-            _first_facts(image, known, instance_type, target, run), run, target, progress, stop
+            _first_facts(image, known, instance_type, target, run),
+            run,
+            target,
+            progress,
+            stop,
+            shelf,
         )
         with cleaned_up(draft, half_made=False):
             with progress.stage("key pair, security group"):
@@ -115,7 +132,7 @@ def verify_ami(
                 account=account,
                 own_kernel=own_kernel,
             )
-        draft.write()
+        draft.end()
     return Built(draft.record)
 
 

@@ -5,11 +5,13 @@ What a row was built from stands on its AMI's tags, so any machine decides alike
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Literal
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST, RECIPE, VERIFIED
@@ -18,11 +20,14 @@ from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
 from kiln.pipeline.plan import Options, Plan
+from kiln.pipeline.record import Record, all_of, document
 from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.cost import run_cost
+from kiln.publish.gates import grave
 from kiln.publish.ours import OwnImage, own_images
 from kiln.publish.publish import Publication
+from kiln.publish.release import Release
 
 Action = Literal["built", "skipped", "failed"]
 LOCK = "nightly"
@@ -46,6 +51,8 @@ class Skipped:
     row: str
     why: str
     ami_id: str
+    line: str
+    channel: str
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ def _judge(
         why = f"{newest.ami_id}, built before, was not in {channel} yet"
         return Due(recipe, why, newest.ami_id)
     why = f"{newest.ami_id} has the same inputs and is {age.days} days old"
-    return Skipped(recipe.name, why, newest.ami_id)
+    return Skipped(recipe.name, why, newest.ami_id, recipe.channel_line, settings.channels[0])
 
 
 def run_night(
@@ -186,20 +193,8 @@ def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict
         return {name: RowResult(name, "failed", error.message) for name in why}
     results: dict[str, RowResult] = {}
     for one in outcome.built:
-        record = one.record
-        name = str(record.recipe["name"])
-        checks = record.checks
-        spent = run_cost(record)
-        usd = None if spent.without_price else round(spent.total, 4)
-        counts = f"{checks.passed} passed, {checks.failed} failed" if checks else None
-        if one.good:
-            seconds = round(sum(record.seconds.values()), 1)
-            results[name] = RowResult(
-                name, "built", why[name], record.ami_id, seconds=seconds, checks=counts, usd=usd
-            )
-        else:
-            reason = record.error or (f"its checks: {counts}" if counts else "it was not verified")
-            results[name] = RowResult(name, "failed", reason, record.ami_id, checks=counts, usd=usd)
+        name = str(one.record.recipe["name"])
+        results[name] = result_of(one.record, why[name])
     for name in why:
         if name not in results:
             said = [str(error.message) for error in outcome.failures if name in str(error.message)]
@@ -207,13 +202,100 @@ def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict
     return results
 
 
-def after_night(night: Night, ran: Collection[str] = ()) -> list[RowResult]:
-    """What a night looks like when its items have ended: what is still due has failed, and of those
-    that `ran` the others are built."""
-    return [
-        *(
-            RowResult(one.row, "built" if one.row in ran else "skipped", one.why, ami_id=one.ami_id)
-            for one in night.skipped
-        ),
-        *(RowResult(due.recipe.name, "failed", due.why, due.ami_id) for due in night.due),
-    ]
+def builds_of_the_night(rows: Sequence[str]) -> dict[str, Record]:
+    """The newest build of each row of which there is a record here and that began in a night's
+    time, by row."""
+    earliest = datetime.now(timezone.utc) - timedelta(seconds=LOCK_SECONDS)
+    found = {}
+    for row in rows:
+        newest = next((one for one in all_of(row) if one.kind == "build"), None)
+        if newest and newest.run_id >= earliest.strftime("%Y%m%dT%H%M%SZ"):
+            found[row] = newest
+    return found
+
+
+def read_plan(path: Path) -> dict[str, str]:
+    """Row → why it was due, of what `nightly.plan --json` printed.
+
+    Raises KilnError (exit status 2) for another file.
+    """
+    items = document(path).get("items")
+    if not isinstance(items, list):
+        raise KilnError(f"{path}: not a plan of a night: it has no list `items`", hint=_PLAN)
+    for index, item in enumerate(items):
+        row, why = (item.get("row"), item.get("why")) if isinstance(item, dict) else (None, None)
+        if not vocabulary.RECIPE_NAME.fits(row) or not isinstance(why, str):
+            raise KilnError(
+                f"{path}: not a plan of a night: `items[{index}]` has no row and why", hint=_PLAN
+            )
+    return {item["row"]: item["why"] for item in items}
+
+
+_PLAN = "./invoke nightly.plan --json > plan.json writes one"
+
+
+def result_of(record: Record, why: str) -> RowResult:
+    """What the record of a build says of its row."""
+    name, checks, spent = str(record.recipe["name"]), record.checks, run_cost(record)
+    counts = f"{checks.passed} passed, {checks.failed} failed" if checks else None
+    good = record.status == "verified" and not record.left
+    return RowResult(
+        name,
+        "built" if good else "failed",
+        why
+        if good
+        else record.error or (f"its checks: {counts}" if counts else "it was not verified"),
+        record.ami_id,
+        seconds=round(sum(record.seconds.values()), 1) if good else None,
+        checks=counts,
+        usd=None if spent.without_price else round(spent.total, 4),
+    )
+
+
+def after_night(
+    night: Night, planned: Mapping[str, str], records: Mapping[str, Record], target: Target
+) -> list[RowResult]:
+    """What a night looks like when its items have ended, wherever they ran: what is still due has
+    failed, and what was `planned`, by row with its reason, and is due no more was built.
+
+    `records` are those of the night's builds, by row. Raises KilnError (exit status 1) if SSM
+    refuses.
+    """
+    results = []
+    for one in night.skipped:
+        record = records.get(one.row)
+        ours = record is not None and record.ami_id == one.ami_id
+        if not ours and one.row not in planned:
+            results.append(RowResult(one.row, "skipped", one.why, ami_id=one.ami_id))
+            continue
+        why = planned.get(one.row, one.why)
+        made = result_of(record, why) if record and ours else RowResult(one.row, "built", why)
+        results.append(
+            replace(
+                made,
+                action="built",
+                why=why,
+                ami_id=one.ami_id,
+                line=one.line,
+                channel=one.channel,
+                changed=_changed(target, one),
+            )
+        )
+    for due in night.due:
+        record = records.get(due.recipe.name)
+        if record is None or record.status == "verified":
+            results.append(RowResult(due.recipe.name, "failed", due.why, due.ami_id))
+        else:
+            results.append(result_of(record, due.why))
+    return results
+
+
+def _changed(target: Target, one: Skipped) -> tuple[str, ...]:
+    """The grave differences to the release that the channel held before."""
+    releases: list[Release] = []
+    for release in channels.past(target, one.line, one.channel):
+        if not releases or releases[-1].run_id != release.run_id:
+            releases.append(release)
+        if len(releases) == 2:
+            return tuple(grave(releases[1], releases[0]))
+    return ()

@@ -12,6 +12,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
+from kiln.pipeline.shared_records import Shelf, bring_row, keep_record
 from kiln.publish import copies, moving
 from kiln.publish import images as amis
 from kiln.publish.attestation import attest
@@ -48,9 +49,11 @@ def publish_row(
     why: str,
     say: Callable[[str], None],
     smoke: Callable[[Target, str], None] | None = None,
+    shelf: Shelf | None = None,
 ) -> Publication:
     """Publish a row's verified AMI to its first channel, in the target's region and in those of
-    `settings`. `smoke` boots an image of a region and raises if its checks fail.
+    `settings`. `smoke` boots an image of a region and raises if its checks fail; `shelf` is where
+    machines share their records.
 
     What is there already is not done again, so a second run goes on where the first one ended.
     Raises KilnError: exit status 2 for another channel than the first, 1 if an operation failed;
@@ -59,7 +62,10 @@ def publish_row(
     _require_first(channel, settings)
     target = answering(target)
     line = recipe.channel_line
+    kept = bring_row(shelf, recipe.name, say) if shelf else set()
     source = verified_ami(recipe, ami_id, target)
+    if shelf and source.record.run_id not in kept:
+        keep_record(shelf, source.record)
     regions = [target.region, *(r for r in settings.regions if r != target.region)]
     before = moving.held_in(target, regions, line, channel)
     images = _copied(source, line, regions, settings, target, say)

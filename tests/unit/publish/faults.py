@@ -149,6 +149,9 @@ def _action(request: Any) -> str:
     target = target.decode() if isinstance(target, bytes) else str(target)
     if target:
         return target.rpartition(".")[2]
+    if "/s3/aws4_request" in _text(request.headers):
+        listing = "list-type=" in request.url
+        return "ListObjectsV2" if listing else f"{str(request.method).title()}Object"
     body = request.body.decode() if isinstance(request.body, bytes) else str(request.body)
     found = re.search(r"(?:^|&)Action=(\w+)", body)
     return found.group(1) if found else ""
@@ -170,6 +173,8 @@ def _response(call: Call, request: Any, status: int, code: str) -> AWSResponse:
         body = (
             f"<Response><Errors>{error}</Errors><RequestID>r</RequestID></Response>"
             if call.service == "ec2"
+            else error
+            if call.service == "s3"
             else f"<ErrorResponse>{error}</ErrorResponse>"
         )
     return AWSResponse(request.url, status, {}, _Raw(body.encode()))  # type: ignore[arg-type]

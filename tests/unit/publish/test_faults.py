@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import build_dir
 from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.cloud import aws
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
+from kiln.pipeline import record, shared_records
 from kiln.publish import channels, copies, images, nightly, ours
 from kiln.publish.lock import exclusively
 from kiln.publish.publish import Publication
@@ -113,6 +116,35 @@ def publishing(world: World) -> Task:
         source["next"] = world.baked()
 
     source["next"] = world.baked()
+    return Task(run, finish)
+
+
+def publishing_elsewhere(world: World) -> Task:
+    """The record is in the bucket alone: another machine has built."""
+    releases(world)
+    shelf = shared_records.Shelf("records-of-faults", AWS)
+    world.client("s3").create_bucket(Bucket=shelf.bucket)
+    source: dict[str, str] = {}
+
+    def lose() -> None:
+        source["next"] = world.baked()
+        (newest,) = [one for one in record.all_of(RECIPE.name) if one.ami_id == source["next"]]
+        shared_records.keep_record(shelf, newest)
+        shutil.rmtree(build_dir())
+
+    def run() -> None:
+        published(OTHER, ami_id=source["next"], shelf=shelf)
+
+    def finish() -> None:
+        held = world.holds("nightly")
+        assert held[HOME] in (world.new[HOME], source["next"])
+        assert described(world.client, held[OTHER], OTHER)["State"] == "available"
+        run()
+        world.new = world.holds("nightly")
+        assert world.new[HOME] == source["next"]
+        lose()
+
+    lose()
     return Task(run, finish)
 
 
@@ -250,6 +282,7 @@ def a_night(world: World) -> Task:
 
 TASKS = {
     "publish": publishing,
+    "publish elsewhere": publishing_elsewhere,
     "promote": promoting,
     "rollback": rolling_back,
     "retire": retiring,

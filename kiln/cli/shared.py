@@ -1,0 +1,67 @@
+"""Brings the records that other machines have made to tasks that read them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.base.errors import KilnError
+from kiln.cli.front import note
+
+if TYPE_CHECKING:
+    from kiln.base.recipe import Recipe
+    from kiln.cloud.target import Target
+    from kiln.pipeline.shared_records import Shelf
+
+
+def shelf_for(
+    given: Mapping[str, str], place: Target | None = None, recipe: Recipe | None = None
+) -> Shelf | None:
+    """The bucket of records that flags, environment, row or `defaults` name; None without one.
+
+    `place` is where it is reached from, otherwise what `--target auto` is.
+    Raises KilnError: exit status 2 for settings that cannot be, 1 if AWS refuses.
+    """
+    from kiln.base.account import Account
+    from kiln.cli import targets
+    from kiln.matrix import load
+    from kiln.matrix.overrides import records_bucket
+    from kiln.pipeline.shared_records import shelf_of
+
+    settings = recipe.row.account if recipe else Account()
+    if recipe is None:
+        with contextlib.suppress(KilnError):  # of a matrix that only other tasks need
+            settings = load.default_account()
+    bucket = records_bucket(settings, given)
+    return shelf_of(bucket, place or targets.choose()) if bucket else None
+
+
+def bring_for_names(given: Mapping[str, str], *names: str) -> None:
+    """Fetch the records of these builds that are not here: `find_record` then finds them.
+
+    Raises what `shelf_for` raises.
+    """
+    from kiln.pipeline.shared_records import bring_named
+
+    asked = [name for name in names if not name.endswith(".json") and not Path(name).is_file()]
+    shelf = shelf_for(given) if asked else None
+    if shelf is None:
+        return
+    for name in asked:
+        bring_named(shelf, name, note)
+
+
+def bring_for_rows(given: Mapping[str, str], rows: Sequence[str]) -> None:
+    """Fetch the newest record of each row; says so, and goes on, if AWS does not answer."""
+    from kiln.pipeline.shared_records import bring_newest
+
+    try:
+        shelf = shelf_for(given)
+        if shelf:
+            bring_newest(shelf, rows, note)
+    except KilnError as error:
+        if error.exit_status == 2:
+            raise
+        note(f"only what was built here is shown: {error}")

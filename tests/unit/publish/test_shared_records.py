@@ -1,0 +1,231 @@
+"""Records in S3: what one machine has built, another one publishes, lists and reports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import build_dir
+from kiln.base.progress import Progress
+from kiln.base.stopping import Stop
+from kiln.base.tags import INPUT_DIGEST
+from kiln.cli import shared
+from kiln.cloud.runs import Run
+from kiln.image import diff
+from kiln.matrix.publishing import Publish
+from kiln.pipeline import plan as planning
+from kiln.pipeline import record as records
+from kiln.pipeline.draft import Draft, cleaned_up
+from kiln.pipeline.shared_records import Shelf, bring_row, keep_record
+from kiln.publish import channels, nightly
+from tests.unit.publish import faults
+from tests.unit.publish.channel import AWS, HOME, LINE, RECIPE, Bake, published, resolved
+from tests.unit.publish.faults import faulty
+from tests.unit.records import a_record, checks
+
+RUN = "20261121T000000Z-aaaa"
+
+
+@pytest.fixture
+def shelf(client: Callable[..., Any], tmp_path: Path) -> Shelf:
+    """A bucket of its own."""
+    name = f"records-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
+    client("s3").create_bucket(Bucket=name)
+    return Shelf(name, AWS)
+
+
+def on_another_machine() -> None:
+    shutil.rmtree(build_dir(), ignore_errors=True)
+
+
+def test_what_one_machine_has_built_another_one_publishes(
+    client: Callable[..., Any], bake: Bake, shelf: Shelf
+) -> None:
+    ami_id = bake(1)
+    keep_record(shelf, records.all_of(RECIPE.name)[0])
+    on_another_machine()
+    with pytest.raises(KilnError, match="no record of a verification"):
+        published()
+    published(shelf=shelf)
+    assert resolved(client, "nightly") == ami_id
+    (here,) = records.all_of(RECIPE.name)
+    assert here.folder == str(build_dir() / RECIPE.name / here.run_id), "another machine's folder"
+
+
+def test_a_record_is_kept_before_a_channel_moves(bake: Bake, shelf: Shelf) -> None:
+    bake(2)
+    with (
+        faulty(faults.refuses("PutObject", "AccessDenied")),
+        pytest.raises(KilnError, match=rf"kept at s3://{shelf.bucket}/runs/.*AccessDenied"),
+    ):
+        published(shelf=shelf)
+    assert channels.held(AWS, LINE, "nightly") is None
+    published(shelf=shelf)
+    on_another_machine()
+    assert len(bring_row(shelf, RECIPE.name, pytest.fail)) == 1
+    assert records.all_of(RECIPE.name)[0].status == "verified"
+
+
+def other_run() -> bytes:
+    return records.as_text(a_record(run_id="20261121T000000Z-bbbb")).encode()
+
+
+WRONG = {
+    "not JSON": (b"\xff{", "not a JSON record"),
+    "empty": (b"", "not a JSON record"),
+    "a list": (b"[]", "not a mapping"),
+    "another shape": (b'{"schema": 2}', "not a record of a run: `run_id`"),
+    "an id that EC2 would take for a filter": (
+        json.dumps({**a_record().as_json(), "run_id": RUN, "ami_id": "*"}).encode(),
+        "`ami_id` * is not an AMI's id",
+    ),
+    "another run's": (other_run(), "another run's record"),
+    "another row's": (
+        records.as_text(a_record(run_id=RUN, recipe={"name": "al2023-x"})).encode(),
+        "another run's record",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_file_that_is_no_record_of_that_run_is_left_out_and_said(
+    client: Callable[..., Any], shelf: Shelf, what: str
+) -> None:
+    text, why = WRONG[what]
+    s3, told = client("s3"), []
+    s3.put_object(Bucket=shelf.bucket, Key=shelf.key_of(RECIPE.name, RUN), Body=text)
+    for key in ("runs/x", f"runs/{RECIPE.name}/{RUN}/notes.txt", f"runs/../{RUN}/record.json"):
+        s3.put_object(Bucket=shelf.bucket, Key=key, Body=b"{}")
+    bring_row(shelf, RECIPE.name, told.append)
+    assert records.all_of(RECIPE.name) == []
+    assert not (build_dir() / RECIPE.name).exists()
+    (line,) = told
+    assert f"s3://{shelf.bucket}/runs/{RECIPE.name}/{RUN}/record.json" in line
+    assert why in line
+
+
+@pytest.mark.parametrize("name", [RUN, RECIPE.name, "ami-0fade000"])
+def test_diff_finds_a_build_of_another_machine_by_each_of_its_names(
+    shelf: Shelf, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_record(shelf, a_record(run_id=RUN, versions={"packages": []}))
+    monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
+    shared.bring_for_names({"records_bucket": shelf.bucket}, name, name)
+    assert diff.compare_images(name, name)["changes"] == []
+
+
+def test_list_shows_the_newest_run_of_any_machine(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in (20, 22, 21):
+        keep_record(shelf, a_record(run_id=f"202611{day}T000000Z-aaaa"))
+    monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
+    monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", shelf.bucket)
+    shared.bring_for_rows({}, [RECIPE.name, "al2023-other"])
+    last = records.last(RECIPE.name)
+    assert last
+    assert last.run_id == "20261122T000000Z-aaaa"
+
+
+def test_list_shows_what_is_here_when_s3_does_not_answer(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
+    with faulty(faults.region_down(HOME)):
+        shared.bring_for_rows({"records_bucket": shelf.bucket}, [RECIPE.name])
+    assert "only what was built here is shown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["s3://mine", "Mine", "a/b", "x", "a" * 64])
+def test_what_is_no_bucket_is_refused_with_its_origin(name: str) -> None:
+    with pytest.raises(
+        KilnError, match=r"--records-bucket: (.* is not the name of an S3|is longer)"
+    ) as refused:
+        shared.bring_for_names({"records_bucket": name}, RUN)
+    assert refused.value.exit_status == 2
+
+
+def test_the_record_of_a_failed_run_reaches_the_bucket(shelf: Shelf, tmp_path: Path) -> None:
+    run = Run(RUN, RECIPE.name, build_dir() / RECIPE.name / RUN)
+    run.folder.mkdir(parents=True)
+    first = a_record(run_id=RUN, status="failed", ami_id=None)
+    draft = Draft(first, run, AWS, Progress(), Stop(), shelf)
+    with pytest.raises(KilnError), cleaned_up(draft, half_made=True):
+        raise KilnError("yum knows no such package")
+    on_another_machine()
+    bring_row(shelf, RECIPE.name, pytest.fail)
+    (there,) = records.all_of(RECIPE.name)
+    assert (there.status, there.error) == ("failed", "yum knows no such package")
+
+
+def a_night(bake: Bake) -> str:
+    """An AMI built this night from today's inputs; its id."""
+    digest = planning.plan_build(RECIPE, AWS, planning.Options()).input_digest
+    return bake(
+        3,
+        tags={INPUT_DIGEST: digest},
+        checks=checks(("test_x", "test_y", "passed", "")),
+        instance_type="g4dn.xlarge",
+    )
+
+
+def moved_to_tonight(shelf: Shelf) -> None:
+    """The bucket has the record with a run id of this night."""
+    made = records.all_of(RECIPE.name)[0]
+    data = {**made.as_json(), "run_id": f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-aaaa"}
+    keep_record(shelf, records.parse_record(data, "x"))
+
+
+def finished(planned: dict[str, str]) -> nightly.RowResult:
+    night = nightly.plan_night([RECIPE], {RECIPE.name: Publish()}, AWS)
+    (result,) = nightly.after_night(night, planned, nightly.builds_of_the_night([RECIPE.name]), AWS)
+    return result
+
+
+def test_the_end_of_a_night_says_what_other_machines_have_built(bake: Bake, shelf: Shelf) -> None:
+    ami_id = a_night(bake)
+    published(shelf=shelf)
+    moved_to_tonight(shelf)
+    on_another_machine()
+    assert finished({}).action == "skipped"
+    bring_row(shelf, RECIPE.name, pytest.fail)
+    result = finished({RECIPE.name: "it has no verified AMI"})
+    assert (result.action, result.ami_id) == ("built", ami_id)
+    assert (result.why, result.checks) == ("it has no verified AMI", "1 passed, 0 failed")
+    assert (result.line, result.channel, result.seconds) == (LINE, "nightly", 68.3)
+    assert result.usd
+
+
+def test_the_end_of_a_night_says_why_a_row_failed_elsewhere(shelf: Shelf) -> None:
+    tonight = datetime.now(timezone.utc) - timedelta(hours=1)
+    failed = a_record(
+        run_id=f"{tonight:%Y%m%dT%H%M%SZ}-aaaa", status="failed", error="no capacity", ami_id=None
+    )
+    keep_record(shelf, failed)
+    bring_row(shelf, RECIPE.name, pytest.fail)
+    result = finished({RECIPE.name: "x"})
+    assert (result.action, result.why) == ("failed", "no capacity")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "not a mapping"),
+        ('{"skipped": []}', "no list `items`"),
+        ('{"items": [{"row": "a/../b", "why": ""}]}', "`items\\[0\\]` has no row and why"),
+        ("{", "not a JSON"),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(KilnError, match=why) as refused:
+        nightly.read_plan(path)
+    assert refused.value.exit_status == 2
