@@ -18,7 +18,7 @@ from moto.ec2.models import ec2_backends
 
 from lab import auth, known_images, refusals, unsupported
 from lab.faults import KNOWN, Fault, Faults
-from lab.keys import Lookup
+from lab.keys import Key, Lookup
 
 log = logging.getLogger("lab.api")
 
@@ -35,14 +35,23 @@ _CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Admin = Callable[[str, dict[str, Any]], Any]
+# Key id, request and body → the answer to a call that is not allowed; None for one that is.
+Refusal = Callable[[str, dict[str, Any], bytes], refusals.Answer | None]
 
 
-def guard(inner: Application, find: Lookup, *, owner: str, addresses: Sequence[str]) -> Application:
+def guard(
+    inner: Application,
+    find: Lookup,
+    *,
+    owner: str,
+    addresses: Sequence[str],
+    refusal: Refusal | None = None,
+) -> Application:
     """Let signed requests through to `inner`, and refuse all others as the service would.
 
     `find` knows the keys, `addresses` are the lab's besides loopback. Only the key with the id
-    `owner` may make the lab's own calls and moto's; `/_lab/health` answers everybody, and says
-    nothing.
+    `owner` may make the lab's own calls and moto's, and AWS's without a policy: `refusal` judges
+    those of the others. `/_lab/health` answers everybody, and says nothing.
     """
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -61,14 +70,25 @@ def guard(inner: Application, find: Lookup, *, owner: str, addresses: Sequence[s
             return _refuse(answer, environ, start_response, refused.message)
         except _BrokenBodyError:
             return _refuse(_BROKEN_BODY, environ, start_response, "a broken body")
-        if key.id != owner and environ.get("PATH_INFO", "").startswith(_OWNERS):
-            return _refuse(_NOT_YOURS, environ, start_response, f"asked for by {key.principal}")
+        no = None if key.id == owner else _denied(environ, body, key, refusal)
+        if no:
+            return _send(no, start_response)
         environ["wsgi.input"] = io.BytesIO(body)
         environ["CONTENT_LENGTH"] = str(len(body))
         environ.pop("HTTP_TRANSFER_ENCODING", None)
         return inner(environ, _without_cors(start_response))
 
     return application
+
+
+def _denied(
+    environ: dict[str, Any], body: bytes, key: Key, refusal: Refusal | None
+) -> refusals.Answer | None:
+    """The answer to a call that this key may not make; None for one that it may."""
+    if environ.get("PATH_INFO", "").startswith(_OWNERS):
+        log.info("refused %r: asked for by %s", environ["PATH_INFO"], key.principal)
+        return _NOT_YOURS
+    return refusal(key.id, environ, body) if refusal else None
 
 
 def _has_length(environ: dict[str, Any]) -> bool:

@@ -122,6 +122,20 @@ def unsupported(
     return _error(family, "400 Bad Request", code[family], text)
 
 
+def denied(service: str, text: str, environ: Mapping[str, Any], body: bytes) -> Answer:
+    """The answer of a service to a call that no policy allows.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_access-denied.html
+    """
+    family = _family(service, environ, body)
+    if family == "json":
+        return _error(family, "400 Bad Request", "AccessDeniedException", text)
+    if family == "ec2":
+        text = f"You are not authorized to perform this operation. {text}"
+    code = "UnauthorizedOperation" if family == "ec2" else "AccessDenied"
+    return _error(family, "403 Forbidden", code, text)
+
+
 def _error(family: str, line: str, code: str, text: str) -> Answer:
     """An error in the form of a service family."""
     if family == "json":

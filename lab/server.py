@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -88,6 +89,7 @@ def serve(lab: Lab) -> None:
         real_bases,
         web,
     )
+    from lab.access import gate, holders
     from lab.machines import Machines
     from lab.ssm import front
 
@@ -112,12 +114,9 @@ def serve(lab: Lab) -> None:
     moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
     application = api.wrap(moto, ordered, admin)
     own = keys.ensure(lab)
-    guarded = api.guard(
-        application,
-        keys.first_of(keys.only(own), principals.find),
-        owner=own.id,
-        addresses=[lab.gateway],
-    )
+    known = keys.first_of(keys.only(own), principals.find)
+    judge = functools.partial(gate.refusal, holders=holders.find, tags=holders.tags)
+    guarded = api.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     network.up(lab)
@@ -135,17 +134,20 @@ def serve(lab: Lab) -> None:
     log.info("going down")
     _stop_helpers()
     base_lock.acquire(timeout=10)
-    for instance in list(machines.by_address.values()):
-        with contextlib.suppress(Exception):
-            instance.power_off_now()
-    server.shutdown()
-    metadata_service.shutdown()
-    vendor.close()
-    resolver.close()
+    _end(machines, server.shutdown, metadata_service.shutdown, vendor.close, resolver.close)
     sweep.sweep(lab)
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
+
+
+def _end(machines: Any, *services: Callable[[], None]) -> None:
+    """Power the guests off, and end what serves them."""
+    for instance in list(machines.by_address.values()):
+        with contextlib.suppress(Exception):
+            instance.power_off_now()
+    for service in services:
+        service()
 
 
 def _wait(lab: Lab, stopping: threading.Event) -> None:

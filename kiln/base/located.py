@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,15 @@ def load_yaml(path: Path, shown_as: str | None = None) -> Located:
     return parse_yaml(text, name)
 
 
+# Reading the matrix takes a twentieth of a second; a publication asks for it in each region.
+@lru_cache(maxsize=16)
 def parse_yaml(text: str, name: str) -> Located:
     """Like `load`, from text. `name` is how errors call the file.
 
-    Dates and numbers with a dot stay text, so that a version is kept as written. Raises KilnError
-    (exit status 2) with `file:line:column` for invalid YAML, a duplicate key, a key that is not a
-    scalar, a merge key, and a document that exceeds the limits on nesting and size.
+    The same text gives the same document, which must not be changed. Dates and numbers with a dot
+    stay text, so that a version is kept as written. Raises KilnError (exit status 2) with
+    `file:line:column` for invalid YAML, a duplicate key, a key that is not a scalar, a merge key,
+    and a document that exceeds the limits on nesting and size.
     """
     yaml = YAML(typ="safe", pure=True)
     # The version whose `yes` and `on` are booleans, as most editors and tools expect.

@@ -131,8 +131,14 @@ def test_an_xid_in_a_guest_raises_an_alarm_and_its_message_arrives(guest, client
     # The agent makes the group for its first event.
     xid("first")
     until(lambda: events("first"), "the event does not arrive")
-    (group,) = logs.describe_log_groups(logGroupNamePrefix=GROUP)["logGroups"]
-    assert (group["retentionInDays"], group["logGroupClass"]) == (14, "STANDARD")
+
+    def group() -> dict[str, Any]:
+        # The agent sets the retention after the first event.
+        (found,) = logs.describe_log_groups(logGroupNamePrefix=GROUP)["logGroups"]
+        return dict(found) if "retentionInDays" in found else {}
+
+    made = until(group, "no retention is set")
+    assert (made["retentionInDays"], made["logGroupClass"]) == (14, "STANDARD")
     logs.put_metric_filter(
         logGroupName=GROUP,
         filterName="xid-79",

@@ -118,7 +118,9 @@ def test_a_profile_comes_changes_and_goes_while_the_instance_runs(ec2, launch, p
     assert imds(guest, "iam/") == ""
 
 
-def test_the_keys_of_a_role_open_the_api_and_not_the_labs_own_calls(lab, launch, profile) -> None:
+def test_the_keys_of_a_role_open_what_its_policies_allow_and_not_the_labs_own_calls(
+    lab, iam, launch, profile
+) -> None:
     name = profile("reader")
     guest = launch(IamInstanceProfile={"Name": name})
     key = credentials(guest, name)
@@ -130,7 +132,31 @@ def test_the_keys_of_a_role_open_the_api_and_not_the_labs_own_calls(lab, launch,
         aws_secret_access_key=key["SecretAccessKey"],
         aws_session_token=key["Token"],
     )
+    with pytest.raises(ClientError, match=f"assumed-role/{name}/{guest.id}") as refused:
+        opened.describe_instances(InstanceIds=[guest.id])
+    assert refused.value.response["Error"]["Code"] == "UnauthorizedOperation"
+    statements = [
+        {"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"},
+        {
+            "Effect": "Allow",
+            "Action": "ec2:CreateTags",
+            "Resource": "arn:aws:ec2:*:*:instance/*",
+            "Condition": {"StringEquals": {"aws:RequestTag/seen": "yes"}},
+        },
+    ]
+    document = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    iam.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=document)
     assert opened.describe_instances(InstanceIds=[guest.id])["Reservations"]
+    opened.create_tags(Resources=[guest.id], Tags=[{"Key": "seen", "Value": "yes"}])
+    for call in (
+        lambda: opened.create_tags(Resources=[guest.id], Tags=[{"Key": "seen", "Value": "no"}]),
+        lambda: opened.terminate_instances(InstanceIds=[guest.id]),
+    ):
+        with pytest.raises(ClientError, match="UnauthorizedOperation"):
+            call()
+    iam.delete_role_policy(RoleName=name, PolicyName="p")
+    with pytest.raises(ClientError, match="UnauthorizedOperation"):
+        opened.describe_instances()
     url = "https://ec2.us-east-1.amazonaws.com/_lab/down"
     assert "not for guests" in guest.run(f"curl -s -d '{{}}' {url}").stdout
     query = "Action=DescribeInstances&Version=2016-11-15"

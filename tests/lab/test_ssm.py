@@ -21,13 +21,26 @@ TRUST = json.dumps(
         },
     }
 )
-CORE = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+# What AWS's documentation attaches for the agents of Systems Manager and of CloudWatch.
+POLICIES = [
+    f"arn:aws:iam::aws:policy/{name}"
+    for name in ("AmazonSSMManagedInstanceCore", "CloudWatchAgentServerPolicy")
+]
 SSM_AGENT = "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.1957.0/debian_amd64/amazon-ssm-agent.deb"
 # Besides Amazon Linux 2, which the other tests have: SSM parameter of the AMI and its user.
 DISTRIBUTIONS = {
     "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64": "ec2-user",
     "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id": "ubuntu",
     "/aws/service/debian/release/12/latest/amd64": "admin",
+}
+# What a role needs besides for output to S3 and content from there.
+BUCKETS = {
+    "Version": "2012-10-17",
+    "Statement": {
+        "Effect": "Allow",
+        "Action": ["s3:GetObject", "s3:PutObject", "s3:ListBucket"],
+        "Resource": ["arn:aws:s3:::results-*", "arn:aws:s3:::content-*"],
+    },
 }
 PINNED = "1.300071.0b1720"
 SHELL = "AWS-RunShellScript"
@@ -40,16 +53,20 @@ def ssm(client: Callable[[str], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def profile(client: Callable[[str], Any]) -> Iterator[dict[str, str]]:
-    """An instance profile whose role may register."""
+    """An instance profile whose role may register and report."""
     iam, name = client("iam"), f"managed-{time.time_ns()}"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
-    iam.attach_role_policy(RoleName=name, PolicyArn=CORE)
+    for policy in POLICIES:
+        iam.attach_role_policy(RoleName=name, PolicyArn=policy)
+    iam.put_role_policy(RoleName=name, PolicyName="s3", PolicyDocument=json.dumps(BUCKETS))
     iam.create_instance_profile(InstanceProfileName=name)
     iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
     yield {"Name": name}
     iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
     iam.delete_instance_profile(InstanceProfileName=name)
-    iam.detach_role_policy(RoleName=name, PolicyArn=CORE)
+    for policy in POLICIES:
+        iam.detach_role_policy(RoleName=name, PolicyArn=policy)
+    iam.delete_role_policy(RoleName=name, PolicyName="s3")
     iam.delete_role(RoleName=name)
 
 
@@ -128,8 +145,12 @@ def test_a_command_runs_in_the_guest_and_its_end_is_told(ssm, guest) -> None:
     assert ended(ssm, sleeping, guest.id)["Status"] == "Cancelled"
     assert guest.run("pgrep -fx 'sleep 600'").stdout == ""
 
-    (listed,) = ssm.list_commands(CommandId=sleeping)["Commands"]
-    assert (listed["Status"], listed["TargetCount"]) == ("Cancelled", 1)
+    def listed() -> Any:
+        # The step is over a moment before its command is.
+        (found,) = ssm.list_commands(CommandId=sleeping)["Commands"]
+        return found if found["Status"] == "Cancelled" else None
+
+    assert until(listed, "the command is not cancelled")["TargetCount"] == 1
 
 
 def test_an_own_document_runs_the_steps_of_the_platform(ssm, guest) -> None:

@@ -7,6 +7,8 @@ its own, because moto is patched for the whole process.
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import select
 import subprocess
 import sys
@@ -43,8 +45,12 @@ def serving(folder: Path) -> Iterator[str]:
             process.kill()
 
 
+@functools.cache
 def client(endpoint: str, service: str, region: str = "us-east-1") -> Any:
-    """A boto3 client of that lab, which reports a failure at the first answer."""
+    """A boto3 client of that lab, which reports a failure at the first answer.
+
+    One for all who ask: creating one of EC2's costs more than ten calls.
+    """
     return boto3.client(
         service,
         endpoint_url=endpoint,
@@ -95,8 +101,11 @@ class MachineWithoutGuest:
 def main(folder: Path) -> None:
     """Serve until killed."""
     from kiln.matrix.load import load_recipes
-    from lab import public_images, server, settings
+    from lab import botocore_data, public_images, server, settings
 
+    # As the lab's server does.
+    gc.disable()
+    botocore_data.read_once()
     lab = settings.Lab(54, folder)
     public = public_images.public_images(load_recipes())
     server.configure_moto(lab, public)
@@ -125,6 +134,8 @@ def main(folder: Path) -> None:
     served = make_server(
         "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler
     )
+    gc.freeze()
+    gc.enable()
     print(served.server_port, flush=True)
     served.serve_forever()
 

@@ -7,6 +7,7 @@ nvidia-smi's commands in this process, for the tests that try thousands of layou
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -256,6 +257,7 @@ def _become_gpu_mig(
     env: dict[str, str],
 ) -> None:
     """In the fork: gpu-mig's `main` with these arguments, until the end of the process."""
+    gc.freeze()  # to look for garbage would copy the pages of everything
     status = 70
     try:
         os.environ.clear()

@@ -178,7 +178,7 @@ NAMES = ["list", "--json"]
 
 def test_a_driver_version(checkout: Checkout) -> None:
     driver = "580.999.01"
-    checkout.walk(
+    found, names, _ = checkout.walk(
         "Add a driver version",
         {
             "kiln/facts/knowledge/drivers.yaml": after(
@@ -186,8 +186,8 @@ def test_a_driver_version(checkout: Checkout) -> None:
             ),
             "amis.yaml": instead("driver: 580.178.04", f"driver: {driver}"),
         },
+        *(CHECK, NAMES, CURRENT),
     )
-    found, names, _ = checkout.invoke(CHECK, NAMES, CURRENT)
     assert "DRV-UNKNOWN" not in findings(found)
     assert {row["driver"] for row in json.loads(names)} == {driver}
     assert driver in checkout.rendered()
@@ -217,7 +217,7 @@ def test_a_distribution(checkout: Checkout) -> None:
         "  debian99: {arches: [x86_64], first: {x86_64: 12.3.0}, drivers: {first: '545'},"
         " source: 'https://example.com/debian99'}\n"
     )
-    checkout.walk(
+    found, names, _ = checkout.walk(
         "Add a distribution",
         {
             "kiln/facts/knowledge/distros.yaml": instead("  rocky8:", entry + "  rocky8:"),
@@ -227,8 +227,8 @@ def test_a_distribution(checkout: Checkout) -> None:
             ),
             "amis.yaml": lambda text: text + "- {distro: debian99, stack: lts}\n",
         },
+        *(CHECK, NAMES, CURRENT),
     )
-    found, names, _ = checkout.invoke(CHECK, NAMES, CURRENT)
     (name,) = [row["name"] for row in json.loads(names) if row["distro"] == "debian99"]
     rules = {rule for rule, rows in findings(found).items() if name in rows}
     # FSx's key is not confirmed, whatever the distribution; and nobody has baked it yet.

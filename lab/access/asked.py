@@ -1,0 +1,203 @@
+"""What IAM is asked about a request: its action, the resources, and the condition keys.
+
+What of AWS's services is not described in resources.yaml is asked without a resource: statements on
+`*` decide about it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from kiln.base import plain_yaml
+from lab.access import of_ec2, of_s3
+from lab.access.conditions import Context
+from lab.access.policy import Question
+
+# The name in a signature → the one in policies, where they differ.
+_PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
+# Targets of JSON protocols whose service is not the one of the signature.
+_TARGETS = {"EC2WindowsMessageDeliveryService": "ec2messages"}
+# Bytes of a compressed body that are looked at.
+_LONGEST = 1 << 24
+# Condition keys of every request that the lab gives a value, or knows to be absent.
+_GLOBAL = frozenset(
+    {
+        *("aws:RequestedRegion", "aws:PrincipalAccount", "aws:PrincipalArn", "aws:PrincipalType"),
+        *("aws:userid", "aws:username", "aws:SourceIp", "aws:CurrentTime", "aws:EpochTime"),
+        *("aws:ResourceAccount", "aws:PrincipalTag/", "ec2:SourceInstanceARN"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whose key a request is signed with. `instance` and `address` are of the one that has it by
+    IMDS: its calls come to the API by the lab's own address."""
+
+    arn: str
+    principal: str
+    kind: str
+    user_id: str
+    account: str
+    name: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
+    instance: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request: service as policies name it, action ("" for one that the lab cannot name)."""
+
+    service: str
+    action: str
+    region: str
+    parameters: dict[str, Any]
+
+
+def questions(environ: Mapping[str, Any], body: bytes, caller: Caller, tags: Any) -> list[Question]:
+    """What IAM is asked. `tags(id, region)` are the tags of a resource of EC2."""
+    call = read(environ, _unpacked(environ, body))
+    context = _context(environ, call, caller)
+    if call.service == "s3":
+        return [
+            Question(f"s3:{action}", resource, Context(context, _GLOBAL))
+            for action, resource in of_s3.asked(environ, body)
+        ]
+    action = f"{call.service}:{call.action}"
+    if call.service == "ec2":
+        return [
+            Question(one.action, one.resource, Context({**context, **one.context}, _known(one)))
+            for one in of_ec2.asked(call.action, call.parameters, call.region, caller.account, tags)
+        ]
+    known = _GLOBAL
+    if action == "cloudwatch:PutMetricData":
+        context["cloudwatch:namespace"] = str(call.parameters.get("Namespace", ""))
+        known |= {"cloudwatch:namespace"}
+    return [
+        Question(action, resource, Context(context, known))
+        for resource in _resources(call, caller.account)
+    ]
+
+
+def _known(one: of_ec2.Asked) -> frozenset[str]:
+    return _GLOBAL | of_ec2.KNOWN if one.resource is not None else _GLOBAL
+
+
+def read(environ: Mapping[str, Any], body: bytes) -> Call:
+    """The call that a signed request makes."""
+    query = str(environ.get("QUERY_STRING", ""))
+    presigned = dict(parse_qsl(query)).get("X-Amz-Credential", "")
+    given = f"{environ.get('HTTP_AUTHORIZATION', '')}&{presigned}"
+    scope = re.search(r"/[0-9]{8}/([^/]+)/([^/]+)/aws4_request", given)
+    region, service = scope.groups() if scope else ("", "")
+    service = _PREFIXES.get(service, service)
+    target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
+    if target:
+        family, _, action = target.rpartition(".")
+        return Call(_TARGETS.get(family, service), action, region, _json(body))
+    rpc = re.fullmatch(r"/service/[^/]+/operation/(\w+)", str(environ.get("PATH_INFO", "")))
+    if rpc:
+        return Call(service, rpc[1], region, {})
+    form = dict(parse_qsl(query, keep_blank_values=True))
+    if str(environ.get("CONTENT_TYPE", "")).startswith("application/x-www-form-urlencoded"):
+        form |= dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    return Call(service, form.get("Action", ""), region, form)
+
+
+def _unpacked(environ: Mapping[str, Any], body: bytes) -> bytes:
+    """A body that its sender has compressed, as the CloudWatch agent does; b"" for a broken one."""
+    if str(environ.get("HTTP_CONTENT_ENCODING", "")).lower() != "gzip":
+        return body
+    try:
+        return zlib.decompressobj(wbits=31).decompress(body, _LONGEST)
+    except zlib.error:
+        return b""
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _context(environ: Mapping[str, Any], call: Call, caller: Caller) -> dict[str, Any]:
+    now = time.time()
+    found: dict[str, Any] = {
+        "aws:RequestedRegion": call.region,
+        "aws:PrincipalAccount": caller.account,
+        "aws:ResourceAccount": caller.account,
+        "aws:PrincipalArn": caller.principal,
+        "aws:PrincipalType": caller.kind,
+        "aws:userid": caller.user_id,
+        "aws:CurrentTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
+        "aws:EpochTime": str(int(now)),
+    }
+    address = caller.address or str(environ.get("REMOTE_ADDR", ""))
+    found |= {"aws:SourceIp": address} if address else {}
+    found |= {"aws:username": caller.name} if caller.name else {}
+    found |= {"ec2:SourceInstanceARN": caller.instance} if caller.instance else {}
+    return found | {f"aws:PrincipalTag/{name}": value for name, value in caller.tags}
+
+
+@functools.cache
+def _described() -> dict[str, Any]:
+    return dict(plain_yaml.read_plain(Path(__file__).with_name("resources.yaml"))["services"])
+
+
+def _resources(call: Call, account: str) -> list[str | None]:
+    """The ARNs of a call's resources."""
+    service = _described().get(call.service, {})
+    kinds = service.get("actions", {}).get(call.action)
+    if kinds is None:
+        return [None]
+    found: list[str | None] = []
+    for kind in kinds:
+        arn, *names = service["kinds"][kind]
+        values = [_values(call.parameters, name) for name in names]
+        if any(value == [] for value in values):
+            continue
+        for row in _product(values):
+            # A name that is an ARN already, as a topic's or a role's.
+            whole = len(row) == 1 and row[0].startswith("arn:")
+            here = {"region": call.region, "account": account}
+            found.append(row[0] if whole else arn.format(*row, **here))
+    if kinds and not found:
+        return [None]
+    return found or ["*"]
+
+
+def _product(values: list[list[str]]) -> list[list[str]]:
+    rows: list[list[str]] = [[]]
+    for options in values:
+        rows = [[*row, option] for row in rows for option in options]
+    return rows
+
+
+def _values(parameters: Mapping[str, Any], name: str) -> list[str]:
+    """The values of a parameter: one, a JSON list, or the query protocol's Name.1, Name.member.1.
+
+    What stands after a | in the name is how the value is cut: `last` part of a URL, no leading `/`.
+    """
+    name, _, cut = name.partition("|")
+    value = parameters.get(name)
+    if value is None:
+        pattern = re.compile(rf"{re.escape(name)}\.(member\.)?[0-9]+")
+        listed = [text for key, text in parameters.items() if pattern.fullmatch(key)]
+    else:
+        listed = value if isinstance(value, list) else [value]
+    texts = [str(one) for one in listed]
+    if cut == "last":
+        return [text.rstrip("/").rpartition("/")[2] for text in texts]
+    return [text.lstrip("/") for text in texts] if cut == "bare" else texts

@@ -1,0 +1,44 @@
+"""Refuses calls that the policies of a key's holder do not allow, as the service would.
+
+Every key is judged but the lab's own, whose holder is root on this machine anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lab import refusals
+from lab.access import asked, policy
+from lab.access.asked import Caller
+from lab.access.of_ec2 import Tags
+from lab.access.policy import Policies
+
+log = logging.getLogger("lab.access")
+
+# Whose a key is, and what decides about it.
+Holders = Callable[[str], "tuple[Caller, Policies] | None"]
+# Always allowed, whatever a policy says:
+# https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html
+_FREE = ("sts:GetCallerIdentity",)
+
+
+def refusal(
+    key_id: str, environ: Mapping[str, Any], body: bytes, holders: Holders, tags: Tags
+) -> refusals.Answer | None:
+    """The answer to a request that is not allowed; None for one that is."""
+    found = holders(key_id)
+    if found is None:
+        # Its holder was deleted since: the signature's check said who it was.
+        caller, policies = Caller("unknown", "", "", "", ""), Policies(())
+    else:
+        caller, policies = found
+    for question in asked.questions(environ, body, caller, tags):
+        why = "" if question.action in _FREE else policy.refusal(policies, question)
+        if why:
+            on = f" on resource: {question.resource}" if question.resource else ""
+            text = f"User: {caller.arn} is not authorized to perform: {question.action}{on} {why}"
+            log.info("denied: %s", text)
+            return refusals.denied(question.action.partition(":")[0], text, environ, body)
+    return None

@@ -1,0 +1,170 @@
+"""EC2's calls as policies see them: each resource that a call names or makes is asked by itself.
+
+https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/supported-iam-actions-tagging.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+# Condition keys of EC2's that the lab gives a value, or knows to be absent.
+KNOWN = frozenset(
+    {
+        *("aws:RequestTag/", "aws:TagKeys", "aws:ResourceTag/", "ec2:ResourceTag/"),
+        *("ec2:CreateAction", "ec2:Region", "ec2:InstanceType", "ec2:InstanceID", "ec2:ImageID"),
+    }
+)
+# Beginning of an id → kind.
+_KINDS = {
+    "ami": "image",
+    "eni": "network-interface",
+    "i": "instance",
+    "lt": "launch-template",
+    "sg": "security-group",
+    "snap": "snapshot",
+    "subnet": "subnet",
+    "vol": "volume",
+    "vpc": "vpc",
+}
+# Their ARNs name no account.
+_GLOBAL = ("image", "snapshot")
+# Action → the kinds it names and those it makes.
+ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "AssociateIamInstanceProfile": (("instance",), ()),
+    "AttachVolume": (("instance", "volume"), ()),
+    "AuthorizeSecurityGroupIngress": (("security-group",), ()),
+    "CopyImage": (("image",), ("image", "snapshot")),
+    "CreateImage": (("instance",), ("image", "snapshot")),
+    "CreateKeyPair": ((), ("key-pair",)),
+    "CreateLaunchTemplate": ((), ("launch-template",)),
+    "CreateSecurityGroup": (("vpc",), ("security-group",)),
+    "CreateSnapshot": (("volume",), ("snapshot",)),
+    "CreateTags": (tuple(_KINDS.values()), ()),
+    "CreateVolume": (("snapshot",), ("volume",)),
+    "DeleteKeyPair": (("key-pair",), ()),
+    "DeleteLaunchTemplate": (("launch-template",), ()),
+    "DeleteSecurityGroup": (("security-group",), ()),
+    "DeleteSnapshot": (("snapshot",), ()),
+    "DeleteTags": (tuple(_KINDS.values()), ()),
+    "DeleteVolume": (("volume",), ()),
+    "DeregisterImage": (("image",), ()),
+    "DescribeInstanceAttribute": (("instance",), ()),
+    "DetachVolume": (("instance", "volume"), ()),
+    "EnableImageDeprecation": (("image",), ()),
+    "GetConsoleOutput": (("instance",), ()),
+    "ImportKeyPair": ((), ("key-pair",)),
+    "ModifyImageAttribute": (("image",), ()),
+    "ModifyInstanceAttribute": (("instance",), ()),
+    "ModifyInstanceMetadataOptions": (("instance",), ()),
+    "ModifySnapshotAttribute": (("snapshot",), ()),
+    "RebootInstances": (("instance",), ()),
+    "RegisterImage": (("snapshot",), ("image",)),
+    "RunInstances": (
+        ("image", "key-pair", "launch-template", "snapshot", "subnet", "security-group"),
+        ("instance", "volume", "network-interface"),
+    ),
+    "StartInstances": (("instance",), ()),
+    "StopInstances": (("instance",), ()),
+    "TerminateInstances": (("instance",), ()),
+}
+# What a launch takes besides what it names: the default subnet and security group.
+_ALWAYS = {"RunInstances": ("subnet", "security-group")}
+Tags = Callable[[str, str], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question; `resource` is None where the lab does not know what the call concerns."""
+
+    action: str
+    resource: str | None
+    context: dict[str, str | list[str]] = field(default_factory=dict)
+
+
+def asked(
+    action: str, parameters: Mapping[str, str], region: str, account: str, tags: Tags
+) -> Iterator[Asked]:
+    """What IAM is asked about a call of EC2."""
+    here: dict[str, str | list[str]] = {"ec2:Region": region}
+    if action not in ACTIONS:
+        # Nearly all questions about EC2 have no resources.
+        lists = action.startswith("Describe")
+        yield Asked(f"ec2:{action}", "*" if lists else None, here)
+        return
+    named, made = ACTIONS[action]
+    found = {(kind, name) for kind, name in _named(parameters) if kind in named}
+    found |= {
+        (kind, "*") for kind in _ALWAYS.get(action, ()) if kind not in {kind for kind, _ in found}
+    }
+    if not found and not made:
+        yield Asked(f"ec2:{action}", None, here)
+    own = _own_tags(parameters) if action in ("CreateTags", "DeleteTags") else {}
+    for kind, name in sorted(found):
+        more = {**here, **_of_resource(tags(name, region)), **_of_request(own)}
+        if kind in ("image", "instance"):
+            more["ec2:ImageID" if kind == "image" else "ec2:InstanceID"] = name
+        yield Asked(f"ec2:{action}", arn(kind, name, region, account), more)
+    specified = _specified(parameters)
+    for kind in made:
+        name = parameters.get("KeyName", "*") if kind == "key-pair" else "*"
+        new = specified.get(kind, {})
+        more = {**here, **_of_request(new)}
+        if kind == "instance" and "InstanceType" in parameters:
+            more["ec2:InstanceType"] = parameters["InstanceType"]
+        yield Asked(f"ec2:{action}", arn(kind, name, region, account), more)
+        if new:
+            more["ec2:CreateAction"] = action
+            yield Asked("ec2:CreateTags", arn(kind, name, region, account), more)
+
+
+def arn(kind: str, name: str, region: str, account: str) -> str:
+    """The ARN of a resource of EC2."""
+    return f"arn:aws:ec2:{region}:{'' if kind in _GLOBAL else account}:{kind}/{name}"
+
+
+def _named(parameters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for key, value in parameters.items():
+        shape = re.fullmatch(r"([a-z]+)-[0-9a-f]{8,17}", value)
+        if shape and shape[1] in _KINDS:
+            yield _KINDS[shape[1]], value
+        elif key == "KeyName":
+            yield "key-pair", value
+        elif key == "LaunchTemplate.LaunchTemplateName":
+            yield "launch-template", "*"
+
+
+def _own_tags(parameters: Mapping[str, str]) -> dict[str, str]:
+    return {
+        value: parameters.get(f"Tag.{key.split('.')[1]}.Value", "")
+        for key, value in parameters.items()
+        if re.fullmatch(r"Tag\.[0-9]+\.Key", key)
+    }
+
+
+def _specified(parameters: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Kind → the tags that a call gives what it makes."""
+    found: dict[str, dict[str, str]] = {}
+    for key, value in parameters.items():
+        at = re.fullmatch(r"(TagSpecification\.[0-9]+)\.Tag\.([0-9]+)\.Key", key)
+        if at:
+            kind = parameters.get(f"{at[1]}.ResourceType", "")
+            text = parameters.get(f"{at[1]}.Tag.{at[2]}.Value", "")
+            found.setdefault(kind, {})[value] = text
+    return found
+
+
+def _of_request(tags: Mapping[str, str]) -> dict[str, str | list[str]]:
+    if not tags:
+        return {}
+    return {"aws:TagKeys": list(tags), **{f"aws:RequestTag/{k}": v for k, v in tags.items()}}
+
+
+def _of_resource(tags: Mapping[str, str]) -> dict[str, str | list[str]]:
+    return {
+        f"{service}:ResourceTag/{name}": value
+        for name, value in tags.items()
+        for service in ("aws", "ec2")
+    }

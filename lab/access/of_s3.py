@@ -1,0 +1,94 @@
+"""S3's requests as policies name them: the action follows from method, path and query.
+
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+_HOST = re.compile(r"(?P<bucket>[a-z0-9.-]+)\.s3(\.[a-z0-9-]+)?\.amazonaws\.com(:[0-9]+)?")
+# Method and the query's word ("" for none) → action.
+BUCKETS = {
+    ("GET", ""): "ListBucket",
+    ("HEAD", ""): "ListBucket",
+    ("PUT", ""): "CreateBucket",
+    ("DELETE", ""): "DeleteBucket",
+    ("GET", "location"): "GetBucketLocation",
+    ("GET", "versions"): "ListBucketVersions",
+    ("GET", "uploads"): "ListBucketMultipartUploads",
+    ("GET", "policy"): "GetBucketPolicy",
+    ("PUT", "policy"): "PutBucketPolicy",
+    ("DELETE", "policy"): "DeleteBucketPolicy",
+    ("GET", "tagging"): "GetBucketTagging",
+    ("PUT", "tagging"): "PutBucketTagging",
+    ("GET", "versioning"): "GetBucketVersioning",
+    ("PUT", "versioning"): "PutBucketVersioning",
+    ("GET", "encryption"): "GetEncryptionConfiguration",
+    ("PUT", "encryption"): "PutEncryptionConfiguration",
+    ("GET", "acl"): "GetBucketAcl",
+}
+OBJECTS = {
+    ("GET", ""): "GetObject",
+    ("HEAD", ""): "GetObject",
+    ("PUT", ""): "PutObject",
+    ("DELETE", ""): "DeleteObject",
+    ("GET", "versionId"): "GetObjectVersion",
+    ("HEAD", "versionId"): "GetObjectVersion",
+    ("DELETE", "versionId"): "DeleteObjectVersion",
+    ("GET", "acl"): "GetObjectAcl",
+    ("PUT", "acl"): "PutObjectAcl",
+    ("GET", "tagging"): "GetObjectTagging",
+    ("PUT", "tagging"): "PutObjectTagging",
+    ("GET", "uploadId"): "ListMultipartUploadParts",
+    ("PUT", "uploadId"): "PutObject",
+    ("POST", "uploadId"): "PutObject",
+    ("POST", "uploads"): "PutObject",
+    ("DELETE", "uploadId"): "AbortMultipartUpload",
+}
+_WORDS: tuple[str, ...] = (
+    "location",
+    "versions",
+    "uploads",
+    "uploadId",
+    "policy",
+    "tagging",
+    "versioning",
+)
+_WORDS += ("encryption", "acl", "versionId", "delete")
+# Words with actions of their own that are not listed here.
+_OTHER = {
+    *("accelerate", "analytics", "attributes", "cors", "inventory", "legal-hold", "lifecycle"),
+    *("logging", "metrics", "notification", "object-lock", "ownershipControls", "policyStatus"),
+    *("publicAccessBlock", "replication", "requestPayment", "restore", "retention", "select"),
+    *("torrent", "website", "intelligent-tiering"),
+}
+# What stands for an action that is not listed here: only s3:* and * allow it.
+_UNKNOWN = "unknown-to-the-lab"
+
+
+def asked(environ: Mapping[str, Any], body: bytes) -> list[tuple[str, str | None]]:
+    """Action and ARN of each thing that IAM is asked; the ARN is None for what is not known."""
+    method = str(environ["REQUEST_METHOD"])
+    path = unquote(str(environ.get("PATH_INFO", "/"))).lstrip("/")
+    host = _HOST.fullmatch(str(environ.get("HTTP_HOST", "")).lower())
+    bucket, _, key = (host["bucket"], "", path) if host else path.partition("/")
+    query = dict(parse_qsl(str(environ.get("QUERY_STRING", "")), keep_blank_values=True))
+    if not bucket:
+        return [("ListAllMyBuckets", "*")]
+    arn = f"arn:aws:s3:::{bucket}"
+    if not key and method == "POST" and "delete" in query:
+        names = re.findall(r"<Key>(.*?)</Key>", body.decode("utf-8", "replace"), re.DOTALL)
+        return [("DeleteObject", f"{arn}/{name}") for name in names] or [("DeleteObject", None)]
+    word = next((word for word in _WORDS if word in query), "")
+    action = (OBJECTS if key else BUCKETS).get((method, word))
+    if action is None or _OTHER & set(query):
+        return [(_UNKNOWN, None)]
+    found: list[tuple[str, str | None]] = [(action, f"{arn}/{key}" if key else arn)]
+    source = environ.get("HTTP_X_AMZ_COPY_SOURCE")
+    if source:
+        found.append(("GetObject", f"arn:aws:s3:::{unquote(str(source)).lstrip('/')}"))
+    return found

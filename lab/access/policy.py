@@ -1,0 +1,118 @@
+"""Judges a question (action, resource, context) by IAM policies.
+
+Default deny; an explicit deny wins; a permissions boundary and a session's policy must allow too.
+What the lab cannot tell (a condition key that it does not know, the resources of a call) never
+allows, and denies where a Deny may fit.
+
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic_policy-eval-basics.html
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lab.access.conditions import Context, Holds, hold, matches
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing that IAM is asked about a call.
+
+    `resource` is an ARN, `*` for an action that has none, None where the lab does not know it.
+    """
+
+    action: str
+    resource: str | None
+    context: Context
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The documents that decide about a key: its own, its boundary's, its session's."""
+
+    identity: tuple[str, ...]
+    boundary: str | None = None
+    session: str | None = None
+
+
+def refusal(policies: Policies, question: Question) -> str:
+    """Why a question is answered with no, in the words of AWS's errors; "" when it is allowed."""
+    kinds = [("identity-based policy", policies.identity)]
+    kinds += [("permissions boundary", (policies.boundary,))] if policies.boundary else []
+    kinds += [("session policy", (policies.session,))] if policies.session else []
+    for kind, documents in kinds:
+        for document in documents:
+            verdict = _effect(document, "Deny", question)
+            if verdict is not False:
+                return f"with an explicit deny in a{'n' * (kind[0] == 'i')} {kind}" + _doubt(
+                    verdict, question
+                )
+    for kind, documents in kinds:
+        verdicts = [_effect(document, "Allow", question) for document in documents]
+        if True not in verdicts:
+            doubt = _doubt(None if None in verdicts else False, question)
+            return f"because no {kind} allows the {question.action} action{doubt}"
+    return ""
+
+
+def _doubt(verdict: Holds, question: Question) -> str:
+    if verdict is not None:
+        return ""
+    what = "the resources of this call" if question.resource is None else "a condition of a policy"
+    return f" (AMI Kiln lab: it does not judge {what}, and so does not allow it)"
+
+
+def _effect(document: str, effect: Literal["Allow", "Deny"], question: Question) -> Holds:
+    """Whether a document has a statement with that effect on the question."""
+    found: Holds = False
+    for statement in _statements(document):
+        if statement.get("Effect") != effect:
+            continue
+        one = _fits(statement, question)
+        if one:
+            return True
+        if one is None:
+            found = None
+    return found
+
+
+def _fits(statement: dict[str, Any], question: Question) -> Holds:
+    action = _any(statement, "Action", question.action, question.context, case=False)
+    if not action:
+        return action
+    if question.resource is None:
+        patterns = _listed(statement.get("Resource", []))
+        resource: Holds = True if "*" in patterns else None
+    else:
+        resource = _any(statement, "Resource", question.resource, question.context, case=True)
+    if resource is False:
+        return False
+    condition = hold(statement.get("Condition", {}), question.context)
+    if condition is False:
+        return False
+    return True if resource and condition else None
+
+
+def _any(
+    statement: dict[str, Any], element: str, text: str, context: Context, *, case: bool
+) -> Holds:
+    """Whether an element of a statement, or its Not… form, fits a text."""
+    negative = f"Not{element}" in statement
+    patterns = _listed(statement.get(f"Not{element}" if negative else element, []))
+    found = [matches(pattern, text, context, case=case) for pattern in patterns]
+    if True in found:
+        return not negative
+    return None if None in found else negative
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+
+
+@functools.lru_cache(maxsize=256)
+def _statements(document: str) -> tuple[dict[str, Any], ...]:
+    found = json.loads(document)["Statement"]
+    return tuple(found) if isinstance(found, list) else (found,)
