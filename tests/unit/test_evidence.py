@@ -109,7 +109,7 @@ def test_the_summary_and_the_report_count_the_evidence_and_list_what_is_assumed(
 def test_every_unit_that_the_lab_serves_says_where_it_is_known_from() -> None:
     served = {
         path.name
-        for folder in ("packages/payloads", "basefiles/parents", "basefiles/ubuntu")
+        for folder in ("packages/payloads", "rootfs/basefiles/parents", "rootfs/basefiles/ubuntu")
         for path in (ROOT / "lab" / folder).rglob("*.service")
     }
     assert len(served) > 10
