@@ -155,6 +155,7 @@ mkdir -p {_AGENT}/etc/kiln.d {_AGENT}/etc/amazon-cloudwatch-agent.d {_AGENT}/bin
 cd {_AGENT}/etc
 echo '{{"nvidia_gpu": 1}}' >kiln.d/gpu.json
 echo '{{"prometheus": 1}}' >kiln.d/dcgm.json
+echo dcgm-@INSTANCE_ID@ >kiln.d/dcgm-scrape.template
 echo '{{"logs": 1}}' >amazon-cloudwatch-agent.d/kiln-events.json
 echo '{{"mem": 1}}' >amazon-cloudwatch-agent.d/own.json
 printf '#!/bin/sh\\n' >{_AGENT}/bin/config-translator
