@@ -274,4 +274,4 @@ def test_dcgms_counters_arrive_for_each_gpu_and_slice(guest, client) -> None:
     part = {"InstanceId": guest.id, "gpu": "1", "GPU_I_ID": "7", "GPU_I_PROFILE": "1g.5gb"}
     assert sorted(series(watch, "DCGM_FI_DEV_FB_USED"), key=len) == [gpu, part]
     (stream,) = logs.describe_log_streams(logGroupName="/ec2/accelerated/dcgm")["logStreams"]
-    assert stream["logStreamName"] == "dcgm"
+    assert stream["logStreamName"] == f"dcgm-{guest.id}"

@@ -236,6 +236,7 @@ took_bucket{le="1"} 3
 """
 SECTION = {
     "log_group_name": "/ec2/dcgm",
+    "cluster_name": "none",
     "emf_processor": {
         "metric_namespace": "Kiln",
         "metric_unit": {"DCGM_FI_DEV_FB_USED": "Megabytes"},
@@ -282,6 +283,7 @@ def test_scraped_samples_become_events_of_which_cloudwatch_makes_metrics(tmp_pat
         {"InstanceId": "i-1", "gpu": "1", "GPU_I_ID": "2"},
     ]
     assert json.loads(events[0])["modelName"] == 'A100 "x"'
+    assert json.loads(events[0])["ClusterName"] == "none"
     # A counter is there from the second time on, as what it gained.
     assert not any("done_total" in event for event in events)
     later = made.events(SCRAPED.replace('done_total{gpu="0"} 3', 'done_total{gpu="0"} 9'), own, NOW)

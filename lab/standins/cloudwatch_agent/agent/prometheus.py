@@ -96,6 +96,7 @@ class Scraper:
     ) -> None:
         emf = section.get("emf_processor", {})
         self.group = section["log_group_name"]
+        self.cluster = section.get("cluster_name", "")
         self.namespace = emf.get("metric_namespace", "CWAgent/Prometheus")
         self.units = emf.get("metric_unit", {})
         # One without labels or selectors is left out, as the agent does.
@@ -132,6 +133,8 @@ class Scraper:
             scraped = {("exported_" + k if k in own else k): v for k, v in labels.items()}
             whole = dict(scraped, prom_metric_type=kind)
             whole.update(own)
+            if self.cluster:
+                whole.setdefault("ClusterName", self.cluster)
             key = json.dumps(whole, sort_keys=True)
             counts = kind == "counter" or (kind == "summary" and name.endswith(("_sum", "_count")))
             if counts:
