@@ -207,7 +207,8 @@ def loads(names, kernel):
 
 
 def result_of(unit):
-    return run("systemctl", "show", "--property=Result", "--value", unit).strip()
+    # systemd 219 (Amazon Linux 2) has no --value.
+    return run("systemctl", "show", "--property=Result", unit).strip().partition("=")[2]
 
 
 def own_kernel(kernel):
