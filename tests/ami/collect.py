@@ -239,7 +239,7 @@ def main():
     nccl_tests = components.get("nccl-tests", {})
     built = ["%s/%s" % (nccl_tests["folder"], t) for t in nccl_tests.get("tests", [])]
     host_keys = glob.glob("/etc/ssh/ssh_host_*_key")
-    paths = [
+    looked_at = [
         "/usr/local/cuda",
         "/var/log/gpuevent.log",
         "/var/lib/dbus/machine-id",
@@ -279,7 +279,7 @@ def main():
         "failed": {unit: last_words(unit) for unit in failed},
         # Units that waited too short for an emulated processor.
         "too_slow_for": [u for u in failed if EMULATED and result_of(u) == "timeout"],
-        "files": {path: file_facts(path) for path in [*paths, *built]},
+        "files": {path: file_facts(path) for path in [*looked_at, *built]},
         "linked": {path: command("ldd", path) for path in built},
         "limits": limits(),
         "sysctls": sysctls(components.get("tuning", {})),
