@@ -6,12 +6,14 @@ are the same. The protocol is `kiln/cloud/target.py`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +22,12 @@ from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import DEFAULT_REGION, OwnBoot, OwnKernel, PackerInputs, ParentAmi
-from lab import (
-    bases,
-    control,
-    distros,
-    emulation,
-    host,
-    images,
-    keys,
-    mirror,
-    public_images,
-    real_bases,
-    users,
-)
+from lab import control, host, mirror, users
+from lab.amis import images, public_images
+from lab.api import keys
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
+from lab.rootfs import bases, distros, emulation, real_bases
 from lab.settings import Lab, current
 from lab.shell import CommandError, run
 from lab.vendors import REAL, STAND_INS, refuse_flavors, refuse_silent
@@ -189,6 +182,12 @@ class LabTarget:
             return ()
         return (system.about_missing(names, recipe.distro, recipe.arch),)
 
+    def serves(self, recipe: Recipe) -> str:
+        """See `Target`: the root filesystem, and the code that makes the stand-ins' packages."""
+        if self.vendors == REAL:
+            return ""
+        return _digest_of_code() + bases.ensure(recipe.distro.id, recipe.arch).name
+
     def own_cidr(self) -> str:
         """See `Target`: guests see this machine at the bridge's address."""
         return f"{current().gateway}/32"
@@ -215,6 +214,16 @@ class LabTarget:
         if self.vendors == REAL:
             return _of_the_lab(self.endpoint)
         return {**_of_all_rows(self.endpoint), "sha256": _hashes(recipe)}
+
+
+@cache
+def _digest_of_code() -> str:
+    """SHA-256 (hex) over the lab's own files, of which all its stand-ins are made."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(str(path).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _no_own_kernel(recipe: Mapping[str, Any]) -> str:

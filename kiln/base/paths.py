@@ -32,3 +32,8 @@ def packer_dir() -> Path:
 def build_dir() -> Path:
     """Where runs leave their logs, reports and records; `KILN_BUILD_DIR` moves it."""
     return Path(os.environ.get("KILN_BUILD_DIR", ROOT / "build")).absolute()
+
+
+def near(path: Path) -> Path:
+    """The path relative to the current folder, if it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

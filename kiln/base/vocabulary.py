@@ -102,6 +102,7 @@ INSTANCE_TYPE = Form(r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$", "an instance type such as
 # Ids in EC2 and ours. They are read from records, tags, flags and the environment, and reach EC2's
 # filters, which take wildcards: an id `*` matches everything.
 RUN_ID = Form(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}$", "a run id such as 20260801T120000Z-1a2b")
+TIME = Form(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", "a time in UTC")
 AMI_ID = Form(r"^ami-[0-9a-f]{8,17}$", "an AMI's id such as ami-0123456789abcdef0")
 INSTANCE_ID = Form(r"^i-[0-9a-f]{8,17}$", "an instance's id such as i-0123456789abcdef0")
 SNAPSHOT_ID = Form(r"^snap-[0-9a-f]{8,17}$", "a snapshot's id such as snap-0123456789abcdef0")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         **account_help(),
         "dry-run": "show the plan (HCL, source AMI, instance types, steps) and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
+        "on-error": "what becomes of the build instance when a provisioner fails: --on-error keep",
+        "from": "bake on from a component, on what there is of those before it: --from tuning",
         "vendors": "whose hosts the lab's guests ask: stand-ins (default) or --vendors real",
         **OWN_KERNEL,
         **JSON,
@@ -53,6 +55,8 @@ def build(
     verify_instance_type: str | None = None,
     dry_run: bool = False,
     keep: bool = False,
+    on_error: str = "clean-up",
+    from_: str | None = None,
     vendors: str | None = None,
     own_kernel: bool = False,
     disk: str | None = None,
@@ -61,6 +65,7 @@ def build(
     """Build an AMI, boot it, check it, record it: --distro al2 --driver 510.47.03"""
     from kiln.base.progress import Progress
     from kiln.cli import targets
+    from kiln.matrix import flags as matrix_flags
     from kiln.matrix import load, select
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
@@ -71,6 +76,8 @@ def build(
         verify_instance_type=verify_instance_type,
         given=given,
         keep=keep,
+        keep_instance=matrix_flags.on_error(on_error),
+        start=from_,
         own_kernel=_own_kernel(own_kernel, disk),
     )
     progress = Progress()
@@ -152,7 +159,7 @@ def rebuild(
         "instance": "check a running instance instead: --instance i-0123456789abcdef0",
         "host": "check a running machine instead: --host ec2-user@203.0.113.7",
         "key": "private key for --instance or --host: --key ~/.ssh/id_ed25519",
-        "k": "only the checks of this name, of a running machine: -k fabricmanager",
+        "k": "only the checks of this name; no verdict then: -k fabricmanager",
         "instance-type": "boot it as this type: --instance-type p4d.24xlarge",
         **TARGET,
         **account_help(LAUNCH),
@@ -203,8 +210,8 @@ def verify(
         )
         show(checked.record.as_json(), as_json=json, text=lambda data: summary(checked.record))
         return int(checked.record.status == "failed")
-    if key or k:
-        raise KilnError("--key and -k are for --instance and --host")
+    if key:
+        raise KilnError("--key is for --instance and --host")
     judged = verifies.verify_by_id(
         str(ami),
         instance_type,
@@ -213,9 +220,10 @@ def verify(
         install=not no_install,
         own_kernel=_own_kernel(own_kernel, disk),
         given=given,
+        keyword=k,
     )
     show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))
-    return 0 if judged.good else 1
+    return int(judged.record.status == "failed") if k else int(not judged.good)
 
 
 def _own_kernel(wanted: bool, disk: str | None) -> OwnKernel | None:

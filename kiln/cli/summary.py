@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kiln.base.paths import near
 from kiln.pipeline.record import Checks, Record
 
 
@@ -38,12 +39,26 @@ def summary(record: Record) -> str:
             f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
             f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
             *failed,
+            *_continued(record),
             *_evidence(record),
             *([f"  left     {', '.join(record.left)}"] if record.left else []),
-            f"  record   {_near(record.folder)}/record.json",
-            f"  report   {_near(record.folder)}/report.html",
+            f"  record   {near(Path(record.folder))}/record.json",
+            f"  report   {near(Path(record.folder))}/report.html",
         ]
     )
+
+
+def _continued(record: Record) -> list[str]:
+    """What a bake that did not begin at its beginning says of its AMI."""
+    on = record.continued
+    if on is None:
+        return []
+    if on.same_inputs:
+        return [f"  from     {on.start}, on {on.on}: what the same inputs have made before"]
+    return [
+        f"  from     {on.start}, on {on.on}, which run {on.run_id} had left",
+        "  never verified, as no recipe alone makes it; ./invoke build without --from makes one",
+    ]
 
 
 def _evidence(record: Record) -> list[str]:
@@ -62,9 +77,3 @@ def _evidence(record: Record) -> list[str]:
 
 def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), "no message")
-
-
-def _near(folder: str) -> str:
-    """The path relative to the current folder, if it is inside."""
-    path = Path(folder)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

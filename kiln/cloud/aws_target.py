@@ -102,6 +102,10 @@ class AwsTarget:
         """See `Target`: the vendors' own repositories were asked, so there is nothing to add."""
         return ()
 
+    def serves(self, recipe: Recipe) -> str:
+        """See `Target`: the vendors' own hosts."""
+        return ""
+
     def own_cidr(self) -> str:
         """See `Target`."""
         try:

@@ -48,6 +48,12 @@ class Run:
             state = json.loads(self.state.read_text())
             self.state.write_text(json.dumps({**state, "amis": False}))
 
+    def keeps(self, instance_id: str, until: str) -> None:
+        """Make a later clean-up leave all of the run alone until then."""
+        state = json.loads(self.state.read_text())
+        more = {"kept_instance": instance_id, "kept_until": until, "amis": False}
+        self.state.write_text(json.dumps({**state, **more}))
+
     def settled(self) -> None:
         """Record that nothing of the run remains to be removed."""
         self.state.unlink(missing_ok=True)
@@ -162,6 +168,50 @@ class DeadRun:
     amis: bool
     state: Path
     where: str = "another place"
+    kept_instance: str | None = None
+    kept_until: str | None = None
+
+    @property
+    def kept(self) -> KeptRun | None:
+        """The build instance that the run keeps, if its deadline is still to come."""
+        if not self.kept_instance or str(self.kept_until) <= f"{_now():%Y-%m-%dT%H:%M:%SZ}":
+            return None
+        return KeptRun(self.run_id, self.kept_instance, str(self.kept_until), self.state)
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run whose bake failed and whose build instance is kept `until` then (UTC, ISO 8601)."""
+
+    run_id: str
+    instance_id: str
+    until: str
+    state: Path
+
+    @property
+    def run(self) -> Run:
+        """The run itself."""
+        return Run(self.run_id, self.state.parent.parent.name, self.state.parent)
+
+    @property
+    def key_file(self) -> Path:
+        """The private key that opens the instance."""
+        return self.state.parent / "ssh" / "key.pem"
+
+
+def kept(recipe: str, place: tuple[str, str | None, str]) -> list[KeptRun]:
+    """The kept build instances of a row at a place (target, account or endpoint, region), newest
+    first."""
+    found = []
+    for state in sorted((build_dir() / recipe).glob("*/run.json"), reverse=True):
+        run = _dead(state, lambda reason: None, held=True)
+        if run and run.kept and (run.target, run.place, run.region) == place:
+            found.append(run.kept)
+    return found
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 def dead(refused: Callable[[str], None]) -> list[DeadRun]:
@@ -178,12 +228,15 @@ def dead(refused: Callable[[str], None]) -> list[DeadRun]:
     return runs
 
 
-def _dead(state: Path, refused: Callable[[str], None]) -> DeadRun | None:
-    """The run of a run.json if it has crashed; None if not, or if the file was refused."""
+def _dead(state: Path, refused: Callable[[str], None], *, held: bool = False) -> DeadRun | None:
+    """The run of a run.json if it has crashed; None if not, or if the file was refused.
+
+    `held`: this process may hold the row's lock, for another run.
+    """
     try:
         _require_own(state)
         fields = _fields(json.loads(state.read_text()), state)
-        alive = _alive(fields["run_id"], state.parent.parent / ".lock")
+        alive = not held and _alive(fields["run_id"], state.parent.parent / ".lock")
         return None if alive else DeadRun(**fields, state=state)
     except FileNotFoundError:  # its run has ended meanwhile
         pass
@@ -227,6 +280,8 @@ def _fields(data: Any, state: Path) -> dict[str, Any]:
             form.required(data[name], f"`{name}`")
     missing = {"run_id", "target", "place", "region", "amis"} - data.keys()
     unknown = data.keys() - {*_FORMS, "where", "amis"}
+    if ("kept_until" in data) != ("kept_instance" in data):
+        raise KilnError("`kept_until` and `kept_instance` go together")
     if missing or unknown:
         raise KilnError(f"its fields are wrong: {', '.join(sorted(map(str, missing | unknown)))}")
     if data["run_id"] != state.parent.name:
@@ -241,6 +296,8 @@ _FORMS = {
     "target": vocabulary.TARGET,
     "place": vocabulary.ACCOUNT_OR_ENDPOINT,
     "region": vocabulary.REGION,
+    "kept_instance": vocabulary.INSTANCE_ID,
+    "kept_until": vocabulary.TIME,
 }
 
 

@@ -149,6 +149,10 @@ class Target(Protocol):
     def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
         """What this place knows of packages that its repositories do not have, for messages."""
 
+    def serves(self, recipe: Recipe) -> str:
+        """A digest of what stands in here for the vendors' hosts and the parent AMI; empty if they
+        are real."""
+
     def own_cidr(self) -> str:
         """The address, as a /32, that EC2 sees this machine under: SSH is opened to it alone.
 

@@ -42,3 +42,10 @@ def disk(value: str | None, *, own_kernel: bool) -> Path | None:
     if path.exists():
         raise KilnError(f"--disk {value} exists already", hint="remove it, or name another file")
     return path
+
+
+def on_error(value: str) -> bool:
+    """Whether --on-error keeps the build instance. Raises KilnError (exit status 2)."""
+    if value not in ("keep", "clean-up"):
+        raise KilnError(f"--on-error {vocabulary.shown(value)} is neither keep nor clean-up")
+    return value == "keep"

@@ -95,5 +95,5 @@ def parse_event(line: str) -> Event | None:
     text = ",".join(data).replace("%!(PACKER_COMMA)", ",")
     text = text.replace("\\r", "").replace("\\n", "\n").strip("\n")
     # `==> name.amazon-ebs.gpu: text` and `    name.amazon-ebs.gpu: text`
-    text = re.sub(r"^(==> |--> |    )?[\w.-]+\.amazon-ebs\.gpu: ?", "", text)
+    text = re.sub(r"^(==> |--> |    )?[\w.-]+\.(?:amazon-ebs|null)\.gpu: ?", "", text)
     return Event(int(parts[0]), kind, text)

@@ -201,8 +201,7 @@ def packer_values(packer: Packer, folder: Path, names: Sequence[str]) -> str:
     It reads the whole folder and starts no plugin, which is nearly all of what a validation costs.
     """
     expression = f"jsonencode([{', '.join(f'local.{name}' for name in names)}])\n"
-    argv = command(packer, "console", variables=EXAMPLE_VARIABLES)
-    done = _run(argv, folder, text=expression)
+    done = _run(command(packer, "console", variables=EXAMPLE_VARIABLES), folder, text=expression)
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
 
@@ -228,12 +227,13 @@ def run_build(
     on_event: Callable[[Event], None] = lambda event: None,
     stop: Stop | None = None,
     environment: Mapping[str, str] | None = None,
+    on_error: str = "cleanup",
 ) -> BuildResult:
     """Run `packer build` in `folder`; call `on_event` for each line, and write all lines to `log`.
 
     When `stop` is set, Packer gets one SIGTERM and `stop.grace` seconds to remove its resources, or
     less if a person asks again; the result is then `interrupted`. `environment` replaces the
-    process's own.
+    process's own; `on_error` goes to Packer.
     """
     stop = stop or Stop()
     manifest = manifest.resolve()
@@ -244,7 +244,7 @@ def run_build(
         "build",
         variables={**variables, "manifest": os.path.relpath(manifest, folder.resolve())},
         var_files=[Path(os.path.relpath(path.resolve(), folder.resolve())) for path in var_files],
-        flags=["-machine-readable"],
+        flags=["-machine-readable", f"-on-error={on_error}"],
     )
     errors: list[str] = []
     ended: list[int] = []

@@ -22,6 +22,7 @@ from kiln.base.paths import ROOT, TEMPLATES, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step
 from kiln.packer import hcl, program, template_values, uploads
+from kiln.packer.part import Builder, Part
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -59,12 +60,13 @@ MINE = (RECIPE, *LINKS, "files")
 Tree = Mapping[str, "str | Link"]
 
 
-def render_files(recipe: Recipe) -> dict[str, str]:
+def render_files(recipe: Recipe, part: Part | None = None) -> dict[str, str]:
     """Path in the recipe's folder → text: what is this recipe's alone.
 
+    Of a `part`, only its components are provisioned; the files are those of the whole recipe.
     Raises KilnError when a component has no provisioner or names an unknown field.
     """
-    values = template_values.recipe_values(recipe)
+    values = template_values.recipe_values(recipe, part.components if part else None)
     return {
         RECIPE: _templates().get_template("recipe.pkr.hcl.j2").render(values),
         RECIPE_JSON: _recipe_json(recipe),
@@ -73,15 +75,16 @@ def render_files(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def shared(checkout: str = HERE, *, apart: bool = True) -> dict[str, str]:
+def shared(checkout: str = HERE, *, apart: bool = True, part: Part | None = None) -> dict[str, str]:
     """Path in `packer/shared` → text: what is the same for all recipes.
 
     `checkout`: where the provisioners are, relative to `packer/`. `apart`: see `uploads`.
+    `part`: on what it bakes, if not on a fresh instance of the parent AMI.
     Raises KilnError when a component names an unknown signing key.
     """
     known = components.everything()
     keys = template_values.fingerprints(known)
-    return _shared(checkout, known, template_values.locked(), keys, apart=apart)
+    return _shared(checkout, known, template_values.locked(), keys, apart=apart, part=part)
 
 
 def write_folders(recipes: Sequence[Recipe]) -> dict[str, Path]:
@@ -147,14 +150,15 @@ def _moved(root: Path, recipes: Iterable[Recipe], gone: Iterable[str]) -> dict[s
     }
 
 
-def write_inputs(recipe: Recipe, folder: Path) -> Path:
-    """Copy into `folder`, laid out as in a checkout, all that a bake of the recipe reads: its
-    rendered HCL and files, and what these name. Returns the recipe's folder in it."""
+def write_inputs(recipe: Recipe, folder: Path, part: Part | None = None) -> Path:
+    """Copy into `folder`, laid out as in a checkout, all that a bake of the recipe, or of a part of
+    it, reads: its rendered HCL and files, and what these name. Returns the recipe's folder in it.
+    """
     for path, file in uploads.uploaded_files(recipe).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, folder / path)
     root = folder / "packer"
-    _write(root, _tree([recipe], HERE, apart=False), [])
+    _write(root, _tree([recipe], HERE, apart=False, part=part), [])
     return root / recipe.line
 
 
@@ -234,9 +238,14 @@ def _shared(
     signing_keys: dict[str, str],
     *,
     apart: bool,
+    part: Part | None = None,
 ) -> dict[str, str]:
+    builder: Builder = part.builder if part else "amazon-ebs"
+    source = "machine" if builder == "null" else "source"
     values = {
         "checkout": checkout,
+        "builder": builder,
+        "again": bool(part and part.again),
         **template_values.of_all(known, sha256, signing_keys, apart=apart),
     }
 
@@ -247,8 +256,8 @@ def _shared(
         "variables.pkr.hcl": filled("variables"),
         "build.pkr.hcl": filled("build"),
         "plugins.pkr.hcl": filled("plugins"),
-        "source.pkr.hcl": filled("source", plugin=True),
-        f"{OLD}/source.pkr.hcl": filled("source", plugin=False),
+        "source.pkr.hcl": filled(source, plugin=True),
+        f"{OLD}/source.pkr.hcl": filled(source, plugin=False),
     }
 
 
@@ -257,14 +266,16 @@ def _checkout(root: Path) -> str:
     return Path(os.path.relpath(ROOT, root.resolve())).as_posix()
 
 
-def _tree(recipes: Iterable[Recipe], checkout: str, *, apart: bool = True) -> dict[str, str | Link]:
+def _tree(
+    recipes: Iterable[Recipe], checkout: str, *, apart: bool = True, part: Part | None = None
+) -> dict[str, str | Link]:
     """Path in `packer/` → what is to be there."""
     tree: dict[str, str | Link] = {
-        f"{SHARED}/{path}": text for path, text in shared(checkout, apart=apart).items()
+        f"{SHARED}/{path}": text for path, text in shared(checkout, apart=apart, part=part).items()
     }
     for recipe in recipes:
         tree |= {f"{recipe.line}/{path}": link for path, link in LINKS.items()}
-        tree |= {f"{recipe.line}/{path}": text for path, text in render_files(recipe).items()}
+        tree |= {f"{recipe.line}/{path}": text for path, text in render_files(recipe, part).items()}
     return tree
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kiln import components
@@ -15,27 +15,51 @@ from kiln.facts import lock_file, table
 from kiln.packer import program, uploads
 from kiln.packer.hcl import Expression
 
-# The tags of everything that a run creates; `none` means that a component is not on the image.
+# The tags of everything that a run creates: those that the recipe's JSON has at a path, those that
+# are `none` where the component is not on the image, and those of the run's variables.
+_OF_RECIPE = {
+    tags.RECIPE: "name",
+    tags.DISTRO: "distro.id",
+    tags.FLAVOR: "flavor",
+    tags.ARCH: "arch",
+    tags.DRIVER: "driver",
+    tags.KERNEL_MODULE: "kernel_module",
+}
+_IF_ON_IT = {tags.CUDA: "cuda", tags.NCCL: "nccl", tags.EFA: "efa"}
+_OF_RUN = {
+    tags.SOURCE_AMI: "source_ami",
+    tags.GIT_COMMIT: "git_commit",
+    tags.RECIPE_DIGEST: "recipe_digest",
+    tags.INPUT_DIGEST: "input_digest",
+    tags.RUN_ID: "run_id",
+    tags.TARGET: "target",
+}
 _TAGS = {
-    tags.RECIPE: Expression("local.recipe.name"),
-    tags.DISTRO: Expression("local.recipe.distro.id"),
-    tags.FLAVOR: Expression("local.recipe.flavor"),
-    tags.ARCH: Expression("local.recipe.arch"),
-    tags.DRIVER: Expression("local.recipe.driver"),
-    tags.KERNEL_MODULE: Expression("local.recipe.kernel_module"),
-    tags.CUDA: Expression('coalesce(local.recipe.cuda, "none")'),
-    tags.NCCL: Expression('coalesce(local.recipe.nccl, "none")'),
-    tags.EFA: Expression('coalesce(local.recipe.efa, "none")'),
-    tags.SOURCE_AMI: Expression("var.source_ami"),
-    tags.GIT_COMMIT: Expression("var.git_commit"),
-    tags.RECIPE_DIGEST: Expression("var.recipe_digest"),
-    tags.INPUT_DIGEST: Expression("var.input_digest"),
+    **{key: Expression(f"local.recipe.{path}") for key, path in _OF_RECIPE.items()},
+    **{key: Expression(f'coalesce(local.recipe.{at}, "none")') for key, at in _IF_ON_IT.items()},
+    **{key: Expression(f"var.{name}") for key, name in _OF_RUN.items()},
+    # Has a default that is made of the time.
     tags.RUN_ID: Expression("local.run_id"),
-    tags.TARGET: Expression("var.target"),
 }
 
 
-def recipe_values(recipe: Recipe) -> dict[str, Any]:
+def tags_of(recipe: Recipe, variables: Mapping[str, Any]) -> dict[str, str]:
+    """The tags that Packer gives an AMI of the recipe with these variables."""
+    data = recipe.as_json()
+    return {
+        **{key: _at(data, path) for key, path in _OF_RECIPE.items()},
+        **{key: _at(data, path) or "none" for key, path in _IF_ON_IT.items()},
+        **{key: str(variables[name]) for key, name in _OF_RUN.items()},
+    }
+
+
+def _at(data: Mapping[str, Any], path: str) -> str:
+    for name in path.split("."):
+        data = data[name]
+    return str(data or "")
+
+
+def recipe_values(recipe: Recipe, only: Iterable[str] | None = None) -> dict[str, Any]:
     """What stands in the folder of this recipe alone: its components, each with its own part.
 
     Raises KilnError when a component has no provisioner, or gives its script other variables than
@@ -44,7 +68,9 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
     chosen = filled(recipe)
     _require_provisioners(recipe, chosen)
     _require_environment(recipe, chosen)
-    return {"recipe": recipe, "components": {step.name: _component(step) for step in chosen}}
+    wanted = recipe.components if only is None else tuple(only)
+    parts = {step.name: _component(step) for step in chosen if step.name in wanted}
+    return {"recipe": recipe, "components": parts}
 
 
 def of_all(

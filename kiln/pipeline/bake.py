@@ -18,6 +18,7 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.packer import program, render, settings
 from kiln.packer.output import waits_for
+from kiln.packer.part import Part
 from kiln.packer.program import Event, Packer
 from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import FailureReader, ProvisionerError
@@ -47,72 +48,122 @@ def bake(
     access: resources.Access,
     stage: Stage,
     stop: Stop,
+    part: Part | None = None,
+    source_ami: str = "",
+    ami_name: str = "",
 ) -> BakedAmi:
     """Run Packer on a plan's HCL, on the first of its instance types that EC2 has. The draft is
     told what is launched.
 
+    With `part` only that is baked, on an instance of `source_ami` if it is not the parent AMI;
+    `ami_name` is the AMI's, otherwise the recipe's with the run's id.
     Raises ProvisionerError if a provisioner fails, KilnError (exit status 1) if Packer does, and
     StoppedError if `stop` was set; or what `stop` was given up for.
     """
     target, run = plan.target, draft.run
     variables: dict[str, Any] = {
-        **render.variables(
-            plan.recipe,
-            run_id=run.id,
-            git_commit=runs.git_commit(),
-            target=target.kind,
-            input_digest=plan.input_digest,
-        ),
-        "region": target.region,
-        "source_ami": plan.source.ami_id,
-        "ami_name": f"{plan.recipe.name}-{run.id}",
+        **run_variables(plan, run),
+        "source_ami": source_ami or plan.source.ami_id,
+        "ami_name": ami_name or f"{plan.recipe.name}-{run.id}",
         "ssh_source_cidrs": list(access.network.source_cidrs),
         "security_group_ids": list(access.security_groups),
         "ssh_keypair_name": access.key_name,
         "subnet_id": access.network.subnet_id or "",
         "ssh_interface": _interface(plan.account, access),
-        **settings.of_account(plan.account),
     }
-    inputs = target.packer_inputs(run.folder, plan.recipe)
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
-    folder = render.write_inputs(plan.recipe, run.folder)
-    program.install_plugins(packer, folder)
-    log = run.folder / "packer.log"
+    folder = render.write_inputs(plan.recipe, run.folder, part)
     for number, instance_type in enumerate(plan.instance_types, 1):
         watched = _Watched(plan, packer, stage, draft)
-        with runs.short_path(run.id, run.folder) as short:
-            # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
-            key_file = str(short / "run" / "ssh" / access.key_file.name)
-            result = program.run_build(
-                packer,
-                folder,
-                log=log,
-                manifest=run.folder / "manifest.json",
-                variables={
-                    **variables,
-                    **_of_type(plan, instance_type, packer),
-                    "ssh_private_key_file": key_file,
-                },
-                var_files=list(inputs.var_files),
-                on_event=watched.event,
-                stop=stop,
-                environment={
-                    **inputs.environment,
-                    **stopping.run_environment(run.id),
-                    "TMPDIR": str(short),
-                },
-            )
+        of_type = _of_type(plan, instance_type, packer)
+        result = _run_packer(watched, folder, {**variables, **of_type}, access.key_file, stop)
         short_of = next(filter(_NO_CAPACITY.search, result.errors), "")
         left = plan.instance_types[number:]
         if not (result.exit_status and short_of and left) or result.interrupted:
             break
         stage.line(f"{instance_type} cannot be had ({short_of.strip()}): next {left[0]}")
-    draft.cut_short = result.cut_short
+    _require_end(watched, result, stop, made=target.region in result.amis)
+    return BakedAmi(result.amis[target.region], instance_type, watched.provisioners.seconds())
+
+
+def go_on(
+    plan: Plan,
+    packer: Packer,
+    draft: Draft,
+    part: Part,
+    address: str,
+    key_file: Path,
+    stage: Stage,
+    stop: Stop,
+) -> dict[str, float]:
+    """Bake a part of a plan on a machine that runs; each component's seconds.
+
+    Raises what `bake` raises.
+    """
+    variables = {
+        **run_variables(plan, draft.run),
+        "source_ami": plan.source.ami_id,
+        "ssh_source_cidrs": ["127.0.0.1/32"],  # nothing is launched
+        "machine": address,
+    }
+    watched = _Watched(plan, packer, stage, draft)
+    folder = render.write_inputs(plan.recipe, draft.run.folder, part)
+    result = _run_packer(watched, folder, variables, key_file, stop)
+    _require_end(watched, result, stop, made=True)
+    return watched.provisioners.seconds()
+
+
+def run_variables(plan: Plan, run: Run) -> dict[str, Any]:
+    """The HCL variables that say which run this is, where, and by which settings."""
+    return {
+        **render.variables(
+            plan.recipe,
+            run_id=run.id,
+            git_commit=runs.git_commit(),
+            target=plan.target.kind,
+            input_digest=plan.input_digest,
+        ),
+        "region": plan.target.region,
+        **settings.of_account(plan.account),
+    }
+
+
+def _run_packer(
+    watched: _Watched, folder: Path, variables: dict[str, Any], key_file: Path, stop: Stop
+) -> program.BuildResult:
+    """One run of Packer on a folder of HCL. Its log is the run's packer.log."""
+    plan, packer, run = watched.plan, watched.packer, watched.draft.run
+    inputs = plan.target.packer_inputs(run.folder, plan.recipe)
+    program.install_plugins(packer, folder)
+    with runs.short_path(run.id, run.folder) as short:
+        # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
+        (short / "key").symlink_to(key_file.absolute())
+        return program.run_build(
+            packer,
+            folder,
+            log=run.folder / "packer.log",
+            manifest=run.folder / "manifest.json",
+            variables={**variables, "ssh_private_key_file": str(short / "key")},
+            var_files=list(inputs.var_files),
+            on_event=watched.event,
+            stop=stop,
+            environment={
+                **inputs.environment,
+                **stopping.run_environment(run.id),
+                "TMPDIR": str(short),
+            },
+            # What is to be kept is not Packer's to remove; the run's clean-up removes the rest.
+            on_error="abort" if plan.options.keep_instance else "cleanup",
+        )
+
+
+def _require_end(watched: _Watched, result: program.BuildResult, stop: Stop, *, made: bool) -> None:
+    """Raises what ended a run of Packer early, or made it fail."""
+    watched.draft.cut_short = result.cut_short
     if result.interrupted:
         stop.check()
-    if result.exit_status or target.region not in result.amis:
-        raise _failed(plan, run, result, watched.provisioners, log)
-    return BakedAmi(result.amis[target.region], instance_type, watched.provisioners.seconds())
+    if result.exit_status or not made:
+        raise _failed(watched, result)
 
 
 class _Watched:
@@ -120,7 +171,8 @@ class _Watched:
 
     def __init__(self, plan: Plan, packer: Packer, stage: Stage, draft: Draft) -> None:
         self.provisioners = FailureReader()
-        self._plan, self._packer, self._stage, self._draft = plan, packer, stage, draft
+        self.plan, self.packer, self.draft = plan, packer, draft
+        self._stage = stage
         self._instance = "the build instance"
 
     def event(self, event: Event) -> None:
@@ -133,10 +185,10 @@ class _Watched:
         self.provisioners.read(event)
         if event.instance_id:
             self._instance = f"instance {event.instance_id}"
-        if event.instance_id and event.instance_id not in self._draft.launched:
-            self._draft.launched.append(event.instance_id)
-        if event.instance_id and not self._packer.has_plugins:
-            _require_imdsv2(self._plan.target, event.instance_id)
+        if event.instance_id and event.instance_id not in self.draft.launched:
+            self.draft.launched.append(event.instance_id)
+        if event.instance_id and not self.packer.has_plugins:
+            _require_imdsv2(self.plan.target, event.instance_id)
 
 
 def _interface(account: Account, access: resources.Access) -> str:
@@ -156,13 +208,12 @@ def _of_type(plan: Plan, instance_type: str, packer: Packer) -> dict[str, str]:
     return {"instance_type": instance_type, "capacity_reservation_id": reservation or ""}
 
 
-def _failed(
-    plan: Plan, run: Run, result: program.BuildResult, provisioners: FailureReader, log: Path
-) -> KilnError:
+def _failed(watched: _Watched, result: program.BuildResult) -> KilnError:
     """Why a bake failed."""
+    plan, run, log = watched.plan, watched.draft.run, watched.draft.run.folder / "packer.log"
     messages = [line for line in result.errors if line.strip()]
     last = messages[-1] if messages else "see its log"
-    failure = provisioners.failure(last)
+    failure = watched.provisioners.failure(last)
     if failure:
         known = plan.target.about_packages(failure.missing, plan.recipe)
         failure = replace(failure, hints=(*failure.hints, *known))

@@ -20,7 +20,7 @@ from kiln.compat import engine
 from kiln.matrix import flags
 from kiln.matrix.overrides import overridden
 from kiln.packer import program, render
-from kiln.pipeline import build_row
+from kiln.pipeline import build_row, states
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.dead import clean_dead_runs
@@ -62,6 +62,7 @@ def announce(
     for folder in overlay.overlays():
         say(f"overlay: {overlay.shown_path(folder)}")
     _check_flags(options)
+    _check_start(recipes, options)
     if rebuilt is None:
         _compatible(recipes, options)
     if options.own_kernel:
@@ -73,6 +74,9 @@ def announce(
                 hint=f"select one: --name {recipes[0].name}",
             )
     accounts = {r.name: overridden(r.row.account, options.given, r.arch) for r in recipes}
+    if options.keep_instance or options.start:
+        for account in accounts.values():
+            _check_kept(account)
     for line in _settings(accounts):
         say(line)
     if target.bills:
@@ -218,6 +222,32 @@ def _check_flags(options: Options) -> None:
     for flag in ("instance_type", "verify_instance_type"):
         flags.instance_type(flag, getattr(options, flag))
     ssh_timeout()
+
+
+def _check_start(recipes: list[Recipe], options: Options) -> None:
+    """Refuse a --from that names no component of one row, before anything starts."""
+    if options.start is None:
+        return
+    if len(recipes) > 1:
+        raise KilnError(
+            f"--from bakes on in one AMI, and {len(recipes)} rows match",
+            hint=f"select one: --name {recipes[0].name}",
+        )
+    states.require_component(recipes[0], options.start)
+
+
+def _check_kept(account: Account) -> None:
+    """Refuse settings with which a build instance cannot be kept and reached again."""
+    if account.ssh_interface == "session_manager":
+        raise KilnError(
+            "--on-error keep and --from reach the build instance by its address, not by "
+            "ssh_interface session_manager"
+        )
+    if account.spot:
+        raise KilnError(
+            "--on-error keep and --from are not for Spot instances, which EC2 may end at any time",
+            hint="take `spot` off for this build: KILN_AWS_SPOT=false",
+        )
 
 
 def _compatible(recipes: list[Recipe], options: Options) -> None:

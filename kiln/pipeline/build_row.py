@@ -17,7 +17,7 @@ from kiln.compat.evidence import Known, counts, evidence_of
 from kiln.packer import lock, policy, program, render
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
-from kiln.pipeline import bake, verdict
+from kiln.pipeline import starting, verdict
 from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import KnownFrom, Record
@@ -32,8 +32,14 @@ class Built:
 
     @property
     def good(self) -> bool:
-        """Did the AMI pass its checks, and was everything else of the run removed?"""
-        return self.record.status == "verified" and not self.record.left
+        """Did the AMI pass its checks, and was everything else of the run removed?
+
+        One that was continued on a kept instance passes its checks and is not verified.
+        """
+        record = self.record
+        checked = record.checks is not None and not record.checks.failed
+        as_asked = record.status == "unverified" and record.continued is not None and checked
+        return (record.status == "verified" or as_asked) and not record.left
 
 
 def prepare(plan: Plan) -> None:
@@ -59,14 +65,16 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
     shelf = shelf_of(plan.account.records_bucket, target)
+    start = starting.start_of(plan, packer, _first_facts(plan, packer, _NO_RUN), progress, stop)
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
         draft = Draft(_first_facts(plan, packer, run), run, target, progress, stop, shelf)
+        start.note(draft)
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
-        with cleaned_up(draft, half_made=not plan.options.keep):
+        with cleaned_up(draft, half_made=not plan.options.keep, keeps=start.keeps(plan, draft)):
             with progress.stage("key pair, security group"):
                 access = resources.make_access(run, target, plan.account)
             with progress.stage("packer build") as stage:
-                baked = bake.bake(plan, packer, draft, access, stage, stop)
+                baked = start.bake(plan, packer, draft, access, stage, stop)
                 ami_id = stage.note = baked.ami_id
             draft.note(
                 ami_id=ami_id,
@@ -75,7 +83,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 instance_type=baked.instance_type,
                 component_seconds=baked.component_seconds,
             )
-            bake.finish_image(plan, ami_id)
+            start.finish(plan, draft, ami_id)
             stop.check()
             verdict.judge(
                 draft,
@@ -95,6 +103,10 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 f"./invoke lock --from {run.id}"
             )
     return Built(draft.record)
+
+
+# Of what is baked before the run begins.
+_NO_RUN = Run("", "", Path())
 
 
 def _first_facts(plan: Plan, packer: Packer, run: Run) -> Record:

@@ -9,7 +9,7 @@ from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.cloud import resources, runs
 from kiln.cloud.target import Target
-from kiln.pipeline import repair
+from kiln.pipeline import kept, repair
 from kiln.pipeline.shared_records import Shelf, keep_record
 
 
@@ -25,9 +25,13 @@ def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = No
                 f"run {dead.run_id} has not cleaned up in {dead.where}: a build there will"
             )
             continue
-        stopping.end_processes(dead.run_id)
         there = target.in_region(dead.region)
         try:
+            if dead.kept and not kept.has_ended(dead.kept, there):
+                row = dead.state.parent.parent.name
+                progress.say(f"kept until {dead.kept.until}: {dead.kept.instance_id} of {row}")
+                continue
+            stopping.end_processes(dead.run_id)
             # Without `amis` the run was past its record.
             judged = repair.settle(dead, there) if dead.amis else None
             if judged and shelf:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -85,10 +85,16 @@ def now() -> str:
 
 
 @contextlib.contextmanager
-def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
+def cleaned_up(
+    draft: Draft,
+    *,
+    half_made: bool,
+    keeps: Callable[[ProvisionerError], bool] = lambda error: False,
+) -> Iterator[None]:
     """However the block ends, remove the run's resources and write the record of a failure.
 
-    `half_made`: if the block fails, the run's own AMI is removed as well.
+    `half_made`: if the block fails, the run's own AMI is removed as well. `keeps` is asked whether
+    all of a run is kept whose provisioner failed.
     Raises KilnError (exit status 1) if the run was interrupted, saying what was removed.
     """
     try:
@@ -98,7 +104,8 @@ def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
         draft.note(error="interrupted" if interrupted else str(error))
         if isinstance(error, ProvisionerError):
             draft.note(failure=error.failure)
-        removal = _remove(draft, amis=half_made)
+        kept = isinstance(error, ProvisionerError) and keeps(error)
+        removal = Removal() if kept else _remove(draft, amis=half_made)
         _note_ami_after_failure(draft, half_made)
         try:
             # Who stops a run does not wait for S3 as well.

@@ -30,6 +30,10 @@ class Options:
     # Flags that replace `aws` settings, as text.
     given: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
+    # A build instance whose bake fails is kept.
+    keep_instance: bool = False
+    # The component that the bake starts from, on what there is of those before it.
+    start: str | None = None
     own_kernel: OwnKernel | None = None
 
 

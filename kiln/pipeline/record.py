@@ -60,6 +60,35 @@ class KnownFrom:
 
 
 @dataclass(frozen=True)
+class KeptInstance:
+    """The build instance of a failed bake, kept `until` a time in UTC, and how ssh reaches it.
+
+    `ends_itself`: it was told to power off then, which terminates it.
+    """
+
+    instance_id: str
+    address: str
+    user: str
+    key_file: str
+    until: str
+    ends_itself: bool
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A bake that started from a component (`start`), on what those before it had made.
+
+    `on` is an AMI of that state, which the same inputs have made (`same_inputs`); or the instance
+    that a failed run (`run_id`) kept, of which nobody knows that its inputs are the recipe's.
+    """
+
+    start: str
+    on: str
+    same_inputs: bool
+    run_id: str | None = None
+
+
+@dataclass(frozen=True)
 class Record:
     """One run: a build, or the verification of an existing AMI.
 
@@ -100,7 +129,14 @@ class Record:
     versions: dict[str, Any] | None = None
     error: str | None = None
     failure: Failure | None = None
+    kept: KeptInstance | None = None
+    continued: Continued | None = None
     left: tuple[str, ...] = ()
+
+    @property
+    def says_nothing(self) -> bool:
+        """A verification that was aborted, or looked at a part only: the AMI is what it was."""
+        return (self.kind, self.status) == ("verify", "unverified")
 
     def as_json(self) -> dict[str, Any]:
         """The record as plain data, `schema` first."""
@@ -123,8 +159,9 @@ def as_text(record: Record) -> str:
 
 
 def last(recipe: str) -> Record | None:
-    """The record of a recipe's newest run that has one; None if it was never built here."""
-    return next(iter(all_of(recipe)), None)
+    """The record of a recipe's newest run that judged its AMI, or failed to make one; None if there
+    is none here."""
+    return next((record for record in all_of(recipe) if not record.says_nothing), None)
 
 
 def find_record(name: str) -> Record:

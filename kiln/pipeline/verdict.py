@@ -10,7 +10,7 @@ from typing import Any
 from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
-from kiln.base.tags import OWN_KERNEL, VERIFIED
+from kiln.base.tags import CONTINUED, OWN_KERNEL, VERIFIED
 from kiln.cloud import aws, resources
 from kiln.cloud.machine import booted
 from kiln.cloud.target import OwnKernel, Target
@@ -30,9 +30,12 @@ def judge(
     stop: Stop,
     account: Account,
     own_kernel: OwnKernel | None = None,
+    keyword: str | None = None,
 ) -> None:
     """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
 
+    With `keyword`, pytest's -k, only a part is checked; that is no verdict, and the AMI's tag stays
+    as it is. So it does where the bake went on on a kept instance: no recipe made that AMI.
     `image` is what `describe` returned; `account` goes to `booted`. With `own_kernel` the instance
     boots the AMI's own kernel, whatever the target's other instances do. If the draft's recipe is
     to come from the image (`recipe_from`), it is read first.
@@ -81,13 +84,21 @@ def judge(
                 draft.record.recipe, instance_type, target, image, own_kernel=bool(own_kernel)
             )
             verdict = ami_checks.run_checks(
-                machine, expected, draft.run.folder, stop=stop, on_line=stage.line
+                machine,
+                expected,
+                draft.run.folder,
+                stop=stop,
+                on_line=stage.line,
+                keyword=keyword,
             )
             stage.note = _counts(verdict)
         draft.note(
             checks=Checks.of(verdict), versions=machine.read_json("/etc/kiln/version-info.json")
         )
     stop.check()
+    if keyword or CONTINUED in image["tags"]:
+        draft.note(status="unverified" if verdict.passed else "failed")
+        return
     # The record gets the verdict only after the AMI itself. A run that is killed in between leaves
     # a record that kiln/pipeline/repair.py completes from the AMI's tags.
     draft.note(status="unverified")

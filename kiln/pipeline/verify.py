@@ -34,8 +34,10 @@ def verify_by_id(
     install: bool,
     own_kernel: OwnKernel | None = None,
     given: Mapping[str, str] = NOTHING,
+    keyword: str | None = None,
 ) -> Built:
-    """Boot the AMI, with its own kernel if asked to, run its checks, tag it.
+    """Boot the AMI, with its own kernel if asked to, run its checks, tag it; with `keyword` only
+    those of that name, without a verdict.
 
     Raises KilnError: exit status 2 for an AMI that AMI Kiln did not build, 1 if an operation
     failed.
@@ -68,7 +70,9 @@ def verify_by_id(
     clean_dead_runs(target, progress, shelf)
     stop = Stop()
     with on_signals(stop):
-        return verify_ami(image, known, kind, target, progress, stop, own_kernel, account, shelf)
+        return verify_ami(
+            image, known, kind, target, progress, stop, own_kernel, account, shelf, keyword
+        )
 
 
 def _shelf(row: str, given: Mapping[str, str], target: Target) -> Shelf | None:
@@ -103,6 +107,7 @@ def verify_ami(
     own_kernel: OwnKernel | None = None,
     account: Account | None = None,
     shelf: Shelf | None = None,
+    keyword: str | None = None,
 ) -> Built:
     """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
 
@@ -131,6 +136,7 @@ def verify_ami(
                 stop=stop,
                 account=account,
                 own_kernel=own_kernel,
+                keyword=keyword,
             )
         draft.end()
     return Built(draft.record)

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from kiln.cloud.target import Target
 from kiln.pipeline import ami_checks, record, report, verdict
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.draft import now
+from kiln.pipeline.reached import Running, connected
 from kiln.pipeline.record import Checks, Record
 
 _HOST = re.compile(r"(?P<user>[a-z_][a-z0-9_-]*)@(?P<address>[A-Za-z0-9][A-Za-z0-9.:-]*)")
@@ -39,17 +37,6 @@ _ASK_TYPE = (
 )
 _MACHINES = "running-machines"
 _NOT_OURS = "only machines of an image that AMI Kiln baked have it"
-
-
-@dataclass(frozen=True)
-class Running:
-    """A machine that runs: where ssh finds it, and what EC2 says of it."""
-
-    name: str
-    user: str
-    address: str
-    instance_type: str = ""
-    ami_id: str | None = None
 
 
 def of_host(host: str) -> Running:
@@ -110,7 +97,7 @@ def verify_running(
     needs.ensure("ssh", install=install, say=progress.say)
     run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     started, stop = now(), Stop()
-    with on_signals(stop), _connected(running, run_id, key) as machine:
+    with on_signals(stop), connected(running, run_id, key) as machine:
         recipe = _recipe(machine, running)
         # Not among the row's runs: what became of one machine says nothing about the row.
         run = Run(run_id, recipe["name"], build_dir() / _MACHINES / run_id)
@@ -183,30 +170,3 @@ def _say_what_it_is(
     known = [usual, *recipe.get("target_instance_types", ())]
     if kind not in known:
         progress.say(f"the recipe is verified on {usual}; what is checked here is that of {kind}")
-
-
-@contextmanager
-def _connected(running: Running, run_id: str, key: str | None) -> Iterator[Machine]:
-    """The machine over one shared connection, with the user's own settings of ssh below ours."""
-    folder = Path(f"/tmp/kiln-{run_id}")  # noqa: S108 - private, and short enough for a socket
-    folder.mkdir(mode=0o700)
-    identity = f"  IdentityFile {Path(key).absolute()}\n  IdentitiesOnly yes\n" if key else ""
-    config = folder / "config"
-    config.write_text(
-        "Host *\n"
-        f"  ControlMaster auto\n  ControlPath {folder}/ssh\n  ControlPersist 60\n"
-        "  BatchMode yes\n  ConnectTimeout 10\n"
-        # A key that is new is kept for this run; one that differs from the user's is refused.
-        "  StrictHostKeyChecking accept-new\n"
-        f"  UserKnownHostsFile {folder}/known_hosts ~/.ssh/known_hosts\n"
-        f"{identity}"
-        "Include ~/.ssh/config\n"
-    )
-    machine = Machine(running.name, running.address, running.user, config, run_id, folder / "run")
-    try:
-        yield machine
-    finally:
-        machine.ssh("-O", "exit")
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()

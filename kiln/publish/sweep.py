@@ -9,7 +9,7 @@ from typing import Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
-from kiln.base.tags import RUN_ID
+from kiln.base.tags import KEPT_UNTIL, RUN_ID
 from kiln.cloud import aws
 from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.target import Target
@@ -36,13 +36,16 @@ def regions_of_account(target: Target) -> list[str]:
 
 def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> list[Leftover]:
     """What runs that began before then have left: instances, key pairs, security groups, free
-    volumes, snapshots without an image, copies that failed.
+    volumes, snapshots without an image, copies that failed. What is kept until a later time is not
+    left over; what was kept until an earlier one is, however young.
 
     A complete AMI is not left over: `retire` decides about it. Raises KilnError (exit status 1)
     if a region does not answer.
     """
-    before = datetime.now(timezone.utc) - older_than
-    found = in_regions(regions, lambda region: list(_found(target.in_region(region), before)))
+    now = datetime.now(timezone.utc)
+    found = in_regions(
+        regions, lambda region: list(_found(target.in_region(region), now, now - older_than))
+    )
     return [one for region in regions for one in found[region]]
 
 
@@ -64,12 +67,16 @@ def sweep(target: Target, found: Sequence[Leftover]) -> list[Leftover]:
 _ORDER = ("instance", "AMI", "snapshot", "volume", "key pair", "security group")
 
 
-def _found(target: Target, before: datetime) -> Iterator[Leftover]:
+def _found(target: Target, now: datetime, before: datetime) -> Iterator[Leftover]:
     with aws.explained(f"what runs have left could not be listed in {target.region}"):
         for kind, find in _FINDERS.items():
             for resource_id, tags in find(aws.ec2(target)):
-                run_id = {tag["Key"]: tag["Value"] for tag in tags}.get(RUN_ID)
-                if run_id is not None and _began_before(run_id, before):
+                values = {tag["Key"]: tag["Value"] for tag in tags}
+                run_id, until = values.get(RUN_ID), values.get(KEPT_UNTIL)
+                limit = before if until is None else now
+                if until is not None and vocabulary.TIME.fits(until) and until > _text(now):
+                    continue
+                if run_id is not None and _began_before(run_id, limit):
                     yield Leftover(target.region, kind, resource_id, run_id)
 
 
@@ -82,6 +89,10 @@ def _began_before(run_id: str, before: datetime) -> bool:
     except ValueError:
         return False
     return began < before
+
+
+def _text(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _OURS: list[Any] = [{"Name": "tag-key", "Values": [RUN_ID]}]

@@ -53,7 +53,8 @@ def _newest(recipe: Recipe, target: Target, ami_id: str | None) -> Record | None
     or, if none is, of the newest AMI."""
     last: dict[str, Record] = {}
     for record in records.all_of(recipe.name):
-        if record.target == target.kind and record.region == target.region and record.ami_id:
+        here = (record.target, record.region) == (target.kind, target.region)
+        if here and record.ami_id and not record.says_nothing:
             last.setdefault(record.ami_id, record)
     if ami_id:
         return last.get(ami_id)

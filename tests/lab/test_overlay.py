@@ -1,16 +1,24 @@
-"""The overlay of docs/overlay.md, baked and booted: what it adds is on the image, and checked."""
+"""The overlay of docs/overlay.md, baked and booted: what it adds is on the image, and checked.
+
+Its script is written as one writes a script: it fails, its build instance is kept and gone on with,
+and the image is baked anew from the state before it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import lab_of_the_tests, users_environment
+from conftest import lab_of_the_tests, plain_client, users_environment
 
+from lab import settings
 from tests.unit import commands
 from tests.unit.test_overlay import written
 
@@ -38,12 +46,139 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 @pytest.fixture(scope="module")
-def record(environment: dict[str, str]) -> dict[str, Any]:
-    """The build of the page's own row."""
-    done = commands.invoke("build", "--name", ROW, "--json", timeout=600, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    built: dict[str, Any] = json.loads(done.stdout)[0]
-    return built
+def script(environment: dict[str, str]) -> Path:
+    """The provisioner of the page's component."""
+    return Path(environment["KILN_OVERLAY"]) / "provisioners" / "acme-baseline.sh"
+
+
+def build(environment: dict[str, str], *flags: str) -> Any:
+    """A build of the page's row from its component on: exit status, JSON, what it said."""
+    asked = ["build", "--name", ROW, "--from", "acme-baseline", "--json", *flags]
+    done = commands.invoke(*asked, timeout=600, env=environment)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def client_of(environment: dict[str, str]) -> Any:
+    own = replace(settings.current(), index=int(environment["KILN_LAB_INDEX"]))
+    return plain_client(own, "ec2")
+
+
+@dataclass
+class Failed:
+    """A bake whose script failed, and whose instance was kept; `on_it` is what a command said that
+    was sent there as the message has it."""
+
+    status: int
+    hint: str
+    record: dict[str, Any]
+    on_it: str
+    swept: list[str]
+
+
+@pytest.fixture(scope="module")
+def failed(environment: dict[str, str], script: Path) -> Failed:
+    right = script.read_text()
+    script.write_text(right.replace("kiln_enable", "false\nkiln_enable"))
+    status, answer, _ = build(environment, "--on-error", "keep")
+    error = answer["error"]
+    script.write_text(right)
+    ssh = shlex.split(next(line for line in error["hint"].splitlines() if "ssh -i" in line))
+    trust = ("-o", "StrictHostKeyChecking=accept-new")
+    there = subprocess.run(
+        [*ssh, *trust, "cat /etc/acme/banner; systemctl list-timers kiln-kept.timer"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (path,) = Path(environment["KILN_BUILD_DIR"]).glob("*/*/record.json")
+    swept = commands.invoke("sweep", "--regions", "us-east-1", "--json", env=environment)
+    return Failed(
+        status,
+        error["hint"],
+        json.loads(path.read_text()),
+        there.stdout,
+        [one["id"] for one in json.loads(swept.stdout)["found"]],
+    )
+
+
+@pytest.fixture(scope="module")
+def continued(environment: dict[str, str], failed: Failed) -> tuple[int, dict[str, Any]]:
+    """The build that went on where the script had failed."""
+    status, built, _ = build(environment)
+    return status, built[0]
+
+
+@pytest.fixture(scope="module")
+def record(
+    environment: dict[str, str], script: Path, continued: tuple[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """The build of the page's own row, from the state before its component."""
+    script.write_text(script.read_text() + "# one more change\n")
+    status, built, said = build(environment)
+    assert status == 0, said
+    only: dict[str, Any] = built[0]
+    return only
+
+
+def test_a_bake_that_fails_leaves_its_instance_with_a_deadline(failed: Failed) -> None:
+    assert failed.status == 1
+    kept = failed.record["kept"]
+    assert kept["instance_id"] in failed.hint
+    assert kept["ends_itself"]
+    assert f"--name {ROW} --from acme-baseline" in failed.hint
+    assert "Property of Acme" in failed.on_it
+    assert "kiln-kept.service" in failed.on_it
+    assert kept["instance_id"] not in failed.swept
+
+
+def test_a_bake_goes_on_on_the_instance_and_its_ami_is_never_verified(
+    environment: dict[str, str], continued: tuple[int, dict[str, Any]], failed: Failed
+) -> None:
+    status, built = continued
+    assert status == 0
+    assert built["checks"]["failed"] == 0
+    assert built["status"] == "unverified"
+    assert built["continued"]["on"] == failed.record["kept"]["instance_id"]
+    assert (built["recipe_digest"], built["input_digest"]) == (None, None)
+    verify = commands.invoke("verify", "--ami", built["ami_id"], "-k", "banner", env=environment)
+    assert "1 passed" in verify.stdout
+    refused = commands.invoke("publish", "--name", ROW, "--target", "lab", env=environment)
+    assert refused.returncode == 1
+    assert "ended as unverified" in refused.stderr
+
+
+def test_its_tags_are_those_of_packer_without_a_digest(
+    environment: dict[str, str], continued: tuple[int, dict[str, Any]], record: dict[str, Any]
+) -> None:
+    ids = [continued[1]["ami_id"], record["ami_id"]]
+    images = client_of(environment).describe_images(ImageIds=ids)["Images"]
+    tags = {image["ImageId"]: {t["Key"]: t["Value"] for t in image["Tags"]} for image in images}
+    by_hand, by_packer = (tags[ami_id] for ami_id in ids)
+    assert by_hand.pop("kiln:continued") == continued[1]["continued"]["run_id"]
+    assert by_packer.pop("kiln:verified").startswith("pass ")
+    assert by_hand.pop("kiln:recipe-digest") == by_hand.pop("kiln:input-digest")
+    assert by_packer.pop("kiln:recipe-digest") == record["recipe_digest"]
+    assert by_packer.pop("kiln:input-digest") == record["input_digest"]
+    for run in ("kiln:run-id", "Name"):
+        assert by_hand.pop(run) != by_packer.pop(run)
+    assert by_hand == by_packer
+
+
+def test_the_kept_instance_is_gone_when_its_ami_is_made(
+    environment: dict[str, str], failed: Failed, record: dict[str, Any]
+) -> None:
+    mine = [{"Name": "instance-id", "Values": [failed.record["kept"]["instance_id"]]}]
+    answer = client_of(environment).describe_instances(Filters=mine)
+    states = [i["State"]["Name"] for r in answer["Reservations"] for i in r["Instances"]]
+    assert states in ([], ["terminated"])
+    assert not list(Path(environment["KILN_BUILD_DIR"]).glob("*/*/run.json"))
+
+
+def test_a_changed_script_is_baked_from_the_state_before_it(record: dict[str, Any]) -> None:
+    assert record["continued"]["start"] == "acme-baseline"
+    assert record["continued"]["same_inputs"]
+    order = list(record["recipe"]["components"])
+    assert list(record["component_seconds"]) == order[order.index("acme-baseline") :]
 
 
 def test_its_row_is_verified_with_the_driver_of_its_facts(record: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lab import endpoints
+from lab.network import endpoints
 
 
 @pytest.mark.parametrize(

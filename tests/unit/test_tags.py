@@ -18,7 +18,13 @@ def test_the_image_reads_the_tag_that_sets_the_mig_layout() -> None:
 def test_the_page_on_records_lists_the_tags_of_an_ami() -> None:
     section = (ROOT / "docs" / "records.md").read_text().split("## Tags of an AMI")[1]
     named = re.findall(r"`(kiln:[a-z-]+)`", section.split("\n## ")[0])
-    assert tuple(named) == (*tags.OF_A_BAKE, tags.VERIFIED, tags.OWN_KERNEL)
+    assert tuple(named) == (
+        *tags.OF_A_BAKE,
+        tags.VERIFIED,
+        tags.OWN_KERNEL,
+        tags.CONTINUED,
+        tags.STATE,
+    )
 
 
 def test_the_policy_asks_for_the_tag_that_a_run_sets() -> None:

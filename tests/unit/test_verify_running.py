@@ -27,7 +27,7 @@ def test_a_host_is_taken_apart() -> None:
     [
         ((), "verify needs one of --ami, --instance, --host"),
         (("--ami", "ami-12345678", "--host", "a@b"), "verify needs one of"),
-        (("--ami", "ami-12345678", "-k", "x"), "-k are for --instance and --host"),
+        (("--ami", "ami-12345678", "--key", "x"), "--key is for --instance and --host"),
         (("--host", "a@b", "--instance-type", "g5.xlarge"), "--instance-type is for --ami"),
         (("--host", "a@b", "--key", "/nowhere"), "--key /nowhere: no such file"),
     ],

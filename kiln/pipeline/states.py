@@ -1,0 +1,251 @@
+"""The state of a bake before a component, kept as an AMI: `build --from` starts there.
+
+Only where AMIs cost nothing, which is in the lab. A state is found by a digest of all that went
+into it, so an AMI that is baked from it has the same inputs as one that is baked in one go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import PurePosixPath
+from typing import Any
+
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError, nearest
+from kiln.base.overlay import provisioner_file
+from kiln.base.paths import TEMPLATES
+from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
+from kiln.base.stopping import Stop
+from kiln.base.tags import RECIPE, STATE
+from kiln.cloud import aws, resources, runs, watch
+from kiln.cloud.removal import Resource, delete_resource
+from kiln.cloud.target import Target
+from kiln.facts import lock_file
+from kiln.packer import render, settings, template_values, uploads
+from kiln.packer.part import Part
+from kiln.packer.program import Packer
+from kiln.pipeline import bake, kept
+from kiln.pipeline.draft import Draft, cleaned_up
+from kiln.pipeline.failure import ProvisionerError
+from kiln.pipeline.plan import Plan
+from kiln.pipeline.record import Record
+
+# A state holds what its bake has installed, some hundred megabytes.
+_MOST = 6
+_OLDEST = timedelta(days=7)
+# A path of an upload, as a script names it. /etc/… is on the machine.
+_WORD = re.compile(r"(?<![\w./])[\w.-]+(?:/[\w.@-]+)+")
+# The beginning of one whose rest is in a variable.
+_BEGINNING = re.compile(r"(?<![\w./])((?:[\w.@-]+/)+)[\w.@-]*\$")
+
+
+@dataclass(frozen=True)
+class BakeState:
+    """An AMI that holds what the components before `start` have made."""
+
+    start: str
+    ami_id: str
+
+
+def require_component(recipe: Recipe, name: str) -> None:
+    """Raises KilnError (exit status 2) unless the recipe has a component of that name."""
+    if name not in recipe.components:
+        near = nearest(name, recipe.components)
+        raise KilnError(
+            f"--from {vocabulary.shown(name)}: {recipe.name} has no such component; it has, in "
+            f"this order: {', '.join(recipe.components)}",
+            hint=f"did you mean {near}?" if near else "",
+        )
+
+
+def state_before(
+    plan: Plan, name: str, packer: Packer, first: Record, progress: Progress, stop: Stop
+) -> BakeState | None:
+    """The state before a component: kept, or baked now from the latest one that is; None before the
+    first component. `first` is the record that a failed bake of it leaves.
+
+    Raises what `bake.bake` raises.
+    """
+    order = plan.recipe.components
+    if name == order[0]:
+        return None
+    there = _there(plan.target)
+    keys = {each: digest_before(plan, each) for each in order[1 : order.index(name) + 1]}
+    known = [BakeState(each, there[key]) for each, key in keys.items() if key in there]
+    if known and known[-1].start == name:
+        progress.say(
+            f"from {name}: what the components before it made is kept ({known[-1].ami_id})"
+        )
+        return known[-1]
+    begin = known[-1] if known else BakeState(order[0], "")
+    since = f"as before {begin.start} it is kept" if known else "nothing fitting is kept"
+    progress.say(f"from {name}: the state before it is baked first ({since})")
+    made = _make(plan, begin, BakeState(name, keys[name]), packer, first, progress, stop)
+    _bound(plan.target, progress)
+    return made
+
+
+def _make(
+    plan: Plan,
+    begin: BakeState,
+    wanted: BakeState,
+    packer: Packer,
+    first: Record,
+    progress: Progress,
+    stop: Stop,
+) -> BakeState:
+    """Bake from a state to another one, whose `ami_id` is still its digest; a run of its own."""
+    recipe, target = plan.recipe, plan.target
+    order = recipe.components
+    components = order[order.index(begin.start) : order.index(wanted.start)]
+    with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
+        record = replace(first, run_id=run.id, folder=str(run.folder))
+        draft = Draft(record, run, target, progress, stop)
+
+        def keeps(error: ProvisionerError) -> bool:
+            return plan.options.keep_instance and kept.keep(plan, draft, error)
+
+        with cleaned_up(draft, half_made=True, keeps=keeps):
+            access = resources.make_access(run, target, plan.account)
+            with progress.stage(f"state before {wanted.start}") as stage:
+                baked = bake.bake(
+                    plan,
+                    packer,
+                    draft,
+                    access,
+                    stage,
+                    stop,
+                    Part(components, again=bool(begin.ami_id)),
+                    begin.ami_id,
+                    f"kiln-state-{wanted.ami_id[:16]}-{run.id}",
+                )
+                stage.note = baked.ami_id
+            with aws.explained(f"{baked.ami_id} could not be tagged"):
+                marks = {STATE: wanted.ami_id, RECIPE: "none"}  # not an AMI of the row
+                aws.ec2(target).create_tags(
+                    Resources=[baked.ami_id],
+                    Tags=[{"Key": key, "Value": value} for key, value in marks.items()],
+                )
+    return BakeState(wanted.start, baked.ami_id)
+
+
+def digest_before(plan: Plan, name: str) -> str:
+    """SHA-256 (hex) over all that goes into the state before a component: the parent AMI, what the
+    components before it are given and run, and the uploads that only later ones name left out."""
+    recipe = plan.recipe
+    before = recipe.components[: recipe.components.index(name)]
+    after = recipe.components[len(before) :]
+    parts = template_values.recipe_values(recipe, before)["components"]
+    urls = {url for part in parts.values() for url in part.get("downloads", {}).values()}
+    locked = lock_file.locked_hashes()
+    given = {
+        "parent": plan.source.ami_id,
+        "snapshot": recipe.package_snapshot,
+        "distro": asdict(recipe.distro),
+        "arch": recipe.arch,
+        "before": before,
+        "components": parts,
+        "hashes": {url: locked[url] for url in sorted(urls) if url in locked},
+        "vendors": plan.target.vendors,
+        "served": plan.target.serves(recipe),
+        "settings": {
+            key: settings.of_account(plan.account)[key] for key in ("proxy", "no_proxy", "mirrors")
+        },
+        "files": _digests(recipe, before, after),
+    }
+    return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _digests(recipe: Recipe, before: Sequence[str], after: Sequence[str]) -> dict[str, str]:
+    """Path → SHA-256 of each file that a state depends on."""
+    later = {uploads.script_path(name, apart=False) for name in after}
+    contents = {
+        path: file.read_bytes()
+        for path, file in uploads.uploaded_files(recipe).items()
+        if path not in later
+    }
+    contents |= {path: text.encode() for path, text in render.render_files(recipe).items()}
+    contents.pop(render.RECIPE)  # its parts are in the digest
+    contents["build.pkr.hcl"] = (TEMPLATES / "packer" / "build.pkr.hcl.j2").read_bytes()
+    earlier, later_ones = _Named.by(before), _Named.by(after)
+    return {
+        path: hashlib.sha256(content).hexdigest()
+        for path, content in contents.items()
+        if not _only_later(path, earlier, later_ones)
+    }
+
+
+@dataclass(frozen=True)
+class _Named:
+    """The paths that scripts name, whole and as beginnings whose rest is in a variable."""
+
+    whole: frozenset[str]
+    beginnings: tuple[str, ...]
+
+    @staticmethod
+    def by(components: Iterable[str]) -> _Named:
+        text = "\n".join(provisioner_file(name).read_text() for name in components)
+        return _Named(frozenset(_WORD.findall(text)), tuple(_BEGINNING.findall(text)))
+
+
+def _only_later(path: str, earlier: _Named, later: _Named) -> bool:
+    """Whether an upload is named, itself or by a folder, by scripts that have not run yet alone.
+
+    What no script names by its whole path counts as read by any.
+    """
+    top, _, below = path.partition("/")
+    if top not in ("runtime", "files"):
+        return False
+    ways = {below, *(str(parent) for parent in PurePosixPath(below).parents)}
+    read_before = ways & earlier.whole or below.startswith(earlier.beginnings)
+    return bool(ways & later.whole) and not read_before
+
+
+def _there(target: Target) -> dict[str, str]:
+    """Digest → AMI of the states that are kept and not too old."""
+    return {
+        image["state"]: image["id"]
+        for image in _images(target)
+        if image["created"] > datetime.now(timezone.utc) - _OLDEST
+    }
+
+
+def _images(target: Target) -> list[dict[str, Any]]:
+    """The states at a target, oldest first."""
+    with aws.explained("the kept states could not be listed"):
+        filters: Any = [{"Name": "tag-key", "Values": [STATE]}]
+        images = aws.ec2(target).describe_images(Owners=["self"], Filters=filters)["Images"]
+    found = []
+    for image in images:
+        tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
+        if image.get("State") == "available" and STATE in tags:
+            made = datetime.fromisoformat(str(image["CreationDate"]).replace("Z", "+00:00"))
+            devices = image.get("BlockDeviceMappings", [])
+            snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "Ebs" in device]
+            one = {"id": image["ImageId"], "state": tags[STATE], "created": made}
+            found.append({**one, "snapshots": snapshots})
+    return sorted(found, key=lambda image: image["created"])
+
+
+def _bound(target: Target, progress: Progress) -> None:
+    """Remove the states that are too old, or more than are kept."""
+    images = _images(target)
+    oldest = datetime.now(timezone.utc) - _OLDEST
+    gone = [
+        image
+        for number, image in enumerate(reversed(images))
+        if number >= _MOST or image["created"] < oldest
+    ]
+    for image in gone:
+        with suppress(KilnError), aws.explained(f"{image['id']} could not be removed"):
+            delete_resource(aws.ec2(target), Resource("AMI", image["id"]))
+            for snapshot in image["snapshots"]:
+                delete_resource(aws.ec2(target), Resource("snapshot", snapshot))
+            progress.say(f"removed the state {image['id']}: {_MOST} are kept, for a week at most")

@@ -1,0 +1,254 @@
+"""`build --on-error keep` and `--from`: what is kept, until when, and what a state depends on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln.base.account import Account
+from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
+from kiln.cloud import resources, runs
+from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.runs import Run
+from kiln.cloud.target import ParentAmi
+from kiln.matrix.load import load_recipes
+from kiln.packer import uploads
+from kiln.pipeline import build, states
+from kiln.pipeline.dead import clean_dead_runs
+from kiln.pipeline.plan import Options, Plan
+from kiln.publish.sweep import leftovers
+from tests.unit import commands
+
+AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
+PLACE = ("aws", "123456789012", "eu-central-1")
+ROW = "al2-510.47.03-cuda11.6-base-x86_64"
+
+
+def in_hours(hours: int) -> str:
+    return f"{datetime.now(timezone.utc) + timedelta(hours=hours):%Y-%m-%dT%H:%M:%SZ}"
+
+
+# ------------------------------------------------------------------- what is kept
+
+
+@pytest.fixture
+def keeps(ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], str]:
+    """A failed run's instance, kept until so many hours from now."""
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+
+    def kept(hours: int) -> str:
+        with runs.started(ROW, AWS) as run:
+            launched = ec2.run_instances(
+                ImageId="ami-0123456789abcdef0",
+                InstanceType="g4dn.xlarge",
+                MinCount=1,
+                MaxCount=1,
+                TagSpecifications=[
+                    {
+                        "ResourceType": "instance",
+                        "Tags": resources.tags(run.id, **{"kiln:kept-until": in_hours(hours)}),
+                    }
+                ],
+            )
+            instance = str(launched["Instances"][0]["InstanceId"])
+            run.keeps(instance, in_hours(hours))
+        return instance
+
+    return kept
+
+
+def state_of(ec2: Any, instance: str) -> str:
+    answer = ec2.describe_instances(InstanceIds=[instance])
+    return str(answer["Reservations"][0]["Instances"][0]["State"]["Name"])
+
+
+def test_the_next_build_leaves_what_is_kept_alone_and_says_so(
+    ec2: Any, keeps: Callable[[int], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = keeps(2)
+    clean_dead_runs(AWS, Progress())
+    assert state_of(ec2, instance) == "running"
+    assert f"{instance} of {ROW}" in capsys.readouterr().err
+    assert [kept.instance_id for kept in runs.kept(ROW, PLACE)] == [instance]
+
+
+def test_after_its_deadline_the_next_build_removes_it(
+    ec2: Any, keeps: Callable[[int], str]
+) -> None:
+    instance = keeps(-1)
+    clean_dead_runs(AWS, Progress())
+    assert state_of(ec2, instance) == "terminated"
+    assert runs.kept(ROW, PLACE) == []
+
+
+def test_what_it_leaves_when_it_has_ended_itself_is_removed_before_its_deadline(
+    ec2: Any, keeps: Callable[[int], str], tmp_path: Path
+) -> None:
+    ec2.terminate_instances(InstanceIds=[keeps(2)])
+    clean_dead_runs(AWS, Progress())
+    assert not list((tmp_path / "build").glob("*/*/run.json"))
+
+
+def test_sweep_takes_it_after_its_deadline_however_young_it_is(
+    ec2: Any, keeps: Callable[[int], str]
+) -> None:
+    kept, late = keeps(2), keeps(-1)
+    found = leftovers(AWS, ["eu-central-1"], timedelta(hours=24))
+    assert late in {one.id for one in found}
+    assert kept not in {one.id for one in leftovers(AWS, ["eu-central-1"], -timedelta(hours=1))}
+
+
+def test_another_place_has_no_kept_instance_of_the_row(keeps: Callable[[int], str]) -> None:
+    keeps(2)
+    assert runs.kept(ROW, ("aws", "999999999999", "eu-central-1")) == []
+
+
+@pytest.mark.parametrize("field", ["kept_instance", "kept_until"])
+def test_a_damaged_deadline_is_refused_and_nothing_is_removed(
+    ec2: Any, keeps: Callable[[int], str], tmp_path: Path, field: str
+) -> None:
+    instance = keeps(-1)
+    (path,) = (tmp_path / "build").glob("*/*/run.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: "*"}))
+    clean_dead_runs(AWS, Progress())
+    assert state_of(ec2, instance) == "running"
+
+
+# ------------------------------------------------------------------- the words
+
+
+def test_an_unknown_component_is_refused_with_those_of_the_row() -> None:
+    done = commands.invoke("build", "--name", ROW, "--from", "tunin", "--target", "lab")
+    assert done.returncode == 2
+    assert "nvidia-driver, nvidia-fabricmanager, cuda" in done.stderr
+    assert "did you mean tuning?" in done.stderr
+
+
+def test_another_word_than_keep_is_refused() -> None:
+    done = commands.invoke("build", "--name", ROW, "--on-error", "ask", "--target", "lab")
+    assert done.returncode == 2
+    assert "--on-error ask is neither keep nor clean-up" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("account", "words"),
+    [
+        (
+            Account(ssh_interface="session_manager", iam_instance_profile="ours"),
+            "not by ssh_interface session_manager",
+        ),
+        (Account(spot=True), "not for Spot instances"),
+    ],
+)
+def test_settings_with_which_nothing_can_be_kept_are_refused(account: Account, words: str) -> None:
+    recipe = load_recipes()[0]
+    mine = replace(recipe, row=replace(recipe.row, account=account))
+    with pytest.raises(KilnError, match=words):
+        build.announce([mine], Options(keep_instance=True), AWS, lambda line: None)
+
+
+# ------------------------------------------------------------------- what a state depends on
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    recipe = next(recipe for recipe in load_recipes() if recipe.name == ROW)
+    return Plan(
+        recipe=recipe,
+        target=AWS,
+        source=ParentAmi("ami-0123456789abcdef0", "", "", ""),
+        instance_types=("g4dn.xlarge",),
+        verify_instance_type="g4dn.xlarge",
+        recipe_digest="",
+        account=Account(),
+        options=Options(),
+    )
+
+
+def with_changed(
+    plan: Plan, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> str:
+    """The digest of the state before a component when a file that is uploaded has changed."""
+    files = uploads.uploaded_files(plan.recipe)
+    changed = tmp_path / "changed"
+    changed.write_bytes(files[path].read_bytes() + b"\n")
+    monkeypatch.setattr(uploads, "uploaded_files", lambda recipe: {**files, path: changed})
+    return states.digest_before(plan, name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "provisioners/tuning.sh",
+        "provisioners/hygiene.sh",
+        "runtime/opt/kiln/lib/kiln-agent-sources",
+    ],
+)
+def test_a_state_outlives_changes_of_what_comes_after_it(
+    plan: Plan, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = states.digest_before(plan, "tuning")
+    assert with_changed(plan, path, tmp_path, monkeypatch, "tuning") == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "provisioners/kernel.sh",
+        "provisioners/lib/packages.sh",
+        "runtime/usr/local/bin/gpu-mig",
+        # Named by a variable: nobody knows which script reads it.
+        "runtime/etc/systemd/system/slurmd.service.d/20-gpu-mig.conf",
+        "runtime-variants/systemd-before-240/etc/systemd/system/aws-gpu-mig.service",
+    ],
+)
+def test_a_state_does_not_outlive_changes_of_what_went_into_it(
+    plan: Plan, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = states.digest_before(plan, "tuning")
+    assert with_changed(plan, path, tmp_path, monkeypatch, "tuning") != before
+
+
+def test_a_state_depends_on_parent_variables_and_mirrors_but_not_on_tags(plan: Plan) -> None:
+    def digest(**changed: Any) -> str:
+        return states.digest_before(replace(plan, **changed), "tuning")
+
+    other = replace(plan.recipe, driver="510.108.03")
+    late = replace(plan.recipe, cloudwatch_agent="1.300071.1")
+    assert len({digest(), digest(recipe=other), digest(source=ParentAmi("ami-1", "", "", ""))}) == 3
+    assert digest(account=Account(mirrors={"https://a.example": "https://b.example"})) != digest()
+    assert digest(account=Account(tags={"team": "a"})) == digest(recipe=late) == digest()
+
+
+def test_six_states_are_kept_and_none_for_more_than_a_week(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = ec2.run_instances(
+        ImageId="ami-0123456789abcdef0", InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
+    )
+    instance = launched["Instances"][0]["InstanceId"]
+    for number in range(8):
+        image = ec2.create_image(InstanceId=instance, Name=f"state {number}")["ImageId"]
+        ec2.create_tags(Resources=[image], Tags=[{"Key": "kiln:state", "Value": str(number)}])
+    ec2.create_image(InstanceId=instance, Name="no state")
+    states._bound(AWS, Progress())
+    assert len(states._there(AWS)) == 6
+    assert len(ec2.describe_images(Owners=["self"])["Images"]) == 7
+    assert len(ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]) <= 7
+    monkeypatch.setattr(states, "_OLDEST", timedelta(seconds=-1))
+    assert states._there(AWS) == {}
+    states._bound(AWS, Progress())
+    assert len(ec2.describe_images(Owners=["self"])["Images"]) == 1
+
+
+def test_a_run_that_keeps_names_its_key(tmp_path: Path) -> None:
+    kept = runs.KeptRun("20261121T000000Z-aaaa", "i-0123456789abcdef0", in_hours(1), tmp_path / "r")
+    assert isinstance(kept.run, Run)
+    assert kept.key_file == tmp_path / "ssh" / "key.pem"
