@@ -43,8 +43,8 @@ def consume(
 ) -> int:
     """Write what launches a channel's image: for EKS, ECS, Batch, ParallelCluster, Terraform …"""
     from kiln.cli import targets
-    from kiln.consume.kinds import KINDS, document, kind_of, pinned, suits
-    from kiln.consume.wanted import wanted
+    from kiln.consume.kinds import KINDS, kind_of, pinned, suits, write_document
+    from kiln.consume.wanted import wanted_launch
     from kiln.matrix import load
     from kiln.publish import choice
 
@@ -60,13 +60,13 @@ def consume(
             )
     kind = kind_of(for_)
     where = region or load.default_region() or "us-east-1"
-    asked = wanted(
+    asked = wanted_launch(
         line, channel, where, instance_type=instance_type, label=label, strategy=strategy
     )
     suits(kind, asked)
     if pin or kind.needs_id:
         asked = pinned(choice.answering(targets.choose(target, region)), asked)
-    text = document(kind, asked)
+    text = write_document(kind, asked)
     if out is None:
         say(text.removesuffix("\n"))
     else:

@@ -9,12 +9,12 @@ from kiln.consume.ec2 import (
     CONDITIONS,
     GROUPS,
     SUBNETS,
+    followed_image,
     group,
-    image_parameter,
     optional,
     template_resource,
 )
-from kiln.consume.machine import tags
+from kiln.consume.machine import instance_tags
 from kiln.consume.wanted import Wanted
 
 # Batch's name of the kind of image, which decides how it sets the agent up.
@@ -107,7 +107,7 @@ def batch(wanted: Wanted) -> str:
         wanted,
         "Batch compute environment; an update of the stack takes the channel's image",
         parameters={
-            **({} if wanted.image_id else {"Image": image_parameter(wanted)}),
+            **({} if wanted.image_id else {"Image": followed_image(wanted)}),
             "SecurityGroups": GROUPS,
             "InstanceProfile": text_parameter("ARN of the instances' profile"),
             "Subnets": SUBNETS,
@@ -135,7 +135,7 @@ def batch(wanted: Wanted) -> str:
                                 "ImageIdOverride": image,
                             }
                         ],
-                        "Tags": tags(wanted),
+                        "Tags": instance_tags(wanted),
                         "UpdateToLatestImageVersion": True,
                     },
                 },

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from kiln.consume.documents import as_json, ref, stack, text_parameter
-from kiln.consume.machine import launch_data, metadata_options, pairs, tags
+from kiln.consume.machine import instance_tags, launch_data, metadata_options, pairs
 from kiln.consume.wanted import Wanted
 
 SUBNETS = {"Type": "List<AWS::EC2::Subnet::Id>", "Description": "where instances start"}
@@ -82,14 +82,14 @@ def launch_template_json(wanted: Wanted) -> str:
     return as_json(made)
 
 
-def cloudformation(wanted: Wanted) -> str:
+def scaling_group(wanted: Wanted) -> str:
     """A group of instances that gets the channel's image when the stack is updated."""
     image = "Image" if wanted.image_id is None else None
     return stack(
         wanted,
         "Auto Scaling group; an update of the stack takes the channel's image of that moment",
         parameters={
-            **({"Image": image_parameter(wanted)} if image else {}),
+            **({"Image": followed_image(wanted)} if image else {}),
             **optional(),
             "Subnets": SUBNETS,
             "Size": {"Type": "Number", "Default": 1, "MinValue": 0},
@@ -107,7 +107,7 @@ def cloudformation(wanted: Wanted) -> str:
     )
 
 
-def image_parameter(wanted: Wanted) -> dict[str, Any]:
+def followed_image(wanted: Wanted) -> dict[str, Any]:
     """A template's parameter whose value CloudFormation looks up in the channel.
 
     https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-supplied-parameter-types.html
@@ -135,7 +135,9 @@ def group(least: str, size: str, most: str) -> dict[str, Any]:
 def command_line(wanted: Wanted) -> str:
     """A command that launches one instance."""
     options = ",".join(f"{key}={value}" for key, value in metadata_options().items())
-    named = ",".join(f"{{Key={pair['Key']},Value={pair['Value']}}}" for pair in pairs(tags(wanted)))
+    named = ",".join(
+        f"{{Key={pair['Key']},Value={pair['Value']}}}" for pair in pairs(instance_tags(wanted))
+    )
     words = [
         f"--region {wanted.region}",
         f"--image-id {shlex.quote(wanted.image)}",

@@ -10,12 +10,12 @@ from kiln.consume.documents import as_yaml, ref, stack, text_parameter, title
 from kiln.consume.ec2 import (
     CONDITIONS,
     SUBNETS,
+    followed_image,
     group,
-    image_parameter,
     optional,
     template_resource,
 )
-from kiln.consume.machine import MIG_TAG, disk, network_interfaces, tags
+from kiln.consume.machine import MIG_TAG, instance_tags, network_interfaces, root_disk
 from kiln.consume.wanted import Wanted
 from kiln.mig.k8s import k8s_configuration
 
@@ -62,7 +62,7 @@ def karpenter(wanted: Wanted) -> str:
         "securityGroupSelectorTerms": [cluster],
         "metadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 2},
         "blockDeviceMappings": [_disk_of_karpenter(wanted)],
-        "tags": {key: value for key, value in tags(wanted).items() if key != "Name"},
+        "tags": {key: value for key, value in instance_tags(wanted).items() if key != "Name"},
     }
     cards = [
         {key[0].lower() + key[1:]: value for key, value in card.items()}
@@ -137,7 +137,7 @@ def _one_of(key: str, *values: str) -> dict[str, Any]:
 
 
 def _disk_of_karpenter(wanted: Wanted) -> dict[str, Any]:
-    device = disk(wanted)
+    device = root_disk(wanted)
     return {
         "deviceName": device["DeviceName"],
         "ebs": {
@@ -178,7 +178,7 @@ def eksctl(wanted: Wanted) -> str:
         "efaEnabled": bool(network_interfaces(wanted)),
         "labels": {"kiln/channel": wanted.channel},
         "taints": [_TAINT],
-        "tags": tags(wanted),
+        "tags": instance_tags(wanted),
     }
     if wanted.label:
         made["overrideBootstrapCommand"] = f"# {MIG_TAG}={wanted.label}\n" + yaml.safe_dump(
@@ -218,7 +218,7 @@ def managed_node_group(wanted: Wanted) -> str:
         wanted,
         "EKS managed node group; an update of the stack takes the channel's image of that moment",
         parameters={
-            **({} if wanted.image_id else {"Image": image_parameter(wanted)}),
+            **({} if wanted.image_id else {"Image": followed_image(wanted)}),
             **_CLUSTER,
             **parameters,
             "NodeRole": text_parameter("ARN of the nodes' role"),

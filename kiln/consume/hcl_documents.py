@@ -6,7 +6,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kiln.base.paths import TEMPLATES
 from kiln.consume.documents import title
-from kiln.consume.machine import network_interfaces, tags
+from kiln.consume.machine import instance_tags, network_interfaces
 from kiln.consume.wanted import Wanted
 from kiln.packer import hcl
 
@@ -45,7 +45,7 @@ def _rendered(wanted: Wanted, template: str, what: str) -> str:
         size=wanted.recipe.volume.size,
         user=wanted.recipe.distro.ssh_user,
         cards=network_interfaces(wanted),
-        tags=_aligned(tags(wanted)),
+        tags=_aligned(instance_tags(wanted)),
     )
 
 

@@ -39,7 +39,7 @@ _KINDS = (
         "the same for aws ec2 create-launch-template --cli-input-json",
         ec2.launch_template_json,
     ),
-    Kind("cloudformation", f"Auto Scaling group ({_CFN})", ec2.cloudformation),
+    Kind("cloudformation", f"Auto Scaling group ({_CFN})", ec2.scaling_group),
     Kind("cli", "aws ec2 run-instances", ec2.command_line),
     Kind("terraform", "launch template and Auto Scaling group", hcl_documents.terraform),
     Kind("packer", "a template on top of the image", hcl_documents.packer_child),
@@ -86,7 +86,7 @@ def suits(kind: Kind, wanted: Wanted) -> None:
             )
 
 
-def document(kind: Kind, wanted: Wanted) -> str:
+def write_document(kind: Kind, wanted: Wanted) -> str:
     """The document. Raises KilnError (exit status 2) for a line that the kind is not for."""
     suits(kind, wanted)
     return kind.write(wanted)

@@ -38,13 +38,13 @@ def metadata_options(*, tags: bool = True) -> dict[str, Any]:
     return options | ({"InstanceMetadataTags": "enabled"} if tags else {})
 
 
-def tags(wanted: Wanted) -> dict[str, str]:
+def instance_tags(wanted: Wanted) -> dict[str, str]:
     """The tags of the instances: what they follow, and their MIG layout."""
     own = {"Name": wanted.name, "kiln:line": wanted.line, "kiln:channel": wanted.channel}
     return own | ({MIG_TAG: wanted.label} if wanted.label else {})
 
 
-def disk(wanted: Wanted) -> dict[str, Any]:
+def root_disk(wanted: Wanted) -> dict[str, Any]:
     """The root disk: as large as the image's at least, encrypted."""
     volume = wanted.recipe.volume
     return {
@@ -72,9 +72,10 @@ def launch_data(wanted: Wanted, image: Any, *, groups: Any, **more: Any) -> dict
         "ImageId": image,
         "InstanceType": wanted.instance_type.type,
         "MetadataOptions": metadata_options(),
-        "BlockDeviceMappings": [disk(wanted)],
+        "BlockDeviceMappings": [root_disk(wanted)],
         "TagSpecifications": [
-            {"ResourceType": kind, "Tags": pairs(tags(wanted))} for kind in ("instance", "volume")
+            {"ResourceType": kind, "Tags": pairs(instance_tags(wanted))}
+            for kind in ("instance", "volume")
         ],
     }
     interfaces = network_interfaces(wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.consume.documents import as_yaml, title
-from kiln.consume.machine import network_interfaces, tags
+from kiln.consume.machine import instance_tags, network_interfaces
 from kiln.consume.wanted import Wanted
 
 # ParallelCluster's names of the distributions.
@@ -51,7 +51,7 @@ def parallelcluster(wanted: Wanted) -> str:
         },
         "Imds": {"ImdsSupport": "v2.0"},
         "Scheduling": {"Scheduler": "slurm", "SlurmQueues": [queue]},
-        "Tags": [{"Key": key, "Value": value} for key, value in tags(wanted).items()],
+        "Tags": [{"Key": key, "Value": value} for key, value in instance_tags(wanted).items()],
     }
     return as_yaml(
         [

@@ -47,7 +47,7 @@ class Wanted:
         return f"gpu-{distro}-{stack}-{flavor}"
 
 
-def wanted(
+def wanted_launch(
     line: str,
     channel: str,
     region: str,

@@ -18,9 +18,9 @@ import yaml
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.consume.kinds import KINDS, document, kind_of
+from kiln.consume.kinds import KINDS, kind_of, write_document
 from kiln.consume.machine import network_interfaces
-from kiln.consume.wanted import Wanted, wanted
+from kiln.consume.wanted import Wanted, wanted_launch
 from kiln.matrix.load import load_recipes
 from tests.unit import commands
 
@@ -31,11 +31,11 @@ AMI = "ami-0123456789abcdef0"
 
 
 def asked(line: str = EKS, instance_type: str = "p4d.24xlarge", **more: Any) -> Wanted:
-    return wanted(line, "stable", "us-east-1", instance_type=instance_type, **more)
+    return wanted_launch(line, "stable", "us-east-1", instance_type=instance_type, **more)
 
 
 def made(kind: str, for_: Wanted) -> str:
-    return document(KINDS[kind], for_)
+    return write_document(KINDS[kind], for_)
 
 
 @cache
@@ -43,14 +43,14 @@ def of_every_line() -> dict[str, str]:
     """A document of each kind for each line that the kind takes, by a name for a file."""
     found = {}
     for recipe in load_recipes():
-        by_channel = wanted(recipe.channel_line, "stable", "us-east-1")
+        by_channel = wanted_launch(recipe.channel_line, "stable", "us-east-1")
         pinned = Wanted(**{**vars(by_channel), "image_id": AMI})
         for kind in KINDS.values():
             for how, one in (("follows", by_channel), ("pinned", pinned)):
                 if kind.needs_id and one.image_id is None:
                     continue
                 try:
-                    text = document(kind, one)
+                    text = write_document(kind, one)
                 except KilnError:
                     continue
                 found[f"{kind.name} {recipe.channel_line.replace('/', '-')} {how}"] = text

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.consume.kinds import KINDS, document, pinned
-from kiln.consume.wanted import wanted
+from kiln.consume.kinds import KINDS, pinned, write_document
+from kiln.consume.wanted import wanted_launch
 from tests.unit.publish.channel import AWS, HOME, LINE, Bake, back, published
 
 
@@ -27,7 +27,9 @@ def test_a_launch_template_launches_what_the_channel_holds_now(
 ) -> None:
     first, second = bake(1), bake(2)
     published(HOME, ami_id=first)
-    template = json.loads(document(KINDS["launch-template-json"], wanted(LINE, "nightly", HOME)))
+    template = json.loads(
+        write_document(KINDS["launch-template-json"], wanted_launch(LINE, "nightly", HOME))
+    )
     vpc = client("ec2").describe_security_groups()["SecurityGroups"][0]["GroupId"]
     template["LaunchTemplateData"]["SecurityGroupIds"] = [vpc]
     client("ec2").create_launch_template(**template)
@@ -44,12 +46,12 @@ def test_a_launch_template_launches_what_the_channel_holds_now(
 
 def test_a_pinned_document_holds_the_id_of_that_moment(bake: Bake) -> None:
     published(HOME, ami_id=(made := bake()))
-    asked = wanted(LINE, "nightly", HOME)
-    text = document(KINDS["launch-template-json"], pinned(AWS, asked))
+    asked = wanted_launch(LINE, "nightly", HOME)
+    text = write_document(KINDS["launch-template-json"], pinned(AWS, asked))
     assert json.loads(text)["LaunchTemplateData"]["ImageId"] == made
 
 
 def test_an_empty_channel_cannot_be_pinned() -> None:
     with pytest.raises(KilnError, match=f"nightly of {LINE} holds nothing in {HOME}") as refused:
-        pinned(AWS, wanted(LINE, "nightly", HOME))
+        pinned(AWS, wanted_launch(LINE, "nightly", HOME))
     assert refused.value.exit_status == 1
