@@ -1,16 +1,19 @@
 """A machine with the lab's stand-in nvidia-smi under a temporary root, for gpu-mig to work on.
 
-`Machine.run` is gpu-mig's program in a fork of this process, in which nvidia-smi and mig-parted are
-called instead of started; `Machine.start` starts all of them as programs. `InProcess` answers
+`Machine.run` is gpu-mig's program in a fork of a small Python, in which nvidia-smi and mig-parted
+are called instead of started; `Machine.start` starts all of them as programs. `InProcess` answers
 nvidia-smi's commands in this process, for the tests that try thousands of layouts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import io
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -131,13 +134,9 @@ class Machine:
 
         `kill_after`: it is killed right after that command to nvidia-smi.
         """
-        _composed()
-        sys.stdout.flush()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            child = os.fork()
-            if child == 0:
-                _become_gpu_mig(self, args, [out, err], kill_after, env)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
+            status = _forks().call(self, args, files, kill_after, self.env(**env))
             for file in (out, err):
                 file.seek(0)
             return subprocess.CompletedProcess(args, status, out.read(), err.read())
@@ -249,21 +248,62 @@ class InProcess(_smi.Smi):  # type: ignore[misc, name-defined]
         return code, text
 
 
+class _Forks:
+    """A Python that has imported gpu-mig and makes its forks, one at a time.
+
+    It is small: a fork of the tests' process costs three times as much, for its memory is copied.
+    """
+
+    def __init__(self) -> None:
+        path = [str(Path(__file__).parent), str(ROOT)]
+        program = f"import sys; sys.path[:0] = {path}; import mig_machine as m; m.serve_forks()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def call(self, *arguments: Any) -> int:
+        """`_become_gpu_mig` with these arguments in a fork; its exit status, negative if killed."""
+        assert self._process.stdin and self._process.stdout
+        pickle.dump(arguments, self._process.stdin)
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+@functools.cache
+def _forks() -> _Forks:
+    return _Forks()
+
+
+def serve_forks() -> None:
+    """What `_Forks` runs, until the tests' process is gone."""
+    _composed()
+    gc.freeze()  # a fork that looks for garbage copies the pages of everything
+    with contextlib.suppress(EOFError):
+        while True:
+            arguments = pickle.load(sys.stdin.buffer)
+            child = os.fork()
+            if child == 0:
+                _become_gpu_mig(*arguments)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            print(status, flush=True)
+
+
 def _become_gpu_mig(
     machine: Machine,
     args: tuple[str, ...],
-    outputs: list[IO[str]],
+    outputs: list[str],
     kill_after: int,
     env: dict[str, str],
 ) -> None:
     """In the fork: gpu-mig's `main` with these arguments, until the end of the process."""
-    gc.freeze()  # to look for garbage would copy the pages of everything
     status = 70
     try:
         os.environ.clear()
-        os.environ.update(machine.env(**env))
-        for descriptor, file in enumerate(outputs, 1):
-            os.dup2(file.fileno(), descriptor)
+        os.environ.update(env)
+        for descriptor, path in enumerate(["/dev/null", *outputs]):
+            opened = os.open(path, os.O_RDWR | os.O_APPEND)
+            os.dup2(opened, descriptor)
+            os.close(opened)
         sys.stdout, sys.stderr = (
             open(descriptor, "w", closefd=False)  # noqa: SIM115 -- for the rest of the process
             for descriptor in (1, 2)
