@@ -373,18 +373,39 @@ def _parted(argv: list[str], env: dict[str, str] | None) -> subprocess.Completed
 
 @contextmanager
 def in_process(root: Path, instance_type: str, gpus: int = 2) -> Iterator[InProcess]:
-    """An InProcess whose stand-in keeps its state under `root`, empty at the start.
+    """An InProcess on a machine whose stand-in has no state yet; `root` is its root.
 
     Only the first `gpus` of the machine are shown: what holds for two GPUs holds for eight.
     """
     from lab.standins.nvidia_smi.smi import box
 
     shutil.rmtree(root, ignore_errors=True)
-    with _at(root):
+    with _at(root), _in_memory():
         box.write_json(box.DRIVER, {"version": "580.105.08", "cuda": "13.0"})
         box.write_json(box.FAULTS, {"hide": list(range(gpus, 16))})
         box.write_json(box.INSTANCE, {"instance_type": instance_type, "instance_id": "i-0test"})
         yield InProcess()
+
+
+@contextmanager
+def _in_memory() -> Iterator[None]:
+    """What the stand-in writes is kept here: files are half of the cost of a layout."""
+    from lab.standins.nvidia_smi.smi import box
+
+    kept: dict[str, str] = {}
+    read, write = box.read_json, box.write_json
+    box.read_json = lambda path: json.loads(kept[path]) if path in kept else read(path)
+
+    def keep(path: str, value: Any) -> None:
+        kept[path] = json.dumps(value)
+        if path == box.FAULTS:
+            write(path, value)  # it is asked for its time
+
+    try:
+        box.write_json = keep
+        yield
+    finally:
+        box.read_json, box.write_json = read, write
 
 
 @contextmanager
