@@ -65,6 +65,7 @@ def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Iterator[
 
     After the test nothing says that they and their copies are ours: later tests would judge them.
     """
+
     def baked(
         day: int = 1, tags: dict[str, str] | None = None, versions: Any = None, **fields: Any
     ) -> str:
