@@ -25,7 +25,8 @@ from devel.campaign.commands import SHIM, STATUS, Case, Counts, cases, excuse
 from devel.campaign.sandbox import nspawn, overlay
 from devel.campaign.world import deadline
 from kiln.base.paths import ROOT, RUNTIME
-from lab import bases, pci
+from lab.guests import pci
+from lab.rootfs import bases
 from lab.standins.nvidia_smi import install
 
 _BASE = ("debian12", "x86_64")
@@ -154,6 +155,7 @@ mkdir -p {_AGENT}/etc/kiln.d {_AGENT}/etc/amazon-cloudwatch-agent.d {_AGENT}/bin
 cd {_AGENT}/etc
 echo '{{"nvidia_gpu": 1}}' >kiln.d/gpu.json
 echo '{{"prometheus": 1}}' >kiln.d/dcgm.json
+echo dcgm-@INSTANCE_ID@ >kiln.d/dcgm-scrape.template
 echo '{{"logs": 1}}' >amazon-cloudwatch-agent.d/kiln-events.json
 echo '{{"mem": 1}}' >amazon-cloudwatch-agent.d/own.json
 printf '#!/bin/sh\\n' >{_AGENT}/bin/config-translator

@@ -69,6 +69,7 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
     Raises KilnError for arguments that Invoke refuses, Exit when Invoke or a task ends early.
     """
     _refuse_other_digits(argv)
+    argv = _spread(argv)
     program.create_config()
     with _refused_by_invoke(program, argv):
         program.parse_core(list(argv))
@@ -80,6 +81,28 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
         program.parse_cleanup()
         program.update_config()
     program.execute()
+
+
+# Tasks that take any number of words, each with the flag that one word stands for.
+_MANY = {"telemetry.check": "--file"}
+
+
+def _spread(argv: Sequence[str]) -> Sequence[str]:
+    """`TASK a b` as `TASK --file a --file b`: Invoke gives a task one word for each argument."""
+    task = next((word for word in argv if word in _MANY), None)
+    if task is None:
+        return argv
+    start = argv.index(task) + 1
+    result = list(argv[:start])
+    words = iter(argv[start:])
+    for word in words:
+        if not word.startswith("-"):
+            result += [_MANY[task], word]
+            continue
+        result.append(word)
+        if "=" not in word and word not in ("--json", "--help", "-h"):
+            result += [value for value in [next(words, None)] if value is not None]
+    return result
 
 
 def _refuse_other_digits(argv: Sequence[str]) -> None:
@@ -289,7 +312,15 @@ def _end_on_signals() -> None:
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    def swallowed(lost: sys.UnraisableHookArgs) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            sys.__unraisablehook__(lost)
+
+    # A signal that comes in a finalizer (an import has some) raises there, and Python goes on.
+    sys.unraisablehook = swallowed
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, stop)
 
 

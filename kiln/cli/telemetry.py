@@ -1,4 +1,4 @@
-"""Tasks about telemetry: telemetry.cost, telemetry.bundle."""
+"""Tasks about telemetry: telemetry.cost, telemetry.bundle, telemetry.check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.base.errors import KilnError
+from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.cli.flags import JSON
 from kiln.cli.front import say, show, task
 
@@ -55,6 +55,37 @@ def bundle(c: Context, out: str = "build/install-telemetry.sh", profile: str = "
 
     digest = installer.write_bundle(Path(out), _settings(profile), _agent_packages())
     say(f"{out}  sha256 {digest}\nrun it as root on the instance; --uninstall removes everything")
+
+
+@task(
+    iterable=["file"],
+    help={
+        "file": "a JSON file of the agent; all that it reads together: telemetry.check a.json",
+        "instance-type": "the EC2 GPU instance type they are for: --instance-type p4d.24xlarge",
+        **JSON,
+    },
+)
+def check(
+    c: Context,
+    file: list[str],
+    instance_type: str | None = None,
+    json: bool = False,
+) -> int:
+    """Would the CloudWatch agent start with these configuration files, and do what they say?"""
+    from kiln.base.findings import errors, gravest_last
+    from kiln.telemetry.check_files import check_files
+
+    if not file:
+        raise KilnError("no file given", hint="./invoke telemetry.check agent.json")
+    found = gravest_last(check_files([Path(name) for name in file], instance_type))
+    answer = {"files": file, "findings": [finding.as_json() for finding in found]}
+
+    def text(_: object) -> str:
+        counts = f"{len(errors(found))} errors, {len(found) - len(errors(found))} warnings"
+        return "\n".join([*map(str, found), f"{', '.join(file)}: {counts}"])
+
+    show(answer, as_json=json, text=text)
+    return INVALID_INPUT if errors(found) else 0
 
 
 def _settings(profile: str, interval: int = 60) -> Telemetry:

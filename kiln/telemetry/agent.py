@@ -17,6 +17,10 @@ from kiln.telemetry.settings import Telemetry
 MERGED = "amazon-cloudwatch-agent.d"
 STAGED = "kiln.d"
 EVENTS = f"{MERGED}/kiln-events.json"
+# The events without what two files cannot both decide: retention and class of the log group.
+PLAIN_EVENTS = f"{STAGED}/events-plain.json"
+# kiln-agent-sources makes dcgm-scrape.yaml of it, with the instance's id for @INSTANCE_ID@.
+SCRAPE_TEMPLATE = f"{STAGED}/dcgm-scrape.template"
 EVENT_LOG = "/var/log/gpuevent.log"
 TIMESTAMP_FORMAT = "%Y-%m-%dT%H:%M:%S.%f"
 
@@ -30,14 +34,17 @@ def agent_files(
     agent (None if it is not pinned). Files in `amazon-cloudwatch-agent.d/` always apply, those in
     `kiln.d/` only on machines with the hardware.
     """
-    files: dict[str, Any] = {EVENTS: _events(settings, agent_version)}
+    files: dict[str, Any] = {
+        EVENTS: _events(settings, agent_version),
+        PLAIN_EVENTS: _events(settings, None, plain=True),
+    }
     if settings.metrics and driver:
         files[f"{STAGED}/gpu.json"] = _metrics(settings, {"nvidia_gpu": _gpu(settings)})
     if settings.efa:
         files[f"{STAGED}/efa.json"] = _metrics(settings, _efa(settings, agent_version))
     if settings.dcgm and driver:
         files[f"{STAGED}/dcgm.json"] = _dcgm(settings)
-        files[f"{STAGED}/dcgm-scrape.yaml"] = _scrape(settings)
+        files[SCRAPE_TEMPLATE] = _scrape(settings)
     return {path: _text(content) for path, content in files.items()}
 
 
@@ -50,7 +57,9 @@ def dcgm_counters() -> str:
     )
 
 
-def _events(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
+def _events(
+    settings: Telemetry, agent_version: str | None, *, plain: bool = False
+) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "file_path": EVENT_LOG,
         "log_group_name": settings.log_group,
@@ -58,15 +67,12 @@ def _events(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
         "timestamp_format": TIMESTAMP_FORMAT,
         "timezone": "UTC",
     }
-    if agent_has("retention_in_days", agent_version):
+    if not plain and agent_has("retention_in_days", agent_version):
         entry["retention_in_days"] = settings.retention_days
-    if agent_has("log_group_class", agent_version):
+    if not plain and agent_has("log_group_class", agent_version):
         entry["log_group_class"] = settings.log_class
-    # Root, since the cwagent user can read neither the event log nor nvidia-smi's device files.
-    return {
-        "agent": {"run_as_user": "root"},
-        "logs": {"logs_collected": {"files": {"collect_list": [entry]}}},
-    }
+    # No run_as_user: root is the agent's default, and a second value in another file is a clash.
+    return {"logs": {"logs_collected": {"files": {"collect_list": [entry]}}}}
 
 
 def _metrics(settings: Telemetry, sections: dict[str, Any]) -> dict[str, Any]:
@@ -122,11 +128,13 @@ def _dcgm(settings: Telemetry) -> dict[str, Any]:
             "metric_selectors": selectors,
         }
         for matcher, dimensions in (
-            (f"^{dcgm['job']};$", dcgm["dimensions"]),
-            (f"^{dcgm['job']};.+$", dcgm["mig_dimensions"]),
+            (f"^{dcgm['job']}-[^;]*;$", dcgm["dimensions"]),
+            (f"^{dcgm['job']}-[^;]*;.+$", dcgm["mig_dimensions"]),
         )
     ]
     prometheus = {
+        # An empty one makes the agent ask EC2 for tags at each start, and die where it may not.
+        "cluster_name": dcgm["cluster_name"],
         "prometheus_config_path": f"{telemetry_facts()['agent']['etc']}/{STAGED}/dcgm-scrape.yaml",
         "log_group_name": dcgm["log_group"],
         "emf_processor": {
@@ -141,12 +149,13 @@ def _dcgm(settings: Telemetry) -> dict[str, Any]:
 def _scrape(settings: Telemetry) -> str:
     dcgm = telemetry_facts()["dcgm"]
     return (
-        "# From AMI Kiln. kiln-agent-sources writes the target with its InstanceId at start.\n"
+        "# From AMI Kiln. kiln-agent-sources writes the instance's id at each start.\n"
         "global:\n"
         f"  scrape_interval: {settings.interval}s\n"
         f"  scrape_timeout: {min(settings.interval, 10)}s\n"
         "scrape_configs:\n"
-        f"  - job_name: {dcgm['job']}\n"
+        # The agent names the log stream after the job: one stream per instance.
+        f"  - job_name: {dcgm['job']}-@INSTANCE_ID@\n"
         "    file_sd_configs:\n"
         f"      - files: [{dcgm['target_file']}]\n"
     )

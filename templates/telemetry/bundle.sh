@@ -243,10 +243,13 @@ check_agent_accepts() {
     for file in "$agent_home/etc/amazon-cloudwatch-agent.d"/*; do
         [[ -f $file && ${file##*/} != kiln-* ]] && cp "$file" "$stage/"
     done
-    cp "$agent_config"/amazon-cloudwatch-agent.d/* "$stage/"
-    "$translator" --input "$agent_home/etc/amazon-cloudwatch-agent.json" --input-dir "$stage" \
-        --output "$work/translated/agent.toml" --mode auto --multi-config remove \
-        >"$work/translator.log" 2>&1 && return
+    # The second is what kiln-agent-sources falls back to: it leaves the log group's retention to others.
+    for file in "$agent_config"/amazon-cloudwatch-agent.d/kiln-events.json "$agent_config"/kiln.d/events-plain.json; do
+        cp "$file" "$stage/kiln-events.json"
+        "$translator" --input "$agent_home/etc/amazon-cloudwatch-agent.json" --input-dir "$stage" \
+            --output "$work/translated/agent.toml" --mode auto --multi-config remove \
+            >"$work/translator.log" 2>&1 && return
+    done
     cat "$work/translator.log" >&2
     die 1 "the CloudWatch agent would not start with its configuration and ours together" \
         "its messages are above; the files on this instance are unchanged"
@@ -463,6 +466,7 @@ bundle_uninstall() {
     note_edited
     list_units
     ((${#units[@]} == 0)) || leave_units "${units[@]}"
+    rm -f "$agent_home/etc/kiln.d"/{dcgm-scrape.yaml,kiln-events.full,kiln-events.held}
     while read -r _ path; do
         if edited "$path"; then
             say "left your own $path"

@@ -74,7 +74,7 @@ def test_the_lab_says_at_once_that_it_has_no_guests_of_it(environment: dict[str,
     assert done.returncode != 0
     if "requires root" not in done.stderr and "is missing" not in done.stderr:
         assert "the lab has no base for distribution 'debian13'" in done.stderr
-        assert "lab/basefiles/distros.yaml" in done.stderr
+        assert "lab/rootfs/basefiles/distros.yaml" in done.stderr
 
 
 def test_once_it_is_tried_the_finding_is_gone(environment: dict[str, str]) -> None:

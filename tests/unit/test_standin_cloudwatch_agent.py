@@ -250,6 +250,23 @@ def test_the_translator_judges_new_files_with_those_that_stay(
     assert '"Mine"' in toml.read_text()
 
 
+def entry(**keys: Any) -> dict[str, Any]:
+    listed = [{"file_path": "/var/log/a", "log_group_name": "/G", **keys}]
+    return {"logs": {"logs_collected": {"files": {"collect_list": listed}}}}
+
+
+@pytest.mark.parametrize(
+    ("key", "mine", "yours"),
+    [("retention_in_days", 90, 7), ("log_group_class", "STANDARD", "INFREQUENT_ACCESS")],
+)
+def test_two_retentions_or_classes_of_one_log_group_are_refused(
+    key: str, mine: object, yours: object
+) -> None:
+    config.merged([entry(**{key: mine}), entry(file_path="/var/log/b")])
+    with pytest.raises(config.ConfigError, match=f"Different {key} values"):
+        config.merged([entry(**{key: mine}), entry(file_path="/var/log/b", **{key: yours})])
+
+
 def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "amazon-cloudwatch-agent.d"
     folder.mkdir()

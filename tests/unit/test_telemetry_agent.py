@@ -10,11 +10,18 @@ import pytest
 
 from kiln.base import runtime_import
 from kiln.telemetry import Telemetry, agent_files, dcgm_counters, merged, validate_agent_config
-from kiln.telemetry.agent import EVENTS
+from kiln.telemetry.agent import EVENTS, PLAIN_EVENTS
 from kiln.telemetry.facts import telemetry_facts
+from lab.standins.cloudwatch_agent.agent import aws, ctl
 
 ROOT = Path(__file__).parents[2]
 DRIVER = "580.178.04"
+
+
+def read_together(settings: Telemetry, agent_version=None) -> dict[str, dict]:
+    """What the agent reads at once, where all hardware is there."""
+    every = files(settings, agent_version=agent_version)
+    return {path: config for path, config in every.items() if path != PLAIN_EVENTS}
 
 
 def files(settings: Telemetry, driver=DRIVER, agent_version=None) -> dict[str, dict]:
@@ -31,7 +38,7 @@ def test_the_file_that_always_applies_has_events_and_no_metrics():
 
 def test_events_go_where_the_original_sent_them():
     events = files(Telemetry())[EVENTS]
-    assert events["agent"]["run_as_user"] == "root"
+    assert list(events) == ["logs"], "run_as_user would clash with the wizard's first choice"
     assert events["logs"]["logs_collected"]["files"]["collect_list"] == [
         {
             "file_path": "/var/log/gpuevent.log",
@@ -77,11 +84,11 @@ def test_gpu_series_carry_the_four_dimensions_their_units_and_an_aggregate_per_i
 
 
 def test_without_a_driver_on_the_image_there_are_only_events():
-    assert list(files(Telemetry(dcgm=True), driver="")) == [EVENTS]
+    assert list(files(Telemetry(dcgm=True), driver="")) == [EVENTS, PLAIN_EVENTS]
 
 
 def test_profile_none_has_no_gpu_file():
-    assert list(files(Telemetry(profile="none"))) == [EVENTS]
+    assert list(files(Telemetry(profile="none"))) == [EVENTS, PLAIN_EVENTS]
 
 
 def test_efa_counters_come_from_the_agent_where_it_has_them_and_by_statsd_where_not():
@@ -104,7 +111,51 @@ def test_slices_of_one_gpu_get_series_of_their_own():
     whole, piece = prometheus["emf_processor"]["metric_declaration"]
     assert whole["dimensions"] == [["InstanceId", "gpu"]]
     assert piece["dimensions"] == [["InstanceId", "gpu", "GPU_I_ID", "GPU_I_PROFILE"]]
-    assert {whole["label_matcher"], piece["label_matcher"]} == {"^dcgm;$", "^dcgm;.+$"}
+    assert {whole["label_matcher"], piece["label_matcher"]} == {
+        "^dcgm-[^;]*;$",
+        "^dcgm-[^;]*;.+$",
+    }
+
+
+def test_with_dcgm_the_agent_starts_where_ec2_refuses_the_instances_tags(
+    tmp_path, monkeypatch, capsys
+):
+    """Without a cluster's name its translator asks for them, and dies of the refusal."""
+    translated, tries = dcgm_translated_without_tags(tmp_path, monkeypatch, cluster_name=None)
+    assert translated == 0
+    assert tries == []
+    assert dcgm_translated_without_tags(tmp_path, monkeypatch, cluster_name="")[0] == 2
+    assert "UnauthorizedOperation" in capsys.readouterr().out
+
+
+def dcgm_translated_without_tags(tmp_path, monkeypatch, cluster_name) -> tuple[int, list[str]]:
+    """The translator's exit status for our files, and its calls of EC2."""
+    tries: list[str] = []
+
+    def refused(self, instance_id):
+        tries.append(instance_id)
+        raise aws.AwsError("UnauthorizedOperation", "not authorized to perform ec2:DescribeTags")
+
+    document = json.dumps({"region": "us-east-1", "instanceId": "i-1"})
+    monkeypatch.setattr(aws, "imds", lambda path: document)
+    monkeypatch.setattr(aws.Caller, "tags", refused)
+    monkeypatch.setattr(ctl.time, "sleep", lambda seconds: None)
+    for path, config in files(Telemetry(dcgm=True)).items():
+        if path != PLAIN_EVENTS:
+            if cluster_name is not None and path == "kiln.d/dcgm.json":
+                config["logs"]["metrics_collected"]["prometheus"]["cluster_name"] = cluster_name
+            (tmp_path / Path(path).name).write_text(json.dumps(config))
+    flags = ("--input", "/nonexistent", "--input-dir", str(tmp_path), "--multi-config", "remove")
+    monkeypatch.setattr("sys.argv", ["config-translator", *flags, "--output", "/dev/null"])
+    return ctl.translator(), tries
+
+
+def test_each_instance_writes_its_dcgm_metrics_to_a_stream_of_its_own():
+    """The agent names the stream after the job, and one stream of a fleet is throttled."""
+    assert (
+        "job_name: dcgm-@INSTANCE_ID@\n"
+        in agent_files(Telemetry(dcgm=True), DRIVER)["kiln.d/dcgm-scrape.template"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +171,7 @@ def test_slices_of_one_gpu_get_series_of_their_own():
 )
 def test_the_agent_takes_every_combination(profile, efa, dcgm, agent_version):
     settings = Telemetry(profile=profile, efa=efa, dcgm=dcgm, namespace="Team/GPU")
-    config, clashes = merged(files(settings, agent_version=agent_version))
+    config, clashes = merged(read_together(settings, agent_version))
     assert clashes == []
     assert validate_agent_config(config) == []
 

@@ -6,6 +6,7 @@ Run as it runs before the agent's start, on a root of its own (`KILN_ROOT`).
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from kiln.telemetry import Telemetry, agent_files
 
-PROGRAM = Path(__file__).parents[2] / "runtime/opt/kiln/lib/kiln-agent-sources"
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "runtime/opt/kiln/lib/kiln-agent-sources"
 ETC = "opt/aws/amazon-cloudwatch-agent/etc"
 MERGED = f"{ETC}/amazon-cloudwatch-agent.d"
 
@@ -146,11 +148,111 @@ def test_files_of_others_that_fit_change_nothing(machine):
     assert (machine / "asked").exists()
 
 
-def test_among_our_own_files_the_translator_is_not_asked(machine):
-    give(machine, "gpu", "efa")
-    give_translator(machine)
-    assert start(machine)[0] == ["kiln-efa.json", "kiln-gpu.json"]
-    assert not (machine / "asked").exists()
+def give_real_rules(machine: Path) -> None:
+    """The lab's translator, which refuses what the agent's refuses."""
+    put(
+        machine / "opt/aws/amazon-cloudwatch-agent/bin/config-translator",
+        f"#!{sys.executable} -SsE\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from lab.standins.cloudwatch_agent.agent.ctl import translator\nsys.exit(translator())\n",
+        0o755,
+    )
+
+
+def foreign(machine: Path, name: str, **sections: object) -> None:
+    put(machine / MERGED / name, json.dumps(sections))
+
+
+def log_of_theirs(**keys: object) -> dict[str, object]:
+    entry = {"file_path": "/var/log/x", "log_group_name": Telemetry().log_group, **keys}
+    return {"logs_collected": {"files": {"collect_list": [entry]}}}
+
+
+def read_entry(machine: Path) -> dict[str, object]:
+    config = json.loads((machine / MERGED / "kiln-events.json").read_text())
+    return config["logs"]["logs_collected"]["files"]["collect_list"][0]
+
+
+def test_only_the_file_that_clashes_stays_out(machine):
+    give(machine, "gpu", "efa", "exporter")
+    give_real_rules(machine)
+    foreign(machine, "theirs.json", metrics={"namespace": "Theirs"})
+    found, said = start(machine)
+    assert found == ["kiln-dcgm.json", "theirs.json"], "EFA's has a namespace too, DCGM's has none"
+    assert "gpu metrics off: the agent refuses them beside the files that are not ours" in said
+    assert "Different values are specified for namespace" in said
+
+
+def test_the_wizards_user_does_not_stop_the_agent(machine):
+    give(machine, "gpu")
+    give_real_rules(machine)
+    foreign(machine, "theirs.json", agent={"run_as_user": "cwagent"})
+    assert start(machine)[0] == ["kiln-gpu.json", "theirs.json"]
+    assert (machine / MERGED / "kiln-events.json").exists()
+
+
+def test_events_go_to_a_log_group_to_which_another_file_gave_its_retention(machine):
+    give(machine, "gpu")
+    give_real_rules(machine)
+    baked = read_entry(machine)
+    foreign(machine, "theirs.json", logs=log_of_theirs(retention_in_days=7))
+    for _ in range(2):
+        found, said = start(machine)
+        assert found == ["kiln-gpu.json", "theirs.json"]
+        assert "events on, with the retention and the class that another file gives" in said
+        assert "retention_in_days" not in read_entry(machine)
+    (machine / MERGED / "theirs.json").unlink()
+    start(machine)
+    assert read_entry(machine) == baked
+
+
+def test_events_that_clash_in_any_form_stay_out_until_the_clash_is_gone(machine):
+    give(machine, "gpu")
+    put(
+        machine / "opt/aws/amazon-cloudwatch-agent/bin/config-translator",
+        '#!/bin/sh\nwhile [ "$1" != --input-dir ]; do shift; done\n'
+        "[ ! -e $2/theirs.json ] || [ ! -e $2/kiln-events.json ]\n",
+        0o755,
+    )
+    before = (machine / MERGED / "kiln-events.json").read_text()
+    foreign(machine, "theirs.json", agent={})
+    for _ in range(2):
+        found, said = start(machine)
+        assert found == ["kiln-gpu.json", "theirs.json"]
+        assert not (machine / MERGED / "kiln-events.json").exists()
+        assert "events off: the agent refuses them" in said
+    (machine / MERGED / "theirs.json").unlink()
+    assert start(machine)[0] == ["kiln-gpu.json"]
+    assert (machine / MERGED / "kiln-events.json").read_text() == before
+
+
+def test_a_translator_that_does_not_answer_has_refused_nothing(machine):
+    give(machine, "gpu")
+    path = machine / "opt/aws/amazon-cloudwatch-agent/bin/config-translator"
+    put(path, "#!/bin/sh\nexec sleep 600\n", 0o755)
+    foreign(machine, "theirs.json", agent={})
+    found, said = start(machine, KILN_NVIDIA_SMI_SECONDS="1")
+    assert found == ["kiln-gpu.json", "theirs.json"]
+    assert "the agent's translator did not answer in 1 s" in said
+
+
+def test_what_the_agent_refuses_without_any_file_of_others_stays_out_too(machine):
+    give(machine, "gpu", "exporter")
+    put(
+        machine / "opt/aws/amazon-cloudwatch-agent/bin/config-translator",
+        '#!/bin/sh\nwhile [ "$1" != --input-dir ]; do shift; done\n[ ! -e $2/kiln-dcgm.json ]\n',
+        0o755,
+    )
+    assert start(machine)[0] == ["kiln-gpu.json"]
+
+
+def test_files_that_the_agent_refuses_without_ours_are_not_laid_to_us(machine):
+    give(machine, "gpu")
+    give_real_rules(machine)
+    foreign(machine, "theirs.json", nonsense={})
+    found, said = start(machine)
+    assert found == ["theirs.json"]
+    assert (machine / MERGED / "kiln-events.json").exists()
+    assert "refuses the files that are not ours by themselves" in said
 
 
 def test_the_scrape_target_carries_the_instance(machine):
@@ -160,6 +262,16 @@ def test_the_scrape_target_carries_the_instance(machine):
     assert target == [
         {"targets": ["127.0.0.1:9400"], "labels": {"InstanceId": "i-0123456789abcdef0"}}
     ]
+
+
+def test_the_job_that_names_the_log_stream_carries_the_instance(machine):
+    give(machine, "gpu", "exporter")
+    start(machine)
+    scrape = (machine / ETC / "kiln.d/dcgm-scrape.yaml").read_text()
+    assert "job_name: dcgm-i-0123456789abcdef0\n" in scrape
+    prometheus = json.loads((machine / MERGED / "kiln-dcgm.json").read_text())["logs"]
+    path = prometheus["metrics_collected"]["prometheus"]["prometheus_config_path"]
+    assert path == f"/{ETC}/kiln.d/dcgm-scrape.yaml"
 
 
 def test_when_it_breaks_half_way_no_old_metrics_are_left_behind(machine):

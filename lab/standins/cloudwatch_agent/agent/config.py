@@ -48,7 +48,30 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     for part in parts:
         _merge(whole, part, "")
+    _check_log_groups(whole)
     return whole
+
+
+def _check_log_groups(whole: dict[str, Any]) -> None:
+    """One retention and one class for a log group.
+
+    translator/translate/logs/util/validate_fields.go
+    """
+    first: dict[tuple[str, str], Any] = {}
+    files = whole.get("logs", {}).get("logs_collected", {}).get("files", {})
+    for entry in files.get("collect_list", []):
+        group = entry.get("log_group_name", "").lower()
+        retention = entry.get("retention_in_days", 0)
+        values = {
+            "retention_in_days": retention if retention > 0 else None,
+            "log_group_class": entry.get("log_group_class", "").upper() or None,
+        }
+        for key, value in values.items():
+            if value is not None and first.setdefault((group, key), value) != value:
+                raise ConfigError(
+                    "Under path : /logs/logs_collected/files/collect_list/ | Error : "
+                    f"Different {key} values can't be set for the same log group: {group}"
+                )
 
 
 def _merge(target: dict[str, Any], more: dict[str, Any], path: str) -> None:

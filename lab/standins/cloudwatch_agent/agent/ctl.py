@@ -10,8 +10,16 @@ import glob
 import json
 import os
 import sys
+import time
 
 from . import aws, config
+
+TYPE_CHECKING = False  # typing itself costs start-up time
+if TYPE_CHECKING:
+    from typing import Any
+
+# Seconds between two tries to read the instance's tags.
+_SLEEPS = (0.2, 0.4, 0.8, 1.6, 3.2, 60)
 
 # What `default` measures, in the lab's words: memory and disk, every minute.
 _DEFAULT = {
@@ -111,7 +119,33 @@ def translator() -> int:
     if not parts:
         print("No json config files found")
         return config.NO_FILES
+    if not _cluster_is_known(whole):
+        return 2
     with open(flags["output"], "w") as stream:
         stream.write(f"# AMI Kiln lab stand-in\n# {json.dumps(whole, sort_keys=True)}\n")
     print("I! Valid Json input schema.\nConfiguration validation first phase succeeded")
     return 0
+
+
+def _cluster_is_known(whole: dict[str, Any]) -> bool:
+    """A prometheus section without a cluster's name makes the translator read the instance's tags,
+    and end by a nil pointer once it was refused six times.
+
+    translator/translate/logs/util/get_eks_cluster_name.go, translator/util/tagutil/tagutil.go
+    """
+    prometheus = whole.get("logs", {}).get("metrics_collected", {}).get("prometheus")
+    if prometheus is None or prometheus.get("cluster_name"):
+        return True
+    about = json.loads(aws.imds("dynamic/instance-identity/document") or "{}")
+    if not about:
+        return True
+    for number, seconds in enumerate(_SLEEPS):
+        try:
+            aws.Caller(about["region"]).tags(about["instanceId"])
+            return True
+        except aws.AwsError as error:
+            print(f"Describe EC2 Tag Fail. Will retry the request: {error}")
+            print(f"W! It is the {number} time, going to sleep {seconds}s before retrying.")
+            time.sleep(seconds)
+    print("panic: runtime error: invalid memory address or nil pointer dereference")
+    return False

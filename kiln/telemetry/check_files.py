@@ -1,0 +1,123 @@
+"""Anybody's agent configuration, judged as the agent does it: each file, and all together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.base.errors import KilnError
+from kiln.base.findings import Finding, Place
+from kiln.base.located import Located, parse_yaml
+from kiln.facts import instance
+from kiln.telemetry.document import Problem, validate_agent_config
+from kiln.telemetry.merge import merged
+
+_SOURCE = (
+    "https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/"
+    "CloudWatch-Agent-Configuration-File-Details.html"
+)
+
+
+def check_files(paths: Sequence[Path], instance_type: str | None = None) -> list[Finding]:
+    """The findings of files that one agent reads together, each with its file and line.
+
+    Raises KilnError (exit status 2) for a file that cannot be read or is not JSON, and for an
+    unknown instance type.
+    """
+    files = {str(path): _located(path) for path in paths}
+    result = [
+        _finding(problem, file)
+        for file in files.values()
+        for problem in validate_agent_config(file.data)
+    ]
+    whole, clashes = merged({name: file.data for name, file in files.items()})
+    result += [_finding(clash, files[clash.message.split(": ")[0]]) for clash in clashes]
+    if len(files) > 1 and not any(finding.level == "error" for finding in result):
+        known = {(finding.rule, finding.message) for finding in result}
+        result += [
+            _finding(problem, _origin(problem, whole, files))
+            for problem in validate_agent_config(whole)
+            if (problem.rule, problem.message) not in known
+        ]
+    if instance_type:
+        result += _on_instance(whole, instance_type, files)
+    return result
+
+
+def _located(path: Path) -> Located:
+    """A JSON file with its places."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise KilnError(f"{path}: cannot be read: {reason}", place=Place(str(path))) from None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+        raise KilnError(
+            f"{path}:{line}:{column}: not JSON: {getattr(error, 'msg', 'nested too deep')}",
+            hint="the agent would not start with this file",
+            place=Place(str(path), line, column),
+        ) from None
+    if not isinstance(data, dict):
+        raise KilnError(
+            f"{path}: an agent configuration is a JSON object with agent, metrics or logs",
+            place=Place(str(path), 1, 1),
+        )
+    # JSON is YAML, except that a tab may stand between two values; inside a text it may not.
+    places = parse_yaml(text.replace("\t", " "), str(path))
+    return Located(str(path), data, places.values, places.keys)
+
+
+def _finding(problem: Problem, file: Located) -> Finding:
+    message = problem.message.removeprefix(f"{file.file}: ")
+    found = Finding(problem.level, problem.rule, message, hint=problem.hint, source=_SOURCE)
+    return found.at(file.key_place(problem.path))
+
+
+def _origin(problem: Problem, whole: dict[str, Any], files: dict[str, Located]) -> Located:
+    """The file that has the wrong value, which stands at another place in the merged whole."""
+    entry = _value(whole, problem.path[:5])
+    for file in reversed(files.values()):
+        entries = _value(file.data, problem.path[:4])
+        if isinstance(entries, list) and entry in entries:
+            moved = {problem.path: (*problem.path[:4], entries.index(entry), *problem.path[5:])}
+            place = file.key_place(moved[problem.path])
+            keys = {**file.keys, problem.path: (place.line or 1, place.column or 1)}
+            return Located(file.file, file.data, file.values, keys)
+    return next(iter(files.values()))
+
+
+def _value(data: Any, path: Sequence[str | int]) -> Any:
+    """The value at a path; None if there is none."""
+    for key in path:
+        if isinstance(data, dict):
+            data = data.get(key)
+        elif isinstance(data, list) and isinstance(key, int) and key < len(data):
+            data = data[key]
+        else:
+            return None
+    return data
+
+
+def _on_instance(
+    whole: dict[str, Any], instance_type: str, files: dict[str, Located]
+) -> list[Finding]:
+    """What the files ask for and that instance type lacks."""
+    collected = whole.get("metrics", {}).get("metrics_collected", {})
+    path = ("metrics", "metrics_collected", "efa")
+    if "efa" not in collected or instance(instance_type).efa:
+        instance(instance_type)
+        return []
+    problem = Problem(
+        "warning",
+        "cloudwatch-efa",
+        f"a {instance_type} has no EFA device: no series of efa arrives",
+        "remove the section efa, or use an instance type with EFA",
+        path,
+    )
+    having = next(file for file in files.values() if path in file.keys)
+    return [_finding(problem, having)]

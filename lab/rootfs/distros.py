@@ -1,0 +1,52 @@
+"""`basefiles/distros.yaml`: what makes the common tree look like a distribution on EC2."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kiln import facts
+from kiln.base import plain_yaml
+from kiln.base.errors import KilnError, did_you_mean
+
+FILES = Path(__file__).resolve().parent / "basefiles"
+
+
+@cache
+def _file() -> dict[str, Any]:
+    content: dict[str, Any] = plain_yaml.read_plain(FILES / "distros.yaml")
+    return content
+
+
+def ids() -> list[str]:
+    """The distributions that the lab has guests for."""
+    return list(_file()["distros"])
+
+
+def spec(distro_id: str) -> dict[str, Any]:
+    """A distribution's entry, joined with its facts. Raises KilnError when there is none."""
+    distros: dict[str, dict[str, Any]] = _file()["distros"]
+    if distro_id not in distros:
+        raise KilnError(
+            f"the lab has no base for distribution {distro_id!r}",
+            hint=f"{did_you_mean(distro_id, distros)}; a new one is baked in AWS, or after its "
+            "identity was added to lab/rootfs/basefiles/distros.yaml",
+        )
+    distro = facts.distro(distro_id)
+    entry = {**{key: distro[key] for key in ("name", "family", "ssh_user")}, **distros[distro_id]}
+    if entry["family"] == "al":
+        entry["os_release"] = {**entry["os_release"], "SUPPORT_END": distro["end_of_life"]}
+    return entry
+
+
+def root() -> dict[str, str]:
+    """`uuid` of the root's file system, and `partuuid` of its partition."""
+    entry: dict[str, str] = _file()["root"]
+    return entry
+
+
+def tree() -> dict[str, Any]:
+    """How the common tree is made."""
+    entry: dict[str, Any] = _file()["tree"]
+    return entry
