@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -28,13 +29,15 @@ def check_scripts(components: Iterable[str]) -> list[Finding]:
 def _syntax_error(path: Path, _changed: int) -> Finding | None:
     done = subprocess.run(
         ["bash", "-n", str(path)],
+        env={**os.environ, "LC_ALL": "C"},  # no word about a locale
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
     )
-    if done.returncode == 0:
+    # Of an unclosed [[ bash says so, and ends with 0.
+    if done.returncode == 0 and not done.stderr.strip():
         return None
     said = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
     place = re.match(r"line (\d+): ", said[0]) if said else None

@@ -268,6 +268,15 @@ def test_a_syntax_error_is_a_finding_with_file_line_and_bashs_words(broken_cuda:
     )
 
 
+def test_an_error_over_which_bash_ends_well_is_a_finding_too(broken_cuda: Path) -> None:
+    """`bash -n` says what is wrong with an unclosed [[, and exits with 0."""
+    lines = broken_cuda.read_text().splitlines()[:-3]
+    broken_cuda.write_text("\n".join([*lines, "if [[ -e /x ]; then", "    echo a", "fi", ""]))
+    (finding,) = scripts.check_scripts(["cuda", "efa"])
+    assert "conditional expression" in finding.message
+    assert finding.line == len(lines) + 1
+
+
 def test_a_build_is_refused_over_a_syntax_error_before_anything_is_launched(
     broken_cuda: Path,
 ) -> None:
