@@ -58,6 +58,8 @@ OWN_KERNEL = tag("own-kernel")
 # Of a published AMI: its line (al2023/lts/base/x86_64). Of a copy: the AMI it is a copy of.
 LINE = tag("line")
 SOURCE_IMAGE = tag("source-image")
+# Of an instance that a document of `consume` launches: the channel that it follows.
+CHANNEL = tag("channel")
 # Any value: `retire` leaves the AMI alone.
 KEEP = tag("keep")
 # Where the signed statement of a published AMI is: region, run, SHA-256 of its envelope.

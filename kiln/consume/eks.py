@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from kiln.base.tags import MIG_CONFIG
 from kiln.consume.documents import as_yaml, ref, stack, text_parameter, title
 from kiln.consume.ec2 import (
     CONDITIONS,
@@ -15,7 +16,7 @@ from kiln.consume.ec2 import (
     optional,
     template_resource,
 )
-from kiln.consume.machine import MIG_TAG, instance_tags, network_interfaces, root_disk
+from kiln.consume.machine import instance_tags, network_interfaces, root_disk
 from kiln.consume.wanted import Wanted
 from kiln.mig.k8s import k8s_configuration
 
@@ -73,7 +74,7 @@ def karpenter(wanted: Wanted) -> str:
     if wanted.label:
         # Karpenter cannot open instance tags to IMDS, where gpu-mig looks first.
         spec["userData"] = _mime(
-            ("text/x-shellscript", f"#!/bin/bash\n# {MIG_TAG}={wanted.label}\ntrue")
+            ("text/x-shellscript", f"#!/bin/bash\n# {MIG_CONFIG}={wanted.label}\ntrue")
         )
     node_class = {
         "apiVersion": "karpenter.k8s.aws/v1",
@@ -181,7 +182,7 @@ def eksctl(wanted: Wanted) -> str:
         "tags": instance_tags(wanted),
     }
     if wanted.label:
-        made["overrideBootstrapCommand"] = f"# {MIG_TAG}={wanted.label}\n" + yaml.safe_dump(
+        made["overrideBootstrapCommand"] = f"# {MIG_CONFIG}={wanted.label}\n" + yaml.safe_dump(
             {**_NODE_CONFIG, "spec": {"kubelet": {}}}, sort_keys=False
         )
     config = {

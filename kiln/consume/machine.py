@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.base.tags import CHANNEL, LINE, MIG_CONFIG
 from kiln.consume.wanted import Wanted
-
-# Read by gpu-mig at boot (docs/mig.md).
-MIG_TAG = "kiln:mig-config"
 
 
 def network_interfaces(wanted: Wanted) -> list[dict[str, Any]]:
@@ -40,8 +38,8 @@ def metadata_options(*, tags: bool = True) -> dict[str, Any]:
 
 def instance_tags(wanted: Wanted) -> dict[str, str]:
     """The tags of the instances: what they follow, and their MIG layout."""
-    own = {"Name": wanted.name, "kiln:line": wanted.line, "kiln:channel": wanted.channel}
-    return own | ({MIG_TAG: wanted.label} if wanted.label else {})
+    own = {"Name": wanted.name, LINE: wanted.line, CHANNEL: wanted.channel}
+    return own | ({MIG_CONFIG: wanted.label} if wanted.label else {})
 
 
 def root_disk(wanted: Wanted) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def karpenters_own() -> dict[str, Any]:
         cwd="/", capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     if done.returncode:
-        pytest.skip(f"{module} cannot be fetched")
+        pytest.skip(f"Karpenter's definitions cannot be fetched: {module}")
     crds = Path(json.loads(done.stdout)["Dir"], "pkg/apis/crds")
     found = {}
     for path in crds.glob("*.yaml"):
