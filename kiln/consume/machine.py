@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.base import tags
 from kiln.consume.wanted import Wanted
 
 # Read by gpu-mig at boot (docs/mig.md).
-MIG_TAG = "kiln:mig-config"
+MIG_TAG = tags.MIG_CONFIG
 
 
 def network_interfaces(wanted: Wanted) -> list[dict[str, Any]]:
@@ -40,7 +41,7 @@ def metadata_options(*, tags: bool = True) -> dict[str, Any]:
 
 def instance_tags(wanted: Wanted) -> dict[str, str]:
     """The tags of the instances: what they follow, and their MIG layout."""
-    own = {"Name": wanted.name, "kiln:line": wanted.line, "kiln:channel": wanted.channel}
+    own = {"Name": wanted.name, tags.LINE: wanted.line, "kiln:channel": wanted.channel}
     return own | ({MIG_TAG: wanted.label} if wanted.label else {})
 
 
