@@ -19,9 +19,9 @@ from pathlib import Path
 
 from kiln.base.paths import ROOT
 
-# Imported once, before the first call: nothing that reads the environment.
+# Imported once, before the first call: nothing that depends on the environment.
 _PROGRAM = (
-    *("tasks", "kiln.cli.front", "tests.unit.commands"),
+    *("tasks", "kiln.cli.front", "tests.unit.commands", "tests.unit.preloaded"),
     *("boto3", "botocore.session", "jinja2", "jsonschema", "pydantic", "rich.table", "yaml"),
     *("kiln.cli.targets", "kiln.compat.engine", "kiln.matrix.load", "kiln.packer.render"),
     *("kiln.pipeline.build", "kiln.pipeline.verify", "lab.target"),
