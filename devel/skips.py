@@ -21,7 +21,7 @@ LIFTED_BY = (
     (r"no go on PATH", "the package golang-go, and Go's module proxy"),
     (r"cannot be fetched", "Go's module proxy within reach"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),
-    (r"Karpenter", "go on PATH, and a Go module proxy that this machine can reach"),
+    (r"Karpenter", "a Go module proxy that this machine can reach"),
     (r"no other Python", "other Python versions from pyenv, 3.7 to 3.13: pyenv install 3.12"),
     (r"no Python (?P<version>[\d.]+|{\w+})", "that Python version: pyenv install 3.x"),
     (r"Debian mirror", "a package mirror that this machine can reach"),
