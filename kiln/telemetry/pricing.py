@@ -58,11 +58,14 @@ def metric_series(
     devices = efa_interfaces if settings.efa else 0
     counters = len(telemetry_facts()["efa"]["counters"]) if devices else 0
     gpu_only = set(telemetry_facts()["gpu_metrics"]["dimensions"])
+    efa_only = set(telemetry_facts()["efa"]["dimensions"])
     aggregates = 0
     for names in settings.aggregate_by:
-        aggregates += measured * (gpus if "index" in names else 1)
-        # EFA series have no GPU dimension: a dimension set that names one never matches them.
-        aggregates += 0 if gpu_only & set(names) else counters
+        # A dimension set that names one of a GPU never matches an EFA series, nor the reverse.
+        if not efa_only & set(names):
+            aggregates += measured * (gpus if "index" in names else 1)
+        if not gpu_only & set(names):
+            aggregates += counters * (devices if efa_only & set(names) else 1)
     counted = {
         "gpu": measured * gpus,
         "efa": counters * devices,

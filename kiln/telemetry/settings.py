@@ -163,6 +163,8 @@ class Telemetry(BaseModel):
     @model_validator(mode="after")
     def _aggregates_are_dimensions(self) -> Telemetry:
         known = {*self.dimensions, *telemetry_facts()["gpu_metrics"]["dimensions"]}
+        if self.efa:
+            known |= set(telemetry_facts()["efa"]["dimensions"])
         for name in (name for names in self.aggregate_by for name in names):
             if name not in known:
                 raise ValueError(

@@ -95,6 +95,7 @@ def test_efa_counters_come_from_the_agent_where_it_has_them_and_by_statsd_where_
     new = files(Telemetry(efa=True), agent_version="1.300068.0b1")["kiln.d/efa.json"]
     old = files(Telemetry(efa=True), agent_version="1.300067.1")["kiln.d/efa.json"]
     assert "efa_rx_bytes" in new["metrics"]["metrics_collected"]["efa"]["measurement"]
+    assert len(set(new["metrics"]["metrics_collected"]["efa"]["measurement"])) == 22
     assert list(old["metrics"]["metrics_collected"]) == ["statsd"]
 
 
