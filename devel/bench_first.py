@@ -22,7 +22,8 @@ from devel.bench import DISTRO, DRIVER, Figure, require, timed
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import host, tree
+from lab import host
+from lab.rootfs import tree
 
 # An index that no other lab uses; its state is deleted afterwards.
 _INDEX = "49"

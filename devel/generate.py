@@ -25,7 +25,8 @@ from kiln.packer import render
 from kiln.pipeline import record_schema
 from kiln.publish import engines
 from kiln.xid import catalogue
-from lab import coverage, pci
+from lab.api import coverage
+from lab.guests import pci
 
 _RULES_PAGE = ROOT / "docs" / "compatibility.md"
 _RULES_HEADING = "## The rules\n"
@@ -111,7 +112,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     picture.PICTURE: (picture.picture_text, "kiln/mig/plan.py and draw.py"),
     ROOT / "docs/lab-coverage.md": (
         lambda: coverage.page(coverage.table()),
-        "lab/ec2 and lab/coverage.py",
+        "lab/ec2 and lab/api/coverage.py",
     ),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }

@@ -19,7 +19,8 @@ from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli.front import note
-from lab import emulation, host
+from lab import host
+from lab.rootfs import emulation
 
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 # Lab tests use a lab of their own, not the user's.

@@ -25,7 +25,8 @@ from kiln.base import overlay
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, keys, sweep, users, vendors
+from lab import folders, host, sweep, users, vendors
+from lab.api import keys
 from lab.settings import Lab, current
 
 _START_TIMEOUT = 30.0
@@ -235,7 +236,7 @@ def clean(
             f"the root filesystems are in use by other labs: {', '.join(others)}",
             hint="take them down first: KILN_LAB_INDEX=n ./invoke lab.clean",
         )
-    from lab import emulation, tree
+    from lab.rootfs import emulation, tree
 
     swept = down(lab, force=force, say=say)
     shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca", "apt")]
@@ -268,7 +269,7 @@ def _no_base_in_progress(lab: Lab) -> Iterator[None]:
 
 
 def order_fault(lab: Lab, **fault: Any) -> None:
-    """Inject a failure; `lab.faults.Fault` has the fields."""
+    """Inject a failure; `lab.api.faults.Fault` has the fields."""
     call(lab, "faults", fault)
 
 
@@ -291,7 +292,7 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
 
     Raises KilnError when no such guest is running.
     """
-    from lab.guest import leader_of
+    from lab.guests.guest import leader_of
 
     pid_file = lab.instances / instance_id / "nspawn.pid"
     leader = leader_of(int(pid_file.read_text())) if pid_file.exists() else None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from lab import namespace
+from lab.guests import namespace
 from lab.settings import Lab
 
 # A guest's systemd uses about 20 inotify instances. All guests share the kernel's default limit of

@@ -20,19 +20,11 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import (
-    botocore_data,
-    control,
-    faults,
-    folders,
-    host,
-    keys,
-    network,
-    public_images,
-    sweep,
-    vendors,
-)
-from lab.faults import Faults
+from lab import control, folders, host, sweep, vendors
+from lab.amis import public_images
+from lab.api import botocore_data, faults, keys
+from lab.api.faults import Faults
+from lab.network import bridge
 from lab.settings import Lab, current
 
 log = logging.getLogger("lab")
@@ -75,36 +67,19 @@ def serve(lab: Lab) -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    from lab import (
-        api,
-        bases,
-        buckets,
-        dns,
-        endpoints,
-        imds,
-        metadata,
-        mirror,
-        moto_fixes,
-        principals,
-        real_bases,
-        web,
-    )
+    from lab import mirror
     from lab.access import gate, holders
-    from lab.machines import Machines
+    from lab.api import buckets, entry, moto_fixes, principals, web
+    from lab.guests.machines import Machines
+    from lab.metadata import answers, imds
+    from lab.network import dns, endpoints
     from lab.ssm import front
 
     ordered = Faults()
     base_lock = threading.Lock()
-
     real = vendors.wanted() == vendors.REAL
 
-    def base(distro: str, arch: str) -> Path:
-        with base_lock:
-            # Parents of flavours, and what no build with the real vendors has asked for.
-            found = real_bases.find(distro, arch) if real and distro in bases.ids() else None
-            return found or bases.ensure(distro, arch)
-
-    machines = Machines(lab, public, base, ordered)
+    machines = Machines(lab, public, _root_filesystems(base_lock, real=real), ordered)
     moto_fixes.install(machines)
     gc.freeze()
     gc.enable()
@@ -112,21 +87,21 @@ def serve(lab: Lab) -> None:
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = api.wrap(moto, ordered, admin)
+    application = entry.wrap(moto, ordered, admin)
     own = keys.ensure(lab)
     known = keys.first_of(keys.only(own), principals.find)
     judge = functools.partial(gate.refusal, holders=holders.find, tags=holders.tags)
-    guarded = api.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
+    guarded = entry.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
-    network.up(lab)
+    bridge.up(lab)
 
     def is_here(name: str) -> bool:
         return endpoints.is_here(name, buckets.exists)
 
     vendor_hosts = [] if real else mirror.vendor_hosts()
     resolver = dns.Resolver(lab.gateway, dns.known(lab, vendor_hosts, is_here))
-    metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
+    metadata_service = imds.serve(lab.gateway, lab.imds_port, answers.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     _wait(lab, stopping)
@@ -139,6 +114,19 @@ def serve(lab: Lab) -> None:
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
+
+
+def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str], Path]:
+    """What finds or makes the root filesystem of a distribution and an architecture."""
+    from lab.rootfs import bases, real_bases
+
+    def base(distro: str, arch: str) -> Path:
+        with lock:
+            # Parents of flavours, and what no build with the real vendors has asked for.
+            found = real_bases.find(distro, arch) if real and distro in bases.ids() else None
+            return found or bases.ensure(distro, arch)
+
+    return base
 
 
 def _end(machines: Any, *services: Callable[[], None]) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import psutil
 
-from lab import cgroups, disks, hostnames, network, volumes
-from lab.guest import MARK
+from lab.guests import cgroups
+from lab.guests.guest import MARK
+from lab.network import bridge, hostnames
 from lab.own_kernel import disk as own_kernel
 from lab.settings import Lab
 from lab.shell import run
+from lab.storage import disks, volumes
 
 
 def guests(lab: Lab) -> list[int]:
@@ -55,7 +57,7 @@ def sweep(lab: Lab) -> list[str]:
         swept.append(f"mount {point}")
     if Path(f"/sys/class/net/{lab.bridge}").exists():
         swept.append(f"bridge {lab.bridge}")
-    network.down(lab)
+    bridge.down(lab)
     if hostnames.clear(lab):
         swept.append(f"names in {hostnames.HOSTS}")
     if lab.instances.is_dir():

@@ -22,21 +22,12 @@ from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import DEFAULT_REGION, OwnBoot, OwnKernel, PackerInputs, ParentAmi
-from lab import (
-    bases,
-    control,
-    distros,
-    emulation,
-    host,
-    images,
-    keys,
-    mirror,
-    public_images,
-    real_bases,
-    users,
-)
+from lab import control, host, mirror, users
+from lab.amis import images, public_images
+from lab.api import keys
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
+from lab.rootfs import bases, distros, emulation, real_bases
 from lab.settings import Lab, current
 from lab.shell import CommandError, run
 from lab.vendors import REAL, STAND_INS, refuse_flavors, refuse_silent

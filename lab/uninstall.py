@@ -9,7 +9,8 @@ from pathlib import Path
 
 from kiln.base.installed import packages_from_apt
 from kiln.base.paths import ROOT, build_dir
-from lab import control, host, mirror, tree, users
+from lab import control, host, mirror, users
+from lab.rootfs import tree
 from lab.settings import Lab, current
 
 INTERFACES = Path("/sys/class/net")

@@ -17,7 +17,7 @@ from devel.campaign.book import Book
 from devel.campaign.kills import measured, steps
 from devel.campaign.world import Ended, World, deadline, inventory
 from lab import control
-from lab.faults import LAUNCH
+from lab.api.faults import LAUNCH
 
 # Forbidden, expired: a build gives up.
 FINAL = ("UnauthorizedOperation", "ExpiredToken")

@@ -19,7 +19,8 @@ from kiln import components
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.packer import render
-from lab import bases, mirror
+from lab import mirror
+from lab.rootfs import bases
 from lab.settings import Lab
 
 _UPLOAD = "var/tmp/kiln"

@@ -25,7 +25,8 @@ from devel.campaign.commands import SHIM, STATUS, Case, Counts, cases, excuse
 from devel.campaign.sandbox import nspawn, overlay
 from devel.campaign.world import deadline
 from kiln.base.paths import ROOT, RUNTIME
-from lab import bases, pci
+from lab.guests import pci
+from lab.rootfs import bases
 from lab.standins.nvidia_smi import install
 
 _BASE = ("debian12", "x86_64")

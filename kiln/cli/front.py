@@ -312,7 +312,15 @@ def _end_on_signals() -> None:
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    def swallowed(lost: sys.UnraisableHookArgs) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            sys.__unraisablehook__(lost)
+
+    # A signal that comes in a finalizer (an import has some) raises there, and Python goes on.
+    sys.unraisablehook = swallowed
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, stop)
 
 

@@ -121,7 +121,7 @@ def fault(
 @task(help=JSON)
 def coverage(c: Context, json: bool = False) -> None:
     """The calls in the lab: real, booked only or refused; the lab need not be up."""
-    from lab import coverage
+    from lab.api import coverage
 
     show(coverage.table(), as_json=json, text=coverage.text)
 
@@ -168,7 +168,8 @@ def import_(
 ) -> None:
     """Replace a stand-in root filesystem by a real one."""
     from kiln.base import needs
-    from lab import host, importer
+    from lab import host
+    from lab.rootfs import importer
 
     host.can_run()
     if mirror:

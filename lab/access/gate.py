@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lab import refusals
 from lab.access import asked, policy
 from lab.access.asked import Caller
 from lab.access.of_ec2 import Tags
 from lab.access.policy import Policies
+from lab.api import refusals
 
 log = logging.getLogger("lab.access")
 

@@ -15,10 +15,10 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from lab import role_credentials
 from lab.access.asked import Caller
 from lab.access.of_ec2 import arn
 from lab.access.policy import Policies
+from lab.metadata import role_credentials
 
 
 def find(key_id: str) -> tuple[Caller, Policies] | None:

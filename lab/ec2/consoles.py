@@ -6,9 +6,9 @@ import base64
 from datetime import datetime, timezone
 from typing import Any
 
-from lab import disks
 from lab.ec2.calls import Request, call, missing
-from lab.instances import LabInstance
+from lab.guests.instances import LabInstance
+from lab.storage import disks
 
 _MOST = 64 << 10
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from moto.core.utils import utcnow
 
-from lab import imaging
+from lab.amis import imaging
 from lab.ec2 import account, filters
 from lab.ec2.calls import Request, call, error, missing
-from lab.instances import LabInstance
+from lab.guests.instances import LabInstance
 
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lab import imaging
+from lab.amis import imaging
 from lab.ec2 import launch
 from lab.ec2.calls import Request, call, error
 

@@ -9,7 +9,6 @@ import base64
 import binascii
 import contextlib
 import functools
-import json
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -23,7 +22,7 @@ from moto.ec2.exceptions import EC2ClientError
 
 from lab.ec2 import account, filters, images, profiles
 from lab.ec2.calls import Request, call, error, missing
-from lab.instances import LabInstance
+from lab.guests.instances import LabInstance
 
 _BY_PARAMETER = "resolve:ssm:"
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
@@ -47,23 +46,9 @@ def _run(request: Request) -> Any:
             f"The minimum count ({least}) must not be greater than the maximum count ({most})",
         )
     check_user_data(asked.get("UserData"), "InvalidParameterValue")
-    launches = account.of(request.backend).launches
-    token = asked.get("ClientToken")
-    same = json.dumps(asked, sort_keys=True, default=str)
-    if token and token in launches:
-        before, reservation = launches[token]
-        if before != same:
-            raise error(
-                "IdempotentParameterMismatch",
-                "Arguments on this idempotent request are inconsistent with arguments used in "
-                "previous request(s).",
-            )
-        return reservation
     # As many as there is capacity for: here, all. moto makes as many as the least.
     response.params = asked | {"MinCount": most}
     made: ActionResult = request.of_moto()
-    if token:
-        launches[token] = (same, made.result)
     return made.result
 
 

@@ -29,6 +29,7 @@ from lab.ec2 import (
     registering,
     snapshots,
     tasks,
+    tokens,
     volumes,
 )
 
@@ -67,6 +68,11 @@ def over(call: str, moto: Method | None) -> Method:
         if chosen:
             filters.check(call, chosen)
         pages.check(call, asked)
+        return tokens.once(
+            call, asked, response.ec2_backend, lambda: worked_out(response, asked, chosen)
+        )
+
+    def worked_out(response: Any, asked: dict[str, Any], chosen: list[dict[str, Any]]) -> Any:
         if own:
             if asked.get("DryRun") and not own.tries:
                 raise DryRunClientError

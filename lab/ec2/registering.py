@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab import registrations
+from lab.amis import registrations
+from lab.amis.images import Image
 from lab.ec2 import snapshots
 from lab.ec2.calls import Request, call, error, missing
-from lab.images import Image
-from lab.instances import LabInstance
+from lab.guests.instances import LabInstance
 
 _DEFAULT_ROOT = "/dev/sda1"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.ec2 import account
 from lab.ec2.calls import Request, call, error, missing
-from lab.instances import LabInstance
+from lab.guests.instances import LabInstance
 
 
 def find(backend: Any, snapshot_id: str | None) -> Any:

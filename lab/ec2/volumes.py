@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab import loops, volumes
 from lab.ec2.calls import Request, call, error, missing
-from lab.guest import Guest
-from lab.instances import LabInstance
+from lab.guests.guest import Guest
+from lab.guests.instances import LabInstance
+from lab.storage import loops, volumes
 
 
 @call("AttachVolume", tries=True)

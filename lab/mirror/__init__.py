@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from lab import emulation, endpoints, settings
+from lab import settings
 from lab.mirror import (
     amazon,
     ca,
@@ -28,6 +28,8 @@ from lab.mirror import (
     routes,
     server,
 )
+from lab.network import endpoints
+from lab.rootfs import emulation
 
 LOG = Path("/run/kiln-lab/mirror.log")
 

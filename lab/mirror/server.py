@@ -13,8 +13,8 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from lab import endpoints
-from lab.imds import QuickServer
+from lab.metadata.imds import QuickServer
+from lab.network import endpoints
 
 Find = Callable[[str], "Path | None"]
 

@@ -12,7 +12,7 @@ import struct
 import threading
 from ipaddress import IPv4Address
 
-from lab import network
+from lab.network import bridge
 from lab.settings import Lab
 
 log = logging.getLogger("lab.dhcp")
@@ -64,7 +64,7 @@ def reply(lab: Lab, question: bytes, address: str, domain: str) -> bytes | None:
         3: gateway,
         6: IPv4Address(lab.resolver).packed,
         15: domain.encode(),
-        26: struct.pack("!H", network.mtu()),
+        26: struct.pack("!H", bridge.mtu()),
     }
     body = b"".join(bytes([code, len(value)]) + value for code, value in values.items())
     return (head + _COOKIE + body + b"\xff").ljust(300, b"\0")

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
-from lab import distros, images, namespace
-from lab.images import Image
+from lab.amis import images
+from lab.amis.images import Image
+from lab.guests import namespace
+from lab.rootfs import distros
 from lab.settings import Lab
 from lab.shell import CommandError, run
 

@@ -1,6 +1,6 @@
 """The machine behind an instance that boots its AMI's own kernel: qemu with the AMI's disk.
 
-It has the methods of `lab.guest.Guest`. What it writes to its disk is gone when it is off: qemu
+It has the methods of `lab.guests.guest`. What it writes to its disk is gone when it is off: qemu
 keeps that in a file without a name.
 """
 
@@ -19,10 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import disks, hostnames, network
-from lab.guest import MARK, DidNotStartError, answers, hypervisor_id
+from lab.guests.guest import MARK, DidNotStartError, answers, hypervisor_id
+from lab.network import bridge, hostnames
 from lab.own_kernel import accelerator, dhcp
 from lab.settings import Lab
+from lab.storage import disks
 
 log = logging.getLogger("lab.own_kernel")
 
@@ -61,7 +62,7 @@ class QemuMachine:
         home.mkdir(parents=True, exist_ok=True)
         self._control.unlink(missing_ok=True)
         try:
-            network.attach_tap(self.lab, self.address, self.mac)
+            bridge.attach_tap(self.lab, self.address, self.mac)
             dhcp.offer(self.lab, self.mac, self.address, self.names[0].partition(".")[2])
             self._boot(home)
         except Exception:
@@ -144,7 +145,7 @@ class QemuMachine:
 
     @property
     def _port(self) -> str:
-        return network.port(self.lab, self.address)
+        return bridge.port(self.lab, self.address)
 
     def _identity(self) -> list[str]:
         """What the firmware says of an instance on Nitro.
@@ -187,7 +188,7 @@ class QemuMachine:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         dhcp.forget(self.mac)
-        network.detach_tap(self.lab, self.address, self.mac)
+        bridge.detach_tap(self.lab, self.address, self.mac)
         hostnames.remove(self.lab, self.address)
         self._control.unlink(missing_ok=True)
         self._off.set()

@@ -17,6 +17,13 @@ while read -r file; do
     rm -f "$file"
 done <"$given/remove"
 
+# cloud-init's first stage here is one that guests do not have: the later ones are forks of it.
+stage=/etc/systemd/system/cloud-init.service.d/lab-stage.conf
+if [ -e $stage ] && grep -q '^ExecStart=/usr/bin/cloud-init init --local$' /usr/lib/systemd/system/cloud-init-local.service; then
+    mkdir -p /etc/systemd/system/cloud-init-local.service.d
+    sed 's/ init$/ init --local/' $stage >/etc/systemd/system/cloud-init-local.service.d/lab-stage.conf
+fi
+
 # What a Debian image for EC2 has, and a lab's parent lacks as its disk is folders.
 [ ! -s /etc/fstab ] || ! grep -qE '^[^#[:space:]]+[[:space:]]+/[[:space:]]' /etc/fstab \
     || say "/etc/fstab names a root already"

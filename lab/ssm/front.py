@@ -17,8 +17,8 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.exceptions import ServiceException
 from moto.ssm.models import ssm_backends
 
-from lab import role_credentials
-from lab.instances import LabInstance
+from lab.guests.instances import LabInstance
+from lab.metadata import role_credentials
 from lab.ssm import agents, commands, documents, groups, of_aws, shown
 from lab.ssm.errors import SsmError
 

@@ -65,21 +65,21 @@ locals {
     }
     "cuda" = {
       env = {
-        CUDA_VERSION  = "12.4.1"
+        CUDA_VERSION  = "12.4.0"
         CUDA_SERIES   = "12.4"
-        CUDA_PACKAGES = "cuda-toolkit-12-4=12.4.1"
+        CUDA_PACKAGES = "cuda-toolkit-12-4=12.4.0"
       }
     }
     "cudnn" = {
       env = {
-        CUDNN_VERSION  = "8.9.7.29"
-        CUDNN_PACKAGES = "libcudnn8=8.9.7.29@cuda12 libcudnn8-devel=8.9.7.29@cuda12"
+        CUDNN_VERSION  = "8.9.6.50"
+        CUDNN_PACKAGES = "libcudnn8=8.9.6.50@cuda12 libcudnn8-devel=8.9.6.50@cuda12"
       }
     }
     "nccl" = {
       env = {
-        NCCL_VERSION  = "2.21.5"
-        NCCL_PACKAGES = "libnccl=2.21.5@cuda12.4 libnccl-devel=2.21.5@cuda12.4"
+        NCCL_VERSION  = "2.20.5"
+        NCCL_PACKAGES = "libnccl=2.20.5@cuda12.4 libnccl-devel=2.20.5@cuda12.4"
       }
     }
     "efa" = {

@@ -53,9 +53,9 @@ locals {
     }
     "cuda" = {
       env = {
-        CUDA_VERSION  = "11.4.4"
+        CUDA_VERSION  = "11.4.3"
         CUDA_SERIES   = "11.4"
-        CUDA_PACKAGES = "cuda-toolkit-11-4=11.4.4"
+        CUDA_PACKAGES = "cuda-toolkit-11-4=11.4.3"
       }
     }
     "container-toolkit" = {

@@ -66,14 +66,14 @@ locals {
     }
     "cudnn" = {
       env = {
-        CUDNN_VERSION  = "9.24.1.1"
-        CUDNN_PACKAGES = "libcudnn9-cuda-12=9.24.1.1 libcudnn9-devel-cuda-12=9.24.1.1 libcudnn9-headers-cuda-12=9.24.1.1"
+        CUDNN_VERSION  = "9.25.1.1"
+        CUDNN_PACKAGES = "libcudnn9-cuda-12=9.25.1.1 libcudnn9-devel-cuda-12=9.25.1.1 libcudnn9-headers-cuda-12=9.25.1.1"
       }
     }
     "nccl" = {
       env = {
-        NCCL_VERSION  = "2.28.9"
-        NCCL_PACKAGES = "libnccl=2.28.9@cuda12.9 libnccl-devel=2.28.9@cuda12.9"
+        NCCL_VERSION  = "2.27.3"
+        NCCL_PACKAGES = "libnccl=2.27.3@cuda12.9 libnccl-devel=2.27.3@cuda12.9"
       }
     }
     "efa" = {

@@ -59,21 +59,21 @@ locals {
     }
     "cuda" = {
       env = {
-        CUDA_VERSION  = "13.0.2"
+        CUDA_VERSION  = "13.0.3"
         CUDA_SERIES   = "13.0"
-        CUDA_PACKAGES = "cuda-toolkit-13-0=13.0.2"
+        CUDA_PACKAGES = "cuda-toolkit-13-0=13.0.3"
       }
     }
     "cudnn" = {
       env = {
-        CUDNN_VERSION  = "9.24.1.1"
-        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.24.1.1 libcudnn9-devel-cuda-13=9.24.1.1 libcudnn9-headers-cuda-13=9.24.1.1"
+        CUDNN_VERSION  = "9.25.1.1"
+        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.25.1.1 libcudnn9-devel-cuda-13=9.25.1.1 libcudnn9-headers-cuda-13=9.25.1.1"
       }
     }
     "nccl" = {
       env = {
-        NCCL_VERSION  = "2.28.9"
-        NCCL_PACKAGES = "libnccl=2.28.9@cuda13.0 libnccl-devel=2.28.9@cuda13.0"
+        NCCL_VERSION  = "2.28.3"
+        NCCL_PACKAGES = "libnccl=2.28.3@cuda13.0 libnccl-devel=2.28.3@cuda13.0"
       }
     }
     "efa" = {

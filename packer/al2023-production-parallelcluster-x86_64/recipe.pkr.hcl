@@ -65,8 +65,8 @@ locals {
     }
     "cudnn" = {
       env = {
-        CUDNN_VERSION  = "9.24.1.1"
-        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.24.1.1 libcudnn9-devel-cuda-13=9.24.1.1 libcudnn9-headers-cuda-13=9.24.1.1"
+        CUDNN_VERSION  = "9.25.1.1"
+        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.25.1.1 libcudnn9-devel-cuda-13=9.25.1.1 libcudnn9-headers-cuda-13=9.25.1.1"
       }
     }
     "nccl" = {

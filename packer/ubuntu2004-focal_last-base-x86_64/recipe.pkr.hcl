@@ -66,8 +66,8 @@ locals {
     }
     "nccl" = {
       env = {
-        NCCL_VERSION  = "2.26.2"
-        NCCL_PACKAGES = "libnccl2=2.26.2@cuda12.8 libnccl-dev=2.26.2@cuda12.8"
+        NCCL_VERSION  = "2.25.1"
+        NCCL_PACKAGES = "libnccl2=2.25.1@cuda12.8 libnccl-dev=2.25.1@cuda12.8"
       }
     }
     "efa" = {

@@ -59,21 +59,21 @@ locals {
     }
     "cuda" = {
       env = {
-        CUDA_VERSION  = "13.0.2"
+        CUDA_VERSION  = "13.0.3"
         CUDA_SERIES   = "13.0"
-        CUDA_PACKAGES = "cuda-toolkit-13-0=13.0.2"
+        CUDA_PACKAGES = "cuda-toolkit-13-0=13.0.3"
       }
     }
     "cudnn" = {
       env = {
-        CUDNN_VERSION  = "9.24.1.1"
-        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.24.1.1 libcudnn9-dev-cuda-13=9.24.1.1 libcudnn9-headers-cuda-13=9.24.1.1"
+        CUDNN_VERSION  = "9.20.0.48"
+        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.20.0.48 libcudnn9-dev-cuda-13=9.20.0.48 libcudnn9-headers-cuda-13=9.20.0.48"
       }
     }
     "nccl" = {
       env = {
-        NCCL_VERSION  = "2.28.9"
-        NCCL_PACKAGES = "libnccl2=2.28.9@cuda13.0 libnccl-dev=2.28.9@cuda13.0"
+        NCCL_VERSION  = "2.28.3"
+        NCCL_PACKAGES = "libnccl2=2.28.3@cuda13.0 libnccl-dev=2.28.3@cuda13.0"
       }
     }
     "efa" = {

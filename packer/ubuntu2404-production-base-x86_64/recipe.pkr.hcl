@@ -59,15 +59,15 @@ locals {
     }
     "cuda" = {
       env = {
-        CUDA_VERSION  = "13.2.2"
+        CUDA_VERSION  = "13.2.1"
         CUDA_SERIES   = "13.2"
-        CUDA_PACKAGES = "cuda-toolkit-13-2=13.2.2"
+        CUDA_PACKAGES = "cuda-toolkit-13-2=13.2.1"
       }
     }
     "cudnn" = {
       env = {
-        CUDNN_VERSION  = "9.24.1.1"
-        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.24.1.1 libcudnn9-dev-cuda-13=9.24.1.1 libcudnn9-headers-cuda-13=9.24.1.1"
+        CUDNN_VERSION  = "9.20.0.48"
+        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.20.0.48 libcudnn9-dev-cuda-13=9.20.0.48 libcudnn9-headers-cuda-13=9.20.0.48"
       }
     }
     "nccl" = {

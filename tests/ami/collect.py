@@ -55,6 +55,7 @@ TEXTS = (
     "/etc/default/gpu-mig",
     "/opt/parallelcluster/.bootstrapped",
     "/var/lib/ecs/ecs.config",
+    "/run/cloud-init/result.json",
     "/run/kiln/gpu-boot/decision.json",
     "/etc/kiln/dcgm-counters.csv",
     "/etc/sysctl.d/60-kiln.conf",
@@ -184,6 +185,27 @@ def dkms_modules(kernel):
     return sorted(found)
 
 
+def loads(names, kernel):
+    """What modprobe says of each module.
+
+    It loads what a module needs first, and stops at what refuses: asking again for every module
+    above that one would say the same, seconds of an emulated processor later.
+    """
+    said = {}
+    refused = {}
+    for name in names:
+        shown = command("modprobe", "-S", kernel, "--show-depends", name)["out"]
+        files = [line.split()[1] for line in shown.splitlines() if line.startswith("insmod ")]
+        below = [refused[path] for path in files[:-1] if path in refused]
+        if below:
+            said[name] = below[0]
+            continue
+        said[name] = command("modprobe", name, timeout=600 if EMULATED else 60)
+        if said[name]["rc"] and files:
+            refused[files[-1]] = said[name]
+    return said
+
+
 def result_of(unit):
     return run("systemctl", "show", "--property=Result", "--value", unit).strip()
 
@@ -201,7 +223,7 @@ def own_kernel(kernel):
         "root_of_loader": command("findfs", root)["out"].strip() if "=" in root else root,
         "log": command("dmesg")["out"],
         "known": [n for n in names if command("modinfo", "-k", kernel, n)["rc"] == 0],
-        "loads": {n: command("modprobe", n, timeout=600 if EMULATED else 60) for n in names},
+        "loads": loads(names, kernel),
         "emulated": EMULATED,
         "time": command("systemd-analyze", "time")["out"],
         "blame": command("systemd-analyze", "blame", "--no-pager")["out"],
@@ -275,7 +297,6 @@ def main():
             "containerd-config": command("containerd", "config", "dump"),
             "docker-info": command("docker", "info"),
             "ib_umad": command("modinfo", "-k", kernel, "-F", "filename", "ib_umad"),
-            "cloud-init": command("cloud-init", "status"),
             "gpu-mig": command("gpu-mig", "validate"),
         },
         "boot": {

@@ -30,7 +30,8 @@ from devel.campaign.world import (
     users_environment,
 )
 from kiln.base.errors import KilnError
-from lab import botocore_data, control, host, keys, settings
+from lab import control, host, settings
+from lab.api import botocore_data, keys
 from tests.unit import commands
 
 __all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
@@ -150,10 +151,10 @@ def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> 
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[settings.Lab]:
-    """The lab, up. Its log must hold no traceback when the tests are done."""
+    """The lab, up and empty. Its log must hold no traceback when the tests are done."""
     found = lab_of_the_tests()
-    control.down(found)
-    found.log.unlink(missing_ok=True)
+    # A run that was killed leaves its AMIs, and their names are taken.
+    control.clean(found)
     control.up(found)
     # A lab that a client uses is not started anew by a build from another checkout (slim_checkout).
     plain_client(found, "ec2").create_key_pair(KeyName="the-tests")

@@ -17,8 +17,10 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from lab import bases, cgroups, control
-from lab.guest import REBOOT, leader_of
+from lab import control
+from lab.guests import cgroups
+from lab.guests.guest import REBOOT, leader_of
+from lab.rootfs import bases
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
 # With the host's kernel log, which all guests share.

@@ -26,7 +26,8 @@ import yaml
 from conftest import inventory, slim_checkout, users_environment
 
 from kiln.matrix import load
-from lab import control, keys, mirror, settings
+from lab import control, mirror, settings
+from lab.api import keys
 from lab.settings import Lab
 from lab.target import LabTarget
 

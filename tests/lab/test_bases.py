@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from lab import aptsources, bases, distros, emulation, importer
+from lab.rootfs import aptsources, bases, distros, emulation, importer
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="root filesystems are made by root"),

@@ -11,7 +11,10 @@ import pytest
 from botocore.exceptions import ClientError
 from conftest import launching, wait_for
 
-from lab import cgroups, control, disks, network
+from lab import control
+from lab.guests import cgroups
+from lab.network import bridge
+from lab.storage import disks
 
 
 def state(ec2, instance_id):
@@ -278,7 +281,7 @@ def test_an_instance_that_this_machine_cannot_start_is_terminated_with_ec2s_reas
     before = launch()
     third, fourth = map(int, before.address.split(".")[2:])
     # Names of the next guests' network interfaces, taken: systemd-nspawn gives up.
-    taken = [network.port(lab, f"{lab.prefix}.{third}.{fourth + n}") for n in range(1, 4)]
+    taken = [bridge.port(lab, f"{lab.prefix}.{third}.{fourth + n}") for n in range(1, 4)]
     for name in taken:
         subprocess.run(["ip", "link", "add", name, "type", "bridge"], check=True)
     try:

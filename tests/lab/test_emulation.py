@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from lab import emulation
+from lab.rootfs import emulation
 
 OTHER = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
 # geteuid, and exit with what it gave. Linux's numbers: asm-generic/unistd.h (arm64), x86-64 ABI.

@@ -21,9 +21,11 @@ from conftest import ROOT, inventory, lab_of_the_tests, plain_client, users_envi
 
 from devel.remains import nothing, on_this_machine
 from kiln.base.errors import KilnError
-from lab import control, disks, tree
-from lab.guest import leader_of
+from lab import control
+from lab.guests.guest import leader_of
+from lab.rootfs import tree
 from lab.settings import Lab
+from lab.storage import disks
 from tests.unit import commands
 
 pytestmark = pytest.mark.beside

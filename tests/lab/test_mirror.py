@@ -21,7 +21,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import bases, mirror, settings
+from lab import mirror, settings
 from lab.mirror import (
     amazon,
     ca,
@@ -36,6 +36,7 @@ from lab.mirror import (
 )
 from lab.packages import deb, driver, elf, model, rpm
 from lab.packages.model import File, Package
+from lab.rootfs import bases
 
 RUN = "https://us.download.nvidia.com/tesla/{0}/NVIDIA-Linux-x86_64-{0}.run"
 pytestmark = pytest.mark.beside

@@ -30,9 +30,10 @@ from kiln.pipeline import ami_checks, build
 from kiln.pipeline.ami_checks import Verdict
 from kiln.pipeline.plan import Options
 from kiln.pipeline.record import Record
-from lab import control, disks, settings
+from lab import control, settings
 from lab.settings import Lab
 from lab.shell import run
+from lab.storage import disks
 from lab.target import LabTarget
 
 pytestmark = pytest.mark.skipif(

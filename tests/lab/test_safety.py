@@ -18,7 +18,7 @@ from conftest import launching
 from kiln.base.errors import KilnError
 from kiln.cloud import host_key
 from lab import control, host
-from lab.guest import leader_of
+from lab.guests.guest import leader_of
 from lab.settings import Lab
 
 NOBODY = 65534

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Guest, lab_of_the_tests, launching, plain_client
 
-from lab import control, dns, mirror, vendors
+from lab import control, mirror, vendors
+from lab.network import dns
 from lab.settings import Lab
 from lab.shell import run
 

@@ -14,7 +14,7 @@ import boto3
 import pytest
 
 from kiln.cloud.aws_target import AwsTarget
-from lab import botocore_data
+from lab.api import botocore_data
 
 # The modules that tests import are no garbage; searching them again and again took a twentieth of
 # the whole run.

@@ -62,14 +62,14 @@ def client(endpoint: str, service: str, region: str = "us-east-1") -> Any:
 
 
 class MachineWithoutGuest:
-    """In the place of `lab.guest.Guest`: it has a disk, and is up and down at once."""
+    """In the place of `lab.guests.guest.Guest`: it has a disk, and is up and down at once."""
 
     def __init__(self, *, lab: Any, instance_id: str, layers: list[Path], **_: Any) -> None:
         self._lab, self._id, self._layers = lab, instance_id, layers
         self.disks = self  # volumes are attached and detached at once, too
 
     def start(self) -> None:
-        from lab import disks
+        from lab.storage import disks
 
         missing = [str(layer) for layer in self._layers if not layer.is_dir()]
         assert not missing, missing
@@ -101,7 +101,9 @@ class MachineWithoutGuest:
 def main(folder: Path) -> None:
     """Serve until killed."""
     from kiln.matrix.load import load_recipes
-    from lab import botocore_data, public_images, server, settings
+    from lab import server, settings
+    from lab.amis import public_images
+    from lab.api import botocore_data
 
     # As the lab's server does.
     gc.disable()
@@ -117,18 +119,21 @@ def main(folder: Path) -> None:
     )
     from werkzeug.serving import make_server
 
-    from lab import api, emulation, instances, moto_fixes, network
-    from lab.faults import Faults
-    from lab.machines import Machines
+    from lab.api import entry, moto_fixes
+    from lab.api.faults import Faults
+    from lab.guests import instances
+    from lab.guests.machines import Machines
+    from lab.network import bridge
+    from lab.rootfs import emulation
 
     base = folder / "base"
     base.mkdir()
     emulation.ensure = lambda arch: None
     instances.Guest = MachineWithoutGuest  # type: ignore[assignment,misc]
-    network.publish = network.unpublish = lambda lab, public, address: None
+    bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
-    application = api.wrap(
+    application = entry.wrap(
         DomainDispatcherApplication(create_backend_app), faults, lambda path, body: {}
     )
     served = make_server(

@@ -13,7 +13,7 @@ from kiln.cli.checks import findings_text
 from kiln.compat.engine import check_matrix
 from kiln.facts import distro_names, table
 from kiln.matrix.load import load_recipes
-from lab import distros
+from lab.rootfs import distros
 
 TODAY = date(2026, 11, 23)
 MATRIX = """\

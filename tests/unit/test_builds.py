@@ -19,7 +19,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import render
 from kiln.pipeline import build, build_row
-from lab import emulation
+from lab.rootfs import emulation
 from lab.target import LabTarget
 from tests.unit.records import a_record
 

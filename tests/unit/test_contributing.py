@@ -396,7 +396,7 @@ def test_an_instance_type(checkout: Checkout) -> None:
     assert which.startswith("p5.12xlarge: 2 × NVIDIA Q100")
     assert "1. al2023-580.178.04-open" in which
     for generated in (
-        "lab/basefiles/common/usr/lib/kiln-lab-pci/pci.json",
+        "lab/rootfs/basefiles/common/usr/lib/kiln-lab-pci/pci.json",
         "runtime/opt/kiln/lib/gpu_boot/devices.json",
     ):
         assert "ffee" in (checkout.root / generated).read_text(), generated

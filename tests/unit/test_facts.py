@@ -9,7 +9,7 @@ import yaml
 from kiln import facts
 from kiln.base.errors import KilnError, nearest
 from kiln.base.paths import KNOWLEDGE, ROOT
-from lab import distros
+from lab.rootfs import distros
 
 
 def test_an_nvswitch_instance_says_so():

@@ -11,7 +11,7 @@ import pytest
 from kiln.base.paths import RUNTIME
 from kiln.compat.rules.registry import rules
 from kiln.facts import InstanceType, gpu_devices, instances
-from lab import pci as lab_pci
+from lab.guests import pci as lab_pci
 
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab import instance_connect
+from lab.metadata import instance_connect
 from lab.settings import Lab
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIoSj6pCBgGDFOTgPpMFZd3jdRuaEQRK9WAdl9ad9Qoc"

@@ -5,11 +5,39 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
 from kiln.base.paths import ROOT
+
+IN_A_FINALIZER = """
+import signal, time, weakref
+from kiln.cli import front
+def run(argv):
+    class Thing: pass
+    thing = Thing()
+    keep = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+    del thing
+    time.sleep(60)
+    return 0
+front.run = run
+front.main()
+"""
+
+
+def test_a_signal_that_comes_while_python_ignores_exceptions_ends_it_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FINALIZER],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+
 
 # Milliseconds after the start. It takes about 150 until a task runs.
 MOMENTS = range(0, 240, 12)

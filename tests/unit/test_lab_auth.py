@@ -21,8 +21,8 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from werkzeug.serving import DechunkedInput
 
-from lab import api, auth, web
-from lab.keys import Key
+from lab.api import auth, entry, web
+from lab.api.keys import Key
 
 OWN = Key("KILNOWNOWNOWNOWNOWN2", "the-secret", "the user of lab0")
 ROLE = Key("ASIAROLEROLEROLEROLE", "a-role's-secret", "role r", token="the-token")
@@ -37,7 +37,7 @@ class Lab:
 
     def __init__(self) -> None:
         self.reached: list[dict[str, Any]] = []
-        self.app = api.guard(self._inner, KEYS.get, owner=OWN.id, addresses=[GATEWAY])
+        self.app = entry.guard(self._inner, KEYS.get, owner=OWN.id, addresses=[GATEWAY])
 
     def _inner(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab import coverage
+from lab.api import coverage
 from tests.unit import commands
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import dns
+from lab.network import dns
 from lab.settings import Lab
 
 

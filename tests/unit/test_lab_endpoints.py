@@ -6,7 +6,7 @@ import fnmatch
 
 import pytest
 
-from lab import endpoints
+from lab.network import endpoints
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import pytest
 from invoke import Context, Exit
 
 from kiln.cli import lab as lab_tasks
-from lab import api, control, faults
-from lab.faults import Fault, Faults
+from lab import control
+from lab.api import entry, faults
+from lab.api.faults import Fault, Faults
 
 GOOD = {"action": "RunInstances", "code": "InternalError"}
 
@@ -30,7 +31,7 @@ def ask(body: bytes) -> tuple[str, Any]:
         "CONTENT_LENGTH": str(len(body)),
         "wsgi.input": io.BytesIO(body),
     }
-    app = api.wrap(lambda *_: [], ordered, admin)
+    app = entry.wrap(lambda *_: [], ordered, admin)
     content = app(environ, lambda status, headers: answer.append(status))
     return answer[0], json.loads(b"".join(content))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import hostnames
+from lab.network import hostnames
 from lab.settings import Lab
 
 OWN = "127.0.0.1 localhost\n# said by hand: # AMI Kiln lab3 \n10.204.1.2 mine\n"

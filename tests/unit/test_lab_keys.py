@@ -11,7 +11,8 @@ import pytest
 from moto import mock_aws
 
 from kiln.base.errors import KilnError
-from lab import folders, keys, principals
+from lab import folders
+from lab.api import keys, principals
 from lab.settings import Lab
 
 

@@ -10,9 +10,10 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import bases, control, mirror
+from lab import control, mirror
 from lab import target as lab_target
 from lab.mirror import repos
+from lab.rootfs import bases
 from lab.target import LabTarget
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lab import disks, prune
+from lab.rootfs import prune
+from lab.storage import disks
 
 OLD = "al2-x86_64-0123456789ab"
 

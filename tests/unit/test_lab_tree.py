@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import tree
+from lab.rootfs import tree
 
 EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*")
 

@@ -15,8 +15,10 @@ from kiln.base.recipe import Recipe
 from kiln.cli.targets import choose
 from kiln.matrix import load
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
-from lab import bases, control, dns, importer, mirror, real_bases, settings, users, vendors
+from lab import control, mirror, settings, users, vendors
 from lab import target as lab_target
+from lab.network import dns
+from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
 
 AL2023 = "al2023-580.178.04-open-cuda13.0-base-x86_64"

@@ -53,10 +53,11 @@ def in_the_distributions_archive(repository: Repository, packages: list[Pkg]) ->
 
 
 def cudnn_of_amzn2023_only(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
-    """amzn2023 begins with cuDNN 9.25.1.1, and the repository of EL 9 lacks the older one too."""
+    """amzn2023 has only a newer cuDNN, and the repository of EL 9 lacks the older one too."""
+    packages = [p for p in packages if p.name != "libcudnn9-cuda-13"]
     if repository.name == "nvidia-cuda":
-        return [*packages, Pkg("libcudnn9-cuda-13", "9.25.1.1-1")]
-    return [p for p in packages if p.name != "libcudnn9-cuda-13"]
+        return [*packages, Pkg("libcudnn9-cuda-13", "9.26.0.51-1")]
+    return packages
 
 
 def together(*edits: Edit) -> Edit:
@@ -96,7 +97,7 @@ def together(*edits: Edit) -> Edit:
                 without("dkms"),
             ),
             [
-                "libcudnn9-cuda-13=9.24.1.1: not at 9.24.1.1; the nearest published is 9.25.1.1-1",
+                "libcudnn9-cuda-13=9.25.1.1: not at 9.25.1.1; the nearest published is 9.26.0.51-1",
                 "nothing provides kernel-modules-extra",
                 "dkms: no package of this name",
             ],

@@ -143,8 +143,8 @@ FACTS = [
     *sorted(KNOWLEDGE.glob("*.yaml")),
     ROOT / "lab/mirror/catalogue.yaml",
     *sorted((ROOT / "lab/packages").glob("*.yaml")),
-    ROOT / "lab/basefiles/distros.yaml",
-    ROOT / "lab/public_images.yaml",
+    ROOT / "lab/rootfs/basefiles/distros.yaml",
+    ROOT / "lab/amis/public_images.yaml",
 ]
 
 

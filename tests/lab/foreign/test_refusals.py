@@ -6,6 +6,7 @@ Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.ht
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -158,6 +159,27 @@ def test_the_same_client_token_launches_once(walk: Any, ec2: Any, refused: Any) 
     other = {"ImageId": walk.parent, "InstanceType": "t3.nano", "MinCount": 1, "MaxCount": 1}
     code, _ = refused(ec2.run_instances, ClientToken="once", **other)
     assert code == "IdempotentParameterMismatch"
+
+
+def test_an_ami_is_copied_once_by_a_client_that_asks_again_before_it_was_answered(
+    ec2: Any, parent: str, refused: Any
+) -> None:
+    how = {"SourceImageId": parent, "SourceRegion": "us-east-1", "ClientToken": "a copy"}
+    with ThreadPoolExecutor(3) as clients:
+        asked = [clients.submit(ec2.copy_image, Name="once", **how) for _ in range(3)]
+        made = {one.result()["ImageId"] for one in asked}
+    named = ec2.describe_images(Filters=[{"Name": "name", "Values": ["once"]}])["Images"]
+    assert {one["ImageId"] for one in named} == made
+    code, _ = refused(ec2.copy_image, Name="another", **how)
+    assert code == "IdempotentParameterMismatch"
+
+
+def test_a_refused_call_can_be_asked_again_with_its_token(ec2: Any, refused: Any) -> None:
+    how = {"AvailabilityZone": "us-east-1a", "ClientToken": "a volume"}
+    assert refused(ec2.create_volume, **how)[0] == "MissingParameter"
+    made = ec2.create_volume(Size=1, **how)["VolumeId"]
+    assert ec2.create_volume(Size=1, **how)["VolumeId"] == made
+    ec2.delete_volume(VolumeId=made)
 
 
 def test_as_many_as_at_most_are_launched(ec2: Any, parent: str) -> None:

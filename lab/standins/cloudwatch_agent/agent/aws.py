@@ -1,7 +1,7 @@
 """What the agent asks of its machine (IMDS) and of AWS: signed calls with the role's keys.
 
-AWS's host names lead to the lab (lab/endpoints.py). Logs takes JSON, CloudWatch the query protocol,
-both compressed, as the agent's SDK sends them: github:aws/amazon-cloudwatch-agent
+AWS's host names lead to the lab (lab/network/endpoints.py). Logs takes JSON, CloudWatch the query
+protocol, both compressed, as the agent's SDK sends them: github:aws/amazon-cloudwatch-agent
 sdk/service/{cloudwatchlogs,cloudwatch}/service.go and handlers/
 @ab55b8daa204e95c42c0267ee5aa49ec3b3a7317
 """

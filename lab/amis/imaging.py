@@ -1,0 +1,335 @@
+"""AMIs are made: CreateImage freezes a disk, CopyImage uses it again."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+import threading
+import time
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+import moto.ec2.models.amis as moto_amis
+from moto.core.responses import ActionResult
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError, InvalidParameterDependency
+from moto.ec2.models import ec2_backends
+
+from lab.amis import images, known_images
+from lab.guests.guest import Guest
+from lab.guests.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
+from lab.storage import disks, surrogates, volumes
+
+log = logging.getLogger("lab.imaging")
+
+# CreateImage's NoReboot, which moto does not pass on; lab.ec2.instances sets it for each request.
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
+no_reboot: ContextVar[bool] = ContextVar("no_reboot", default=False)
+# And its BlockDeviceMappings.
+devices: ContextVar[list[dict[str, Any]]] = ContextVar("devices", default=[])  # noqa: B039
+
+
+def create_image(
+    backend: Any, instance_id: str, name: str, description: str, tag_specifications: list[Any]
+) -> Any:
+    """CreateImage: freeze the instance's disk and register the AMI with its size and tags."""
+    check_name(backend, name)
+    instance = backend.get_instance(instance_id)
+    if instance.state not in ("running", "stopped", "pending", "stopping"):
+        raise incorrect_state(instance, "imaged")
+    if instance.has_own_kernel:
+        raise EC2ClientError(
+            "UnsupportedOperation",
+            "An instance that boots its AMI's own kernel writes to no disk of the lab.",
+        )
+    tags = _asked_tags(tag_specifications)
+    launched_from = backend.amis.get(instance.image_id)
+    boot_mode = launched_from.boot_mode if launched_from else None
+    ami = moto_amis.Ami(
+        backend,
+        moto_amis.random_ami_id(),
+        instance=instance,
+        name=name,
+        description=description,
+        root_device_name=instance.root_device_name,
+        root_device_type="ebs",
+        hypervisor="xen",
+        image_location=f"{backend.account_id}/{name}",
+        boot_mode=boot_mode,
+        snapshot_description=f"Created by CreateImage({instance_id}) for {{}}",
+    )
+    ami.state = "pending"
+    ami.add_tags(tags["image"])
+    # moto sets `encrypted` on the volume and not on the mapping.
+    attached = instance.block_device_mapping.get(instance.root_device_name)
+    root = backend.get_volume(attached.volume_id) if attached else None
+    base, layers = str(instance.base), [*instance.layers, ami.id]
+    if instance.root_disk():
+        base, layers = str(surrogates.below(LabInstance.machines.lab)), [ami.id]
+    others, files = _other_volumes(backend, instance)
+    image = images.Image(
+        id=ami.id,
+        name=name,
+        region=backend.region_name,
+        description=description or "",
+        architecture=instance.architecture,
+        root_device_name=instance.root_device_name,
+        distro=instance.distro,
+        base=base,
+        layers=layers,
+        created=utcnow().isoformat(),
+        instance_id=instance_id,
+        volume_size=int(root.size or 8) if root else 8,
+        encrypted=bool(root and root.encrypted),
+        tags=tags["image"],
+        snapshot_tags=tags["snapshot"],
+        attributes={"boot_mode": boot_mode},
+        volumes=others,
+    )
+    known_images.describe_disk(backend, ami, image)
+    backend.amis[ami.id] = ami
+    threading.Thread(
+        target=_freeze, args=(instance, ami, image, files, no_reboot.get()), daemon=True
+    ).start()
+    return ami
+
+
+def wait_until_made(ami: Any, timeout: float = 3.0) -> None:
+    """Wait a moment for an AMI that is nearly made.
+
+    Packer's amazon plugin 1.8.2 sleeps 15 s when its first DescribeImages says `pending`, and here
+    an AMI takes a second.
+    """
+    deadline = time.monotonic() + timeout
+    while ami.state == "pending" and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _freeze(
+    instance: LabInstance, ami: Any, image: images.Image, files: dict[str, str], no_reboot: bool
+) -> None:
+    """Freeze the disk as EC2 does: a running instance is stopped for it and started again.
+
+    With `no_reboot` the instance keeps running, and the AMI has the disk's content of some moment
+    during the copy. `files` are the names of volumes' copies by the volumes' ids.
+    """
+    lab = LabInstance.machines.lab
+    try:
+        with instance._busy:
+            running = instance.guest is not None and instance.state == "running"
+            restart = running and not no_reboot
+            if restart and instance.guest:
+                state = copy.copy(instance._state)
+                instance._set(STOPPING)
+                instance.guest.power_off(STOP_TIMEOUT)
+                instance._state = state
+            for volume_id, name in files.items():
+                if isinstance(instance.guest, Guest):
+                    instance.guest.disks.flush(volume_id)
+                volumes.copy(volumes.file(lab, volume_id), lab.images / image.id / name)
+            disk = instance.root_disk()
+            if disk:
+                layer = lab.images / image.id / "layer"
+                surrogates.copy_root(lab, disk, layer)
+                image = replace(image, distro=surrogates.distribution(layer))
+            elif running and no_reboot:
+                disks.copy(lab, instance.id, image.id)
+            else:
+                disks.freeze(lab, instance.id, image.id)
+                instance.layers = image.layers
+            LabInstance.machines.made[image.id] = image
+            images.save(lab, image)
+            ami.ebs_snapshot.status = "completed"
+            ami.state = "available"
+            if restart:
+                # Before anybody else may look: a second CreateImage waits for this one.
+                instance._set(PENDING)
+        if restart:
+            instance._spawn(instance._power_on)
+    except Exception:
+        log.exception("%s: freezing %s failed", image.id, instance.id)
+        ami.state = "failed"
+
+
+# What a copy of an AMI has from its source, besides its disk and architecture.
+_OF_THE_SOURCE = ("boot_mode", "sriov", "imds_support")
+
+
+def copy_image(response: Any) -> ActionResult:
+    """CopyImage. `response` is moto's AmisResponse, with the call's parameters.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CopyImage.html
+    """
+    asked = response._get_param
+    backend = response.ec2_backend
+    region = asked("SourceRegion")
+    source_id, name = asked("SourceImageId"), asked("Name")
+    source = _source_of_copy(backend, source_id, region)
+    check_name(backend, name)
+    image = image_of(source, region)
+    tags = _asked_tags(asked("TagSpecifications", []))
+    if asked("CopyImageTags"):
+        own = {tag["key"]: tag["value"] for tag in source.get_tags()}
+        tags["image"] = {
+            key: value for key, value in own.items() if not key.startswith("aws:")
+        } | tags["image"]
+    encrypted = asked("Encrypted")
+    if asked("KmsKeyId") and not encrypted:
+        raise InvalidParameterDependency("KmsKeyId", "Encrypted")
+    if image.encrypted and encrypted is False:
+        raise EC2ClientError(
+            "InvalidParameterValue",
+            "You cannot create an unencrypted copy of an encrypted backing snapshot",
+        )
+    response.error_on_dryrun()
+    image = replace(
+        image,
+        id=moto_amis.random_ami_id(),
+        name=name,
+        region=backend.region_name,
+        description=asked("Description") or image.description,
+        created=utcnow().isoformat(),
+        encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
+        kms_key_id=asked("KmsKeyId"),
+        volumes=[
+            one | {"Ebs": {key: v for key, v in one["Ebs"].items() if key != "SnapshotId"}}
+            for one in image.volumes
+        ],
+        tags=tags["image"],
+        snapshot_tags=tags["snapshot"],
+        attributes={
+            **{key: getattr(source, key) for key in _OF_THE_SOURCE if hasattr(source, key)},
+            "source_image_id": source_id,
+            "source_image_region": region,
+        },
+    )
+    ami = known_images.registered(backend, image)
+    ami.state = ami.ebs_snapshot.status = "pending"
+    # AWS does not document this text, but tools that clean up snapshots read the AMIs' ids from it.
+    ami.ebs_snapshot.description = (
+        f"Copied for DestinationAmi {ami.id} from SourceAmi {source_id} "
+        f"for SourceSnapshot {source.ebs_snapshot.id}. Task created on {time.time_ns() // 10**6:,}."
+    )
+    threading.Thread(target=_complete_copy, args=(ami, image, source_id), daemon=True).start()
+    return ActionResult({"ImageId": ami.id})
+
+
+def _complete_copy(ami: Any, image: images.Image, source_id: str) -> None:
+    """The copy uses the same frozen layers and files, so no data is copied."""
+    machines = LabInstance.machines
+    try:
+        folder = machines.lab.images
+        for name in (one["File"] for one in image.volumes if "File" in one):
+            volumes.link(folder / source_id / name, folder / image.id / name)
+        if not image.base:
+            base = machines.base(image.distro, image.architecture)
+            image = replace(image, base=str(base))
+        machines.made[image.id] = image
+        images.save(machines.lab, image)
+        ami.ebs_snapshot.status = "completed"
+        ami.state = "available"
+    except Exception:
+        log.exception("%s: the copy failed", image.id)
+        ami.state = "failed"
+
+
+def _source_of_copy(backend: Any, source_id: str, region: str) -> Any:
+    found = ec2_backends[backend.account_id][region].describe_images(ami_ids=[source_id])
+    if not found or found[0].state != "available":
+        raise EC2ClientError(
+            "InvalidAMIID.Unavailable", f"The image ID '{source_id}' is no longer available"
+        )
+    return found[0]
+
+
+def image_of(ami: Any, region: str) -> images.Image:
+    """What the lab knows of an AMI, its own or a public one."""
+    machines = LabInstance.machines
+    if ami.id in machines.made:
+        return machines.made[ami.id]
+    return images.Image(
+        id=ami.id,
+        name=ami.name,
+        region=region,
+        description=ami.description or "",
+        architecture=ami.architecture,
+        root_device_name=ami.root_device_name,
+        distro=machines.layers(ami.id)[0],
+        base="",
+        layers=[],
+        created="",
+        instance_id="",
+        volume_size=ami.block_device_mappings[0]["Ebs"]["VolumeSize"],
+        encrypted=False,
+    )
+
+
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html, parameter Name.
+_NAME = re.compile(r"[A-Za-z0-9()\[\] ./\-'@_]{3,128}")
+
+
+def check_name(backend: Any, name: str) -> None:
+    """Raise EC2's error for a name that no AMI can have, or that another one has."""
+    if not name:
+        raise EC2ClientError("MissingParameter", "The request must contain the parameter name")
+    if not _NAME.fullmatch(name):
+        raise EC2ClientError(
+            "InvalidAMIName.Malformed",
+            "AMI names must be between 3 and 128 characters long, and may contain letters, "
+            "numbers, spaces and ( ) [ ] . / - ' @ _",
+        )
+    for ami in list(backend.amis.values()):
+        if ami.name == name and ami.owner_id == backend.account_id:
+            raise EC2ClientError(
+                "InvalidAMIName.Duplicate",
+                f"AMI name {name} is already in use by AMI {ami.id}",
+            )
+
+
+def _asked_tags(specifications: list[Any]) -> dict[str, dict[str, str]]:
+    """The tags of the AMI and of its snapshots."""
+    tags: dict[str, dict[str, str]] = {"image": {}, "snapshot": {}}
+    for specification in specifications:
+        kind = specification["ResourceType"]
+        if kind not in tags:
+            raise EC2ClientError(
+                "InvalidParameterValue",
+                f"'{kind}' is not a valid taggable resource type for this operation.",
+            )
+        tags[kind] |= {tag["Key"]: tag["Value"] for tag in specification["Tags"]}
+    return tags
+
+
+def _other_volumes(backend: Any, instance: Any) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks.
+
+    And the names of the files they get in the AMI's folder, by the ids of the volumes to copy.
+    """
+    of_volume = {}
+    found: dict[str, dict[str, Any]] = {}
+    for device, attached in instance.get_block_device_mapping:
+        volume = backend.get_volume(attached.volume_id)
+        of_volume[device] = volume.id
+        found[device] = {
+            "VolumeSize": int(volume.size),
+            "DeleteOnTermination": bool(attached.delete_on_termination),
+            "VolumeType": volume.volume_type,
+            "Encrypted": bool(volume.encrypted),
+        }
+    for asked in devices.get():
+        device = asked.get("DeviceName", "")
+        if asked.get("NoDevice") is not None:
+            found.pop(device, None)
+        elif asked.get("Ebs"):
+            known = found.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
+            found[device] = {"Encrypted": False} | known | asked["Ebs"]
+    found.pop(instance.root_device_name, None)
+    files, others = {}, []
+    for number, (device, ebs) in enumerate(found.items()):
+        others.append({"DeviceName": device, "Ebs": ebs})
+        volume_id = of_volume.get(device, "")
+        if volume_id and volumes.file(LabInstance.machines.lab, volume_id).exists():
+            files[volume_id] = others[-1]["File"] = f"volume-{number}"
+    return others, files

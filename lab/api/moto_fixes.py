@@ -1,0 +1,154 @@
+"""Everything that the lab replaces in moto, seen in moto 5.2.5.
+
+Some of it connects moto's EC2 and SSM to the lab's machines and disks, the rest corrects what moto
+answers otherwise than EC2. moto has no hooks for either: methods of its backends and responses are
+replaced.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import moto.autoscaling.models as moto_autoscaling
+import moto.core.responses as moto_responses
+import moto.ec2.models.amis as moto_amis
+import moto.ec2.models.elastic_block_store as moto_volumes
+import moto.ec2.models.fleets as moto_fleets
+import moto.ec2.models.instances as moto_instances
+import moto.ec2.models.spot_requests as moto_spot
+import moto.ec2.responses.amis as moto_amis_responses
+import moto.ec2.responses.instances as moto_instance_responses
+import moto.ssm.models as moto_ssm
+from moto.core.utils import utcnow
+from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+from lab.amis import imaging, known_images
+from lab.cloudwatch import layer as cloudwatch_layer
+from lab.ec2 import instances as ec2_instances
+from lab.ec2 import launch, layer, profiles
+from lab.guests import instances
+from lab.guests.machines import Machines
+from lab.metadata import instance_connect
+from lab.ssm import parameters
+from lab.storage import volumes
+
+# Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
+_OF_ALL_IMAGES = {
+    "ena_support": True,
+    "sriov_net_support": "simple",
+    "platform_details": "Linux/UNIX",
+    "usage_operation": "RunInstances",
+}
+
+
+def install(machines: Machines) -> None:
+    """Connect moto's EC2 and SSM to `machines`. Call it once per process."""
+    instances.LabInstance.machines = machines
+    moto_instances.Instance = instances.LabInstance
+    backend = moto_instances.InstanceBackend
+    backend.run_instances = launch.launching(backend.run_instances)
+    moto_amis.Ami.block_device_mappings = property(known_images.block_device_mappings)
+    moto_amis.AmiBackend.create_image = imaging.create_image
+    moto_amis.AmiBackend.deregister_image = known_images.deregistering(
+        moto_amis.AmiBackend.deregister_image
+    )
+    # moto: no tags, no encryption, 15 GiB on "standard".
+    moto_amis_responses.AmisResponse.copy_image = imaging.copy_image
+    profiles.install()
+    load_public = moto_amis.AmiBackend._load_amis
+
+    def load_all(backend: Any) -> None:
+        load_public(backend)
+        for image in machines.public.values():
+            ami = backend.amis[image.id]
+            ami.deprecation_time = image.deprecated
+            # moto: 15 GiB.
+            ami.ebs_snapshot.volume.size = known_images.SIZE_OF_PUBLIC
+        known_images.restore(backend)
+
+    moto_amis.AmiBackend._load_amis = load_all
+    # moto: DescribeImages shows none of these.
+    for name, value in _OF_ALL_IMAGES.items():
+        setattr(moto_amis.Ami, name, value)
+    blocks = moto_volumes.EBSBackend
+    blocks.delete_volume = _deleting(machines, blocks.delete_volume)
+    # moto: DescribeVolumes shows no DeleteOnTermination.
+    moto_volumes.VolumeAttachment.delete_on_termination = property(_deleted_with_instance)
+    # moto: a fleet's and an Auto Scaling group's instances lack most of their launch template's
+    # options, and a spot instance the id of its request.
+    moto_spot.SpotInstanceRequest.launch_instance = ec2_instances.launch_spot
+    moto_fleets.Fleet.create_on_demand_requests = ec2_instances.launch_on_demand
+    groups = moto_autoscaling.FakeAutoScalingGroup
+    groups.replace_autoscaling_group_instances = ec2_instances.with_its_version(
+        groups.replace_autoscaling_group_instances
+    )
+    # moto: a volume of a launch has DeleteOnTermination false, and must have a size. The lab takes
+    # what is asked for as it is: lab.ec2.launch completes it from the AMI.
+    moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
+    # moto: says yes and does nothing.
+    Ec2InstanceConnectResponse.send_ssh_public_key = instance_connect.send
+    _serve_parameters(machines)
+    layer.install()
+    cloudwatch_layer.install()
+    parameters.install()
+    _look_up_once()
+
+
+def _serve_parameters(machines: Machines) -> None:
+    """The public SSM parameters of the parent images, in every region."""
+    parameters = {name: image.id for image in machines.public.values() for name in image.parameters}
+
+    def prepare(self: Any, account_id: str, region_name: str) -> None:
+        super(moto_ssm.ParameterDict, self).__init__(list)
+        self.account_id, self.region_name = account_id, region_name
+        self.latest_amis_loaded = self.latest_ecs_amis_loaded = True
+        self.latest_region_defaults_loaded = self.latest_service_defaults_loaded = False
+        for name, value in parameters.items():
+            super(moto_ssm.ParameterDict, self).__getitem__(name).append(
+                moto_ssm.Parameter(
+                    account_id=account_id,
+                    name=name,
+                    value=value,
+                    parameter_type="String",
+                    description=None,
+                    allowed_pattern=None,
+                    keyid=None,
+                    last_modified_date=utcnow(),
+                    version=1,
+                    data_type="aws:ec2:image",
+                )
+            )
+
+    moto_ssm.ParameterDict.__init__ = prepare
+
+
+def _look_up_once() -> None:
+    """moto: each request lists moto's own folder and inspects the service's class, which takes half
+    of its time."""
+    dispatcher = DomainDispatcherApplication
+    dispatcher.get_backend_for_host = functools.lru_cache(dispatcher.get_backend_for_host)
+    moto_responses.method_names_from_class = functools.cache(moto_responses.method_names_from_class)
+
+
+def _deleted_with_instance(attachment: Any) -> bool:
+    device = attachment.instance.block_device_mapping.get(attachment.device)
+    return bool(device and device.delete_on_termination)
+
+
+def _deleting(machines: Machines, original: Callable[..., Any]) -> Callable[..., Any]:
+    """DeleteVolume, and the volumes that go with their instance: their files go too."""
+
+    def delete_volume(backend: Any, volume_id: str) -> Any:
+        volume = original(backend, volume_id)
+        volumes.file(machines.lab, volume_id).unlink(missing_ok=True)
+        return volume
+
+    return delete_volume
+
+
+def _asked_volumes(response: Any) -> list[dict[str, Any]]:
+    return list(response._get_param("BlockDeviceMappings", []))

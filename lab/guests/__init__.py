@@ -1,0 +1,1 @@
+"""The machines behind instances: systemd-nspawn guests."""

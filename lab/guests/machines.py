@@ -1,0 +1,114 @@
+"""What the lab's instances need of it: addresses, AMIs' layers, volumes' files."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import ec2_backends
+
+from lab.amis import images, public_images
+from lab.api.faults import Faults
+from lab.network import bridge
+from lab.settings import Lab
+from lab.storage import volumes
+
+if TYPE_CHECKING:
+    from lab.guests.instances import LabInstance
+
+
+class Machines:
+    """What moto's classes need from the lab; a single object, set by `moto_fixes.install`."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        public: list[public_images.PublicImage],
+        base: Callable[[str, str], Path],
+        faults: Faults,
+    ) -> None:
+        self.lab = lab
+        self.public = {image.id: image for image in public}
+        self.base = base
+        self.faults = faults
+        self.made: dict[str, images.Image] = {image.id: image for image in images.load(lab)}
+        self.by_address: dict[str, LabInstance] = {}
+        # The files of snapshots, by their ids; a snapshot of a root volume has none.
+        self.contents: dict[str, Path] = {}
+        # Addresses on the internet of instances that have been stopped → those of their guests.
+        self.public_addresses: dict[str, str] = {}
+        self._numbers = itertools.count()
+        self._public_numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def address(self, instance: LabInstance) -> str:
+        """Assign a free address, reusing old ones as late as possible: ssh remembers host keys."""
+        with self._lock:
+            while True:
+                number = next(self._numbers) % (250 * 250)
+                address = f"{self.lab.prefix}.{1 + number // 250}.{2 + number % 250}"
+                if address not in self.by_address:
+                    self.by_address[address] = instance
+                    return address
+
+    def other_public_address(self, address: str) -> str:
+        """Assign another public address to the guest at an address: it reaches it from now on."""
+        with self._lock:
+            while True:
+                number = next(self._public_numbers) % (4 * 250)
+                public = f"{self.lab.prefix}.{251 + number // 250}.{2 + number % 250}"
+                if public not in self.public_addresses:
+                    self.public_addresses[public] = address
+                    break
+        bridge.publish(self.lab, public, address)
+        return public
+
+    def release_public_addresses(self, address: str) -> None:
+        """Take a guest the public addresses that `other_public_address` gave it."""
+        with self._lock:
+            found = [one for one, of in self.public_addresses.items() if of == address]
+        for public in found:
+            bridge.unpublish(self.lab, public, address)
+            self.public_addresses.pop(public, None)
+
+    def layers(self, image_id: str) -> tuple[str, Path | None, list[str]]:
+        """An AMI's distribution, base (None: the current one) and ids of its frozen layers."""
+        if image_id in self.made:
+            image = self.made[image_id]
+            return image.distro, Path(image.base), image.layers
+        if image_id in self.public:
+            return self.public[image_id].base, None, []
+        raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+
+    def has_key_pairs(self) -> bool:
+        """Whether any key pair exists."""
+        return any(
+            backend.key_pairs for regions in ec2_backends.values() for backend in regions.values()
+        )
+
+    def disk(self, volume: Any, device: str) -> volumes.Attached:
+        """A volume's file, made of its snapshot's when an instance first has it."""
+        content = self.contents.get(volume.snapshot_id)
+        made = volumes.ensure(self.lab, volume.id, int(volume.size), content)
+        return volumes.Attached(volume.id, made, device)
+
+    def is_folder(self, backend: Any, snapshot_id: str | None) -> bool:
+        """Whether a snapshot is one of a root volume, whose disk is a folder and not a file."""
+        snapshot = backend.snapshots.get(snapshot_id)
+        if snapshot is None or snapshot_id in self.contents:
+            return False
+        roots = [ami.ebs_snapshot for ami in backend.amis.values()]
+        return snapshot in roots or bool(getattr(snapshot.volume, "is_root", False))
+
+    def forget_snapshot(self, snapshot_id: str) -> None:
+        """A snapshot is deleted, and its file unless it is an AMI's."""
+        self.contents.pop(snapshot_id, None)
+        volumes.snapshot_file(self.lab, snapshot_id).unlink(missing_ok=True)
+
+    def in_use(self) -> set[str]:
+        """The frozen layers that instances use."""
+        return {layer for instance in self.by_address.values() for layer in instance.layers}

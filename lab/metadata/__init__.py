@@ -1,0 +1,1 @@
+"""IMDS, the instance metadata service, and what it hands out."""

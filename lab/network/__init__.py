@@ -1,0 +1,1 @@
+"""The guests' network: bridge, names, AWS's endpoints."""

@@ -1,0 +1,1 @@
+"""Root filesystems: the distributions and parents that guests start from."""

@@ -1,0 +1,49 @@
+"""Calls mmdebstrap, which makes trees of Debian or Ubuntu packages."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from kiln.base.errors import operation_failed
+from lab.packages import deb
+from lab.rootfs import emulation
+from lab.rootfs.aptsources import Archive
+
+# Of every tree. Recommended packages and translations are not installed.
+OPTIONS = (
+    "--mode=root",
+    '--aptopt=APT::Install-Recommends "false"',
+    '--aptopt=Acquire::Languages "none"',
+)
+
+
+def make(archive: Archive, arch: str, options: Sequence[str], tree: Path, log: Path) -> None:
+    """Make `tree` with the given options and OPTIONS; mmdebstrap's output goes to `log`.
+
+    Raises operation_failed when mmdebstrap is missing or fails; `tree` is left as it is then.
+    """
+    command = [
+        "mmdebstrap",
+        f"--architectures={deb.architecture(emulation.machine(arch))}",
+        *OPTIONS,
+        *options,
+        archive.suite,
+        str(tree),
+        *archive.lines(wide=False),
+    ]
+    try:
+        with log.open("w") as output:
+            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+    except FileNotFoundError:
+        raise operation_failed(
+            "mmdebstrap is not installed", hint="apt-get install mmdebstrap"
+        ) from None
+    if done.returncode != 0:
+        messages = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
+        reason = " / ".join(messages[-3:]) or "no output"
+        raise operation_failed(
+            f"mmdebstrap could not make {tree.name.removeprefix('.making-')}: {reason}",
+            hint=f"its output is in {log}",
+        )

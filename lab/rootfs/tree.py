@@ -1,0 +1,173 @@
+"""The Debian tree from which all root filesystems of guests are made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kiln.base.errors import KilnError, operation_failed
+from lab.rootfs import aptsources, distros, emulation, mmdebstrap, prune
+from lab.shell import CommandError, run
+from lab.storage import disks
+
+Progress = Callable[[str], None]
+
+# Folders whose files a guest edits in place. All others are replaced as a whole: hard links do.
+_COPIED = ("etc", "var")
+# dpkg's setting of paths to leave out, in the tree while mmdebstrap makes it.
+_EXCLUDES = "/etc/dpkg/dpkg.cfg.d/kiln-lab-excludes"
+# Wraps dpkg in the tree so that it waits for no disk. Comes with mmdebstrap; needs
+# dpkg-architecture on the host.
+_EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata/extract.sh")
+# Debian's byte-compiler of Python packages, and where it waits while mmdebstrap makes the tree:
+# a package's postinst calls it only where it is found.
+_PY3COMPILE, _PY3COMPILE_LATER = "/usr/bin/py3compile", "/usr/lib/kiln-lab-py3compile"
+_PYTHON_MODULES, _PYTHONS_OWN = "/usr/lib/python3/dist-packages", "/usr/share/python3"
+
+
+def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
+    """The tree for a family of distributions (al or debian) below `home`, made when missing."""
+    common = _common(home, arch, say)
+    tree = _of_family(common, family)
+    prune.use(common, tree)
+    return tree
+
+
+def _common(home: Path, arch: str, say: Progress) -> Path:
+    """The common Debian tree, made by mmdebstrap when it is missing."""
+    archive = aptsources.host()
+    recipe = distros.tree()
+    options = mmdebstrap_options(recipe["include"], recipe["exclude_paths"])
+    common = [archive.origin, archive.suite, *mmdebstrap.OPTIONS]
+    inputs = json.dumps([*common, options])
+    tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
+    if tree.is_dir():
+        return tree
+    duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
+    say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {duration}, once")
+    making = home / f".making-{tree.name}"
+    delete(making)
+    try:
+        mmdebstrap.make(
+            archive, arch, [*options, *without_syncs()], making, home / "mmdebstrap.log"
+        )
+    except KilnError:
+        delete(making)
+        raise
+    making.rename(tree)
+    return tree
+
+
+def mmdebstrap_options(include: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """The options of mmdebstrap that decide what is in the tree.
+
+    While mmdebstrap runs, the excluded paths are a setting of dpkg. As an option of mmdebstrap they
+    would send each essential package through a filter in Python (mmtarfilter), which takes longer
+    than unpacking the excluded files and deleting them.
+    """
+    settings = "".join(f"path-exclude={path}\\n" for path in excluded)
+    folders = " ".join(shlex.quote(path.removesuffix("/*").lstrip("/")) for path in excluded)
+    return [
+        "--variant=minbase",
+        # With the lists kept, apt-get update in a guest only checks whether they are current.
+        "--skip=cleanup/apt/lists",
+        "--dpkgopt=force-unsafe-io",
+        f"--extract-hook=printf '{settings}' > \"$1{_EXCLUDES}\"",
+        f"--extract-hook={_divert('add')}",
+        f"--customize-hook={_divert('remove')}",
+        f'--customize-hook=chroot "$1" {compile_modules()}',
+        # EC2's images have no such setting: a bake installs packages completely.
+        f'--customize-hook=rm "$1{_EXCLUDES}"',
+        f'--customize-hook=cd "$1" && find {folders} -mindepth 1 -delete',
+        f"--include={','.join(include)}",
+    ]
+
+
+def _divert(action: str) -> str:
+    """A hook's command that puts py3compile aside (`add`) or back (`remove`)."""
+    return (
+        f'chroot "$1" dpkg-divert --quiet --local --rename --divert {_PY3COMPILE_LATER} '
+        f"--{action} {_PY3COMPILE}"
+    )
+
+
+def compile_modules(modules: str = _PYTHON_MODULES, own: str = _PYTHONS_OWN) -> str:
+    """The command, in the tree, that byte-compiles what Debian's Python packages brought.
+
+    `modules` is the folder of their modules, `own` that of Debian's tools for Python.
+
+    Each of about thirty packages would start py3compile by itself, on the core that installs them.
+    The folder for top-level modules is made first: two that find it missing would both make it.
+    """
+    script = (
+        f"mkdir -p {modules}/__pycache__ && "
+        f"find {own} {modules} -maxdepth 1 ! -name __pycache__ "
+        f"! -path {modules} ! -path '{own}/*' -print0 "
+        f"| sort -z | xargs -0 -r -n 24 -P 2 py3compile"
+    )
+    return f"sh -c {shlex.quote(script)}"
+
+
+def without_syncs(hook: Path = _EATMYDATA) -> list[str]:
+    """The options that make dpkg wait for no disk, where this mmdebstrap has such a hook.
+
+    A tree that is cut off by a crash is made again, so nothing in it has to be on disk before.
+    mmdebstrap's own second half of the hook would end with a sync of all disks of this machine.
+    """
+    if not hook.is_file():
+        return []
+    undo = (
+        'rm "$1"/usr/bin/dpkg "$1"/usr/bin/eatmydata "$1"/usr/lib/*/libeatmydata.so* && '
+        'chroot "$1" dpkg-divert --quiet --local --rename --remove /usr/bin/dpkg'
+    )
+    return [f"--extract-hook={hook}", f"--customize-hook={undo}"]
+
+
+def _of_family(tree: Path, family: str) -> Path:
+    """The tree for `family`: distributions with apt get one without the tools of the al family."""
+    if family == "al":
+        return tree
+    without = tree.with_name(f"{tree.name}-{family}")
+    if not without.is_dir():
+        making = without.with_name(f".making-{without.name}")
+        copy(tree, making)
+        try:
+            apt(making, "purge", "--autoremove", *distros.tree()["al_only"])
+        except CommandError as failure:
+            shutil.rmtree(making, ignore_errors=True)
+            raise operation_failed(f"cannot make the tree for {family}: {failure}") from None
+        making.rename(without)
+    return without
+
+
+def delete(tree: Path) -> None:
+    """Delete a tree, complete or not: a killed mmdebstrap leaves /dev mounted in it.
+
+    Raises operation_failed when something stays mounted: deleting it would delete the host's files.
+    """
+    for point in disks.mounts(tree):
+        run("umount", "--lazy", str(point), check=False)
+    if left := disks.mounts(tree):
+        raise operation_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
+    if tree.exists():
+        shutil.rmtree(tree)
+
+
+def copy(tree: Path, target: Path) -> None:
+    """Copy a tree with hard links, except for the files that guests edit in place."""
+    shutil.rmtree(target, ignore_errors=True)
+    run("cp", "-al", str(tree), str(target))
+    for name in _COPIED:
+        shutil.rmtree(target / name)
+        run("cp", "-a", str(tree / name), str(target / name))
+
+
+def apt(root: Path, *words: str) -> None:
+    """Run apt-get in a tree. Raises CommandError."""
+    words_of_env = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
+    options = ("-qq", "-y", "-o", "DPkg::Options::=--force-unsafe-io")
+    run("chroot", str(root), *words_of_env, "apt-get", *options, *words)

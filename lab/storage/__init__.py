@@ -1,0 +1,1 @@
+"""Disks: overlays of root filesystems, volumes, loop devices."""
