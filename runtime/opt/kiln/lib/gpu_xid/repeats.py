@@ -9,11 +9,11 @@ from __future__ import annotations
 import calendar
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Tuple
 
 from . import history
 
-Key = tuple[str, int, str]
+Key = Tuple[str, int, str]  # evaluated, so not tuple[…]: Python 3.7
 
 
 class Repeats:
