@@ -17,6 +17,7 @@ LIFTED_BY = (
     (r"binutils", "the package binutils"),
     (r"KILN_OWN_KERNEL", "minutes: ./invoke test --all, or KILN_OWN_KERNEL=1"),
     (r"KILN_ANSIBLE", "ansible-core: KILN_ANSIBLE=/path/to/ansible-playbook"),
+    (r"nvidia-mig-parted", "NVIDIA's mig-parted 0.15.0 on PATH: go build ./cmd/nvidia-mig-parted"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),
     (r"no other Python", "other Python versions from pyenv, 3.7 to 3.13: pyenv install 3.12"),
     (r"no Python (?P<version>[\d.]+|{\w+})", "that Python version: pyenv install 3.x"),
