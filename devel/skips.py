@@ -16,6 +16,7 @@ LIFTED_BY = (
     (r"systemd-analyze", "the package systemd"),
     (r"binutils", "the package binutils"),
     (r"KILN_OWN_KERNEL", "minutes: ./invoke test --all, or KILN_OWN_KERNEL=1"),
+    (r"KILN_REAL_RUNTIMES", "Debian's mirror: ./invoke test --all, or KILN_REAL_RUNTIMES=1"),
     (r"KILN_ANSIBLE", "ansible-core: KILN_ANSIBLE=/path/to/ansible-playbook"),
     (r"nvidia-mig-parted", "NVIDIA's mig-parted 0.15.0 on PATH: go build ./cmd/nvidia-mig-parted"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),

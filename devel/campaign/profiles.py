@@ -44,7 +44,12 @@ MIG_PAIRS = Profile(
         "tests/unit/test_mig_properties.py",
     ),
 )
-OWN_KERNEL = Profile("own-kernel", {"KILN_OWN_KERNEL": "1"}, ("tests/lab/test_own_kernel.py",))
+# What needs minutes, or Debian's real packages.
+OWN_KERNEL = Profile(
+    "own-kernel",
+    {"KILN_OWN_KERNEL": "1", "KILN_REAL_RUNTIMES": "1"},
+    ("tests/lab/test_own_kernel.py", "tests/lab/test_vendors.py"),
+)
 
 
 @dataclass(frozen=True)

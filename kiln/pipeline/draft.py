@@ -149,7 +149,7 @@ def _remove(draft: Draft, *, amis: bool) -> Removal:
     with progress.stage("clean-up") as stage:
         stage.waits_for("EC2 to remove what the run created")
         gone = target.gone()
-        asked = draft.stop.asked
+        again = draft.stop.again
         removal = Removal(failures=[gone], left=[f"unknown: {gone}"])
         if not gone:
             removal = resources.remove(
@@ -157,8 +157,8 @@ def _remove(draft: Draft, *, amis: bool) -> Removal:
                 target,
                 amis=amis,
                 launched=draft.launched,
-                patient=asked < 2,
-                hurried=lambda: draft.stop.asked > asked,
+                patient=not again,
+                hurried=lambda: draft.stop.again > again,
             )
         stage.note = ", ".join(removal.removed)
     resources.forget_key(run)

@@ -175,4 +175,4 @@ def test_a_part_whose_build_fails_without_an_attack_tries_nothing_and_says_why(
     monkeypatch.setattr("devel.campaign.kills.inventory", lambda ec2: {})
     monkeypatch.setattr("devel.campaign.kills.control.call", lambda lab, what: {})
     with pytest.raises(RuntimeError, match="fails without an attack:\nerror: the mirror is gone"):
-        part(BrokenWorld(), 1, print, Book(tmp_path / "part.jsonl"))
+        part([BrokenWorld()], 1, print, Book(tmp_path / "part.jsonl"))
