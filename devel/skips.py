@@ -19,6 +19,8 @@ LIFTED_BY = (
     (r"KILN_REAL_RUNTIMES", "Debian's mirror: ./invoke test --all, or KILN_REAL_RUNTIMES=1"),
     (r"KILN_ANSIBLE", "ansible-core: KILN_ANSIBLE=/path/to/ansible-playbook"),
     (r"nvidia-mig-parted", "NVIDIA's mig-parted 0.15.0 on PATH: go build ./cmd/nvidia-mig-parted"),
+    (r"no go on PATH", "the package golang-go"),
+    (r"cannot be fetched", "a network that reaches the project's sources"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),
     (r"no other Python", "other Python versions from pyenv, 3.7 to 3.13: pyenv install 3.12"),
     (r"no Python (?P<version>[\d.]+|{\w+})", "that Python version: pyenv install 3.x"),
