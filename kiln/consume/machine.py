@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.base import tags
 from kiln.consume.wanted import Wanted
 
 # Read by gpu-mig at boot (docs/mig.md).
-MIG_TAG = "kiln:mig-config"
+MIG_TAG = tags.MIG_CONFIG
 
 
 def network_interfaces(wanted: Wanted) -> list[dict[str, Any]]:
