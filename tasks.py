@@ -5,6 +5,7 @@ from invoke import Collection
 import devel.tasks
 from kiln.cli import (
     build,
+    consume,
     cost,
     deploy,
     image,
@@ -39,6 +40,7 @@ ns = Collection(
     publish.history,
     retire.retire,
     retire.sweep,
+    consume.consume,
     cost.cost_,
     image.diff,
     image.sbom,

@@ -134,6 +134,7 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
             env={
                 **os.environ,
                 "PYTHONUNBUFFERED": "1",
+                "KILN_LAB_INDEX": str(lab.index),
                 "KILN_LAB_STATE": str(lab.root),
                 vendors.VARIABLE: wanted or vendors.wanted(),
             },

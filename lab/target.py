@@ -126,6 +126,7 @@ class LabTarget:
             self._prepare_real(recipes, say)
             return
         for recipe in recipes:
+            distros.spec(recipe.distro.id)
             _require_snapshot(recipe)
         with ThreadPoolExecutor(2) as pool:
             lab = pool.submit(control.up, kind_of_vendors=STAND_INS)

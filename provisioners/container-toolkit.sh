@@ -51,15 +51,15 @@ by_nvidia_ctk() {
     ((${#runtimes[@]})) || kiln_say "no container runtime on this image: install one later and run nvidia-ctk runtime configure"
 }
 
-# By a file that Amazon's docker package turns into a flag of dockerd. dockerd refuses to start when
-# daemon.json names the runtime too. The ECS agent looks for GPUs only if its configuration says so.
+# By a file that Amazon's docker package turns into a flag of dockerd. When daemon.json names the runtime
+# too, dockerd takes that one. The ECS agent looks for GPUs only if its configuration says so.
 by_docker_runtimes() {
     local file=/etc/docker/daemon.json config=/var/lib/ecs/ecs.config
     [[ -x /usr/libexec/docker/docker-setup-runtimes.sh ]] || kiln_die "the parent has no docker of Amazon's" \
         "the flavour ecs needs an ECS-optimized parent AMI"
     if [[ -e $file ]] && grep -q '"nvidia"' "$file"; then
         kiln_die "$file of the parent names the runtime nvidia, and so does /etc/docker-runtimes.d/nvidia" \
-            "dockerd would not start; use the ECS-optimized AMI as it is"
+            "dockerd would take the one of $file; use the ECS-optimized AMI as it is"
     fi
     write_runtime || kiln_die "/etc/docker-runtimes.d/nvidia cannot be written"
     mkdir -p "${config%/*}" || kiln_die "${config%/*} cannot be made"

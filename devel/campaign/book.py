@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -20,6 +21,8 @@ from kiln.base.paths import ROOT, build_dir
 
 # What is kept of a message.
 _CHARACTERS = 3000
+# Several cases are tried at once.
+_WRITING = threading.Lock()
 
 
 @dataclass
@@ -45,10 +48,11 @@ class Book:
         """Write down how a case ended: `found` is what is wrong, `excuse` why it may be."""
         result = {"case": case, "found": found[-_CHARACTERS:], "commit": _commit(), "at": _now()}
         result |= {"excuse": excuse} if excuse else {}
-        self.results[case] = result
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(result) + "\n")
+        with _WRITING:
+            self.results[case] = result
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(result) + "\n")
 
     def tried(self, cases: Iterable[str]) -> int:
         """How many of these cases have a result."""

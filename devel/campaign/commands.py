@@ -7,17 +7,24 @@ the script may survive stands in survives.yaml with its reason.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from devel.campaign.book import Book
-from devel.campaign.sandbox import PATH, Done, Sandbox, asked_for, forget, sandbox, words
+from devel.campaign.sandbox import PATH, SHIMS, Done, Sandbox, asked_for, forget, sandbox, words
 from devel.campaign.world import deadline
 from kiln.base import plain_yaml
+from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
 from lab.settings import Lab
 
@@ -32,22 +39,59 @@ RECIPES = (
 SURVIVES = Path(__file__).with_name("survives.yaml")
 # What a failing command answers with.
 STATUS = 97
+# Of `seen`: several recipes are attacked at once.
+_SEEN = threading.Lock()
 _CALLER = '"/bin/bash /run/kiln-provisioners/"*'
 # Built into bash: a program of that name is never run.
 _BUILT_IN = {"command", "echo", "exit", "false", "kill", "printf", "pwd", "read"}
 _BUILT_IN |= {"test", "true", "wait", "time"}
-# Counts the calls that the script makes itself; fails one of them. $0 is the shim's path.
+# Counts the calls that the script makes itself; fails one of them. $0 is the shim's path. What is
+# below .replay has run before, on the disk that the script now begins with: its answer is given
+# again, unless it is asked something else now. A call that reads a pipe always runs.
 SHIM = r"""#!/bin/sh
 PATH={path}
 case "$(tr '\0' ' ' </proc/$PPID/cmdline)" in
-    {caller})
-        printf '%s %s\n' '{name}' "$(echo "$*" | tr '\n' ' ')" >>/run/kiln-shims/.calls
-        n=$(cut -d ' ' -f 1 /run/kiln-shims/.calls | grep -cFx '{name}')
-        [ '{name}' != "$KILN_FAIL" ] || [ "$n" != "$KILN_NTH" ] || exit {status}
-        ;;
+    {caller}) ;;
+    *) exec {real} "$@" ;;
 esac
-exec {real} "$@"
+dir={folder}
+n=1
+set -C
+until command : >"$dir/.numbers/{name}.$n"; do n=$((n + 1)); done 2>/dev/null
+set +C
+call="{name}.$n"
+line=$(printf '%s ' "$@" | tr '\n' ' ')
+printf '%s %s\n' '{name}' "$line" >>"$dir/.calls"
+if [ '{name}' = "$KILN_FAIL" ] && [ "$n" = "$KILN_NTH" ]; then
+    : >"$dir/.reached"
+    exit {status}
+fi
+[ ! -p /dev/stdin ] || exec {real} "$@"
+if [ -e "$dir/.replay/$call.status" ]; then
+    if [ "$(cat "$dir/.replay/$call.line")" = "$line" ]; then
+        cat "$dir/.replay/$call.out"
+        cat "$dir/.replay/$call.err" >&2
+        exit "$(cat "$dir/.replay/$call.status")"
+    fi
+    : >"$dir/.diverged"
+fi
+[ -n "$KILN_RECORD" ] || exec {real} "$@"
+read -r before _ </proc/uptime
+{real} "$@" >"$dir/.record/$call.out" 2>"$dir/.record/$call.err"
+status=$?
+read -r after _ </proc/uptime
+printf '%s' "$line" >"$dir/.record/$call.line"
+printf '%s' "$status" >"$dir/.record/$call.status"
+cat "$dir/.record/$call.out"
+cat "$dir/.record/$call.err" >&2
+if [ $((${{after%.*}} - ${{before%.*}})) -ge {slow} ]; then
+    : >"$dir/.wanted/$call"
+    while [ -e "$dir/.wanted/$call" ]; do sleep 0.05; done
+fi
+exit "$status"
 """
+# Seconds: after a command that takes so long the disk is copied, and later runs begin there.
+SLOW = 2
 # bash reads it before the script (BASH_ENV): each command is written down with the lines that led
 # to it. It takes no PS4 from root's environment.
 _TRACE = r"""unset BASH_ENV
@@ -123,16 +167,22 @@ def campaign(
     say: Callable[[str], None],
     book: Book,
     only: Sequence[str] = RECIPES,
+    at_once: int = 1,
 ) -> Counts:
-    """Let as many calls of these recipes' scripts fail as the minutes allow."""
+    """Let as many calls of these recipes' scripts fail as the minutes allow, of several at once."""
     until = deadline(minutes)
-    counts = Counts()
     recipes = [recipe for recipe in load_recipes() if recipe.name.startswith(tuple(only))]
     seen: set[Case] = set()
-    for number, recipe in enumerate(recipes):
-        share = time.monotonic() + (until - time.monotonic()) / (len(recipes) - number)
+
+    def attack(recipe: Recipe) -> Counts:
         with sandbox(lab, recipe) as box:
-            counts.add(_recipe(box, share, say, book, seen))
+            return _recipe(box, until, say, book, seen)
+
+    counts = Counts()
+    # The longest of them comes first.
+    with ThreadPoolExecutor(at_once) as pool:
+        for found in pool.map(attack, recipes):
+            counts.add(found)
     return counts
 
 
@@ -188,20 +238,27 @@ def script(
         and (command in before or command not in asked_for(name))
     }
     shims = box.folder / "shims"
-    dry, calls = _attack(box, shims, programs, Case(name, "", 0))
+    dry, calls, checkpoints = _record(box, shims, programs, name)
     if dry.status or not calls:
         say(f"NOT TRIED {box.recipe.name} {name}: {len(calls)} calls counted, {dry.text[-1500:]}")
         return Counts(not_run=[f"{box.recipe.name} {name}"])
     whole = one_per_place(cases(name, calls), (shims / ".trace").read_text(errors="replace"))
-    whole = [case for case in whole if case.anywhere not in seen]
-    seen.update(case.anywhere for case in whole if case.place)
-    named = {f"{box.recipe.distro.id} {case.key}": case for case in whole}
+    with _SEEN:
+        whole = [case for case in whole if case.anywhere not in seen]
+        seen.update(case.anywhere for case in whole if case.place)
+    # What a line does is the same in every recipe: one of them tries it.
+    distro = box.recipe.distro.id
+    named = {case.key if case.place else f"{distro} {case.key}": case for case in whole}
     for key in book.begin(named, anew=False):
         if time.monotonic() > until:
             break
         case = named[key]
-        done, _ = _attack(box, shims, programs, case)
-        if f"kiln: {name}: ERROR: " in done.text and done.status:
+        before_it = [one for one in checkpoints if not one.has(case)]
+        attack = _attack(box, shims, programs, case, before_it[-1] if before_it else None)
+        done = attack.done
+        if not attack.reached:
+            say(f"NOT TRIED {box.recipe.distro.id} {case}: the script did not come to it")
+        elif f"kiln: {name}: ERROR: " in done.text and done.status:
             book.note(key)
         elif why := excuse(name, case.line):
             book.note(key, excuse=why)
@@ -242,23 +299,99 @@ def one_per_place(found: list[Case], trace: str) -> list[Case]:
     return list(first.values())
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """A disk in the middle of a script: its changes so far, and the calls that made them."""
+
+    upper: Path
+    replay: Path
+
+    def has(self, case: Case) -> bool:
+        """Whether the case's call was over by then."""
+        return (self.replay / f"{case.command}.{case.nth}.status").exists()
+
+
 def _attack(
-    box: Sandbox, shims: Path, programs: dict[str, str], case: Case
-) -> tuple[Done, list[str]]:
-    """Run a script with one call failing; what it said, and the calls that it made."""
-    for path in shims.glob("*") if shims.exists() else ():
-        path.unlink()
-    shims.mkdir(exist_ok=True)
+    box: Sandbox,
+    shims: Path,
+    programs: dict[str, str],
+    case: Case,
+    checkpoint: Checkpoint | None = None,
+) -> Attack:
+    """Run a script with one call failing, from a checkpoint or from its beginning."""
+    _lay_shims(shims, programs)
+    if checkpoint:
+        (shims / ".replay").rmdir()
+        shutil.copytree(checkpoint.replay, shims / ".replay", copy_function=os.link)
+    more = {"KILN_FAIL": case.command, "KILN_NTH": str(case.nth)}
+    layers = [*box.layers, checkpoint.upper] if checkpoint else box.layers
+    done = replace(box, layers=layers).run(case.script, shims, more)
+    forget(done.upper)
+    reached = (shims / ".reached").exists() and not (shims / ".diverged").exists()
+    if checkpoint and not reached:
+        # It went another way than it did when it was recorded.
+        return _attack(box, shims, programs, case)
+    return Attack(done, reached)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A run of a script, and whether it came to the call that should fail."""
+
+    done: Done
+    reached: bool
+
+
+def _record(
+    box: Sandbox, shims: Path, programs: dict[str, str], name: str
+) -> tuple[Done, list[str], list[Checkpoint]]:
+    """Run a script as it is: what it said, its calls, and the checkpoints after slow ones."""
+    _lay_shims(shims, programs)
+    (shims / ".trace.sh").write_text(_TRACE)
+    folder = Path(tempfile.mkdtemp(prefix="checkpoints-", dir=box.folder))
+    found: list[Checkpoint] = []
+    over = threading.Event()
+
+    def watch(upper: Path) -> None:
+        while not over.wait(0.05):
+            for wanted in (shims / ".wanted").iterdir():
+                place = folder / str(len(found))
+                place.mkdir()
+                subprocess.run(["cp", "-a", upper, place / "upper"], check=True)
+                (place / "replay").mkdir()
+                for ended in (shims / ".record").glob("*.status"):
+                    for kind in ("status", "line", "out", "err"):
+                        part = f"{ended.stem}.{kind}"
+                        os.link(shims / ".record" / part, place / "replay" / part)
+                found.append(Checkpoint(place / "upper", place / "replay"))
+                wanted.unlink()
+
+    more = {"KILN_RECORD": "1", "BASH_ENV": "/run/kiln-shims/.trace.sh"}
+    done = box.run(name, shims, more, beside=watch, over=over)
+    forget(done.upper)
+    return done, (shims / ".calls").read_text().splitlines(), found
+
+
+def _lay_shims(shims: Path, programs: dict[str, str]) -> None:
+    """The shims of these programs, and nothing of a run before."""
+    shutil.rmtree(shims, ignore_errors=True)
+    for folder in (".numbers", ".record", ".replay", ".wanted"):
+        (shims / folder).mkdir(parents=True)
     (shims / ".calls").write_text("")
     for command, real in programs.items():
         shim = shims / command
-        text = SHIM.format(name=command, real=real, path=PATH, status=STATUS, caller=_CALLER)
-        shim.write_text(text)
+        shim.write_text(shim_of(command, real))
         shim.chmod(0o755)
-    more = {"KILN_FAIL": case.command, "KILN_NTH": str(case.nth)}
-    if not case.nth:
-        (shims / ".trace.sh").write_text(_TRACE)
-        more["BASH_ENV"] = "/run/kiln-shims/.trace.sh"
-    done = box.run(case.script, shims, more)
-    forget(done.upper)
-    return done, (shims / ".calls").read_text().splitlines()
+
+
+def shim_of(command: str, real: str, folder: str = SHIMS, caller: str = _CALLER) -> str:
+    """The program that stands in for one while a script runs."""
+    return SHIM.format(
+        name=command,
+        real=real,
+        path=PATH,
+        status=STATUS,
+        slow=SLOW,
+        folder=folder,
+        caller=caller,
+    )

@@ -6,7 +6,7 @@ message instead of a traceback; and what it may have had to leave behind is remo
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
 import subprocess
 import time
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from devel.campaign.book import Book
 from devel.campaign.kills import measured, steps
-from devel.campaign.world import Ended, World, deadline, inventory
+from devel.campaign.world import Build, Ended, World, deadline, each, inventory
 from lab import control
 from lab.api.faults import LAUNCH
 
@@ -57,34 +57,35 @@ def scenarios(actions: Sequence[str]) -> list[Scenario]:
 
 
 def campaign(
-    world: World, minutes: float, say: Callable[[str], None], book: Book
+    places: Sequence[World], minutes: float, say: Callable[[str], None], book: Book
 ) -> tuple[int, int, int]:
     """Try as many scenarios as the minutes allow; returns those tried, those not clean, all."""
     until = deadline(minutes)
-    _, actions = measured(world)
+    _, actions = measured(places[0])
     whole = {str(scenario): scenario for scenario in scenarios(actions)}
-    left = [whole[name] for name in book.begin(whole)]
+    left = book.begin(whole)
     for code in PASSING:
         # A build must get over each of them: all in one build, and one by one only if it did not.
         together = [
-            case
-            for case in left
-            if (case.code, case.times) == (code, 1) and case.action in {*actions}
+            name
+            for name in left
+            if (whole[name].code, whole[name].times) == (code, 1) and whole[name].action in actions
         ]
-        if together and fail(world, together).status == 0:
-            left = [case for case in left if case not in together]
-            for case in together:
-                book.note(str(case))
-    for case in left:
-        if time.monotonic() > until:
-            break
-        ended = fail(world, [case])
+        if together and fail(places[0], [whole[name] for name in together]).status == 0:
+            left = [name for name in left if name not in together]
+            for name in together:
+                book.note(name)
+
+    def attempt(place: World, name: str) -> None:
+        ended = fail(place, [whole[name]])
         if not ended.reached:
-            say(f"NOT TRIED {case}: the build did not call it")
-            continue
+            say(f"NOT TRIED {name}: the build did not call it")
+            return
         if ended.left:
-            say(f"NOT CLEAN {case}: {'; '.join(ended.left)}\n{ended.text}")
-        book.note(str(case), "; ".join(ended.left) + "\n" + ended.text if ended.left else "")
+            say(f"NOT CLEAN {name}: {'; '.join(ended.left)}\n{ended.text}")
+        book.note(name, "; ".join(ended.left) + "\n" + ended.text if ended.left else "")
+
+    each(places, left, until, attempt)
     return book.tried(whole), book.bad(whole), len(whole)
 
 
@@ -95,18 +96,19 @@ def fail(world: World, together: Sequence[Scenario]) -> Ended:
     control.call(world.lab, "faults/clear")
     for one in together:
         control.order_fault(world.lab, action=one.action, code=one.code, times=one.times)
-    process = world.start(home)
+    build = world.start(home)
     if any(one.action in _OF_CLEANING_UP for one in together):
-        while process.poll() is None and "RunInstances 2" not in steps(world.calls()):
+        while build.goes_on() and "RunInstances 2" not in steps(world.calls()):
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            build.signal(signal.SIGTERM)
     waited = all(one.code in PASSING and one.times > 1 for one in together)
-    waited = waited and not _ends_within(process, _WAITS)
+    waited = waited and not _ends_or_says(build, _WAITS)
     called = {*world.calls(), "boot"}
     if waited:
         # EC2 answers again.
         control.call(world.lab, "faults/clear")
-    ended = world.end(process, _PATIENCE)
+    ended = world.end(build, _PATIENCE)
     if waited and "waiting for " not in ended.text:
         ended.left.append("it asked again without a word")
     called |= set(world.calls())
@@ -127,10 +129,11 @@ def fail(world: World, together: Sequence[Scenario]) -> Ended:
     return ended
 
 
-def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
-    """Whether a build ends in that time."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+def _ends_or_says(build: Build, seconds: float) -> bool:
+    """Whether a build ends in that time. One that says what it waits for is not waited for."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and "waiting for " not in build.text():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            build.process.wait(0.5)
+            return True
+    return False

@@ -6,14 +6,14 @@ checkout removes.
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from devel.campaign.book import Book
-from devel.campaign.world import Ended, World, deadline, inventory
+from devel.campaign.world import Ended, World, deadline, each, inventory
 from lab import control
 
 # Between calls: the local work of a build. They divide its time evenly.
@@ -67,22 +67,26 @@ def points(calls: Sequence[str]) -> list[Point]:
 
 
 def campaign(
-    world: World, minutes: float, say: Callable[[str], None], book: Book
+    places: Sequence[World], minutes: float, say: Callable[[str], None], book: Book
 ) -> tuple[int, int, int]:
     """End builds at as many points as the minutes allow; returns points tried, leaks, all."""
     until = deadline(minutes)
-    seconds, calls = measured(world)
+    # All at once, as the builds that are ended run.
+    with ThreadPoolExecutor(len(places)) as pool:
+        found = list(pool.map(measured, places))
+    seconds, calls = max(seconds for seconds, _ in found), found[0][1]
     whole = {str(point): point for point in points(calls)}
-    for name in book.begin(whole):
-        if time.monotonic() > until:
-            break
-        ended = kill(world, whole[name], seconds)
+
+    def attempt(place: World, name: str) -> None:
+        ended = kill(place, whole[name], seconds)
         if not ended.reached:
             say(f"NOT TRIED {name}: the build ended before it")
-            continue
+            return
         if ended.left:
             say(f"LEAK {name}: {'; '.join(ended.left)}\n{ended.text}")
         book.note(name, "; ".join(ended.left) + "\n" + ended.text if ended.left else "")
+
+    each(places, book.begin(whole), until, attempt)
     return book.tried(whole), book.bad(whole), len(whole)
 
 
@@ -94,19 +98,19 @@ def kill(world: World, point: Point, seconds: float) -> Ended:
     home = world.home()
     before = inventory(world.ec2)
     control.call(world.lab, "faults/clear")
-    process = world.start(home)
+    build = world.start(home)
     began = time.monotonic()
-    while process.poll() is None:
+    while build.goes_on():
         if point.step and point.step in steps(world.calls()):
             break
         if not point.step and time.monotonic() - began >= seconds * point.part / _MOMENTS:
             break
         # Each look is a signed request: more of them cost more than the build.
         time.sleep(0.02)
-    reached = process.poll() is None
+    reached = build.goes_on()
     if reached:
-        os.killpg(process.pid, point.number)
-    ended = world.end(process)
+        build.signal(point.number)
+    ended = world.end(build)
     ended.reached = reached
     if ended.status is None:
         ended.left.append("it did not end")

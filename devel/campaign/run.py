@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from devel import bad_inputs
 from devel.campaign import commands, ec2_faults, inputs, kills, profiles, units
 from devel.campaign.book import Book, opened
-from devel.campaign.world import world
+from devel.campaign.world import LABS, worlds
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from lab import control, host, settings
@@ -18,6 +19,8 @@ from lab.settings import Lab
 # Added to the index of the lab in use: the campaign takes its own lab down again and again. Far
 # from the labs of neighbours and test processes, which count on from the first one.
 _OTHER_LAB = 40
+# Builds, and recipes whose commands fail, that run at once.
+_AT_ONCE = os.cpu_count() or 1
 # How the time is divided; what a part does not need is the later ones'.
 WEIGHTS = {
     "kills": 2,
@@ -87,7 +90,7 @@ def campaign(minutes: float, say: Say, only: str | None = None) -> int:
     clock = Clock(minutes, parts)
     lab = settings.current()
     # The lab's name is from the environment in every process that the campaign starts.
-    lab = replace(lab, index=(lab.index + _OTHER_LAB) % 55)
+    lab = replace(lab, index=(lab.index + _OTHER_LAB) % LABS)
     figures = []
     with settings.chosen(lab):
         for part in parts:
@@ -108,21 +111,24 @@ def verdict(figures: list[Figure], say: Say) -> int:
 
 
 def _kills(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
-    with world(lab) as place:
-        tried, leaks, whole = kills.campaign(place, minutes, say, book)
+    with worlds(lab, _AT_ONCE) as places:
+        tried, leaks, whole = kills.campaign(places, minutes, say, book)
     return Figure(f"points {tried} / leaks {leaks}", leaks, whole - tried)
 
 
 def _faults(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
-    with world(lab) as place:
-        tried, bad, whole = ec2_faults.campaign(place, minutes, say, book)
+    # Most of these builds wait.
+    with worlds(lab, 2 * _AT_ONCE) as places:
+        tried, bad, whole = ec2_faults.campaign(places, minutes, say, book)
     return Figure(f"faults {tried} / clean {tried - bad}", bad, whole - tried)
 
 
 def _commands(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
     control.up(lab)
     try:
-        return _of_calls("provisioners", commands.campaign(lab, minutes, say, book), book)
+        return _of_calls(
+            "provisioners", commands.campaign(lab, minutes, say, book, at_once=_AT_ONCE), book
+        )
     finally:
         control.clean(lab)
 
@@ -145,13 +151,13 @@ def _of_calls(what: str, counts: commands.Counts, book: Book) -> Figure:
 
 def _inputs(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
     cases = bad_inputs.cases()
-    tried, crashed, wrong = inputs.campaign(cases, minutes, say, book)
+    tried, crashed, wrong = inputs.campaign(cases, minutes, say, book, _AT_ONCE)
     line = f"inputs {tried} / tracebacks {crashed} / wrong exits {wrong}"
     return Figure(line, crashed + wrong, len(cases) - tried)
 
 
 def _fuzz(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
-    tried, failed, whole = profiles.fuzz(minutes, say, book)
+    tried, failed, whole = profiles.fuzz(minutes, say, book, _AT_ONCE)
     line = f"damaged files and answers {tried} / runs with a traceback or a loop {failed}"
     return Figure(line, failed, whole - tried)
 

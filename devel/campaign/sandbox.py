@@ -7,11 +7,13 @@ the scripts before it changed, so that a script can run again and again from the
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from lab.settings import Lab
 
 _UPLOAD = "var/tmp/kiln"
 # Where the scripts, the shims and the stubs are in the container.
-_SCRIPTS, _SHIMS, _STUBS = "/run/kiln-provisioners", "/run/kiln-shims", "/run/kiln-stubs"
+_SCRIPTS, SHIMS, _STUBS = "/run/kiln-provisioners", "/run/kiln-shims", "/run/kiln-stubs"
 # On an instance cloud-init has ended by then and systemd runs; here neither does.
 _STUB_OF = {
     "cloud-init": "#!/bin/sh\n",
@@ -41,8 +43,8 @@ _STUB_OF = {
     'exec /usr/bin/systemctl "$@"\n',
 }
 PATH = f"{_STUBS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# A script that hangs is ended: the slowest needs some seconds.
-_PATIENCE = 300
+# A script that hangs is ended: the slowest compiles NVIDIA's modules.
+_PATIENCE = 1500
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,17 @@ class Sandbox:
         return overlay(self.folder, self.layers)
 
     def run(
-        self, name: str, shims: Path | None = None, more: Mapping[str, str] | None = None
+        self,
+        name: str,
+        shims: Path | None = None,
+        more: Mapping[str, str] | None = None,
+        beside: Callable[[Path], None] | None = None,
+        over: threading.Event | None = None,
     ) -> Done:
-        """Run a component's script from the present state; `shims` come first on its PATH."""
+        """Run a component's script from the present state; `shims` come first on its PATH.
+
+        `beside` gets the folder of the changes and runs until the event `over` is set.
+        """
         with self.mounted() as (root, upper):
             command = [
                 *nspawn(root),
@@ -97,17 +107,22 @@ class Sandbox:
                 f"--bind-ro={self.folder}/resolv.conf:/etc/resolv.conf",
                 f"--bind-ro={PROVISIONERS}:{_SCRIPTS}",
                 f"--bind-ro={self.folder}/stubs:{_STUBS}",
-                *([f"--bind={shims}:{_SHIMS}"] if shims else []),
+                *([f"--bind={shims}:{SHIMS}"] if shims else []),
                 "/usr/bin/env",
-                f"PATH={_SHIMS}:{PATH}" if shims else f"PATH={PATH}",
+                f"PATH={SHIMS}:{PATH}" if shims else f"PATH={PATH}",
                 *(f"{key}={text}" for key, text in self.environment(name).items()),
                 *(f"{key}={text}" for key, text in (more or {}).items()),
                 "/bin/bash",
                 f"{_SCRIPTS}/{name}.sh",
             ]
+            watching = threading.Thread(target=beside, args=(upper,)) if beside else None
+            if watching:
+                watching.start()
             try:
                 done = subprocess.run(
                     command,
+                    # /tmp is on the disk: what lies there is part of a checkpoint.
+                    env={**os.environ, "SYSTEMD_NSPAWN_TMPFS_TMP": "0"},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -120,6 +135,10 @@ class Sandbox:
                 said = late.stdout or b""
                 text = said if isinstance(said, str) else said.decode(errors="replace")
                 return Done(124, f"{text}\nended after {_PATIENCE} s", upper)
+            finally:
+                if watching and over:
+                    over.set()
+                    watching.join()
             return Done(done.returncode, done.stdout, upper)
 
     def commands(self) -> dict[str, str]:

@@ -10,11 +10,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -29,8 +31,11 @@ BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\n[A-Za-z0-9+/=]{40}")
 # Seconds after which a build that a fault has hit counts as hanging.
 PATIENCE = 180.0
+# Numbers that labs can have.
+LABS = 55
 
 Inventory = dict[str, set[str]]
+Place = TypeVar("Place")
 
 
 def users_environment(home: Path) -> dict[str, str]:
@@ -104,6 +109,26 @@ def inventory(ec2: Any) -> Inventory:
     }
 
 
+@dataclass(frozen=True)
+class Build:
+    """A build that runs, and the file that it writes to: a pipe that nobody reads would stop it."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def text(self) -> str:
+        """What it has said so far."""
+        return self.output.read_text(errors="replace")
+
+    def goes_on(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and its children, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+
 @dataclass
 class Ended:
     """A build that is over: exit status (None: it hung and was killed), output, what it left."""
@@ -124,29 +149,31 @@ class World:
     checkout: Path
     folder: Path
 
-    def start(self, home: Path, *more: str) -> subprocess.Popen[str]:
+    def start(self, home: Path, *more: str) -> Build:
         """A build in a process group of its own, as in a user's terminal."""
-        return subprocess.Popen(
-            [str(self.checkout / "invoke"), *BUILD, *more],
-            cwd=self.checkout,
-            env=users_environment(home),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        number, name = tempfile.mkstemp(prefix="output-", dir=home.parent)
+        os.close(number)
+        with Path(name).open("wb") as output:
+            process = subprocess.Popen(
+                [str(self.checkout / "invoke"), *BUILD, *more],
+                cwd=self.checkout,
+                env=users_environment(home) | {"KILN_LAB_INDEX": str(self.lab.index)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return Build(process, Path(name))
 
-    def end(self, process: subprocess.Popen[str], patience: float = PATIENCE) -> Ended:
+    def end(self, build: Build, patience: float = PATIENCE) -> Ended:
         """Wait for a build; one that hangs is killed."""
         try:
-            text, _ = process.communicate(timeout=patience)
+            build.process.wait(patience)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            text, _ = process.communicate()
-            return Ended(None, text)
-        return Ended(process.returncode, text)
+            build.signal(signal.SIGKILL)
+            build.process.wait()
+            return Ended(None, build.text())
+        return Ended(build.process.returncode, build.text())
 
     def home(self) -> Path:
         """A fresh home for a build."""
@@ -225,22 +252,61 @@ def processes_of(run_id: str) -> list[str]:
 
 @contextlib.contextmanager
 def world(lab: Lab) -> Iterator[World]:
-    """The campaign's lab, up, with a short build tried once; everything is removed at the end."""
+    """A lab of the campaign's, up, and a checkout with a short build; all of it is removed."""
     import boto3
 
     with tempfile.TemporaryDirectory(prefix="kiln-campaign-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         control.clean(lab, force=True)
         control.up(lab)
-        for variable, text in control.environment(lab).items():
-            os.environ[variable] = text
-        ec2: Any = boto3.client("ec2", region_name="us-east-1")
+        given = control.environment(lab)
+        ec2: Any = boto3.client(
+            "ec2",
+            region_name="us-east-1",
+            endpoint_url=given["AWS_ENDPOINT_URL"],
+            aws_access_key_id=given["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=given["AWS_SECRET_ACCESS_KEY"],
+        )
         # A lab in use is not started anew by a build from another checkout.
         ec2.create_key_pair(KeyName="the-campaign")
         try:
             yield World(lab, ec2, bare_checkout(folder), folder)
         finally:
             control.clean(lab, force=True)
+
+
+@contextlib.contextmanager
+def worlds(lab: Lab, count: int) -> Iterator[list[World]]:
+    """Several worlds; the first one's lab is `lab`, the others have the numbers after it."""
+    with contextlib.ExitStack() as stack:
+        labs = [replace(lab, index=(lab.index + number) % LABS) for number in range(count)]
+        yield [stack.enter_context(world(one)) for one in labs]
+
+
+def each(
+    places: Sequence[Place],
+    cases: Iterable[str],
+    until: float,
+    attempt: Callable[[Place, str], None],
+) -> None:
+    """Try the cases, in each place (a world) one at a time, until they are done or it is too late.
+
+    Raises the first exception of an attempt, when the other places are done with theirs.
+    """
+    left = iter(list(cases))
+    lock = threading.Lock()
+
+    def work(place: Place) -> None:
+        while time.monotonic() <= until:
+            with lock:
+                case = next(left, None)
+            if case is None:
+                return
+            attempt(place, case)
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        for done in [pool.submit(work, place) for place in places]:
+            done.result()
 
 
 def spread(count: int, seed: float) -> list[int]:

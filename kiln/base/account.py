@@ -27,6 +27,8 @@ class Account:
 
     region: str | None = None
     subnet_id: str | None = None
+    # Tried in order when EC2 has no capacity.
+    subnet_ids: tuple[str, ...] = ()
     subnet_filter: SubnetFilter | None = None
     security_group_ids: tuple[str, ...] = ()
     ssh_interface: str | None = None
@@ -80,6 +82,7 @@ SETTINGS = tuple(name for name in Account.__dataclass_fields__ if name not in _N
 FORMS = {
     "tags": "--tags team=ml,cost-center=42",
     "subnet_id": "--subnet-id subnet-0123456789abcdef0",
+    "subnet_ids": "--subnet-ids subnet-0123456789abcdef0,subnet-0fedcba9876543210",
     "subnet_filter": "--subnet-filter tag:Class=build,availability-zone=eu-central-1a",
     "security_group_ids": "--security-group-ids sg-0123456789abcdef0,sg-0fedcba9876543210",
     "ssh_interface": "--ssh-interface private_ip",

@@ -36,6 +36,7 @@ class Stop:
 
     def __init__(self, of_build: Stop | None = None) -> None:
         self._asked = 0
+        self._again = 0
         self._of_build = of_build
         self._error: KilnError | None = None
         self._grace = _GRACE
@@ -45,6 +46,7 @@ class Stop:
         return Stop(self)
 
     def set(self) -> None:
+        self._again += self.is_set()
         self._asked += 1
 
     def give_up(self, error: KilnError, *, grace: float) -> None:
@@ -62,9 +64,10 @@ class Stop:
         return self._error is not None
 
     @property
-    def asked(self) -> int:
-        """How often a person has asked: what waits when it rises does not wait any longer."""
-        return self._asked + (self._of_build.asked if self._of_build else 0)
+    def again(self) -> int:
+        """How often a person has asked while it stopped already: what waits when this rises does
+        not wait any longer. The first time only starts the clean-up, which may have begun."""
+        return self._again + (self._of_build.again if self._of_build else 0)
 
     @property
     def grace(self) -> float:

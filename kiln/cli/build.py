@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         **account_help(),
         "dry-run": "show the plan (HCL, source AMI, instance types, steps) and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
-        "on-error": "what becomes of the build instance when a provisioner fails: --on-error keep",
+        "on-error": "build instance of a bake that fails: clean-up (default) or --on-error keep",
         "from": "bake on from a component, on what there is of those before it: --from tuning",
         "vendors": "whose hosts the lab's guests ask: stand-ins (default) or --vendors real",
         **OWN_KERNEL,

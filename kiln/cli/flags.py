@@ -58,6 +58,7 @@ def positive_number(text: str, flag: str) -> float:
 ACCOUNT = {
     "tags": "tags of all that is made in AWS, besides those of amis.yaml",
     "subnet_id": "subnet of the instances (default: a default subnet)",
+    "subnet_ids": "subnets in order: the next when EC2 has no capacity",
     "subnet_filter": "finds the subnet by EC2's filters",
     "security_group_ids": "groups of yours for the instances, in the place of a temporary one",
     "ssh_interface": "public_ip, private_ip or session_manager (default: as the subnet has it)",
@@ -76,6 +77,7 @@ ACCOUNT = {
 LAUNCH = (
     "tags",
     "subnet_id",
+    "subnet_ids",
     "subnet_filter",
     "security_group_ids",
     "ssh_interface",

@@ -106,8 +106,11 @@ def lock(c: Context, update: bool = False, from_: str | None = None, json: bool 
             else locking.plan_lock(recipes, locking.load_lock())
         )
     signed = locking.signed_line(locking.load_lock())
-    show(change.as_json(), as_json=json, text=lambda _: f"{change.as_text()}\n{signed}")
-    return 0 if update or from_ or not change else 1
+    differs = bool(change) and not (update or from_)
+    hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
+    text = f"{change.as_text()}\n{signed}{hint if differs else ''}"
+    show(change.as_json(), as_json=json, text=lambda _: text)
+    return int(differs)
 
 
 def _locked_from(name: str) -> LockDiff:

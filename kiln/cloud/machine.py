@@ -18,7 +18,8 @@ from kiln.base import stopping
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, host_key, reservations, resources, runs, session
+from kiln.cloud import aws, capacity, host_key, reservations, resources, runs, session
+from kiln.cloud.capacity import Try
 from kiln.cloud.resources import Access
 from kiln.cloud.target import Target
 
@@ -96,36 +97,38 @@ def booted(
     account: Account = _PLAIN,
     tags: Mapping[str, str] | None = None,
     launched: Callable[[str], None] = lambda instance_id: None,
+    tried: Callable[[Try], None] = lambda launch: None,
 ) -> Iterator[Machine]:
     """A fresh instance of an AMI that answers over SSH; the connection is closed at the end.
 
     `tags` are given to it besides the run's. `waits_for` is told what is waited for, and its limit
     in seconds; `say` gets a warning when the instance's host key is not known. The run's clean-up
-    removes the instance itself; `launched` is told its id. Raises KilnError (exit status 1) if the
-    launch fails or SSH does not answer within ten minutes, StoppedError as soon as `stop` is set.
+    removes the instance itself; `launched` is told its id, `tried` each launch.
+    Raises KilnError (exit status 1) if the launch fails or SSH does not answer within ten minutes,
+    StoppedError as soon as `stop` is set.
     """
     timeout = ssh_timeout()
     client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
+    asked: dict[str, Any] = {
+        "ImageId": ami_id,
+        "InstanceType": instance_type,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "KeyName": access.key_name,
+        "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "TagSpecifications": [
+            {
+                "ResourceType": kind,
+                "Tags": resources.tags(
+                    run_id, **account.tags, Name=f"kiln-verify-{run_id}", **(tags or {})
+                ),
+            }
+            for kind in ("instance", "volume")
+        ],
+    }
     with aws.explained(f"{instance_type} could not be launched from {ami_id}"):
-        instance = client.run_instances(
-            ImageId=ami_id,
-            InstanceType=instance_type,
-            MinCount=1,
-            MaxCount=1,
-            KeyName=access.key_name,
-            MetadataOptions={"HttpTokens": "required", "HttpEndpoint": "enabled"},
-            InstanceInitiatedShutdownBehavior="terminate",
-            TagSpecifications=[
-                {
-                    "ResourceType": kind,
-                    "Tags": resources.tags(
-                        run_id, **account.tags, Name=f"kiln-verify-{run_id}", **(tags or {})
-                    ),
-                }
-                for kind in ("instance", "volume")
-            ],
-            **launch_settings(access, account, target, instance_type),
-        )["Instances"][0]
+        instance = _launched(client, asked, access, account, target, tried)
     launched(instance["InstanceId"])
     waits_for(f"{instance['InstanceId']} to start", limit=_BOOT_TIMEOUT)
     ends = _wait_until_running(client, instance["InstanceId"], target, stop)
@@ -156,14 +159,48 @@ def booted(
                 machine.ssh("-O", "exit")
 
 
+def _launched(
+    client: Any,
+    asked: dict[str, Any],
+    access: Access,
+    account: Account,
+    target: Target,
+    tried: Callable[[Try], None],
+) -> Any:
+    """The instance, in the first subnet in which EC2 has capacity. Raises its last answer."""
+    from botocore.exceptions import ClientError
+
+    kind = str(asked["InstanceType"])
+    reservation = reservations.serving(account, target, kind)
+    market = capacity.market_of(account.spot, reservation)
+    left = capacity.launches([kind], access.network.subnets)
+    while True:
+        subnet = left[0].subnet_id
+        wanted = launch_settings(access, account, reservation, subnet)
+        try:
+            made = client.run_instances(**asked, **wanted)["Instances"][0]
+        except ClientError as error:
+            answer = str(error)
+            if not capacity.no_capacity(answer):
+                raise
+            tried(Try("verify", kind, subnet, market, answer))
+            left = capacity.after(left, answer)
+            if not left:
+                raise
+        else:
+            tried(Try("verify", kind, subnet, market, ""))
+            return made
+
+
 def launch_settings(
-    access: Access, account: Account, target: Target, instance_type: str
+    access: Access, account: Account, reservation: str | None, subnet_id: str | None
 ) -> dict[str, Any]:
-    """The arguments of RunInstances that the settings decide."""
+    """The arguments of RunInstances that the settings decide, in a subnet (None: a default one)
+    and in a capacity reservation if one serves the type."""
     network: dict[str, Any] = {"SecurityGroupIds": list(access.security_groups)}
-    if access.network.subnet_id:
-        network["SubnetId"] = access.network.subnet_id
-    if account.ssh_interface == "public_ip" and access.network.subnet_id:
+    if subnet_id:
+        network["SubnetId"] = subnet_id
+    if account.ssh_interface == "public_ip" and subnet_id:
         interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True}
         interface |= {"SubnetId": network["SubnetId"], "Groups": network["SecurityGroupIds"]}
         network = {"NetworkInterfaces": [interface]}
@@ -171,7 +208,6 @@ def launch_settings(
         network["IamInstanceProfile"] = {"Name": account.iam_instance_profile}
     if account.spot:
         network["InstanceMarketOptions"] = {"MarketType": "spot"}
-    reservation = reservations.serving(account, target, instance_type)
     if reservation:
         wanted = {"CapacityReservationTarget": {"CapacityReservationId": reservation}}
         network["CapacityReservationSpecification"] = wanted

@@ -29,6 +29,13 @@ class Network:
     vpc_id: str
     ssh_interface: str
     source_cidrs: tuple[str, ...]
+    # Where to launch when EC2 has no capacity in `subnet_id`, in order.
+    more_subnets: tuple[str, ...] = ()
+
+    @property
+    def subnets(self) -> tuple[str | None, ...]:
+        """All of them, in the order in which they are tried."""
+        return (self.subnet_id, *self.more_subnets)
 
     @property
     def by_session(self) -> bool:
@@ -44,8 +51,10 @@ def find_network(account: Account, target: Target) -> Network:
     """
     client = aws.ec2(target)
     with aws.explained("the subnet could not be looked up"):
-        subnet = _subnet(client, account)
+        subnets = _subnets(client, account)
+        subnet = subnets[0] if subnets else None
         vpc = subnet["VpcId"] if subnet else _default_vpc(client)
+    _require_alike(subnets)
     public = subnet is None or bool(subnet.get("MapPublicIpOnLaunch"))
     way = account.ssh_interface or ("public_ip" if public else "private_ip")
     if way == SESSION_MANAGER:
@@ -58,7 +67,8 @@ def find_network(account: Account, target: Target) -> Network:
         cidrs = (target.own_cidr_towards(_block(client, subnet, vpc)),)
     else:
         cidrs = (target.own_cidr(),)
-    return Network(subnet["SubnetId"] if subnet else None, vpc, way, cidrs)
+    ids = [str(one["SubnetId"]) for one in subnets]
+    return Network(ids[0] if ids else None, vpc, way, cidrs, tuple(ids[1:]))
 
 
 def address_towards(block: str) -> str:
@@ -81,12 +91,27 @@ def address_towards(block: str) -> str:
         ) from None
 
 
-def _subnet(client: EC2Client, account: Account) -> Any | None:
-    if account.subnet_id:
-        return client.describe_subnets(SubnetIds=[account.subnet_id])["Subnets"][0]
+def _subnets(client: EC2Client, account: Account) -> list[Any]:
+    """The subnets of the settings, in order; none for a default one."""
     if account.subnet_filter:
-        return _filtered(client, account.subnet_filter)
-    return None
+        return [_filtered(client, account.subnet_filter)]
+    ids = [account.subnet_id] if account.subnet_id else list(account.subnet_ids)
+    if not ids:
+        return []
+    found = {one["SubnetId"]: one for one in client.describe_subnets(SubnetIds=ids)["Subnets"]}
+    return [found[subnet_id] for subnet_id in ids]
+
+
+def _require_alike(subnets: list[Any]) -> None:
+    """Raises KilnError (exit status 1) unless one security group and one way in serve them all."""
+    for subnet in subnets[1:]:
+        for key, what in (("VpcId", "VPC"), ("MapPublicIpOnLaunch", "kind of address")):
+            if subnet.get(key) != subnets[0].get(key):
+                raise operation_failed(
+                    f"subnet_ids: {subnet['SubnetId']} has another {what} than "
+                    f"{subnets[0]['SubnetId']}: {subnet.get(key)}, not {subnets[0].get(key)}",
+                    hint="name subnets of one VPC that all give public addresses, or none",
+                )
 
 
 def _filtered(client: EC2Client, wanted: SubnetFilter) -> Any:

@@ -30,7 +30,7 @@ _CHOICES = {
     "driver_source": vocabulary.DRIVER_SOURCES,
 }
 # Errors with `strict`: such a stack may run, but gets no fixes, or nobody has seen it run.
-_STRICT = {"DRV-EOL", "OS-EOL", "UNTRIED"}
+_STRICT = {"DRV-EOL", "OS-EOL", "UNTRIED", evidence.RULE}
 
 
 def check_recipe(
@@ -67,7 +67,8 @@ def check_recipe(
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
     findings += trust.findings(recipe, combination.boot_kernel)
     findings += published.unpublished_packages(recipe)
-    findings += evidence.assumed_things(recipe) if strict else []
+    if strict or evidence.RULE in {entry.rule for entry in recipe.row.accepted}:
+        findings += evidence.assumed_things(recipe)
     if not errors(findings):
         # Components can be checked only for a combination that the rules accept.
         findings += _environment(recipe)

@@ -73,10 +73,10 @@ def counts_lines(counted: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def assumed_things(recipe: Recipe) -> list[Finding]:
-    """An error for each thing of the row that is only assumed: for `check --strict`."""
+    """A warning for each thing of the row that is only assumed; `check --strict` refuses them."""
     return [
         Finding(
-            "error",
+            "warning",
             RULE,
             f"{item.component} needs {_SINGULAR[item.kind]} {item.what}, which is only assumed to "
             "exist",

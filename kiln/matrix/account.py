@@ -90,6 +90,8 @@ class Aws(_Block):
     """On everything that is made in the account; a row's are added to those of `defaults`."""
     subnet_id: Subnet | None = None
     """Where the instances are launched; otherwise a default subnet."""
+    subnet_ids: tuple[Subnet, ...] = ()
+    """Of one VPC, in order: the next is tried when EC2 has no capacity in one."""
     subnet_filter: SubnetChoice | None = None
     """Finds the subnet, in the place of subnet_id."""
     security_group_ids: tuple[SecurityGroup, ...] = ()
@@ -121,8 +123,8 @@ class Aws(_Block):
 
     @whole(mode="after")
     def _one_subnet(self) -> Aws:
-        if self.subnet_id and self.subnet_filter:
-            raise ValueError("give either subnet_id or subnet_filter")
+        if sum(map(bool, (self.subnet_id, self.subnet_ids, self.subnet_filter))) > 1:
+            raise ValueError("give either subnet_id, subnet_ids or subnet_filter")
         return self
 
     @whole(mode="after")
@@ -143,6 +145,8 @@ class Aws(_Block):
 
 
 _MERGED = ("tags", "mirrors")
+# Ways to name the subnet, and what each is when another one is used.
+_SUBNETS: dict[str, Any] = {"subnet_id": None, "subnet_ids": (), "subnet_filter": None}
 
 
 def layered(
@@ -167,10 +171,11 @@ def layered(
             values[name] = _plain(value)
             origins[name] = origin((name,))
     # A subnet of a closer layer takes the place of a filter of a farther one.
-    for one, other in (("subnet_id", "subnet_filter"), ("subnet_filter", "subnet_id")):
-        if values.get(one) and other not in values:
-            values[other] = None
-            origins.pop(other, None)
+    if any(values.get(name) for name in _SUBNETS):
+        for name, nothing in _SUBNETS.items():
+            if name not in values:
+                values[name] = nothing
+                origins.pop(name, None)
     return replace(below, **values, origins=origins)
 
 

@@ -20,6 +20,7 @@ VARIABLES = {
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
     "tags": ("KILN_AWS_TAGS",),
     "subnet_id": ("KILN_AWS_SUBNET_ID",),
+    "subnet_ids": ("KILN_AWS_SUBNET_IDS",),
     "subnet_filter": ("KILN_AWS_SUBNET_FILTER",),
     "security_group_ids": ("KILN_AWS_SECURITY_GROUP_IDS",),
     "ssh_interface": ("KILN_AWS_SSH_INTERFACE",),
@@ -153,6 +154,7 @@ def _split(parts: Iterable[str]) -> Any:
 _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "tags": _pairs,
     "subnet_filter": _filter,
+    "subnet_ids": _list,
     "security_group_ids": _list,
     "ssh_source_cidrs": _list,
     "instance_types": _types,

@@ -33,9 +33,9 @@ def k8s_configuration(
 
     `owner` is "ami" if gpu-mig creates the slices at boot, "operator" if the GPU operator's
     mig-manager does. Returns `gpu_operator` and `device_plugin` (Helm values), `node_labels` (to
-    set on the node), `resources` (what one node offers) and `limits` (an example for a pod).
-    Without a GPU and instance type it returns `by_gpu` instead: what one GPU of each model that
-    the label supports offers.
+    set on the node), `gpu_mig` (settings of gpu-mig on the AMI), `resources` (what one node offers)
+    and `limits` (an example for a pod). Without a GPU and instance type it returns `by_gpu`
+    instead: what one GPU of each model that the label supports offers.
 
     Raises KilnError for an unknown label or strategy, for a layout that the GPU cannot hold or
     that offers nothing, and for `single` with slices that differ.
@@ -52,9 +52,10 @@ def k8s_configuration(
         "label": label,
         "strategy": strategy,
         "owner": owner,
-        "gpu_operator": _operator_values(label, strategy, owner),
+        "gpu_operator": _operator_values(strategy, owner),
         "device_plugin": {"migStrategy": strategy},
         "node_labels": {table["node_label"]: label} if owner == "operator" else {},
+        "gpu_mig": {"MIG_OWNER": owner} if owner == "operator" else {},
     }
     if not gpu and not instance_type:
         return answer | {"by_gpu": _by_gpu(label, strategy, known_labels)}
@@ -142,7 +143,7 @@ def _resources(per_gpu: dict[int, dict[str, int]], count: int, strategy: str) ->
     return dict(sorted(resources.items()))
 
 
-def _operator_values(label: str, strategy: str, owner: str) -> dict[str, Any]:
+def _operator_values(strategy: str, owner: str) -> dict[str, Any]:
     """Helm values for a node whose AMI has driver and toolkit."""
     values: dict[str, Any] = {
         "driver": {"enabled": False},
@@ -153,8 +154,14 @@ def _operator_values(label: str, strategy: str, owner: str) -> dict[str, Any]:
     if owner == "operator":
         # A pod cannot reset the AMI's driver everywhere, so mig-manager must reboot the node.
         values["migManager"]["env"] = [{"name": "WITH_REBOOT", "value": "true"}]
-        values["migManager"]["config"] = {"default": label}
+        # The ClusterPolicy takes no layout as the default: the node's label selects it.
+        # Source: github:NVIDIA/gpu-operator api/nvidia/v1/clusterpolicy_types.go
+        values["migManager"]["config"] = {"default": "all-disabled"}
     return values
+
+
+def _settings(values: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items()) or "as shipped"
 
 
 def k8s_text(answer: dict[str, Any]) -> str:
@@ -164,6 +171,7 @@ def k8s_text(answer: dict[str, Any]) -> str:
         ("Helm values, chart gpu-operator", answer["gpu_operator"]),
         ("or, without the operator, chart nvidia-device-plugin", answer["device_plugin"]),
         ("node labels", labels),
+        ("on the AMI, /etc/default/gpu-mig", _settings(answer["gpu_mig"])),
     ]
     if "by_gpu" in answer:
         parts.append(("what one GPU offers, by model", answer["by_gpu"]))

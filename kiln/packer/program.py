@@ -289,17 +289,17 @@ def _events(
     reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
     signalled = None
-    asked = 0
+    again = 0
     closed = False  # its output, which ends with it
     try:
         while True:
             if stop.is_set() and signalled is None:
-                asked = stop.asked
+                again = stop.again
                 process.send_signal(signal.SIGTERM)
                 signalled = time.monotonic()
             # The grace may become shorter meanwhile, when Packer waits for what cannot come.
             late = signalled is not None and time.monotonic() > signalled + stop.grace
-            if signalled is not None and (late or stop.asked > asked):
+            if signalled is not None and (late or stop.again > again):
                 break
             try:
                 line = lines.get(timeout=0.1)

@@ -21,7 +21,7 @@ from kiln import components
 from kiln.base.paths import ROOT, TEMPLATES, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step
-from kiln.packer import hcl, program, template_values, uploads
+from kiln.packer import hcl, program, settings, template_values, uploads
 from kiln.packer.part import Builder, Part
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ SHARED = "shared"
 HERE = ".."  # the checkout, from packer/ in it
 RECIPE = "recipe.pkr.hcl"
 RECIPE_JSON = "files/etc/kiln/recipe.json"
+SETTINGS = "settings.auto.pkrvars.hcl"
 AGENT_ETC = "files/opt/aws/amazon-cloudwatch-agent/etc"
 OLD = program.FOLDER_1_6
 
@@ -54,7 +55,7 @@ LINKS = {
 }
 """What an AMI's folder takes from `packer/shared`: the same for every AMI."""
 
-MINE = (RECIPE, *LINKS, "files")
+MINE = (RECIPE, *LINKS, "files", SETTINGS, f"{OLD}/{SETTINGS}")
 """What render writes into an AMI's folder; anything else there is left alone."""
 
 Tree = Mapping[str, "str | Link"]
@@ -261,6 +262,20 @@ def _shared(
     }
 
 
+def _settings(recipe: Recipe) -> str:
+    """The row's `aws` settings as a file of variables that Packer reads by itself; empty without.
+
+    They are of no image, so they are not in the digest.
+    """
+    account = recipe.row.account
+    by_pipeline = ["subnet_filter"] if account.subnet_filter else []
+    values = settings.by_hand(account)
+    if not values and not by_pipeline:
+        return ""
+    template = _templates().get_template("settings.pkrvars.hcl.j2")
+    return template.render(values=values, by_pipeline=by_pipeline)
+
+
 def _checkout(root: Path) -> str:
     """The way from `packer/`, which `KILN_PACKER_DIR` may have moved, to the checkout."""
     return Path(os.path.relpath(ROOT, root.resolve())).as_posix()
@@ -275,6 +290,10 @@ def _tree(
     }
     for recipe in recipes:
         tree |= {f"{recipe.line}/{path}": link for path, link in LINKS.items()}
+        given = _settings(recipe) if apart else ""  # a run gives Packer its own
+        if given:
+            tree[f"{recipe.line}/{SETTINGS}"] = given
+            tree[f"{recipe.line}/{OLD}/{SETTINGS}"] = Link(f"../{SETTINGS}")
         tree |= {f"{recipe.line}/{path}": text for path, text in render_files(recipe, part).items()}
     return tree
 

@@ -18,3 +18,19 @@ def of_account(account: Account) -> dict[str, Any]:
         "no_proxy": list(account.no_proxy),
         "mirrors": dict(account.mirrors),
     }
+
+
+def by_hand(account: Account) -> dict[str, Any]:
+    """The variables of the settings of a row, for Packer without the pipeline; only those that are
+    set. `subnet_filter`, which EC2 is asked for, and further instance types are not among them."""
+    given = {
+        "region": account.region,
+        "subnet_id": account.subnet_id,
+        "security_group_ids": list(account.security_group_ids),
+        "ssh_interface": account.ssh_interface,
+        "ssh_source_cidrs": list(account.ssh_source_cidrs),
+        "instance_type": account.instance_types[0] if account.instance_types else None,
+        "capacity_reservation_id": account.capacity_reservation_id,
+        **of_account(account),
+    }
+    return {name: value for name, value in given.items() if value}

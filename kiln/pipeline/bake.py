@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Stage
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, reservations, resources, runs
+from kiln.cloud import aws, capacity, reservations, resources, runs
+from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.packer import program, render, settings
@@ -23,13 +23,6 @@ from kiln.packer.program import Event, Packer
 from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
-
-# EC2's and its fleets' answers to a launch for which there is no capacity just now, or no quota:
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
-_NO_CAPACITY = re.compile(
-    r"\b(InsufficientInstanceCapacity|VcpuLimitExceeded|MaxSpotInstanceCountExceeded"
-    r"|UnfulfillableCapacity|SpotMaxPriceTooLow)\b"
-)
 
 
 @dataclass(frozen=True)
@@ -68,22 +61,32 @@ def bake(
         "ssh_source_cidrs": list(access.network.source_cidrs),
         "security_group_ids": list(access.security_groups),
         "ssh_keypair_name": access.key_name,
-        "subnet_id": access.network.subnet_id or "",
         "ssh_interface": _interface(plan.account, access),
     }
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = render.write_inputs(plan.recipe, run.folder, part)
-    for number, instance_type in enumerate(plan.instance_types, 1):
+    left = capacity.launches(plan.instance_types, access.network.subnets)
+    while True:
+        launch = left[0]
         watched = _Watched(plan, packer, stage, draft)
-        of_type = _of_type(plan, instance_type, packer)
+        of_type = _of_type(plan, launch, packer)
+        before = len(draft.launched)
         result = _run_packer(watched, folder, {**variables, **of_type}, access.key_file, stop)
-        short_of = next(filter(_NO_CAPACITY.search, result.errors), "")
-        left = plan.instance_types[number:]
-        if not (result.exit_status and short_of and left) or result.interrupted:
+        answer = next(filter(capacity.no_capacity, result.errors), "").strip()
+        if answer or len(draft.launched) > before:
+            market = capacity.market_of(plan.account.spot, of_type["capacity_reservation_id"])
+            draft.tried(Try("bake", launch.instance_type, launch.subnet_id, market, answer))
+        left = capacity.after(left, answer)
+        if not (result.exit_status and answer and left) or result.interrupted:
             break
-        stage.line(f"{instance_type} cannot be had ({short_of.strip()}): next {left[0]}")
+        stage.line(f"{_shown(launch)} cannot be had ({answer}): next {_shown(left[0])}")
     _require_end(watched, result, stop, made=target.region in result.amis)
-    return BakedAmi(result.amis[target.region], instance_type, watched.provisioners.seconds())
+    kind = launch.instance_type
+    return BakedAmi(result.amis[target.region], kind, watched.provisioners.seconds())
+
+
+def _shown(launch: Launch) -> str:
+    return f"{launch.instance_type}{f' in {launch.subnet_id}' if launch.subnet_id else ''}"
 
 
 def go_on(
@@ -197,15 +200,19 @@ def _interface(account: Account, access: resources.Access) -> str:
     return account.ssh_interface or ("private_ip" if inside else "")
 
 
-def _of_type(plan: Plan, instance_type: str, packer: Packer) -> dict[str, str]:
+def _of_type(plan: Plan, launch: Launch, packer: Packer) -> dict[str, str]:
     """The variables of one try. Raises KilnError: exit status 2 if Packer is too old for it."""
-    reservation = reservations.serving(plan.account, plan.target, instance_type)
+    reservation = reservations.serving(plan.account, plan.target, launch.instance_type)
     if reservation and not packer.has_plugins:
         raise KilnError(
             f"{packer} cannot launch in the capacity reservation {reservation}",
             hint="use Packer 1.7 or newer, or bake on another type: --instance-type c7i.4xlarge",
         )
-    return {"instance_type": instance_type, "capacity_reservation_id": reservation or ""}
+    return {
+        "instance_type": launch.instance_type,
+        "subnet_id": launch.subnet_id or "",
+        "capacity_reservation_id": reservation or "",
+    }
 
 
 def _failed(watched: _Watched, result: program.BuildResult) -> KilnError:

@@ -17,6 +17,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import resources
+from kiln.cloud.capacity import Try
 from kiln.cloud.resources import Removal
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
@@ -53,6 +54,10 @@ class Draft:
     def note(self, **facts: Any) -> None:
         """Add facts to the record, by the names of its fields."""
         self.record = replace(self.record, **facts)
+
+    def tried(self, launch: Try) -> None:
+        """Note a launch that EC2 was asked for."""
+        self.note(tries=(*self.record.tries, launch))
 
     def write(self) -> None:
         """Write the record and its report. Raises OSError if the disk refuses."""
@@ -149,7 +154,7 @@ def _remove(draft: Draft, *, amis: bool) -> Removal:
     with progress.stage("clean-up") as stage:
         stage.waits_for("EC2 to remove what the run created")
         gone = target.gone()
-        asked = draft.stop.asked
+        again = draft.stop.again
         removal = Removal(failures=[gone], left=[f"unknown: {gone}"])
         if not gone:
             removal = resources.remove(
@@ -157,8 +162,8 @@ def _remove(draft: Draft, *, amis: bool) -> Removal:
                 target,
                 amis=amis,
                 launched=draft.launched,
-                patient=asked < 2,
-                hurried=lambda: draft.stop.asked > asked,
+                patient=not again,
+                hurried=lambda: draft.stop.again > again,
             )
         stage.note = ", ".join(removal.removed)
     resources.forget_key(run)

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import build_dir
+from kiln.cloud.capacity import Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
 from kiln.pipeline.ami_checks import Check, Verdict
@@ -119,6 +120,7 @@ class Record:
     amis: dict[str, str] = field(default_factory=dict)
     instance_type: str | None = None
     verify_instance_type: str | None = None
+    tries: tuple[Try, ...] = ()
     packer: str | None = None
     git_commit: str = "unknown"
     evidence: KnownFrom | None = None

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 
 from kiln.base.paths import TEMPLATES
+from kiln.cloud.capacity import Try
 from kiln.pipeline.ami_checks import Check
 from kiln.pipeline.record import Record
 
@@ -42,7 +43,15 @@ def report_html(record: Record, before: Record | None = None) -> str:
         longest=max(record.component_seconds.values(), default=0) or 1,
         before=before,
         changed=_changed(before, record) if before else [],
+        launches="; ".join(map(_told, record.tries)),
     )
+
+
+def _told(launch: Try) -> str:
+    """A launch that EC2 was asked for, in words."""
+    where = f" in {launch.subnet_id}" if launch.subnet_id else ""
+    what = f"{launch.stage}: {launch.instance_type}{where}, {launch.market}"
+    return f"{what}: {launch.answer}" if launch.answer else what
 
 
 _COMPARED = ("driver", "kernel_module", "cuda", "cudnn", "nccl", "efa", "dcgm", "container_toolkit")

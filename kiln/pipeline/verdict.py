@@ -67,6 +67,7 @@ def judge(
                     account=account,
                     tags=launched_with,
                     launched=draft.launched.append,
+                    tried=draft.tried,
                 )
             )
             stage.note = f"{machine.instance_id} ({instance_type})"

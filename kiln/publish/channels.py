@@ -63,11 +63,23 @@ def held(target: Target, line: str, channel: str) -> Held | None:
 
 
 def all_held(target: Target) -> list[Held]:
-    """What every channel holds in the target's region, by line and channel."""
+    """What every channel holds in the target's region, by line and channel.
+
+    SSM gives ten parameters at once, so that requests grow with the lines of each region.
+    """
+    return _below(target, ROOT)
+
+
+def held_by_line(target: Target, line: str) -> list[Held]:
+    """What the channels of a line hold in the target's region."""
+    return _below(target, f"{ROOT}/{line}")
+
+
+def _below(target: Target, path: str) -> list[Held]:
     parameters: dict[str, Any] = {}
     with aws.explained(f"the channels could not be read in {target.region}"):
         pages = aws.ssm(target).get_paginator("get_parameters_by_path")
-        for page in pages.paginate(Path=ROOT, Recursive=True):
+        for page in pages.paginate(Path=path, Recursive=True):
             parameters |= {parameter["Name"]: parameter for parameter in page["Parameters"]}
     found = (
         _held(target.region, parameters, name)

@@ -29,6 +29,9 @@ class OwnImage:
     snapshots: tuple[str, ...]
     protected: bool
     deprecated: datetime | None
+    # When an instance was last launched from it, by any account; EC2 says it a day late:
+    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-last-launched-time.html
+    launched: datetime | None = None
 
     @property
     def retiring(self) -> bool:
@@ -80,7 +83,7 @@ def _own(region: str, image: Any) -> OwnImage | None:
     if not ours:
         return None
     disks = [mapping.get("Ebs", {}) for mapping in image.get("BlockDeviceMappings", [])]
-    until = image.get("DeprecationTime")
+    until, launched = image.get("DeprecationTime"), image.get("LastLaunchedTime")
     return OwnImage(
         region=region,
         ami_id=str(image["ImageId"]),
@@ -92,6 +95,7 @@ def _own(region: str, image: Any) -> OwnImage | None:
         snapshots=tuple(disk["SnapshotId"] for disk in disks if "SnapshotId" in disk),
         protected=image.get("DeregistrationProtection", "disabled") != "disabled",
         deprecated=moment(until) if until else None,
+        launched=moment(launched) if launched else None,
     )
 
 
@@ -156,16 +160,3 @@ def _configurations(target: Target) -> Iterator[tuple[str, str]]:
         for configuration in page["LaunchConfigurations"]:
             name = configuration["LaunchConfigurationName"]
             yield configuration["ImageId"], f"launch configuration {name}"
-
-
-def last_launched(target: Target, image_id: str) -> datetime | None:
-    """When an instance was last launched from an AMI, by any account; EC2 says it a day late.
-
-    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-last-launched-time.html
-    """
-    with aws.explained(f"the last launch of {image_id} could not be asked in {target.region}"):
-        answer: Any = aws.ec2(target).describe_image_attribute(
-            ImageId=image_id, Attribute="lastLaunchedTime"
-        )
-    text = answer.get("LastLaunchedTime", {}).get("Value")
-    return moment(text) if text else None

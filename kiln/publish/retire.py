@@ -14,7 +14,8 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
-from kiln.publish.ours import OwnImage, last_launched, own_image, own_images, users_of
+from kiln.publish.channels import Held
+from kiln.publish.ours import OwnImage, own_image, own_images, users_of
 from kiln.publish.regions import in_regions
 from kiln.publish.usage import used_elsewhere
 
@@ -71,24 +72,32 @@ def plan_retirement(
     """
     everywhere = list(dict.fromkeys([target.region, *regions]))
     images = in_regions(everywhere, lambda region: own_images(target.in_region(region)))
+    there_held = in_regions(everywhere, lambda region: channels.all_held(target.in_region(region)))
     held = {
-        (one.region, one.image_id): f"{one.channel} of {one.line} holds it"
-        for region in everywhere
-        for one in channels.all_held(target.in_region(region))
+        **_rollbacks(target, there_held[target.region], settings),
+        **{
+            (one.region, one.image_id): f"{one.channel} of {one.line} holds it"
+            for some in there_held.values()
+            for one in some
+        },
     }
-    held = {**_rollbacks(target, everywhere, settings), **held}
+    users = in_regions(
+        everywhere,
+        lambda region: users_of(
+            target.in_region(region), [image.ami_id for image in images[region]]
+        ),
+    )
     going: list[Going] = []
     kept: list[Kept] = []
     for region in everywhere:
         there = target.in_region(region)
-        users = users_of(there, [image.ami_id for image in images[region]])
         for image in sorted(images[region], key=lambda one: one.created):
             chosen = settings.get(image.line or "", Publish())
             guard = (
                 held.get((region, image.ami_id))
-                or _guarded(image, users.get(image.ami_id, []))
+                or _guarded(image, users[region].get(image.ami_id, []))
                 or _not_yet(image, chosen)
-                or _launched_lately(there, image)
+                or _launched_lately(image)
                 or (used_elsewhere(there, image.ami_id, ask=ask) if _shared(chosen) else "")
             )
             if guard:
@@ -99,11 +108,11 @@ def plan_retirement(
 
 
 def _rollbacks(
-    target: Target, regions: Sequence[str], settings: Mapping[str, Publish]
+    target: Target, held: Sequence[Held], settings: Mapping[str, Publish]
 ) -> dict[tuple[str, str], str]:
     """The images that a channel could be rolled back to, by region and id."""
     found: dict[tuple[str, str], str] = {}
-    for one in channels.all_held(target):
+    for one in held:
         keep = settings.get(one.line, Publish()).keep.get(one.channel, _KEEP)
         releases: list[str] = []
         for release in channels.past(target, one.line, one.channel):
@@ -143,8 +152,8 @@ def _not_yet(image: OwnImage, settings: Publish) -> str:
     return ""
 
 
-def _launched_lately(target: Target, image: OwnImage) -> str:
-    launched = last_launched(target, image.ami_id)
+def _launched_lately(image: OwnImage) -> str:
+    launched = image.launched
     if launched is None or launched - image.created < _VERIFYING:
         return ""
     if datetime.now(timezone.utc) - launched < _LATELY:
@@ -179,21 +188,23 @@ def retire(target: Target, plan: Retirement) -> list[Going]:
         there = target.in_region(going.region)
         error = ""
         try:
-            held = [one for one in channels.all_held(there) if one.image_id == going.ami_id]
+            image = own_image(there, going.ami_id)
+            line = image.line if image else None
+            now = channels.held_by_line(there, line) if line else channels.all_held(there)
+            held = [one for one in now if one.image_id == going.ami_id]
             if held:
                 error = f"{held[0].channel} of {held[0].line} has come to hold it"
             else:
-                _do(there, going)
+                _do(there, going, image)
         except KilnError as refused:
             error = refused.message
         done.append(replace(going, error=error))
     return done
 
 
-def _do(target: Target, going: Going) -> None:
+def _do(target: Target, going: Going, image: OwnImage | None) -> None:
     ec2 = aws.ec2(target)
     now = datetime.now(timezone.utc)
-    image = own_image(target, going.ami_id)
     with aws.explained(f"{going.ami_id} could not be retired in {going.region}"):
         if going.step == "deprecate":
             # EC2 refuses a time that is past when it arrives.

@@ -69,8 +69,13 @@ def questions(environ: Mapping[str, Any], body: bytes, caller: Caller, tags: Any
     call = read(environ, _unpacked(environ, body))
     context = _context(environ, call, caller)
     if call.service == "s3":
+        # https://docs.aws.amazon.com/AmazonS3/latest/userguide/amazon-s3-policy-keys.html
+        prefix = dict(parse_qsl(str(environ.get("QUERY_STRING", "")))).get("prefix")
+        listed = {**context, "s3:prefix": prefix} if prefix else context
         return [
-            Question(f"s3:{action}", resource, Context(context, _GLOBAL))
+            Question(f"s3:{action}", resource, Context(listed, _GLOBAL | {"s3:prefix"}))
+            if action == "ListBucket"
+            else Question(f"s3:{action}", resource, Context(context, _GLOBAL))
             for action, resource in of_s3.asked(environ, body)
         ]
     action = f"{call.service}:{call.action}"
@@ -171,7 +176,10 @@ def _resources(call: Call, account: str) -> list[str | None]:
         for row in _product(values):
             # A name that is an ARN already, as a topic's or a role's.
             whole = len(row) == 1 and row[0].startswith("arn:")
-            here = {"region": call.region, "account": account}
+            # AWS's own parameters are in no account:
+            # https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-public-parameters-ami.html
+            public = call.service == "ssm" and row[0].startswith("aws/service/")
+            here = {"region": call.region, "account": "" if public else account}
             found.append(row[0] if whole else arn.format(*row, **here))
     if kinds and not found:
         return [None]

@@ -9,6 +9,7 @@ stored and never applied; of filter patterns it knows words.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 import moto.logs.models
@@ -19,7 +20,7 @@ from moto.logs.exceptions import InvalidParameterException, ResourceNotFoundExce
 from moto.logs.models import LogGroup, LogsBackend, LogStream
 from moto.logs.responses import LogsResponse
 
-from lab.cloudwatch import alarm_calls, metric_filters, patterns, reading, watch
+from lab.cloudwatch import alarm_calls, emf, metric_filters, patterns, reading, watch
 from lab.cloudwatch.metric_filters import MetricFilter
 
 # The calls that do here what they do on AWS; the lab itself answers them or acts on them.
@@ -54,6 +55,7 @@ def install() -> None:
     LogsBackend.describe_metric_filters = _filters
     LogsBackend.delete_metric_filter = _delete_filter
     LogsBackend.delete_log_group = _with_its_filters(LogsBackend.delete_log_group)
+    LogsResponse.put_log_events = _with_its_format(LogsResponse.put_log_events)
     LogStream.put_log_events = _counted(LogStream.put_log_events)
     LogsResponse.test_metric_filter = _test_filter
     moto.logs.models.EventMessageFilter = _EventFilter
@@ -171,6 +173,21 @@ def _with_its_filters(moto: Any) -> Any:
     return delete_log_group
 
 
+# Whether the PutLogEvents that is being answered named the embedded metric format.
+_names_emf: ContextVar[bool] = ContextVar("names_emf", default=False)
+
+
+def _with_its_format(moto: Any) -> Any:
+    def put_log_events(response: Any) -> Any:
+        named = _names_emf.set(response.headers.get("x-amzn-logs-format") == emf.FORMAT)
+        try:
+            return moto(response)
+        finally:
+            _names_emf.reset(named)
+
+    return put_log_events
+
+
 def _counted(moto: Any) -> Any:
     def put_log_events(stream: Any, log_events: list[dict[str, Any]]) -> str:
         token: str = moto(stream, log_events)
@@ -182,6 +199,10 @@ def _counted(moto: Any) -> Any:
             events = [(int(event["timestamp"]), event["message"]) for event in log_events]
             data = metric_filters.data(one, events)
             watch.store_of(metrics).put(one.transformation["metricNamespace"], data)
+        if class_of(stream.log_group) == "STANDARD":
+            for event in log_events:
+                for namespace, datum in emf.data(event["message"], header=_names_emf.get()):
+                    watch.store_of(metrics).put(namespace, [datum])
         return token
 
     return put_log_events

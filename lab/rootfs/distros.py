@@ -30,7 +30,8 @@ def spec(distro_id: str) -> dict[str, Any]:
     if distro_id not in distros:
         raise KilnError(
             f"the lab has no base for distribution {distro_id!r}",
-            hint=did_you_mean(distro_id, distros),
+            hint=f"{did_you_mean(distro_id, distros)}; a new one is baked in AWS, or after its "
+            "identity was added to lab/rootfs/basefiles/distros.yaml",
         )
     distro = facts.distro(distro_id)
     entry = {**{key: distro[key] for key in ("name", "family", "ssh_user")}, **distros[distro_id]}

@@ -165,7 +165,7 @@ def split_deb(full: str) -> tuple[str, str, str]:
 
 
 def kernels() -> list[str]:
-    return sorted(name for name in os.listdir("/lib/modules") if name[0].isdigit())
+    return sorted(os.path.basename(path) for path in glob.glob("/lib/modules/[0-9]*"))
 
 
 def modules() -> list[dict[str, str]]:

@@ -139,20 +139,14 @@ systemd_version() {
 
 # ------------------------------------------------------------------ the plan: what goes where
 
-# Every regular file below FOLDER goes to the same place below /; a later plan wins.
+# Every regular file below FOLDER goes to the same place below /.
 plan_folder() {
     local folder=$1 prefix=$2 file files
     files=$(find "$folder" -type f | sort) || die 1 "$folder cannot be listed"
     while IFS= read -r file; do
-        [[ -z $file ]] || plan_file "$file" "$prefix/${file#"$folder"/}"
-    done <<<"$files"
-}
-
-plan_file() {
-    if ! awk -F '\t' -v target="$2" '$2 != target' "$work/plan" >"$work/plan.new" \
-        || ! printf '%s\t%s\n' "$1" "$2" >>"$work/plan.new" || ! mv "$work/plan.new" "$work/plan"; then
-        die 1 "the plan in $work cannot be written"
-    fi
+        [[ -n $file ]] || continue
+        printf '%s\t%s\n' "$file" "$prefix/${file#"$folder"/}" || die 1 "the plan in $work cannot be written"
+    done <<<"$files" >>"$work/plan"
 }
 
 make_plan() {
@@ -170,6 +164,10 @@ make_plan() {
             "$work/plan" >"$work/plan.new"
         mv "$work/plan.new" "$work/plan"
     fi
+    # What was planned later for a place wins.
+    awk -F '\t' 'NR == FNR { last[$2] = FNR; next } last[$2] == FNR' "$work/plan" "$work/plan" \
+        >"$work/plan.new"
+    mv "$work/plan.new" "$work/plan"
 }
 
 # The configuration for the agent that is installed: an old one stops at keys it does not know.
@@ -272,29 +270,24 @@ ours() {
 # Files under /etc/kiln that somebody edited since we put them there stay as they are.
 note_edited() {
     local sum path now
-    : >"$work/edited"
+    edited_paths=$'\n'
     [[ -e $state/manifest ]] || return 0
     while read -r sum path; do
         [[ $path == /etc/kiln/* && -e $root$path ]] || continue
         now=$(checksum "$root$path") || exit 1
-        [[ $now == "$sum" ]] || echo "$path" >>"$work/edited"
+        [[ $now == "$sum" ]] || edited_paths+=$path$'\n'
     done <"$state/manifest"
 }
 
-edited() {
-    local status=0
-    grep -q -F -x -e "$1" "$work/edited" || status=$?
-    ((status < 2)) || die 1 "$work/edited cannot be read"
-    return "$status"
-}
+edited() { [[ $edited_paths == *$'\n'"$1"$'\n'* ]]; }
 
 # What stands in a place of ours and is not from us is kept for --uninstall to bring back.
 keep_foreign() {
-    local source path sum
+    local source path placed=''
+    [[ ! -e $state/manifest ]] || placed=$(<"$state/manifest")
     while IFS=$'\t' read -r source path; do
         [[ -e $root$path ]] || continue
-        sum=$(ours "$path") || exit 1
-        [[ -z $sum ]] || continue
+        [[ $placed$'\n' != *" $path"$'\n'* ]] || continue
         cmp -s "$source" "$root$path" && continue
         mkdir -p "$state/before${path%/*}"
         cp -a "$root$path" "$state/before$path"
@@ -307,16 +300,16 @@ keep_foreign() {
 
 # Written before the files are: a run that is cut off can be taken back.
 write_manifest() {
-    local source path sum
+    local path sum sums
     mkdir -p "$state"
-    while IFS=$'\t' read -r source path; do
+    sums=$(cut -f 1 "$work/plan" | tr '\n' '\0' | xargs -0 sha256sum) || die 1 "the files in $work cannot be read"
+    while IFS=$'\t' read -r _ path; do
+        read -r sum _ <&3 || die 1 "the files in $work cannot be read"
         if edited "$path"; then
             sum=$(ours "$path") || exit 1
-        else
-            sum=$(checksum "$source") || exit 1
         fi
         printf '%s %s\n' "$sum" "$path"
-    done <"$work/plan" >"$work/manifest"
+    done <"$work/plan" 3<<<"$sums" >"$work/manifest"
     : >"$work/gone"
     if [[ -e $state/manifest ]]; then
         awk 'NR == FNR { now[$2]; next } !($2 in now) { print $2 }' "$work/manifest" "$state/manifest" >"$work/gone"
@@ -333,7 +326,7 @@ put_files() {
         fi
         mode=644
         [[ -x $source ]] && mode=755
-        if cmp -s "$source" "$root$path"; then
+        if [[ -e $root$path ]] && cmp -s "$source" "$root$path"; then
             now=$(stat -c %a "$root$path")
             [[ $now != "$mode" ]] || continue
         fi

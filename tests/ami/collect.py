@@ -1,6 +1,6 @@
 # ruff: noqa: F821, PTH123, UP031
 # Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
-# one JSON object: {"now": collect() of version_info.py, "baked": the same from the bake, "units":
+# one JSON object: {"now": parts of version_info.py's, "baked": all of it at the bake, "units":
 # {name: {property: value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files":
 # {path: {mode, size, mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}},
 # "boot": {…},
@@ -207,7 +207,8 @@ def loads(names, kernel):
 
 
 def result_of(unit):
-    return run("systemctl", "show", "--property=Result", "--value", unit).strip()
+    # systemd 219 (Amazon Linux 2) has no --value.
+    return run("systemctl", "show", "--property=Result", unit).strip().partition("=")[2]
 
 
 def own_kernel(kernel):
@@ -238,7 +239,7 @@ def main():
     nccl_tests = components.get("nccl-tests", {})
     built = ["%s/%s" % (nccl_tests["folder"], t) for t in nccl_tests.get("tests", [])]
     host_keys = glob.glob("/etc/ssh/ssh_host_*_key")
-    paths = [
+    looked_at = [
         "/usr/local/cuda",
         "/var/log/gpuevent.log",
         "/var/lib/dbus/machine-id",
@@ -263,14 +264,22 @@ def main():
     listed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
     failed = [line.split()[0] for line in listed.splitlines() if line.strip()]
     answer = {
-        "now": collect(kernel, "/etc/kiln"),
+        # Not all of collect(): unit files and hashes would cost more than the rest.
+        "now": {
+            "kernel": {"running": platform.release()},
+            "packages": packages(),
+            "modules": modules(),
+            "efa": efa(),
+            "paths": paths(),
+            "held": held(),
+        },
         "baked": baked,
         "units": units,
         "dcgm_metrics": metrics,
         "failed": {unit: last_words(unit) for unit in failed},
         # Units that waited too short for an emulated processor.
         "too_slow_for": [u for u in failed if EMULATED and result_of(u) == "timeout"],
-        "files": {path: file_facts(path) for path in [*paths, *built]},
+        "files": {path: file_facts(path) for path in [*looked_at, *built]},
         "linked": {path: command("ldd", path) for path in built},
         "limits": limits(),
         "sysctls": sysctls(components.get("tuning", {})),

@@ -53,7 +53,7 @@ def test_docker_knows_it_by_amazons_way_alone(machine):
     assert script, "/etc/docker-runtimes.d/nvidia is missing"
     assert int(script["mode"], 8) & 0o111, "/etc/docker-runtimes.d/nvidia cannot be run"
     settings = json.loads(machine["text"]["/etc/docker/daemon.json"] or "{}")
-    assert "nvidia" not in settings.get("runtimes", {}), "dockerd refuses a runtime named twice"
+    assert "nvidia" not in settings.get("runtimes", {}), "of two, dockerd takes the file's"
 
 
 @of_flavor("ecs")

@@ -198,6 +198,19 @@ def test_what_will_be_launched_where_and_from_which_setting_is_said_before_anyth
     assert len(settings_) == 7
 
 
+def test_each_launch_is_in_the_record_and_the_report_with_ec2s_answer(built: Built) -> None:
+    full, *launched = record(built)["tries"]
+    assert (full["stage"], full["instance_type"], full["market"]) == ("bake", "g5.xlarge", "on-demand")  # fmt: skip  # noqa: E501
+    assert "InsufficientInstanceCapacity" in full["answer"]
+    assert [(one["stage"], one["instance_type"], one["answer"]) for one in launched] == [
+        ("bake", "g4dn.xlarge", ""),
+        ("verify", "g4dn.xlarge", ""),
+    ]
+    assert len({one["subnet_id"] for one in (full, *launched)}) == 1
+    report = (Path(record(built)["folder"]) / "report.html").read_text()
+    assert "bake: g5.xlarge in subnet-" in report
+
+
 def test_the_ami_is_verified_and_all_that_is_left(built: Built) -> None:
     done = record(built)
     assert (done["target"], done["status"]) == ("aws", "verified")

@@ -31,9 +31,30 @@ TRUST = json.dumps(
     }
 )
 GROUP = "/kiln/events"
-SETTINGS = Telemetry(interval=1, namespace="Kiln", log_group=GROUP, retention_days=14)
-# The agent's own settings, so that a test need not wait a minute.
-QUICK = {"metrics": {"force_flush_interval": 1}, "logs": {"force_flush_interval": 1}}
+SETTINGS = Telemetry(interval=1, namespace="Kiln", log_group=GROUP, retention_days=14, dcgm=True)
+# The agent's own settings, so that a test need not wait a minute, and what its wizard asks for.
+EVERY_SECOND = {"metrics_collection_interval": 1}
+QUICK = {
+    "metrics": {
+        "force_flush_interval": 1,
+        "metrics_collected": {
+            "cpu": {"measurement": ["usage_idle"], **EVERY_SECOND},
+            "mem": {"measurement": ["mem_used_percent"], **EVERY_SECOND},
+            "disk": {"measurement": ["used_percent"], "resources": ["/"], **EVERY_SECOND},
+            "net": {"measurement": ["bytes_sent"], **EVERY_SECOND},
+            "statsd": {"metrics_aggregation_interval": 1, **EVERY_SECOND},
+            "collectd": {},
+        },
+    },
+    "logs": {"force_flush_interval": 1},
+}
+# As dcgm-exporter shows a whole GPU and a slice: github:NVIDIA/dcgm-exporter
+# internal/pkg/rendermetrics/render_metrics.go @d5e5f510a1b6b393f39a43293ccd9dc985defc79
+EXPORTED = """# HELP DCGM_FI_DEV_FB_USED Framebuffer memory used (in MiB).
+# TYPE DCGM_FI_DEV_FB_USED gauge
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",device="nvidia0",modelName="Tesla T4"} 11
+DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-2",GPU_I_PROFILE="1g.5gb",GPU_I_ID="7"} 12
+"""
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 DRIVER = '{"version": "580.95.05", "kernel_module": "open", "cuda": "13.0"}'
 
@@ -69,7 +90,10 @@ def guest(
         made = launch(IamInstanceProfile=profile)
         _lay(made, folder)
         install_it = "sudo bash /root/kiln-telemetry.sh --agent-package /root/agent.rpm"
-        done = made.run(f"{install_it} && sudo mv /root/quick.json {MERGED}/")
+        serve = "python3 -m http.server 9400 --bind 127.0.0.1 --directory /root/exported"
+        done = made.run(
+            f"sudo systemd-run {serve} && {install_it} && sudo mv /root/quick.json {MERGED}/"
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert made.run("sudo systemctl restart amazon-cloudwatch-agent").returncode == 0
         yield made
@@ -81,6 +105,8 @@ def _lay(guest: Guest, folder: Path) -> None:
     files["/var/lib/kiln-lab/driver.json"] = (DRIVER.encode(), 0o644)
     files |= {f"/root/{path.name}": (path.read_bytes(), 0o644) for path in folder.iterdir()}
     files["/root/quick.json"] = (json.dumps(QUICK).encode(), 0o644)
+    files["/usr/bin/dcgm-exporter"] = (b"#!/bin/sh\n", 0o755)
+    files["/root/exported/metrics"] = (EXPORTED.encode(), 0o644)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, (content, mode) in files.items():
@@ -209,3 +235,43 @@ def test_gpu_metrics_arrive_with_the_instances_dimensions(guest, client, ec2) ->
     )["MetricDataResults"]
     assert result["Values"] == [15360.0] * len(result["Values"]) != []
     assert [moment.second for moment in result["Timestamps"]] == [0] * len(result["Timestamps"])
+
+
+def series(watch: Any, name: str) -> list[dict[str, str]]:
+    """The dimensions of every series of a metric."""
+    found = watch.list_metrics(Namespace="Kiln", MetricName=name)["Metrics"]
+    return [{d["Name"]: d["Value"] for d in metric["Dimensions"]} for metric in found]
+
+
+def test_what_the_machine_measures_arrives_by_the_agents_names(guest, client) -> None:
+    watch = client("cloudwatch")
+    own = {"InstanceId": guest.id}
+    for name, more in (
+        ("cpu_usage_idle", {"cpu": "cpu-total"}),
+        ("mem_used_percent", {}),
+        ("disk_used_percent", {"path": "/"}),
+        ("net_bytes_sent", {"interface": "eth0"}),
+    ):
+        until(lambda name=name: own in series(watch, name), f"{name} does not arrive")
+        (whole,) = [one for one in series(watch, name) if len(one) > 1]
+        assert {**own, **more}.items() <= whole.items(), name
+        assert "host" not in whole
+    said = guest.run("sudo cat /opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log")
+    assert "not collected in the lab: collectd" in said.stdout
+
+
+def test_what_a_program_sends_to_statsd_arrives(guest, client) -> None:
+    watch = client("cloudwatch")
+    guest.run("for n in 1 2 3; do echo -n 'jobs.done:2|c|#queue:a' >/dev/udp/127.0.0.1/8125; done")
+    (found,) = until(lambda: series(watch, "jobs_done"), "the counter does not arrive")
+    assert found == {"host": found["host"], "metric_type": "counter", "queue": "a"}
+
+
+def test_dcgms_counters_arrive_for_each_gpu_and_slice(guest, client) -> None:
+    watch, logs = client("cloudwatch"), client("logs")
+    until(lambda: len(series(watch, "DCGM_FI_DEV_FB_USED")) == 2, "no counter arrives")
+    gpu = {"InstanceId": guest.id, "gpu": "0"}
+    part = {"InstanceId": guest.id, "gpu": "1", "GPU_I_ID": "7", "GPU_I_PROFILE": "1g.5gb"}
+    assert sorted(series(watch, "DCGM_FI_DEV_FB_USED"), key=len) == [gpu, part]
+    (stream,) = logs.describe_log_streams(logGroupName="/ec2/accelerated/dcgm")["logStreams"]
+    assert stream["logStreamName"] == f"dcgm-{guest.id}"

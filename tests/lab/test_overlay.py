@@ -78,7 +78,7 @@ class Failed:
 @pytest.fixture(scope="module")
 def failed(environment: dict[str, str], script: Path) -> Failed:
     right = script.read_text()
-    script.write_text(right.replace("kiln_enable", "false\nkiln_enable"))
+    script.write_text(right.replace("kiln_enable", "kiln_install jq chrony tmux\nkiln_enable"))
     status, answer, _ = build(environment, "--on-error", "keep")
     error = answer["error"]
     script.write_text(right)
@@ -104,7 +104,8 @@ def failed(environment: dict[str, str], script: Path) -> Failed:
 @pytest.fixture(scope="module")
 def continued(environment: dict[str, str], failed: Failed) -> tuple[int, dict[str, Any]]:
     """The build that went on where the script had failed."""
-    status, built, _ = build(environment)
+    status, built, said = build(environment)
+    assert status == 0, said
     return status, built[0]
 
 
@@ -129,6 +130,14 @@ def test_a_bake_that_fails_leaves_its_instance_with_a_deadline(failed: Failed) -
     assert "Property of Acme" in failed.on_it
     assert "kiln-kept.service" in failed.on_it
     assert kept["instance_id"] not in failed.swept
+
+
+def test_a_package_that_the_lab_lacks_is_named_alone_and_told_from_one_that_nobody_has(
+    failed: Failed,
+) -> None:
+    assert failed.record["failure"]["missing"] == ["chrony"]
+    assert "the lab has no stand-in for chrony: it has " in failed.hint
+    assert "own repositories may well have more" in failed.hint
 
 
 def test_a_bake_goes_on_on_the_instance_and_its_ami_is_never_verified(

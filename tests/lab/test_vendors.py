@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import os
+import shlex
 import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +17,16 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Guest, lab_of_the_tests, launching, plain_client
 
+from kiln import components
+from kiln.matrix import load
 from lab import control, mirror, vendors
 from lab.network import dns
 from lab.settings import Lab
 from lab.shell import run
 
 pytestmark = pytest.mark.beside
+ROW = "debian12-580.178.04-open-cuda13.0-base-x86_64"
+PAYLOADS = ROOT / "lab/packages/payloads"
 KEY = "https://nvidia.github.io/libnvidia-container/gpgkey"
 SERVE = """
 import sys, time
@@ -103,3 +112,86 @@ def test_a_vendors_file_comes_from_the_vendors_host(world: World) -> None:
 
 def test_the_status_says_whom_guests_talk_to(world: World) -> None:
     assert (control.status(world.lab) or {})["vendors"] == "real"
+
+
+@pytest.fixture(scope="module")
+def baked(world: World) -> Guest:
+    """The guest with Debian's docker and containerd, and what the provisioner made of them."""
+    guest = world.guest
+    as_root(guest, "systemctl stop 'apt-daily*'")
+    as_root(guest, "until apt-get -qq update; do sleep 1; done")
+    packages = "containerd docker.io xz-utils bzip2"
+    as_root(guest, f"DEBIAN_FRONTEND=noninteractive apt-get -qq -y install {packages}")
+    (recipe,) = (r for r in load.load_recipes() if r.name == ROW)
+    step = components.get("container-toolkit").for_recipe(recipe)
+    values = {
+        **step.env,
+        "KILN_DIR": "/var/tmp/kiln",
+        "KILN_DISTRO": recipe.distro.id,
+        "KILN_FAMILY": recipe.distro.family,
+        "KILN_PACKAGE_MANAGER": recipe.distro.package_manager,
+    }
+    for download in step.downloads:
+        values[f"{download.env}_URL"] = download.url
+        values[f"{download.env}_SHA256"] = ""
+    fingerprints = mirror.key_fingerprints()
+    values |= {name: fingerprints[vendor] for name, vendor in step.keys.items()}
+    words = " ".join(shlex.quote(f"{key}={value}") for key, value in values.items())
+    with tempfile.TemporaryFile() as packed:
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            archive.add(ROOT / "provisioners", "kiln")
+        packed.seek(0)
+        text = base64.b64encode(packed.read()).decode()
+    as_root(guest, f"echo {text} | base64 -d | tar -C /var/tmp -xz")
+    script = "/var/tmp/kiln/container-toolkit.sh"
+    as_root(guest, f"env {words} bash {script}")
+    as_root(guest, "systemctl restart containerd docker")
+    return guest
+
+
+@pytest.mark.skipif(
+    not os.environ.get("KILN_REAL_RUNTIMES"),
+    reason="installs docker from Debian's mirror: KILN_REAL_RUNTIMES=1, or ./invoke test --all",
+)
+class TestTheRealContainerRuntimes:
+    """Debian's docker and containerd on the guest, and what the provisioner makes of them."""
+
+    def test_both_know_nvidias_runtime(self, baked: Guest) -> None:
+        assert "runtimes.nvidia]" in as_root(baked, "containerd config dump")
+        assert "nvidia" in as_root(baked, "docker info --format '{{json .Runtimes}}'")
+
+    def test_the_stand_in_says_what_the_real_dockerd_says(self, baked: Guest) -> None:
+        as_root(baked, "systemctl stop docker.socket docker")
+        stand_in = (PAYLOADS / "docker/usr/bin/dockerd").read_text()
+        text = base64.b64encode(stand_in.encode()).decode()
+        as_root(baked, f"echo {text} | base64 -d > /tmp/dockerd; chmod +x /tmp/dockerd")
+        wrong = {
+            '{"hosts": ["fd://"]}': "-H unix:///tmp/x",
+            '{"data-root": "/x"}': "--data-root=/y",
+        }
+        for content, flag in wrong.items():
+            as_root(baked, f"echo {shlex.quote(content)} > /etc/docker/daemon.json")
+            ask = f"timeout 10 {{}} {flag} 2>&1 | tail -n 1 | grep -o '.*(from flag'"
+            assert as_root(baked, ask.format("/tmp/dockerd")) == as_root(
+                baked, ask.format("dockerd")
+            )
+
+    def test_of_a_runtime_named_by_flag_and_file_dockerd_takes_the_files(
+        self, baked: Guest
+    ) -> None:
+        as_root(baked, "systemctl stop docker.socket docker")
+        content = '{"runtimes": {"nvidia": {"path": "/of/the/file"}}}'
+        as_root(baked, f"echo '{content}' > /etc/docker/daemon.json")
+        flag = "--add-runtime nvidia=/of/the/flag"
+        as_root(baked, f"(setsid dockerd {flag} >/tmp/log 2>&1 & echo $! > /tmp/dockerd.pid)")
+        until_up = "for i in $(seq 60); do docker version >/dev/null 2>&1 && break; sleep 0.5; done"
+        known = as_root(baked, f"{until_up}; docker info --format '{{{{json .Runtimes}}}}'")
+        as_root(baked, "kill $(cat /tmp/dockerd.pid)")
+        assert '"nvidia":{"path":"/of/the/file"}' in known
+
+
+def as_root(guest: Guest, command: str) -> str:
+    """What a command prints that root runs on the guest; it must succeed."""
+    done = guest.run(f"sudo sh -c {shlex.quote(command)}", timeout=600)
+    assert done.returncode == 0, f"{command[:200]}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout

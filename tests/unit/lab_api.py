@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import logging
 import select
 import subprocess
 import sys
@@ -106,6 +107,7 @@ def main(folder: Path) -> None:
     from lab.api import botocore_data
 
     # As the lab's server does.
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     gc.disable()
     botocore_data.read_once()
     lab = settings.Lab(54, folder)

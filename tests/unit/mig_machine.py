@@ -1,16 +1,19 @@
 """A machine with the lab's stand-in nvidia-smi under a temporary root, for gpu-mig to work on.
 
-`Machine.run` is gpu-mig's program in a fork of this process, in which nvidia-smi and mig-parted are
-called instead of started; `Machine.start` starts all of them as programs. `InProcess` answers
+`Machine.run` is gpu-mig's program in a fork of a small Python, in which nvidia-smi and mig-parted
+are called instead of started; `Machine.start` starts all of them as programs. `InProcess` answers
 nvidia-smi's commands in this process, for the tests that try thousands of layouts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import io
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -131,13 +134,9 @@ class Machine:
 
         `kill_after`: it is killed right after that command to nvidia-smi.
         """
-        _composed()
-        sys.stdout.flush()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            child = os.fork()
-            if child == 0:
-                _become_gpu_mig(self, args, [out, err], kill_after, env)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
+            status = _forks().call(self, args, files, kill_after, self.env(**env))
             for file in (out, err):
                 file.seek(0)
             return subprocess.CompletedProcess(args, status, out.read(), err.read())
@@ -249,21 +248,62 @@ class InProcess(_smi.Smi):  # type: ignore[misc, name-defined]
         return code, text
 
 
+class _Forks:
+    """A Python that has imported gpu-mig and makes its forks, one at a time.
+
+    It is small: a fork of the tests' process costs three times as much, for its memory is copied.
+    """
+
+    def __init__(self) -> None:
+        path = [str(Path(__file__).parent), str(ROOT)]
+        program = f"import sys; sys.path[:0] = {path}; import mig_machine as m; m.serve_forks()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def call(self, *arguments: Any) -> int:
+        """`_become_gpu_mig` with these arguments in a fork; its exit status, negative if killed."""
+        assert self._process.stdin and self._process.stdout
+        pickle.dump(arguments, self._process.stdin)
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+@functools.cache
+def _forks() -> _Forks:
+    return _Forks()
+
+
+def serve_forks() -> None:
+    """What `_Forks` runs, until the tests' process is gone."""
+    _composed()
+    gc.freeze()  # a fork that looks for garbage copies the pages of everything
+    with contextlib.suppress(EOFError):
+        while True:
+            arguments = pickle.load(sys.stdin.buffer)
+            child = os.fork()
+            if child == 0:
+                _become_gpu_mig(*arguments)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            print(status, flush=True)
+
+
 def _become_gpu_mig(
     machine: Machine,
     args: tuple[str, ...],
-    outputs: list[IO[str]],
+    outputs: list[str],
     kill_after: int,
     env: dict[str, str],
 ) -> None:
     """In the fork: gpu-mig's `main` with these arguments, until the end of the process."""
-    gc.freeze()  # to look for garbage would copy the pages of everything
     status = 70
     try:
         os.environ.clear()
-        os.environ.update(machine.env(**env))
-        for descriptor, file in enumerate(outputs, 1):
-            os.dup2(file.fileno(), descriptor)
+        os.environ.update(env)
+        for descriptor, path in enumerate(["/dev/null", *outputs]):
+            opened = os.open(path, os.O_RDWR | os.O_APPEND)
+            os.dup2(opened, descriptor)
+            os.close(opened)
         sys.stdout, sys.stderr = (
             open(descriptor, "w", closefd=False)  # noqa: SIM115 -- for the rest of the process
             for descriptor in (1, 2)
@@ -333,18 +373,39 @@ def _parted(argv: list[str], env: dict[str, str] | None) -> subprocess.Completed
 
 @contextmanager
 def in_process(root: Path, instance_type: str, gpus: int = 2) -> Iterator[InProcess]:
-    """An InProcess whose stand-in keeps its state under `root`, empty at the start.
+    """An InProcess on a machine whose stand-in has no state yet; `root` is its root.
 
     Only the first `gpus` of the machine are shown: what holds for two GPUs holds for eight.
     """
     from lab.standins.nvidia_smi.smi import box
 
     shutil.rmtree(root, ignore_errors=True)
-    with _at(root):
+    with _at(root), _in_memory():
         box.write_json(box.DRIVER, {"version": "580.105.08", "cuda": "13.0"})
         box.write_json(box.FAULTS, {"hide": list(range(gpus, 16))})
         box.write_json(box.INSTANCE, {"instance_type": instance_type, "instance_id": "i-0test"})
         yield InProcess()
+
+
+@contextmanager
+def _in_memory() -> Iterator[None]:
+    """What the stand-in writes is kept here: files are half of the cost of a layout."""
+    from lab.standins.nvidia_smi.smi import box
+
+    kept: dict[str, str] = {}
+    read, write = box.read_json, box.write_json
+    box.read_json = lambda path: json.loads(kept[path]) if path in kept else read(path)
+
+    def keep(path: str, value: Any) -> None:
+        kept[path] = json.dumps(value)
+        if path == box.FAULTS:
+            write(path, value)  # it is asked for its time
+
+    try:
+        box.write_json = keep
+        yield
+    finally:
+        box.read_json, box.write_json = read, write
 
 
 @contextmanager

@@ -143,7 +143,7 @@ WRONG = {
     ),
     "two subnets": (
         {"subnet_id": "subnet-01234567", "subnet_filter": {"filters": {"vpc-id": "v"}}},
-        "give either subnet_id or subnet_filter",
+        "give either subnet_id, subnet_ids or subnet_filter",
     ),
     "spot in a reservation": (
         {"spot": True, "capacity_reservation_id": "cr-01234567"},
@@ -308,7 +308,7 @@ def test_session_manager_needs_awss_plugin(monkeypatch: pytest.MonkeyPatch) -> N
 def launched_with(wanted: Account, ssh_interface: str = "public_ip") -> dict[str, Any]:
     way = Network("subnet-01234567", "vpc-1", ssh_interface, ())
     access = resources.Access("key", Path("key"), ("sg-01234567",), way)
-    return machine.launch_settings(access, wanted, AWS, "g4dn.xlarge")
+    return machine.launch_settings(access, wanted, wanted.capacity_reservation_id, way.subnet_id)
 
 
 def test_the_instance_that_is_checked_is_launched_as_the_settings_say() -> None:

@@ -261,6 +261,20 @@ def test_the_program_that_collects_the_facts_of_a_machine_is_python():
     compile(harness("harness.collector()"), "collector", "exec")
 
 
+def test_the_collector_answers_on_a_machine_that_has_none_of_the_programs():
+    done = subprocess.run(
+        [sys.executable, "-c", harness("harness.collector()")],
+        env={"PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    answer = json.loads(done.stdout)
+    assert set(answer["now"]) == {"kernel", "packages", "modules", "efa", "paths", "held"}
+    assert answer["commands"]["nvidia-smi"]["rc"] == 127
+
+
 def test_a_program_for_the_machine_may_begin_with_a_future_import_and_finds_its_arguments():
     program = "from __future__ import annotations\nprint(ARGUMENTS['marker'], __name__)"
     line = harness(f"harness.packed({program!r}, {{'marker': 'it'}})").rstrip("\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import yaml
 from records import a_record
 
 from devel import generate
+from kiln.base.findings import Place
 from kiln.base.paths import ROOT
-from kiln.base.recipe import Recipe
+from kiln.base.recipe import Acceptance, Recipe
 from kiln.cli.summary import summary
 from kiln.compat.engine import check_recipe
 from kiln.compat.evidence import RULE, Known, counts, evidence_of
@@ -130,3 +132,13 @@ def test_every_unit_of_a_package_that_a_provisioner_enables_is_counted(recipe: R
     }
     assert enabled
     assert enabled - counted == set()
+
+
+def test_a_row_can_accept_what_is_only_assumed_until_a_day() -> None:
+    entry = Acceptance(RULE, "first bake in May", date(2027, 5, 31), Place("amis.yaml", 9))
+    row = replace(AL2023, row=replace(AL2023.row, accepted=(entry,)))
+    for strict in (False, True):
+        findings = check_recipe(row, today=date(2027, 5, 31), strict=strict)
+        assert {one.level for one in findings if one.rule == RULE} == {"accepted"}
+    late = check_recipe(row, today=date(2027, 6, 1), strict=True)
+    assert {one.level for one in late if one.rule in (RULE, "ACCEPT-EXPIRED")} == {"error"}

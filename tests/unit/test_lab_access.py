@@ -155,6 +155,11 @@ def put(namespace: str) -> Call:
     return lambda watch: watch.put_metric_data(Namespace=namespace, MetricData=[])
 
 
+def listed(prefix: str) -> Call:
+    return lambda s3: s3.list_objects_v2(Bucket="b-1", Prefix=prefix)
+
+
+RUNS = when("s3:prefix", "runs/*", "StringLike")
 PARAMETERS = "arn:aws:ssm:*:*:parameter/a/*"
 INSTANCES = "arn:aws:ec2:*:*:instance/*"
 QUEUE = f"arn:aws:sqs:us-east-1:{ACCOUNT}"
@@ -180,10 +185,25 @@ CASES: dict[str, tuple[Any, ...]] = {
     "queue": ("sqs", _queue, True, allow("sqs:SendMessage", f"{QUEUE}:q")),
     "other-queue": ("sqs", _queue, False, allow("sqs:SendMessage", f"{QUEUE}:r")),
     "parameter": ("ssm", parameters("/a/b"), True, allow("ssm:Get*", PARAMETERS)),
+    "of-aws": (
+        "ssm",
+        parameters("/aws/service/x"),
+        True,
+        allow("ssm:Get*", "arn:aws:ssm:*::parameter/aws/*"),
+    ),
+    "of-aws-not-ours": (
+        "ssm",
+        parameters("/aws/service/x"),
+        False,
+        allow("ssm:Get*", "arn:aws:ssm:*:123456789012:parameter/*"),
+    ),
     "one-of-two": ("ssm", parameters("/a/b", "/c"), False, allow("ssm:Get*", PARAMETERS)),
     "object": ("s3", get("x/y z"), True, allow("s3:GetObject", "arn:aws:s3:::b-1/x/*")),
     "object-of-bucket": ("s3", get("x"), False, allow("s3:GetObject", "arn:aws:s3:::b-1")),
     "bucket": ("s3", listing, True, allow("s3:ListBucket", "arn:aws:s3:::b-1")),
+    "prefix": ("s3", listed("runs/a/"), True, allow("s3:ListBucket", **RUNS)),
+    "other-prefix": ("s3", listed("other/"), False, allow("s3:ListBucket", **RUNS)),
+    "no-prefix": ("s3", listing, False, allow("s3:ListBucket", **RUNS)),
     "unknown-to-the-lab": ("s3", cors, False, allow("s3:GetBucket*")),
     "tag": ("ec2", stop(MINE), True, allow("ec2:Stop*", **OWN)),
     "other-tag": ("ec2", stop(MINE, OTHER), False, allow("ec2:Stop*", **OWN)),

@@ -409,7 +409,9 @@ def test_the_ami_owns_the_slices_unless_the_operator_does():
     theirs = k8s_configuration("all-balanced", "mixed", gpu="H200-141GB", owner="operator")
     assert ours["gpu_operator"]["migManager"] == {"enabled": False}
     assert ours["node_labels"] == {}
-    assert theirs["gpu_operator"]["migManager"]["config"] == {"default": "all-balanced"}
+    # The ClusterPolicy's definition takes all-disabled or nothing; the label selects the layout.
+    assert theirs["gpu_operator"]["migManager"]["config"] == {"default": "all-disabled"}
+    assert (ours["gpu_mig"], theirs["gpu_mig"]) == ({}, {"MIG_OWNER": "operator"})
     assert theirs["node_labels"] == {"nvidia.com/mig.config": "all-balanced"}
 
 

@@ -41,6 +41,8 @@ def test_yaml_is_read_by_these_two_modules_alone() -> None:
         path.relative_to(ROOT).as_posix()
         for folder in ("kiln", "lab", "devel")
         for path in (ROOT / folder).rglob("*.py")
-        if re.search(r"\byaml\.(safe_)?load|YAML\(", path.read_text())
+        # What runs in a guest has the guest's modules, and none of these.
+        if "standins" not in path.parts
+        and re.search(r"\byaml\.(safe_)?load|YAML\(", path.read_text())
     }
     assert readers == {"kiln/base/plain_yaml.py", "kiln/base/located.py"}

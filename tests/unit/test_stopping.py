@@ -8,11 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from kiln.base import stopping
 from kiln.base.stopping import Stop, StoppedError
+from kiln.cloud import resources
+from kiln.pipeline import draft
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -30,6 +34,38 @@ def test_a_signal_raises_nothing_but_is_noticed(
         "stopping: removing what the run created; Ctrl-C again waits no longer for Packer or EC2",
         "still stopping: not waiting any longer; what is left is named at the end",
     ]
+
+
+def test_the_first_time_only_starts_the_clean_up_and_the_next_one_hurries_it() -> None:
+    """Also when a build that ended well is cleaning up already: nobody has asked before."""
+    build = Stop()
+    run = build.of_run()
+    assert [(run.is_set(), run.again)] == [(False, 0)]
+    build.set()
+    assert [(run.is_set(), run.again)] == [(True, 0)]
+    build.set()
+    assert run.again == build.again == 1
+
+
+def test_a_clean_up_that_has_begun_goes_on_waiting_after_the_first_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A build that ended well left its security group when Ctrl-C came while it cleaned up."""
+    seen: list[bool] = []
+    stop = Stop()
+
+    def remove(run_id: str, target: object, **given: Any) -> resources.Removal:
+        for _ in range(2):
+            stop.set()
+            seen.append(given["hurried"]())
+        return resources.Removal()
+
+    monkeypatch.setattr(draft.resources, "remove", remove)
+    monkeypatch.setattr(draft.resources, "forget_key", lambda run: None)
+    made = MagicMock(stop=stop.of_run())
+    made.target.gone.return_value = ""
+    draft._remove(made, amis=False)
+    assert seen == [False, True]
 
 
 def test_afterwards_signals_do_what_they_did_before() -> None:

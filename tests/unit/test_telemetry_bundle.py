@@ -259,6 +259,8 @@ def test_a_systemd_too_old_for_the_unit_gets_its_variant(installer, tmp_path, sy
     run(installer, image)
     source = RUNTIME_VARIANTS / "systemd-before-240" if old else RUNTIME
     assert (image / MONITOR).read_text() == (source / MONITOR).read_text()
+    if old:
+        assert "nothing to do" in run(installer, image)
 
 
 @needs_root

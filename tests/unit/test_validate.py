@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from invoke import Context
@@ -38,8 +39,8 @@ def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """Let what is rendered differ, as if the template did."""
     real = render.shared
 
-    def other(checkout: str, *, apart: bool = True) -> dict[str, str]:
-        files = real(checkout, apart=apart)
+    def other(checkout: str, **how: Any) -> dict[str, str]:
+        files = real(checkout, **how)
         assert any(old in text for text in files.values())
         return {path: text.replace(old, new) for path, text in files.items()}
 

@@ -20,7 +20,10 @@ def unknown_driver(c: Combination) -> Iterator[Objection]:
     if c.driver in _releases():
         return
     guess = nearest_driver(c.driver)
-    add = "if NVIDIA did release it, add it under its branch in kiln/facts/knowledge/drivers.yaml"
+    add = (
+        "if NVIDIA did release it, add it under its branch in overlay/facts/drivers.yaml "
+        "(docs/overlay.md), or in kiln/facts/knowledge/drivers.yaml"
+    )
     yield Objection(
         f"{c.driver} is not an NVIDIA release" + (f"; did you mean {guess}?" if guess else ""),
         hint=f"{add} (as of {table('drivers')['as_of']})"

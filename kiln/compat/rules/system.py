@@ -56,7 +56,7 @@ def never_baked(c: Combination) -> Iterator[Objection]:
         message,
         hint=f"tried on {name}: {', '.join(known)}"
         if known
-        else "CONTRIBUTING.md says how to add a distribution",
+        else "docs/add-a-distribution.md says how to add one",
         why="only facts were compared: no provisioner, parent AMI or check was tried with it",
         advice=True,
     )

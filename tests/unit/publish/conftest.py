@@ -60,9 +60,11 @@ def _credentials(
 
 
 @pytest.fixture
-def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Bake:
-    """Make a verified AMI of the row with its record; its id. `tags` and `fields` replace some."""
-    made: list[str] = []
+def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Iterator[Bake]:
+    """Make a verified AMI of the row with its record; its id. `tags` and `fields` replace some.
+
+    After the test nothing says that they and their copies are ours: later tests would judge them.
+    """
 
     def baked(
         day: int = 1, tags: dict[str, str] | None = None, versions: Any = None, **fields: Any
@@ -94,7 +96,12 @@ def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Bake:
         folder = tmp_path / "build" / RECIPE.name / run_id
         folder.mkdir(parents=True)
         write_record(Run(run_id, RECIPE.name, folder), record)
-        made.append(ami_id)
         return ami_id
 
-    return baked
+    yield baked
+    tagged = [{"Name": "key", "Values": ["kiln:run-id"]}]
+    for region in (HOME, OTHER):
+        ec2 = client("ec2", region)
+        ours = [tag["ResourceId"] for tag in ec2.describe_tags(Filters=tagged)["Tags"]]
+        if ours:
+            ec2.delete_tags(Resources=ours, Tags=[{"Key": "kiln:run-id"}])

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -19,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from kiln.base.errors import KilnError
+from kiln.cloud import aws
 from kiln.matrix.publishing import Publish
 from kiln.publish import provenance, signatures, signing
 from tests.unit.publish.channel import (
@@ -208,3 +212,39 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
         with pytest.raises(KilnError, match=said) as refused:
             signatures.key_in_file(tmp_path / name)
         assert refused.value.exit_status == 2
+
+
+class Kms:
+    """KMS with a P-256 key, as its documentation says of Sign (moto's hashes a digest again):
+    https://docs.aws.amazon.com/kms/latest/APIReference/API_Sign.html
+    """
+
+    def __init__(self) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.asked: list[str] = []
+
+    def get_public_key(self, KeyId: str) -> Any:  # noqa: N803
+        public = self.key.public_key()
+        der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return {"PublicKey": der, "SigningAlgorithms": ["ECDSA_SHA_256"]}
+
+    def sign(self, Message: bytes, MessageType: str, **asked: Any) -> Any:  # noqa: N803
+        self.asked.append(MessageType)
+        if MessageType == "DIGEST":
+            assert len(Message) == 32
+            return {"Signature": self.key.sign(Message, ec.ECDSA(Prehashed(hashes.SHA256())))}
+        assert len(Message) <= 4096
+        return {"Signature": self.key.sign(Message, ec.ECDSA(hashes.SHA256()))}
+
+
+@pytest.mark.parametrize(("size", "kind"), [(1, "RAW"), (5000, "DIGEST")])
+def test_kms_signs_a_statement_of_any_size(
+    size: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kms = Kms()
+    monkeypatch.setattr(aws, "kms", lambda target: kms)
+    sign = Publish.model_validate({"sign": {"kms_key": "alias/signing"}}).sign
+    assert sign
+    envelope = signing.sign_statement(b"x" * size, sign, AWS)
+    assert kms.asked == [kind]
+    assert signatures.opened(envelope, signatures.public_key(sign, AWS)) == b"x" * size

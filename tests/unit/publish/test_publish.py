@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import boto3
 import pytest
 
 from kiln.base.errors import KilnError
@@ -392,6 +393,45 @@ def test_a_launch_template_follows_its_channel_and_goes_back_with_it(
     assert default()["LaunchTemplateData"]["ImageId"] == new
     roll_back(LINE, "nightly", settings, AWS, to=None, why="", say=lambda text: None)
     assert default()["VersionNumber"] == number
+
+
+def test_a_launch_template_of_another_account_follows_by_a_role_and_goes_back(
+    client: Callable[..., Any], bake: Bake, endpoint: str
+) -> None:
+    role = "arn:aws:iam::111122223333:role/ami-kiln-templates"
+    given = client("sts").assume_role(RoleArn=role, RoleSessionName="theirs")["Credentials"]
+    theirs = boto3.client(
+        "ec2",
+        endpoint_url=endpoint,
+        region_name=HOME,
+        aws_access_key_id=given["AccessKeyId"],
+        aws_secret_access_key=given["SecretAccessKey"],
+        aws_session_token=given["SessionToken"],
+    )
+    theirs.create_launch_template(
+        LaunchTemplateName="inference", LaunchTemplateData={"InstanceType": "g5.xlarge"}
+    )
+    template = {"name": "inference", "channel": "nightly", "regions": [HOME], "role_arn": role}
+    settings = Publish.model_validate({"launch_templates": [template]})
+
+    def default() -> Any:
+        (version,) = theirs.describe_launch_template_versions(
+            LaunchTemplateName="inference", Versions=["$Default"]
+        )["LaunchTemplateVersions"]
+        return version
+
+    old = bake(5)
+    published(settings=settings)
+    number = default()["VersionNumber"]
+    assert default()["LaunchTemplateData"] == {"ImageId": old, "InstanceType": "g5.xlarge"}
+    assert f"{LINE} nightly {old}" in default()["VersionDescription"]
+    new = bake(6)
+    published(settings=settings)
+    assert default()["LaunchTemplateData"]["ImageId"] == new
+    roll_back(LINE, "nightly", settings, AWS, to=None, why="", say=lambda text: None)
+    assert default()["VersionNumber"] == number
+    ours = client("ec2").describe_launch_templates()["LaunchTemplates"]
+    assert "inference" not in [one["LaunchTemplateName"] for one in ours]
 
 
 def test_channels_show_each_region_with_its_verdict_and_drift(

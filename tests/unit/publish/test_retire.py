@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,6 +14,7 @@ from kiln.publish import channels, ours
 from kiln.publish.retire import Retirement, plan_retirement, retire
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit.publish.channel import AWS, HOME, LINE, OTHER, Bake, back, published, resolved
+from tests.unit.publish.faults import faulty
 
 
 def plan(**settings: Any) -> Retirement:
@@ -105,8 +107,34 @@ def test_an_ami_that_was_launched_lately_stays(
     two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours = datetime.now(timezone.utc) + timedelta(hours=2)
-    monkeypatch.setattr("kiln.publish.retire.last_launched", lambda target, ami_id: hours)
+    known = [replace(image, launched=hours) for image in ours.own_images(AWS)]
+    monkeypatch.setattr("kiln.publish.retire.own_images", lambda target: known)
     assert why_kept(two[0]) == f"launched on {hours:%Y-%m-%d}"
+
+
+def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    assert not (own := ours.own_image(AWS, two[0])) or own.launched is None
+    ec2 = client("ec2")
+    made = ec2.run_instances(ImageId=two[0], InstanceType="t3.micro", MinCount=1, MaxCount=1)
+    ec2.terminate_instances(InstanceIds=[made["Instances"][0]["InstanceId"]])
+    own = ours.own_image(AWS, two[0])
+    assert own
+    assert own.launched
+
+
+def test_requests_of_a_plan_do_not_grow_with_the_amis(bake: Bake, two: tuple[str, str]) -> None:
+    """What is asked per line and per region is asked once, however many AMIs there are."""
+    counted = []
+    for day in (9, 10):
+        with faulty(lambda call: None) as sent:
+            counted.append((len(plan().would), len(sent)))
+        bake(day)
+        published(OTHER)
+    (some, calls), (more, as_many) = counted
+    assert more > some
+    assert as_many == calls
 
 
 def test_a_shared_ami_stays_until_a_report_says_that_no_account_uses_it(

@@ -50,6 +50,7 @@ _V12 = dict(
         "gpu_power_readings/instant_power_draw",
     ],
 )
+FIELDS = tuple(_V12)
 # Tags that become dimensions; the translator excludes compute_mode, pstate and uuid.
 _TAGS_V11 = {"name": "product_name"}
 _TAGS_V12 = {"name": "product_name", "arch": "product_architecture"}

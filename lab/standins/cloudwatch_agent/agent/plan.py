@@ -11,6 +11,8 @@ import re
 import socket
 import time
 
+from . import efa, gpu, host
+
 TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
     from typing import Any
@@ -43,25 +45,31 @@ class Source:
         ]
 
 
-class Gpu:
-    """The section nvidia_gpu: which fields, how often, with what names and dimensions."""
+class Section:
+    """A section of metrics_collected: which fields, how often, with what names and dimensions."""
 
-    def __init__(self, section: dict[str, Any], agent_interval: int, about: dict[str, Any]) -> None:
+    def __init__(
+        self, kind: str, section: dict[str, Any], agent_interval: int, about: dict[str, Any]
+    ) -> None:
+        self.kind, self.options = kind, section
+        # The only section whose metrics have another name than it.
+        prefix = "nvidia_smi_" if kind == "nvidia_gpu" else kind + "_"
         self.interval = int(section.get("metrics_collection_interval", agent_interval))
         self.high_resolution = self.interval < 60
         self.names: dict[str, str] = {}
         self.units: dict[str, str] = {}
+        own = efa.UNITS if kind == "efa" else host.UNITS.get(kind, {})
         for listed in section.get("measurement", []):
             one = {"name": listed} if isinstance(listed, str) else listed
-            field = one["name"].replace("nvidia_smi_", "", 1)
-            self.names[field] = one.get("rename", "").strip() or "nvidia_smi_" + field
-            self.units[field] = one.get("unit", "").strip() or "None"
+            field = one["name"].strip().replace(prefix, "", 1)
+            self.names[field] = one.get("rename", "").strip() or prefix + field
+            self.units[field] = one.get("unit", "").strip() or own.get(field, "None")
         self.appended = {
             name: resolved_aws(value, about)
             for name, value in section.get("append_dimensions", {}).items()
         }
         self.dropped = {
-            self.names.get(name.replace("nvidia_smi_", "", 1), name)
+            self.names.get(name.replace(prefix, "", 1), name)
             for name in section.get("drop_original_metrics", [])
         }
 
@@ -79,10 +87,23 @@ class Plan:
         metrics = config.get("metrics", {})
         interval = config.get("agent", {}).get("metrics_collection_interval", 60)
         collected = metrics.get("metrics_collected", {})
-        self.gpu = (
-            Gpu(collected["nvidia_gpu"], interval, about) if "nvidia_gpu" in collected else None
-        )
-        self.elsewhere = sorted(set(collected) - {"nvidia_gpu"})
+        self.sections = {
+            kind: Section(kind, collected[kind], interval, about)
+            for kind in ("nvidia_gpu", "efa", *host.KINDS)
+            if kind in collected
+        }
+        self.gpu = self.sections.get("nvidia_gpu")
+        self.statsd = collected.get("statsd")
+        self.prometheus = logs.get("metrics_collected", {}).get("prometheus")
+        known = {*self.sections, "statsd"}
+        self.elsewhere = sorted({*collected} - known)
+        self.elsewhere += sorted({*logs.get("metrics_collected", {})} - {"prometheus"})
+        self.elsewhere += [
+            section.names[field]
+            for section in self.sections.values()
+            for field in section.names
+            if field not in _fields(section.kind)
+        ]
         self.namespace = metrics.get("namespace", "CWAgent")
         self.metrics_flush = float(metrics.get("force_flush_interval", 60))
         asked = metrics.get("append_dimensions", {})
@@ -90,6 +111,14 @@ class Plan:
         self.tagged = bool(asked)
         self.rollups = rollups(metrics.get("aggregation_dimensions", []))
         self.host = not config.get("agent", {}).get("omit_hostname", False)
+
+
+def _fields(kind: str) -> set[str]:
+    """The fields that the lab measures in a section."""
+    if kind == "nvidia_gpu":
+        return {*gpu.FIELDS}
+    times = {name.replace("usage_", "time_") for name in host.UNITS["cpu"]} if kind == "cpu" else ()
+    return {*(efa.UNITS if kind == "efa" else host.UNITS[kind]), *times}
 
 
 def rollups(lists: list[list[str]]) -> list[list[str]]:

@@ -1,0 +1,80 @@
+"""The task that writes what teams paste or apply to launch a channel's image: consume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from invoke import Context
+
+from kiln.base.errors import KilnError
+from kiln.cli.flags import JSON, PLACE
+from kiln.cli.front import note, say, show, task
+
+
+@task(
+    help={
+        "line": "what consumers follow: --line al2023/lts/eks/x86_64 (./invoke channels)",
+        "for": "the kind of document: --for karpenter (--list names them)",
+        "channel": "a channel of the line's `publish`: --channel stable",
+        "instance-type": "instead of the one that verifies the row: --instance-type p5.48xlarge",
+        "label": "a MIG layout of mig-config.yaml: --label all-1g.5gb",
+        "strategy": "how Kubernetes shows slices, single or mixed: --strategy mixed",
+        "pin": "write the AMI id that the channel holds now, instead of following the channel",
+        "out": "a file instead of standard output: --out nodes.yaml",
+        "list": "name the kinds and write nothing",
+        **PLACE,
+        **JSON,
+    }
+)
+def consume(
+    c: Context,
+    line: str = "",
+    for_: str = "",
+    channel: str = "stable",
+    instance_type: str | None = None,
+    label: str | None = None,
+    strategy: str = "mixed",
+    pin: bool = False,
+    out: str | None = None,
+    list_: bool = False,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> int:
+    """Write what launches a channel's image: for EKS, ECS, Batch, ParallelCluster, Terraform …"""
+    from kiln.cli import targets
+    from kiln.consume.kinds import KINDS, kind_of, pinned, suits, write_document
+    from kiln.consume.wanted import wanted_launch
+    from kiln.matrix import load
+    from kiln.publish import choice
+
+    if list_:
+        names = {kind.name: kind.summary for kind in KINDS.values()}
+        show(names, as_json=json, text=_listed)
+        return 0
+    for flag, value in (("line", line), ("for", for_)):
+        if not value:
+            raise KilnError(
+                f"--{flag} is missing",
+                hint="./invoke consume --line L --for KIND; see --list",
+            )
+    kind = kind_of(for_)
+    where = region or load.default_region() or "us-east-1"
+    asked = wanted_launch(
+        line, channel, where, instance_type=instance_type, label=label, strategy=strategy
+    )
+    suits(kind, asked)
+    if pin or kind.needs_id:
+        asked = pinned(choice.answering(targets.choose(target, region)), asked)
+    text = write_document(kind, asked)
+    if out is None:
+        say(text.removesuffix("\n"))
+    else:
+        Path(out).write_text(text, encoding="utf-8")
+        note(f"wrote {out}")
+    return 0
+
+
+def _listed(names: dict[str, str]) -> str:
+    width = max(map(len, names))
+    return "\n".join(f"{name:{width}}  {summary}" for name, summary in names.items())

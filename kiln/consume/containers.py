@@ -1,0 +1,152 @@
+"""ECS and AWS Batch: a capacity provider with a task, a compute environment with a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.consume.documents import ref, stack, text_parameter
+from kiln.consume.ec2 import (
+    CONDITIONS,
+    GROUPS,
+    SUBNETS,
+    followed_image,
+    group,
+    optional,
+    template_resource,
+)
+from kiln.consume.machine import instance_tags
+from kiln.consume.wanted import Wanted
+
+# Batch's name of the kind of image, which decides how it sets the agent up.
+# https://docs.aws.amazon.com/batch/latest/APIReference/API_Ec2Configuration.html
+_BATCH = {"al2": "ECS_AL2_NVIDIA", "al2023": "ECS_AL2023_NVIDIA"}
+
+
+def ecs(wanted: Wanted) -> str:
+    """An Auto Scaling group as a cluster's capacity provider, and a task that shows its GPU."""
+    agent = "#!/bin/bash\nprintf '%s\\n' ECS_CLUSTER=${Cluster} ECS_ENABLE_GPU_SUPPORT=true"
+    return stack(
+        wanted,
+        "ECS capacity provider; every launch resolves the channel anew",
+        parameters={
+            "Cluster": text_parameter("name of the ECS cluster"),
+            **{name: one for name, one in optional().items() if name != "InstanceProfile"},
+            "InstanceProfile": text_parameter("name of the container instances' profile"),
+            "Subnets": SUBNETS,
+            "MostInstances": {"Type": "Number", "Default": 4, "MinValue": 1},
+        },
+        conditions=CONDITIONS,
+        resources={
+            "LaunchTemplate": template_resource(
+                wanted,
+                wanted.image,
+                UserData={"Fn::Base64": {"Fn::Sub": f"{agent} >>/etc/ecs/ecs.config\n"}},
+            ),
+            "Instances": {
+                "Type": "AWS::AutoScaling::AutoScalingGroup",
+                "Properties": {
+                    name: value
+                    for name, value in group(
+                        "MostInstances", "MostInstances", "MostInstances"
+                    ).items()
+                    if name != "DesiredCapacity"
+                }
+                | {
+                    "MinSize": "0",
+                    "NewInstancesProtectedFromScaleIn": True,
+                    "Tags": [
+                        {"Key": "AmazonECSManaged", "Value": "true", "PropagateAtLaunch": True}
+                    ],
+                },
+            },
+            "CapacityProvider": {
+                "Type": "AWS::ECS::CapacityProvider",
+                "Properties": {
+                    "AutoScalingGroupProvider": {
+                        "AutoScalingGroupArn": ref("Instances"),
+                        "ManagedScaling": {"Status": "ENABLED", "TargetCapacity": 100},
+                        "ManagedTerminationProtection": "ENABLED",
+                    }
+                },
+            },
+            "OfCluster": {
+                "Type": "AWS::ECS::ClusterCapacityProviderAssociations",
+                "Properties": {
+                    "Cluster": ref("Cluster"),
+                    "CapacityProviders": [ref("CapacityProvider")],
+                    "DefaultCapacityProviderStrategy": [
+                        {"CapacityProvider": ref("CapacityProvider"), "Weight": 1}
+                    ],
+                },
+            },
+            "Task": {
+                "Type": "AWS::ECS::TaskDefinition",
+                "Properties": {
+                    "Family": wanted.name,
+                    "RequiresCompatibilities": ["EC2"],
+                    "ContainerDefinitions": [
+                        {
+                            "Name": "gpu",
+                            "Image": "public.ecr.aws/amazonlinux/amazonlinux:2023",
+                            "Command": ["nvidia-smi", "-L"],
+                            "MemoryReservation": 512,
+                            "ResourceRequirements": [{"Type": "GPU", "Value": "1"}],
+                        }
+                    ],
+                },
+            },
+        },
+        outputs={"CapacityProvider": ref("CapacityProvider"), "Task": ref("Task")},
+    )
+
+
+def batch(wanted: Wanted) -> str:
+    """A managed compute environment and its queue; both take the image on an update."""
+    image: Any = wanted.image_id or ref("Image")
+    return stack(
+        wanted,
+        "Batch compute environment; an update of the stack takes the channel's image",
+        parameters={
+            **({} if wanted.image_id else {"Image": followed_image(wanted)}),
+            "SecurityGroups": GROUPS,
+            "InstanceProfile": text_parameter("ARN of the instances' profile"),
+            "Subnets": SUBNETS,
+            "MostVcpus": {"Type": "Number", "Default": wanted.instance_type.vcpus * 4},
+        },
+        resources={
+            "Compute": {
+                "Type": "AWS::Batch::ComputeEnvironment",
+                "Properties": {
+                    "Type": "MANAGED",
+                    "State": "ENABLED",
+                    "ReplaceComputeEnvironment": False,
+                    "ComputeResources": {
+                        "Type": "EC2",
+                        "AllocationStrategy": "BEST_FIT_PROGRESSIVE",
+                        "MinvCpus": 0,
+                        "MaxvCpus": ref("MostVcpus"),
+                        "InstanceTypes": [wanted.instance_type.type],
+                        "InstanceRole": ref("InstanceProfile"),
+                        "Subnets": ref("Subnets"),
+                        "SecurityGroupIds": ref("SecurityGroups"),
+                        "Ec2Configuration": [
+                            {
+                                "ImageType": _BATCH[wanted.recipe.distro.id],
+                                "ImageIdOverride": image,
+                            }
+                        ],
+                        "Tags": instance_tags(wanted),
+                        "UpdateToLatestImageVersion": True,
+                    },
+                },
+            },
+            "Queue": {
+                "Type": "AWS::Batch::JobQueue",
+                "Properties": {
+                    "Priority": 1,
+                    "ComputeEnvironmentOrder": [{"Order": 1, "ComputeEnvironment": ref("Compute")}],
+                },
+            },
+        },
+        outputs={"Queue": ref("Queue")},
+    )

@@ -1,0 +1,84 @@
+"""Documents as text: YAML with a comment on top, CloudFormation templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from kiln.consume.wanted import Wanted
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without aliases, which CloudFormation refuses; texts of several lines stay as they are."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def as_yaml(notes: Sequence[str], *documents: dict[str, Any]) -> str:
+    """YAML documents below comments."""
+    head = "".join(f"# {note}\n" for note in notes)
+    bodies = [
+        yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100) for document in documents
+    ]
+    return head + "---\n".join(bodies)
+
+
+def title(wanted: Wanted, what: str) -> str:
+    """The first comment of a document."""
+    held = f"channel {wanted.channel}" + (f" ({wanted.image_id})" if wanted.image_id else "")
+    return f"{what}: {wanted.line}, {held}, on {wanted.instance_type.type}"
+
+
+def stack(
+    wanted: Wanted,
+    what: str,
+    *,
+    parameters: dict[str, Any],
+    resources: dict[str, Any],
+    outputs: dict[str, Any],
+    conditions: dict[str, Any] | None = None,
+) -> str:
+    """A CloudFormation template as YAML. Each output is one value."""
+    template: dict[str, Any] = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": title(wanted, what),
+        "Parameters": parameters,
+        **({"Conditions": conditions} if conditions else {}),
+        "Resources": resources,
+        "Outputs": {name: {"Value": value} for name, value in outputs.items()},
+    }
+    needed = [name for name, one in parameters.items() if "Default" not in one]
+    notes = [f"aws cloudformation deploy --stack-name {wanted.name} --template-file THIS-FILE \\"]
+    if needed:
+        notes.append(f"  --parameter-overrides {' '.join(f'{name}=…' for name in needed)}")
+    else:
+        notes[0] = notes[0].removesuffix(" \\")
+    return as_yaml(notes, template)
+
+
+def ref(name: str) -> dict[str, str]:
+    """CloudFormation's Ref."""
+    return {"Ref": name}
+
+
+def text_parameter(what: str, default: str | None = None) -> dict[str, Any]:
+    """A template's parameter of type String."""
+    found: dict[str, Any] = {"Type": "String", "Description": what}
+    return found if default is None else found | {"Default": default}
+
+
+def as_json(data: Any) -> str:
+    """Indented JSON."""
+    return json.dumps(data, indent=2) + "\n"

@@ -1,0 +1,325 @@
+"""Nodes of EKS: Karpenter, eksctl, node groups, and the charts that show their GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from kiln.consume.documents import as_yaml, ref, stack, text_parameter, title
+from kiln.consume.ec2 import (
+    CONDITIONS,
+    SUBNETS,
+    followed_image,
+    group,
+    optional,
+    template_resource,
+)
+from kiln.consume.machine import MIG_TAG, instance_tags, network_interfaces, root_disk
+from kiln.consume.wanted import Wanted
+from kiln.mig.k8s import k8s_configuration
+
+# The taint that NVIDIA's charts tolerate by default.
+_TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
+_CLUSTER = {
+    "ClusterName": text_parameter("the cluster's name"),
+    "ApiServerEndpoint": text_parameter("aws eks describe-cluster: endpoint"),
+    "CertificateAuthority": text_parameter("aws eks describe-cluster: certificateAuthority.data"),
+    "ServiceCidr": text_parameter(
+        "aws eks describe-cluster: kubernetesNetworkConfig.serviceIpv4Cidr", "10.100.0.0/16"
+    ),
+}
+_NODE_CONFIG = {
+    "apiVersion": "node.eks.aws/v1alpha1",
+    "kind": "NodeConfig",
+    "spec": {
+        "cluster": {
+            "name": "${ClusterName}",
+            "apiServerEndpoint": "${ApiServerEndpoint}",
+            "certificateAuthority": "${CertificateAuthority}",
+            "cidr": "${ServiceCidr}",
+        }
+    },
+}
+
+
+def _mime(*parts: tuple[str, str]) -> str:
+    """User data of several parts, as nodeadm and cloud-init read it."""
+    body = "".join(f"--//\nContent-Type: {kind}\n\n{text}\n" for kind, text in parts)
+    return f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="//"\n\n{body}--//--\n'
+
+
+def karpenter(wanted: Wanted) -> str:
+    """An EC2NodeClass that follows the channel and a NodePool for the instance type."""
+    kind = wanted.instance_type
+    term = {"id": wanted.image_id} if wanted.image_id else {"ssmParameter": wanted.parameter}
+    cluster = {"tags": {"karpenter.sh/discovery": "CLUSTER"}}
+    spec: dict[str, Any] = {
+        "amiFamily": "AL2023",
+        "amiSelectorTerms": [term],
+        "role": "NODE-ROLE",
+        "subnetSelectorTerms": [cluster],
+        "securityGroupSelectorTerms": [cluster],
+        "metadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 2},
+        "blockDeviceMappings": [_disk_of_karpenter(wanted)],
+        "tags": {key: value for key, value in instance_tags(wanted).items() if key != "Name"},
+    }
+    cards = [
+        {key[0].lower() + key[1:]: value for key, value in card.items()}
+        for card in network_interfaces(wanted)
+    ]
+    if cards:
+        spec["networkInterfaces"] = cards
+    if wanted.label:
+        # Karpenter cannot open instance tags to IMDS, where gpu-mig looks first.
+        spec["userData"] = _mime(
+            ("text/x-shellscript", f"#!/bin/bash\n# {MIG_TAG}={wanted.label}\ntrue")
+        )
+    node_class = {
+        "apiVersion": "karpenter.k8s.aws/v1",
+        "kind": "EC2NodeClass",
+        "metadata": {"name": wanted.name},
+        "spec": spec,
+    }
+    pool = {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodePool",
+        "metadata": {"name": wanted.name},
+        "spec": {
+            "template": {
+                "metadata": {"labels": {"kiln/channel": wanted.channel}},
+                "spec": {
+                    "nodeClassRef": {
+                        "group": "karpenter.k8s.aws",
+                        "kind": "EC2NodeClass",
+                        "name": wanted.name,
+                    },
+                    "requirements": [
+                        _one_of("node.kubernetes.io/instance-type", kind.type),
+                        _one_of(
+                            "kubernetes.io/arch", "amd64" if kind.arch == "x86_64" else "arm64"
+                        ),
+                        _one_of("karpenter.sh/capacity-type", "reserved", "on-demand"),
+                    ],
+                    "taints": [_TAINT],
+                    # A node older than this is replaced; a promotion replaces it sooner (drift).
+                    "expireAfter": "720h",
+                    "terminationGracePeriod": "24h",
+                },
+            },
+            "disruption": {
+                "consolidationPolicy": "WhenEmpty",
+                "consolidateAfter": "10m",
+                "budgets": [
+                    {"nodes": "100%", "reasons": ["Empty"]},
+                    {"nodes": "1", "reasons": ["Drifted"]},
+                ],
+            },
+            "limits": {"nvidia.com/gpu": kind.gpu_count * 4 or 4},
+        },
+    }
+    notes = [
+        title(wanted, "Karpenter"),
+        "Change CLUSTER (its discovery tag) and NODE-ROLE. `limits` is the most GPUs at once.",
+    ]
+    if wanted.label:
+        notes.append("Karpenter counts no slices: pods that request them start no node.")
+    offered = ", ".join(f"{name}: {count}" for name, count in _resources(wanted).items())
+    return as_yaml(
+        [*notes, f"A node offers {offered}. A promotion replaces nodes, one at a time (drift)."],
+        node_class,
+        pool,
+    )
+
+
+def _one_of(key: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": "In", "values": list(values)}
+
+
+def _disk_of_karpenter(wanted: Wanted) -> dict[str, Any]:
+    device = root_disk(wanted)
+    return {
+        "deviceName": device["DeviceName"],
+        "ebs": {
+            "volumeSize": f"{device['Ebs']['VolumeSize']}Gi",
+            "volumeType": "gp3",
+            "encrypted": True,
+            "deleteOnTermination": True,
+        },
+    }
+
+
+def _resources(wanted: Wanted) -> dict[str, int]:
+    """What a node offers to pods, EFA included."""
+    kind = wanted.instance_type
+    if wanted.label:
+        answer = k8s_configuration(wanted.label, wanted.strategy, instance_type=kind.type)
+        found: dict[str, int] = dict(answer["resources"])
+    else:
+        found = {"nvidia.com/gpu": kind.gpu_count or 1}
+    if network_interfaces(wanted):
+        found["vpc.amazonaws.com/efa"] = kind.efa_interfaces
+    return found
+
+
+def eksctl(wanted: Wanted) -> str:
+    """A managed node group in eksctl's form, which takes ids only."""
+    made: dict[str, Any] = {
+        "name": wanted.name,
+        "ami": wanted.image_id,
+        "amiFamily": "AmazonLinux2023",
+        "instanceType": wanted.instance_type.type,
+        "desiredCapacity": 1,
+        "minSize": 0,
+        "maxSize": 4,
+        "volumeSize": wanted.recipe.volume.size,
+        "volumeEncrypted": True,
+        "privateNetworking": True,
+        "efaEnabled": bool(network_interfaces(wanted)),
+        "labels": {"kiln/channel": wanted.channel},
+        "taints": [_TAINT],
+        "tags": instance_tags(wanted),
+    }
+    if wanted.label:
+        made["overrideBootstrapCommand"] = f"# {MIG_TAG}={wanted.label}\n" + yaml.safe_dump(
+            {**_NODE_CONFIG, "spec": {"kubelet": {}}}, sort_keys=False
+        )
+    config = {
+        "apiVersion": "eksctl.io/v1alpha5",
+        "kind": "ClusterConfig",
+        "metadata": {"name": "CLUSTER", "region": wanted.region},
+        "managedNodeGroups": [made],
+    }
+    return as_yaml(
+        [
+            title(wanted, "eksctl create nodegroup -f THIS-FILE"),
+            "Change CLUSTER. eksctl takes an id, so this one stays: run consume again after a",
+            "promotion, or use --for eks-managed-nodegroup, which follows the channel.",
+        ],
+        config,
+    )
+
+
+def _cluster_user_data(wanted: Wanted) -> dict[str, Any]:
+    text = _mime(("application/node.eks.aws", yaml.safe_dump(_NODE_CONFIG, sort_keys=False)))
+    return {"UserData": {"Fn::Base64": {"Fn::Sub": text}}}
+
+
+def managed_node_group(wanted: Wanted) -> str:
+    """EKS's own node group, which replaces its nodes when the stack takes a newer image."""
+    image = wanted.image if wanted.image_id else ref("Image")
+    node_template = template_resource(wanted, image, **_cluster_user_data(wanted))
+    # EKS refuses a launch template that names a profile: the node group has the role.
+    data = node_template["Properties"]["LaunchTemplateData"]
+    del data["IamInstanceProfile"]
+    parameters = {name: one for name, one in optional().items() if name != "InstanceProfile"}
+    conditions = {name: one for name, one in CONDITIONS.items() if name != "HasProfile"}
+    return stack(
+        wanted,
+        "EKS managed node group; an update of the stack takes the channel's image of that moment",
+        parameters={
+            **({} if wanted.image_id else {"Image": followed_image(wanted)}),
+            **_CLUSTER,
+            **parameters,
+            "NodeRole": text_parameter("ARN of the nodes' role"),
+            "Subnets": SUBNETS,
+            "Size": {"Type": "Number", "Default": 1, "MinValue": 0},
+            "MostNodes": {"Type": "Number", "Default": 4, "MinValue": 1},
+        },
+        conditions=conditions,
+        resources={
+            "LaunchTemplate": node_template,
+            "NodeGroup": {
+                "Type": "AWS::EKS::Nodegroup",
+                "Properties": {
+                    "ClusterName": ref("ClusterName"),
+                    "NodeRole": ref("NodeRole"),
+                    "Subnets": ref("Subnets"),
+                    "LaunchTemplate": {
+                        "Id": ref("LaunchTemplate"),
+                        "Version": {"Fn::GetAtt": ["LaunchTemplate", "LatestVersionNumber"]},
+                    },
+                    "ScalingConfig": {
+                        "MinSize": 0,
+                        "DesiredSize": ref("Size"),
+                        "MaxSize": ref("MostNodes"),
+                    },
+                    "Labels": {"kiln/channel": wanted.channel},
+                    "Taints": [
+                        {"Key": _TAINT["key"], "Value": _TAINT["value"], "Effect": "NO_SCHEDULE"}
+                    ],
+                },
+            },
+        },
+        outputs={"NodeGroup": ref("NodeGroup")},
+    )
+
+
+def self_managed(wanted: Wanted) -> str:
+    """An Auto Scaling group whose instances join by themselves; each launch follows the channel."""
+    return stack(
+        wanted,
+        "self-managed EKS nodes; every launch resolves the channel anew",
+        parameters={
+            **_CLUSTER,
+            **optional(),
+            "Subnets": SUBNETS,
+            "Size": {"Type": "Number", "Default": 1, "MinValue": 0},
+        },
+        conditions=CONDITIONS,
+        resources={
+            "LaunchTemplate": template_resource(wanted, wanted.image, **_cluster_user_data(wanted)),
+            "Nodes": {
+                "Type": "AWS::AutoScaling::AutoScalingGroup",
+                "Properties": group("Size", "Size", "Size")
+                | {
+                    "Tags": [
+                        {
+                            "Key": {"Fn::Sub": "kubernetes.io/cluster/${ClusterName}"},
+                            "Value": "owned",
+                            "PropagateAtLaunch": True,
+                        }
+                    ]
+                },
+            },
+        },
+        outputs={"Nodes": ref("Nodes")},
+    )
+
+
+def gpu_operator(wanted: Wanted) -> str:
+    """Values of the chart gpu-operator for nodes of the image."""
+    if wanted.label:
+        answer = k8s_configuration(
+            wanted.label, wanted.strategy, instance_type=wanted.instance_type.type
+        )
+        values: dict[str, Any] = answer["gpu_operator"]
+    else:
+        values = {
+            "driver": {"enabled": False},
+            "toolkit": {"enabled": False},
+            "mig": {"strategy": "none"},
+            "migManager": {"enabled": False},
+        }
+    values["devicePlugin"] = {"enabled": True}
+    values["dcgmExporter"] = {"enabled": wanted.recipe.dcgm_exporter is None}
+    return as_yaml(
+        [
+            title(wanted, "helm upgrade --install gpu-operator nvidia/gpu-operator -f THIS-FILE"),
+            "Driver and container toolkit are on the image; its gpu-mig makes the slices at boot.",
+        ],
+        values,
+    )
+
+
+def device_plugin(wanted: Wanted) -> str:
+    """Values of the chart nvidia-device-plugin, for clusters without the operator."""
+    return as_yaml(
+        [title(wanted, "helm upgrade --install nvdp nvdp/nvidia-device-plugin -f THIS-FILE")],
+        {
+            "migStrategy": wanted.strategy if wanted.label else "none",
+            "tolerations": [
+                {"key": _TAINT["key"], "operator": "Exists", "effect": _TAINT["effect"]}
+            ],
+        },
+    )

@@ -1,0 +1,106 @@
+"""The kinds of documents: what each is for, and which lines it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.cloud.target import Target
+from kiln.consume import containers, ec2, eks, hcl_documents, slurm
+from kiln.consume.wanted import Wanted
+from kiln.publish import channels
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of document. `flavors` and `distros` are those it takes; empty: all.
+
+    With `needs_id` the tool resolves no parameter, so the document always holds an AMI's id.
+    """
+
+    name: str
+    summary: str
+    write: Callable[[Wanted], str]
+    flavors: tuple[str, ...] = ()
+    distros: tuple[str, ...] = ()
+    needs_id: bool = False
+
+
+_EKS, _ECS, _CLUSTER = ("eks",), ("ecs",), ("parallelcluster",)
+# Nodes that nodeadm sets up; EKS's other images want another user data.
+_NODEADM = ("al2023",)
+_CFN = "CloudFormation"
+_KINDS = (
+    Kind("launch-template", f"EC2 launch template ({_CFN})", ec2.launch_template),
+    Kind(
+        "launch-template-json",
+        "the same for aws ec2 create-launch-template --cli-input-json",
+        ec2.launch_template_json,
+    ),
+    Kind("cloudformation", f"Auto Scaling group ({_CFN})", ec2.scaling_group),
+    Kind("cli", "aws ec2 run-instances", ec2.command_line),
+    Kind("terraform", "launch template and Auto Scaling group", hcl_documents.terraform),
+    Kind("packer", "a template on top of the image", hcl_documents.packer_child),
+    Kind("karpenter", "EC2NodeClass and NodePool", eks.karpenter, _EKS, _NODEADM),
+    Kind("eksctl", "managed node group of eksctl", eks.eksctl, _EKS, _NODEADM, needs_id=True),
+    Kind(
+        "eks-managed-nodegroup", f"EKS node group ({_CFN})", eks.managed_node_group, _EKS, _NODEADM
+    ),
+    Kind("eks-self-managed", f"self-managed EKS nodes ({_CFN})", eks.self_managed, _EKS, _NODEADM),
+    Kind("gpu-operator", "values of the chart gpu-operator", eks.gpu_operator, _EKS),
+    Kind("device-plugin", "values of nvidia-device-plugin", eks.device_plugin, _EKS),
+    Kind("ecs", f"capacity provider and task ({_CFN})", containers.ecs, _ECS),
+    Kind(
+        "batch",
+        f"compute environment and queue ({_CFN})",
+        containers.batch,
+        _ECS,
+        ("al2", "al2023"),
+    ),
+    Kind("parallelcluster", "cluster file", slurm.parallelcluster, _CLUSTER, needs_id=True),
+)
+KINDS = {kind.name: kind for kind in _KINDS}
+
+
+def kind_of(name: str) -> Kind:
+    """A kind by its name. Raises KilnError (exit status 2) for an unknown one."""
+    if name not in KINDS:
+        shown = vocabulary.shown(name)
+        raise KilnError(f"there is no kind {shown}", hint=did_you_mean(name, KINDS))
+    return KINDS[name]
+
+
+def suits(kind: Kind, wanted: Wanted) -> None:
+    """Raises KilnError (exit status 2) for a line that the kind is not for."""
+    for what, value, known in (
+        ("flavour", wanted.recipe.flavor, kind.flavors),
+        ("distribution", wanted.recipe.distro.id, kind.distros),
+    ):
+        if known and value not in known:
+            raise KilnError(
+                f"{kind.name} takes images of {what} {' or '.join(known)}; "
+                f"{wanted.line} is of {what} {value}",
+                hint="./invoke channels names the lines.",
+            )
+
+
+def write_document(kind: Kind, wanted: Wanted) -> str:
+    """The document. Raises KilnError (exit status 2) for a line that the kind is not for."""
+    suits(kind, wanted)
+    return kind.write(wanted)
+
+
+def pinned(target: Target, wanted: Wanted) -> Wanted:
+    """With the AMI id that the channel holds in the target's region.
+
+    Raises KilnError (exit status 1) if it holds nothing there.
+    """
+    held = channels.held(target, wanted.line, wanted.channel)
+    if held is None:
+        raise operation_failed(
+            f"{wanted.channel} of {wanted.line} holds nothing in {target.region}",
+            hint="./invoke channels shows what is where.",
+        )
+    return replace(wanted, region=target.region, image_id=held.image_id)

@@ -1,0 +1,89 @@
+"""How an instance is launched, whoever launches it: network cards, metadata, tags, disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.base import tags
+from kiln.consume.wanted import Wanted
+
+# Read by gpu-mig at boot (docs/mig.md).
+MIG_TAG = tags.MIG_CONFIG
+
+
+def network_interfaces(wanted: Wanted) -> list[dict[str, Any]]:
+    """The cards of an instance type with EFA, as launch templates name their fields; else [].
+
+    One interface with an address, and one for EFA alone on each card that can:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
+    """
+    kind = wanted.instance_type
+    if not (kind.efa and wanted.recipe.efa):
+        return []
+    first = {"NetworkCardIndex": 0, "DeviceIndex": 0, "InterfaceType": "interface"}
+    # Where one card has no EFA it is the first (p6-b300).
+    start = kind.network_cards - kind.efa_interfaces
+    cards = range(max(start, 0), kind.network_cards)
+    return [
+        first,
+        *(
+            {"NetworkCardIndex": card, "DeviceIndex": 0 if card else 1, "InterfaceType": "efa-only"}
+            for card in cards
+        ),
+    ]
+
+
+def metadata_options(*, tags: bool = True) -> dict[str, Any]:
+    """IMDSv2 alone; two hops, so that containers reach it. With `tags`, instance tags are there."""
+    options: dict[str, Any] = {"HttpTokens": "required", "HttpPutResponseHopLimit": 2}
+    return options | ({"InstanceMetadataTags": "enabled"} if tags else {})
+
+
+def instance_tags(wanted: Wanted) -> dict[str, str]:
+    """The tags of the instances: what they follow, and their MIG layout."""
+    own = {"Name": wanted.name, "kiln:line": wanted.line, "kiln:channel": wanted.channel}
+    return own | ({MIG_TAG: wanted.label} if wanted.label else {})
+
+
+def root_disk(wanted: Wanted) -> dict[str, Any]:
+    """The root disk: as large as the image's at least, encrypted."""
+    volume = wanted.recipe.volume
+    return {
+        "DeviceName": wanted.recipe.distro.root_device,
+        "Ebs": {
+            "VolumeSize": volume.size,
+            "VolumeType": "gp3",
+            "Encrypted": True,
+            "DeleteOnTermination": True,
+        },
+    }
+
+
+def pairs(tags_: dict[str, str]) -> list[dict[str, str]]:
+    """Tags as AWS's APIs take them."""
+    return [{"Key": key, "Value": value} for key, value in tags_.items()]
+
+
+def launch_data(wanted: Wanted, image: Any, *, groups: Any, **more: Any) -> dict[str, Any]:
+    """LaunchTemplateData. `groups` are the security groups: a list, or what stands for one.
+
+    With EFA they must allow all traffic within themselves, or nothing is sent.
+    """
+    data: dict[str, Any] = {
+        "ImageId": image,
+        "InstanceType": wanted.instance_type.type,
+        "MetadataOptions": metadata_options(),
+        "BlockDeviceMappings": [root_disk(wanted)],
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": pairs(instance_tags(wanted))}
+            for kind in ("instance", "volume")
+        ],
+    }
+    interfaces = network_interfaces(wanted)
+    if interfaces:
+        data["NetworkInterfaces"] = [
+            card | {"Groups": groups, "DeleteOnTermination": True} for card in interfaces
+        ]
+    else:
+        data["SecurityGroupIds"] = groups
+    return data | more

@@ -1,0 +1,81 @@
+"""What a document is made for: a line, a channel, an instance type, a MIG layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kiln import facts
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.compat.which import rows_for
+from kiln.facts import InstanceType
+from kiln.mig.k8s import k8s_configuration
+from kiln.publish import channels, choice
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`image_id` is the AMI to write down, None where the document follows the channel by itself.
+
+    `label` is the MIG layout that the machines make at boot, None for whole GPUs, and `strategy`
+    how Kubernetes shows its slices.
+    """
+
+    line: str
+    channel: str
+    recipe: Recipe
+    region: str
+    instance_type: InstanceType
+    label: str | None = None
+    strategy: str = "mixed"
+    image_id: str | None = None
+
+    @property
+    def parameter(self) -> str:
+        """The name of the parameter that holds the channel's AMI id."""
+        return channels.image_parameter(self.line, self.channel)
+
+    @property
+    def image(self) -> str:
+        """The image as RunInstances and launch templates take it."""
+        return self.image_id or f"resolve:ssm:{self.parameter}"
+
+    @property
+    def name(self) -> str:
+        """A name for what the document makes: al2023-lts-eks-x86_64 → gpu-al2023-lts-eks."""
+        distro, stack, flavor, _ = self.line.split("/")
+        return f"gpu-{distro}-{stack}-{flavor}"
+
+
+def wanted_launch(
+    line: str,
+    channel: str,
+    region: str,
+    *,
+    instance_type: str | None = None,
+    label: str | None = None,
+    strategy: str = "mixed",
+) -> Wanted:
+    """What the flags ask for. Without an instance type it is the one that the row is verified on.
+
+    Raises KilnError (exit status 2) for an unknown line, channel, instance type or label, a type
+    whose processor or GPU the image is not for, and a layout that its GPUs cannot hold.
+    """
+    row = choice.row_of(line)
+    choice.channel_of(row, channel)
+    recipe = row.recipe
+    kind = facts.instance(instance_type or recipe.verify_instance_type)
+    if kind.arch != recipe.arch:
+        raise KilnError(
+            f"{kind.type} has a processor of {kind.arch}, {line} is for {recipe.arch}",
+            hint=f"./invoke which --instance-type {kind.type} names the rows that serve it.",
+        )
+    answer = rows_for(kind.type, [recipe])
+    if answer["does_not"]:
+        raise KilnError(
+            f"{line} does not serve {kind.type}: {'; '.join(answer['does_not'][0]['reasons'])}",
+            hint=f"./invoke which --instance-type {kind.type} names the rows that do.",
+        )
+    if label is not None:
+        k8s_configuration(label, strategy, instance_type=kind.type)
+    return Wanted(line, channel, recipe, region, kind, label, strategy)

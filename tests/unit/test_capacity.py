@@ -1,0 +1,138 @@
+"""When EC2 has no capacity for a launch, the next type or subnet is tried, and each try is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kiln.base.account import Account
+from kiln.base.errors import KilnError
+from kiln.base.stopping import Stop
+from kiln.cloud import aws, capacity, machine, network, resources
+from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.capacity import Launch, Try
+from kiln.cloud.network import Network
+from kiln.matrix.overrides import overridden
+from kiln.pipeline import report
+from tests.unit.records import a_record
+
+AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+A, B = "subnet-0aaaaaaa", "subnet-0bbbbbbb"
+
+
+class Ec2:
+    """Answers launches by their subnet: an error code, or nothing."""
+
+    def __init__(self, **answers: str) -> None:
+        self.answers = {name.replace("_", "-"): code for name, code in answers.items()}
+
+    def run_instances(self, **asked: Any) -> Any:
+        code = self.answers.get(asked["SubnetId"])
+        if code:
+            raise ClientError({"Error": {"Code": code, "Message": "not now"}}, "RunInstances")
+        return {"Instances": [{"InstanceId": "i-0123456789abcdef0"}]}
+
+
+class LaunchedError(Exception):
+    """An instance was launched: the rest is not asked for."""
+
+
+def tries(client: Ec2, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
+    """What is told of launching an AMI's fresh instance in two subnets; raises what that raises."""
+    monkeypatch.setattr(aws, "ec2", lambda target: client)
+    told: list[Try] = []
+
+    def launched(instance_id: str) -> None:
+        raise LaunchedError
+
+    way = Network(A, "vpc-1", "public_ip", (), (B,))
+    access = resources.Access("key", Path("key"), ("sg-01234567",), way)
+    try:
+        with machine.booted(
+            "ami-01234567",
+            "p5.48xlarge",
+            user="ec2-user",
+            run_id="20261121T000000Z-aaaa",
+            folder=Path(),
+            access=access,
+            target=AWS,
+            stop=Stop(),
+            launched=launched,
+            tried=told.append,
+        ):
+            pass
+    except LaunchedError:
+        return told
+    except KilnError as error:
+        raise KilnError(str([(one.subnet_id, one.answer) for one in told])) from error
+    raise AssertionError("nothing was launched")
+
+
+def test_a_type_is_tried_in_each_subnet_before_the_next_type() -> None:
+    assert capacity.launches(["g5.xlarge", "g4dn.xlarge"], [A, B]) == [
+        Launch("g5.xlarge", A),
+        Launch("g5.xlarge", B),
+        Launch("g4dn.xlarge", A),
+        Launch("g4dn.xlarge", B),
+    ]
+
+
+def test_a_quota_is_that_of_the_type_in_every_subnet() -> None:
+    left = capacity.launches(["g5.xlarge", "g4dn.xlarge"], [A, B])
+    assert capacity.after(left, "An error (VcpuLimitExceeded)")[0] == Launch("g4dn.xlarge", A)
+    assert capacity.after(left, "InsufficientInstanceCapacity")[0] == Launch("g5.xlarge", B)
+
+
+def test_the_checked_instance_goes_to_the_subnet_that_has_capacity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = tries(Ec2(subnet_0aaaaaaa="InsufficientInstanceCapacity"), monkeypatch)
+    assert (first.subnet_id, second.subnet_id, second.answer) == (A, B, "")
+    assert (first.stage, first.market) == ("verify", "on-demand")
+    assert "InsufficientInstanceCapacity" in first.answer
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"), [("VcpuLimitExceeded", [A]), ("UnauthorizedOperation", [])]
+)
+def test_another_answer_than_no_capacity_ends_it(
+    code: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KilnError) as ended:
+        tries(Ec2(subnet_0aaaaaaa=code), monkeypatch)
+    assert str(ended.value).count("subnet-") == len(asked)
+
+
+def test_the_report_has_each_launch_with_ec2s_answer(tmp_path: Path) -> None:
+    full = Try("bake", "g5.xlarge", A, "cr-01234567", "InsufficientInstanceCapacity: not now")
+    record = a_record(tries=(full, Try("bake", "g4dn.xlarge", None, "spot", "")))
+    report.write_report(tmp_path / "report.html", record)
+    shown = (tmp_path / "report.html").read_text()
+    assert f"bake: g5.xlarge in {A}, cr-01234567: InsufficientInstanceCapacity: not now" in shown
+    assert "; bake: g4dn.xlarge, spot<" in shown
+
+
+def test_subnets_of_two_vpcs_are_refused_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Subnets:
+        def describe_subnets(self, **asked: Any) -> Any:
+            found = [{"SubnetId": one, "VpcId": f"vpc-{one[-1]}"} for one in asked["SubnetIds"]]
+            return {"Subnets": found[::-1]}
+
+    monkeypatch.setattr(aws, "ec2", lambda target: Subnets())
+    with pytest.raises(KilnError, match=f"{B} has another VPC than {A}: vpc-b, not vpc-a"):
+        network.find_network(Account(subnet_ids=(A, B)), AWS)
+
+
+def test_subnets_of_a_flag_take_the_place_of_a_filter_of_the_matrix() -> None:
+    below = Account(subnet_id="subnet-0ccccccc", origins={"subnet_id": "amis.yaml:1:1"})
+    found = overridden(below, {"subnet_ids": f"{A},{B}"}, "x86_64")
+    assert (found.subnet_id, found.subnet_ids) == (None, (A, B))
+    assert found.shown() == [f"subnet_ids {A} {B} (--subnet-ids)"]
+    with pytest.raises(KilnError, match=r"--subnet-ids: .*is not a subnet's id") as refused:
+        overridden(below, {"subnet_ids": "subnet-x"}, "x86_64")
+    assert refused.value.exit_status == 2

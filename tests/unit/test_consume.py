@@ -1,0 +1,245 @@
+"""What a team pastes or applies to launch a channel's image, judged by the tools that read it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hcl2
+import jsonschema
+import pytest
+import yaml
+
+from kiln import facts
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.consume.kinds import KINDS, kind_of, write_document
+from kiln.consume.machine import network_interfaces
+from kiln.consume.wanted import Wanted, wanted_launch
+from kiln.matrix.load import load_recipes
+from tests.unit import commands
+
+EKS = "al2023/lts/eks/x86_64"
+ECS = "al2023/lts/ecs/x86_64"
+BASE = "al2023/lts/base/x86_64"
+AMI = "ami-0123456789abcdef0"
+
+
+def asked(line: str = EKS, instance_type: str = "p4d.24xlarge", **more: Any) -> Wanted:
+    return wanted_launch(line, "stable", "us-east-1", instance_type=instance_type, **more)
+
+
+def made(kind: str, for_: Wanted) -> str:
+    return write_document(KINDS[kind], for_)
+
+
+@cache
+def of_every_line() -> dict[str, str]:
+    """A document of each kind for each line that the kind takes, by a name for a file."""
+    found = {}
+    for recipe in load_recipes():
+        by_channel = wanted_launch(recipe.channel_line, "stable", "us-east-1")
+        pinned = Wanted(**{**vars(by_channel), "image_id": AMI})
+        for kind in KINDS.values():
+            for how, one in (("follows", by_channel), ("pinned", pinned)):
+                if kind.needs_id and one.image_id is None:
+                    continue
+                try:
+                    text = write_document(kind, one)
+                except KilnError:
+                    continue
+                found[f"{kind.name} {recipe.channel_line.replace('/', '-')} {how}"] = text
+    return found
+
+
+def of_kinds(*kinds: str) -> dict[str, str]:
+    return {name: text for name, text in of_every_line().items() if name.split(" ")[0] in kinds}
+
+
+def test_each_kind_has_a_document_for_some_line() -> None:
+    assert {name.split(" ")[0] for name in of_every_line()} == set(KINDS)
+
+
+def test_cloudformation_takes_its_templates(tmp_path: Path) -> None:
+    """By cfn-lint, which knows each resource's schema."""
+    kinds = ("launch-template", "cloudformation", "eks-managed-nodegroup", "eks-self-managed")
+    # Lines of one kind differ in values alone: one of each, and one with EFA and slices.
+    found = of_kinds(*kinds, "ecs", "batch")
+    several = {name.split(" ")[0] + name[-4:]: text for name, text in found.items()}
+    several["efa"] = made("launch-template", asked(BASE, label="all-1g.5gb"))
+    for name, text in several.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    linted = subprocess.run(
+        [Path(sys.executable).with_name("cfn-lint"), "--regions", "us-east-1", "--",
+         *tmp_path.glob("*.yaml")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+@cache
+def karpenters_own() -> dict[str, Any]:
+    """Karpenter's definitions of its kinds, from its Go module."""
+    module = "github.com/aws/karpenter-provider-aws@v1.14.0"
+    if not shutil.which("go"):
+        pytest.skip("no go on PATH, which fetches Karpenter's definitions")
+    done = subprocess.run(
+        ["go", "mod", "download", "-json", module],
+        cwd="/", capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"{module} cannot be fetched")
+    crds = Path(json.loads(done.stdout)["Dir"], "pkg/apis/crds")
+    found = {}
+    for path in crds.glob("*.yaml"):
+        crd = yaml.safe_load(path.read_text())["spec"]
+        found[crd["names"]["kind"]] = crd["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def unknown(data: Any, schema: dict[str, Any], place: str = "") -> list[str]:
+    """Fields that a definition lacks; the API server drops or refuses them."""
+    if isinstance(data, list):
+        return [name for one in data for name in unknown(one, schema.get("items", {}), place)]
+    fields = schema.get("properties")
+    if not isinstance(data, dict) or fields is None:
+        return []
+    here = [f"{place}.{key}" for key in data if key not in fields]
+    return here + [
+        name
+        for key, value in data.items()
+        if key in fields
+        for name in unknown(value, fields[key], f"{place}.{key}")
+    ]
+
+
+def test_karpenters_own_definitions_take_the_node_class_and_the_pool() -> None:
+    crds = karpenters_own()
+    texts = [*of_kinds("karpenter").values(), made("karpenter", asked(label="all-1g.5gb"))]
+    for text in texts:
+        documents = list(yaml.safe_load_all(text))
+        assert [one["kind"] for one in documents] == ["EC2NodeClass", "NodePool"]
+        for one in documents:
+            schema = crds[one["kind"]]
+            jsonschema.Draft202012Validator(schema).validate(one)
+            assert unknown(one, schema) == []
+
+
+def test_terraform_is_laid_out_as_terraform_lays_it_out(tmp_path: Path) -> None:
+    several = {**of_kinds("terraform"), "efa": made("terraform", asked(BASE, label="all-1g.5gb"))}
+    for name, text in several.items():
+        (tmp_path / f"{name.replace(' ', '-')}.tf").write_text(text)
+        assert set(hcl2.loads(text)["resource"][0]) == {'"aws_launch_template"'}
+    if shutil.which("terraform"):
+        done = subprocess.run(
+            ["terraform", "fmt", "-check", "-diff", tmp_path],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_bash_takes_the_command() -> None:
+    for text in of_kinds("cli").values():
+        assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_an_image_is_followed_by_the_parameter_unless_it_is_pinned() -> None:
+    parameter = f"/ami-kiln/{EKS}/stable/image_id"
+    follows = [text for name, text in of_every_line().items() if name.endswith("follows")]
+    assert follows and not any(AMI in text for text in follows)
+    (node_class, _) = yaml.safe_load_all(made("karpenter", asked()))
+    assert node_class["spec"]["amiSelectorTerms"] == [{"ssmParameter": parameter}]
+    template = json.loads(made("launch-template-json", asked()))
+    assert template["LaunchTemplateData"]["ImageId"] == f"resolve:ssm:{parameter}"
+    values = {"gpu-operator", "device-plugin"}
+    for name, text in of_every_line().items():
+        if name.endswith("pinned") and name.split(" ")[0] not in values:
+            assert AMI in text, name
+            assert "resolve:ssm" not in text and "ssmParameter" not in text, name
+
+
+def test_every_card_with_efa_gets_an_interface_for_it() -> None:
+    # p5: 32 cards, all with EFA; p6-b300: 17, and the first has none.
+    for instance_type, cards in (("p5.48xlarge", range(32)), ("p6-b300.48xlarge", range(1, 17))):
+        line = "al2023/production/base/x86_64"
+        found = network_interfaces(asked(line, instance_type))
+        assert found[0] == {"NetworkCardIndex": 0, "DeviceIndex": 0, "InterfaceType": "interface"}
+        assert [one["NetworkCardIndex"] for one in found[1:]] == list(cards)
+        assert {one["InterfaceType"] for one in found[1:]} == {"efa-only"}
+    places = [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in network_interfaces(asked())]
+    assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
+
+
+def test_no_type_gets_two_interfaces_in_one_place_or_more_than_it_has() -> None:
+    for kind in facts.instances().values():
+        line = f"al2023/production/base/{kind.arch}"
+        try:
+            found = network_interfaces(asked(line, kind.type))
+        except KilnError:
+            continue
+        places = [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in found]
+        assert len(places) == len(set(places))
+        assert len(found) == (kind.efa_interfaces + 1 if kind.efa else 0), kind.type
+
+
+def test_a_mig_layout_reaches_the_instance_and_the_charts() -> None:
+    one = asked(label="all-1g.5gb")
+    data = json.loads(made("launch-template-json", one))["LaunchTemplateData"]
+    instance = data["TagSpecifications"][0]["Tags"]
+    assert {"Key": "kiln:mig-config", "Value": "all-1g.5gb"} in instance
+    assert data["MetadataOptions"]["InstanceMetadataTags"] == "enabled"
+    (node_class, _) = yaml.safe_load_all(made("karpenter", one))
+    assert "# kiln:mig-config=all-1g.5gb\n" in node_class["spec"]["userData"]
+    assert yaml.safe_load(made("gpu-operator", one))["mig"] == {"strategy": "mixed"}
+    assert yaml.safe_load(made("device-plugin", one))["migStrategy"] == "mixed"
+    assert "nvidia.com/mig-1g.5gb: 56, vpc.amazonaws.com/efa: 4" in made("karpenter", one)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--line", EKS, "--for", "karpentr"], "did you mean 'karpenter'?"),
+        (["--line", EKS], "--for is missing"),
+        (["--for", "cli"], "--line is missing"),
+        (["--line", "al2023/lts/ek/x86_64", "--for", "cli"], f"did you mean '{EKS}'?"),
+        (["--line", EKS, "--for", "cli", "--channel", "stabel"], "did you mean 'stable'?"),
+        (["--line", BASE, "--for", "karpenter"], "karpenter takes images of flavour eks"),
+        (["--line", ECS, "--for", "eksctl"], "eksctl takes images of flavour eks"),
+        (["--line", EKS, "--for", "cli", "--instance-type", "g5g.xlarge"], "a processor of arm64"),
+        (["--line", EKS, "--for", "cli", "--instance-type", "g7.2xlarge"], "does not serve g7"),
+        (["--line", EKS, "--for", "cli", "--label", "all-1g.5gb"], "no MIG on this GPU"),
+        (
+            ["--line", EKS, "--for", "device-plugin", "--instance-type", "p4d.24xlarge",
+             "--label", "all-balanced", "--strategy", "single"],
+            "strategy single needs slices of one profile",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_pair_is_refused_with_the_reason(arguments: list[str], words: str) -> None:
+    done = commands.invoke("consume", *arguments)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert words in done.stderr
+
+
+def test_standard_output_is_the_document_and_nothing_else(tmp_path: Path) -> None:
+    flags = ["--line", EKS, "--for", "karpenter"]
+    done = commands.invoke("consume", *flags)
+    assert done.returncode == 0, done.stderr
+    assert len(list(yaml.safe_load_all(done.stdout))) == 2
+    file = tmp_path / "nodes.yaml"
+    again = commands.invoke("consume", *flags, "--out", str(file))
+    assert (again.returncode, again.stdout) == (0, "")
+    assert file.read_text() == done.stdout
+
+
+def test_the_kinds_are_listed() -> None:
+    done = commands.invoke("consume", "--list", "--json")
+    assert list(json.loads(done.stdout)) == list(KINDS)
+    assert kind_of("ecs").flavors == ("ecs",)
+    page = (ROOT / "docs/consume.md").read_text()
+    assert [name for name in KINDS if f"| `{name}` |" not in page] == []

@@ -1,0 +1,84 @@
+"""A row's folder in Packer's hands alone: it knows the row's `aws` settings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devel import packers
+from kiln.base.account import Account, SubnetFilter
+from kiln.base.recipe import Recipe
+from kiln.matrix.load import load_recipes
+from kiln.packer import program, render
+from kiln.packer.program import Packer
+
+COMPANY = Account(
+    region="eu-central-1",
+    subnet_id="subnet-0123456789ab",
+    tags={"team": "ml platform"},
+    instance_types=("c7i.4xlarge", "m7i.4xlarge"),
+    mirrors={"https://a.example": "https://b.example"},
+)
+
+
+def row(account: Account) -> Recipe:
+    recipe = load_recipes()[0]
+    return replace(recipe, row=replace(recipe.row, account=account))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
+    return render.write_folders([row(COMPANY)])[row(COMPANY).name]
+
+
+@pytest.mark.parametrize("packer", packers.usable() or [None], ids=str)
+def test_packer_reads_the_settings_by_itself(folder: Path, packer: Packer | None) -> None:
+    if packer is None:
+        pytest.skip("needs Packer: there is none")
+    names = ("region", "subnet_id", "tags", "instance_type", "mirrors", "kms_key_id")
+    done = subprocess.run(
+        program.command(packer, "console", variables=program.EXAMPLE_VARIABLES),
+        cwd=folder,
+        input=f"jsonencode([{', '.join(f'var.{name}' for name in names)}])\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [
+        "eu-central-1",
+        "subnet-0123456789ab",
+        {"team": "ml platform"},
+        "c7i.4xlarge",
+        {"https://a.example": "https://b.example"},
+        "",
+    ]
+
+
+def test_packer_would_format_the_file_as_it_is(folder: Path) -> None:
+    found = program.find_packer()
+    assert program.badly_formatted(found, [folder / render.SETTINGS]) == []
+
+
+def test_what_only_the_pipeline_looks_up_is_said(folder: Path) -> None:
+    asked = SubnetFilter({"tag:Class": "build"})
+    again = row(replace(COMPANY, subnet_id=None, subnet_filter=asked))
+    render.write_folders([again])
+    text = (folder / render.SETTINGS).read_text()
+    assert "looks up subnet_filter: give Packer its outcome" in text
+    assert "subnet_id =" not in text
+
+
+def test_without_settings_there_is_no_such_file(folder: Path) -> None:
+    render.write_folders([row(Account())])
+    assert not list(folder.rglob(render.SETTINGS))
+
+
+def test_the_settings_are_of_no_image(tmp_path: Path) -> None:
+    assert render.digest(row(COMPANY)) == render.digest(row(Account()))
+    run = render.write_inputs(row(COMPANY), tmp_path)
+    assert not list(run.rglob(render.SETTINGS))
