@@ -21,6 +21,8 @@ EVENTS = f"{MERGED}/kiln-events.json"
 PLAIN_EVENTS = f"{STAGED}/events-plain.json"
 # kiln-agent-sources makes dcgm-scrape.yaml of it, with the instance's id for @INSTANCE_ID@.
 SCRAPE_TEMPLATE = f"{STAGED}/dcgm-scrape.template"
+# The agent's own default, in seconds.
+_USUAL_FLUSH = 60
 EVENT_LOG = "/var/log/gpuevent.log"
 TIMESTAMP_FORMAT = "%Y-%m-%dT%H:%M:%S.%f"
 
@@ -42,6 +44,8 @@ def agent_files(
         files[f"{STAGED}/gpu.json"] = _metrics(settings, {"nvidia_gpu": _gpu(settings)})
     if settings.efa:
         files[f"{STAGED}/efa.json"] = _metrics(settings, _efa(settings, agent_version))
+    if settings.host:
+        files[f"{STAGED}/host.json"] = _metrics(settings, _host(settings, agent_version))
     if settings.dcgm and driver:
         files[f"{STAGED}/dcgm.json"] = _dcgm(settings)
         files[SCRAPE_TEMPLATE] = _scrape(settings)
@@ -82,8 +86,11 @@ def _metrics(settings: Telemetry, sections: dict[str, Any]) -> dict[str, Any]:
         "namespace": settings.namespace,
         "append_dimensions": {name: appended[name] for name in settings.dimensions},
         "aggregation_dimensions": [list(names) for names in settings.aggregate_by],
+        "force_flush_interval": settings.flush_interval,
         "metrics_collected": sections,
     }
+    if settings.flush_interval == _USUAL_FLUSH:
+        del metrics["force_flush_interval"]
     for optional in ("append_dimensions", "aggregation_dimensions"):
         if not metrics[optional]:
             del metrics[optional]
@@ -92,13 +99,28 @@ def _metrics(settings: Telemetry, sections: dict[str, Any]) -> dict[str, Any]:
 
 def _gpu(settings: Telemetry) -> dict[str, Any]:
     units = telemetry_facts()["gpu_metrics"]["names"]
+    dropped = {"drop_original_metrics": list(settings.metrics)} if settings.drop_original else {}
     return {
         "measurement": [
             {"name": name, "unit": units[name]} if units[name] else name
             for name in settings.metrics
         ],
         "metrics_collection_interval": settings.interval,
+        **dropped,
     }
+
+
+def _host(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
+    facts = telemetry_facts()
+    sections = {}
+    for name in settings.host:
+        section = dict(facts["host"][name])
+        if name == "diskio" and agent_has("instance_store", agent_version):
+            section["measurement"] = [*section["measurement"], *facts["host_instance_store"]]
+        # ethtool has no interval of its own.
+        every = {} if name == "ethtool" else {"metrics_collection_interval": settings.interval}
+        sections[name] = {**section, **every}
+    return sections
 
 
 def _efa(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from kiln.facts import instance
 from kiln.telemetry.facts import prices, telemetry_facts
 from kiln.telemetry.settings import Telemetry
 
-# The agent sends its data points once a minute.
-_FLUSH_SECONDS = 60
+# Below it, a series is of high resolution.
+_MINUTE = 60
 
 
 def monthly_cost(
@@ -58,17 +58,22 @@ def metric_series(
     devices = efa_interfaces if settings.efa else 0
     counters = len(telemetry_facts()["efa"]["counters"]) if devices else 0
     gpu_only = set(telemetry_facts()["gpu_metrics"]["dimensions"])
+    efa_only = set(telemetry_facts()["efa"]["dimensions"])
     aggregates = 0
     for names in settings.aggregate_by:
-        aggregates += measured * (gpus if "index" in names else 1)
-        # EFA series have no GPU dimension: a dimension set that names one never matches them.
-        aggregates += 0 if gpu_only & set(names) else counters
+        # A dimension set that names one of a GPU never matches an EFA series, nor the reverse.
+        if not efa_only & set(names):
+            aggregates += measured * (gpus if "index" in names else 1)
+        if not gpu_only & set(names):
+            aggregates += counters * (devices if efa_only & set(names) else 1)
     counted = {
-        "gpu": measured * gpus,
+        "gpu": 0 if settings.drop_original else measured * gpus,
         "efa": counters * devices,
         "aggregates": aggregates,
         "dcgm": len(telemetry_facts()["dcgm"]["fields"]) * _exported(settings, gpus, mig_slices),
     }
+    if settings.host:
+        counted["host"] = _host_series(settings)
     return {**counted, "total": sum(counted.values())}
 
 
@@ -79,9 +84,9 @@ def dollars(
     month = prices()["hours_per_month"] * 3600
     requests = prices()["api_requests"]
     by_agent = counted["total"] - counted["dcgm"]
-    per_flush = by_agent * max(1, _FLUSH_SECONDS // settings.interval)
+    per_flush = by_agent * max(1, settings.flush_interval // settings.interval)
     calls = math.ceil(per_flush / requests["metrics_per_request"])
-    calls *= instances * month / max(_FLUSH_SECONDS, settings.interval)
+    calls *= instances * month / max(settings.flush_interval, settings.interval)
     events = counted["dcgm"] / len(telemetry_facts()["dcgm"]["fields"]) * instances
     gigabytes = events * month / settings.interval * prices()["logs"]["emf_event_bytes"] / 1e9
     parts = {
@@ -117,12 +122,23 @@ def cost_text(result: dict[str, Any]) -> str:
     if result["high_resolution"]:
         alarms = prices()["alarms"]
         lines.append(
-            f"  high resolution (below {_FLUSH_SECONDS} s): the price of a series stays, an alarm "
+            f"  high resolution (below {_MINUTE} s): the price of a series stays, an alarm "
             f"on one costs ${alarms['high_resolution_usd']} instead of "
             f"${alarms['standard_usd']}"
         )
     lines.append(f"Prices: {table['region']}, list, as of {table['as_of']}")
     return "\n".join(lines)
+
+
+def _host_series(settings: Telemetry) -> int:
+    """Of one disk and one interface each, since the facts know neither; with their aggregates."""
+    sections = telemetry_facts()["host"]
+    counted = 0
+    for name in settings.host:
+        counted += len(sections[name].get("measurement", sections[name].get("metrics_include")))
+        counted += len(telemetry_facts()["host_instance_store"]) if name == "diskio" else 0
+    devices = {"index", "name", "arch", *telemetry_facts()["efa"]["dimensions"]}
+    return counted * (1 + sum(not devices & set(names) for names in settings.aggregate_by))
 
 
 def _exported(settings: Telemetry, gpus: int, mig_slices: int) -> int:

@@ -44,6 +44,13 @@ class Telemetry(BaseModel):
     dcgm: bool = False
     """Utilization per MIG slice, ECC, remapped rows, encoder use, through dcgm-exporter."""
 
+    host: tuple[str, ...] = ()
+    """What the machine around the GPUs reports: of `mem`, `disk`, `diskio` and `ethtool`."""
+    drop_original: bool = False
+    """Send only the aggregated GPU series, not those of each GPU."""
+    flush_interval: int = 60
+    """Seconds between two calls of the agent to CloudWatch."""
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The GPU measurements, in order, without duplicates."""
@@ -108,6 +115,28 @@ class Telemetry(BaseModel):
             raise ValueError("a dimension is listed twice")
         return value
 
+    @field_validator("host")
+    @classmethod
+    def _known_sections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = telemetry_facts()["host"]
+        for name in value:
+            if name not in known:
+                raise ValueError(f"unknown section {name!r} of host; {did_you_mean(name, known)}")
+        if len(set(value)) != len(value):
+            raise ValueError("a section of host is listed twice")
+        return value
+
+    @field_validator("flush_interval")
+    @classmethod
+    def _flush_in_range(cls, value: int) -> int:
+        limits = telemetry_facts()["interval"]
+        if not limits["min"] <= value <= limits["max"]:
+            raise ValueError(
+                f"flush_interval {value} is out of range; the agent takes {limits['min']} to "
+                f"{limits['max']} seconds, 60 is usual"
+            )
+        return value
+
     @field_validator("retention_days")
     @classmethod
     def _known_retention(cls, value: int) -> int:
@@ -161,8 +190,16 @@ class Telemetry(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _something_is_left(self) -> Telemetry:
+        if self.drop_original and not self.aggregate_by:
+            raise ValueError("drop_original sends nothing of a GPU without aggregate_by")
+        return self
+
+    @model_validator(mode="after")
     def _aggregates_are_dimensions(self) -> Telemetry:
         known = {*self.dimensions, *telemetry_facts()["gpu_metrics"]["dimensions"]}
+        if self.efa:
+            known |= set(telemetry_facts()["efa"]["dimensions"])
         for name in (name for names in self.aggregate_by for name in names):
             if name not in known:
                 raise ValueError(

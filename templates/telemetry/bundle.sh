@@ -469,7 +469,7 @@ bundle_uninstall() {
         [[ $path != *.py ]] || rm -rf "$root${path%/*}/__pycache__"
         remove_empty "${path%/*}"
     done <"$state/manifest"
-    rm -f "$agent_home/etc/amazon-cloudwatch-agent.d"/kiln-{gpu,efa,dcgm}.json
+    rm -f "$agent_home/etc/amazon-cloudwatch-agent.d"/kiln-{gpu,efa,host,dcgm}.json
     if [[ -d $state/before ]]; then
         cp -a "$state/before/." "$root/"
         say "brought back what was here before"

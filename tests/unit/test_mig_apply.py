@@ -137,6 +137,12 @@ def test_export_then_apply_is_the_identity(p4d):
     assert changing(p4d) == []
 
 
+def test_what_export_writes_can_be_read_whatever_the_label(p4d):
+    exported = p4d.run("export", "--label", 'a"b: \\c')
+    p4d.write("/etc/kiln/mig-config.d/same.yaml", exported.stdout)
+    assert p4d.json("apply", 'a"b: \\c')["changed"] == []
+
+
 # --- refusals, before anything moves -------------------------------------------------------
 
 

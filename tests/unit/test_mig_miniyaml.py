@@ -38,6 +38,31 @@ def test_json_reads_too():
     assert read(json.dumps(data, indent=3)) == data
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffa: 1\n",
+        "--- # first\na: 1\n",
+        "a: 1\n---\n",
+        "a: 1\n...\n# end\n",
+        '{\n\t"a": 1\n\t}\n',
+    ],
+    ids=["byte order mark", "start", "empty second document", "end", "tabs in JSON"],
+)
+def test_marks_and_tabs_that_say_nothing_are_read_over(text):
+    assert read(text) == {"a": 1}
+
+
+def test_true_and_false_may_be_spelled_as_yaml_spells_them():
+    assert read("[true, True, TRUE, false, False, FALSE]") == [True] * 3 + [False] * 3
+
+
+def test_the_advice_for_a_number_is_not_to_quote_it():
+    with pytest.raises(MigError, match="0x1") as refused:
+        read("count: 0x1\n")
+    assert refused.value.hint.startswith("write a number in plain digits")
+
+
 def test_a_value_knows_its_line():
     root = miniyaml.loads('# c\nversion: v1\nlist:\n- a\n- k: [1,\n    2]\n  m: {"x": 1}\n', "f")
     assert root.value["version"].line == 2
@@ -52,23 +77,27 @@ def test_a_value_knows_its_line():
     [
         ("a: 1\na: 2\n", 2, "given twice"),
         ("a: yes\n", 1, "different things to different"),
-        ("a: True\n", 1, "different things to different"),
+        ("a: tRue\n", 1, "different things to different"),
         ("a: null\n", 1, "different things to different"),
-        ("a: 0x20B010DE\n", 1, "must be quoted"),
-        ("a: 1:20\n", 1, "must be quoted"),
-        ("a: 1e3\n", 1, "must be quoted"),
-        ("a: 1.5\n", 1, "must be quoted"),
-        ("a: 010\n", 1, "must be quoted"),
+        ("a: 0x20B010DE\n", 1, "different things to different"),
+        ("a: 1:20\n", 1, "different things to different"),
+        ("a: 1e3\n", 1, "different things to different"),
+        ("a: 1.5\n", 1, "different things to different"),
+        ("a: 010\n", 1, "different things to different"),
         ("a: &x 1\n", 1, "needs YAML"),
         ("a: |\n  text\n", 1, "needs YAML"),
         ("a: !!str 1\n", 1, "needs YAML"),
         ("a:\n\tb: 1\n", 2, "tab in the indentation"),
+        ("a: 1\n\t", 2, "tab in the indentation"),
+        ("a: 1\n\u00a0\n", 2, "expected `key: value`"),
+        ('a: "\\ud83d"\n', 1, "half a character"),
+        ("a: 1\n...\nb: 1\n", 3, "second document"),
         ("a: [1, 2\n", 1, "never closed"),
         ("a: 'x\n", 1, "never closed"),
         ("a: b\n  c\n", 2, "deeper"),
         ("a: b\n c: d\n", 2, "deeper"),
         ("a:\n  b: 1\n c: 2\n", 3, "deeper"),
-        ("a: 1\n---\nb: 1\n", 2, "second document"),
+        ("a: 1\n---\nb: 1\n", 3, "second document"),
         ("a: 1]\n", 1, "without an opening bracket"),
         ("a: [1] 2\n", 1, "text after the closing bracket"),
         ("a: {b:1}\n", 1, "space after"),

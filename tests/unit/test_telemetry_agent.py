@@ -95,6 +95,7 @@ def test_efa_counters_come_from_the_agent_where_it_has_them_and_by_statsd_where_
     new = files(Telemetry(efa=True), agent_version="1.300068.0b1")["kiln.d/efa.json"]
     old = files(Telemetry(efa=True), agent_version="1.300067.1")["kiln.d/efa.json"]
     assert "efa_rx_bytes" in new["metrics"]["metrics_collected"]["efa"]["measurement"]
+    assert len(set(new["metrics"]["metrics_collected"]["efa"]["measurement"])) == 22
     assert list(old["metrics"]["metrics_collected"]) == ["statsd"]
 
 
@@ -103,6 +104,34 @@ def test_an_agent_without_log_classes_is_not_told_one():
     entry = events["logs"]["logs_collected"]["files"]["collect_list"][0]
     assert "log_group_class" not in entry
     assert entry["retention_in_days"] == 90
+
+
+def test_the_machine_around_the_gpus_reports_what_is_asked_for():
+    asked = Telemetry(host=("disk", "diskio", "ethtool", "mem"))
+    new = files(asked)["kiln.d/host.json"]["metrics"]
+    assert sorted(new["metrics_collected"]) == ["disk", "diskio", "ethtool", "mem"]
+    assert new["namespace"] == files(asked)["kiln.d/gpu.json"]["metrics"]["namespace"]
+    old = files(asked, agent_version="1.300058.0")["kiln.d/host.json"]["metrics"]
+    local = "instance_store_volume_queue_length"
+    assert local in new["metrics_collected"]["diskio"]["measurement"]
+    assert local not in old["metrics_collected"]["diskio"]["measurement"]
+    for version in (None, "1.300058.0"):
+        config, clashes = merged(read_together(asked, version))
+        assert clashes == []
+        assert validate_agent_config(config) == []
+
+
+def test_only_the_aggregates_are_sent_where_the_original_series_are_dropped():
+    metrics = files(Telemetry(drop_original=True))["kiln.d/gpu.json"]["metrics"]
+    section = metrics["metrics_collected"]["nvidia_gpu"]
+    assert section["drop_original_metrics"] == list(Telemetry().metrics)
+    assert validate_agent_config({"metrics": metrics}) == []
+
+
+def test_the_agent_calls_cloudwatch_as_often_as_it_is_told():
+    slow = files(Telemetry(flush_interval=300))["kiln.d/gpu.json"]["metrics"]
+    assert slow["force_flush_interval"] == 300
+    assert "force_flush_interval" not in files(Telemetry())["kiln.d/gpu.json"]["metrics"]
 
 
 def test_slices_of_one_gpu_get_series_of_their_own():

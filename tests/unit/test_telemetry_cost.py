@@ -45,6 +45,22 @@ def test_efa_counts_each_interface_and_only_where_there_is_one():
     assert metric_series(Telemetry(), gpus=8, efa_interfaces=4)["efa"] == 0
 
 
+def test_an_aggregate_by_efa_device_is_one_per_device_and_none_of_a_gpu():
+    counters = len(telemetry_facts()["efa"]["counters"])
+    settings = Telemetry(efa=True, aggregate_by=(("InstanceId", "device"),))
+    assert metric_series(settings, gpus=8, efa_interfaces=4)["aggregates"] == 4 * counters
+
+
+def test_dropped_series_cost_nothing_and_the_machines_own_count():
+    counted = metric_series(Telemetry(drop_original=True, host=("mem",)), gpus=8)
+    assert counted == {"gpu": 0, "efa": 0, "aggregates": 10, "dcgm": 0, "host": 4, "total": 14}
+
+
+def test_fewer_flushes_are_fewer_calls():
+    slow = monthly_cost("p4d.24xlarge", Telemetry(flush_interval=300))
+    assert slow["usd_per_month"]["api_requests"] < 0.44
+
+
 def test_dcgm_counts_slices_where_there_are_some():
     fields = len(telemetry_facts()["dcgm"]["fields"])
     assert metric_series(Telemetry(dcgm=True), gpus=8)["dcgm"] == 8 * fields

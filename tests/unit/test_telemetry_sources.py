@@ -182,6 +182,17 @@ def test_only_the_file_that_clashes_stays_out(machine):
     assert "Different values are specified for namespace" in said
 
 
+def test_the_machines_own_metrics_need_no_gpu_and_give_way_to_a_section_of_others(machine):
+    settings = Telemetry(host=("mem", "disk"))
+    text = agent_files(settings, "580.178.04")["kiln.d/host.json"]
+    put(machine / ETC / "kiln.d/host.json", text)
+    give_real_rules(machine)
+    assert start(machine)[0] == ["kiln-host.json"]
+    theirs = {"metrics_collected": {"mem": {"measurement": ["free"], "append_dimensions": {}}}}
+    foreign(machine, "theirs.json", metrics={**theirs, "namespace": "Theirs"})
+    assert start(machine)[0] == ["theirs.json"]
+
+
 def test_the_wizards_user_does_not_stop_the_agent(machine):
     give(machine, "gpu")
     give_real_rules(machine)

@@ -286,7 +286,7 @@ def test_a_start_with_a_mistake_takes_the_former_configuration_or_the_defaults(
     assert daemon._former(former, {})["keep"] == 3
     assert daemon._former(former, {"format": "raw"})["format"] == "raw"
     Path(former).write_text("")
-    assert daemon._former(former, {}) == config.DEFAULTS | {"hooks": config.HOOK_DEFAULTS}
+    assert daemon._former(former, {}) == config.check({}, "test")
     assert daemon._former(former, {"log": "relative"}) is None
     assert "the former configuration is in force" in capfd.readouterr().err
 

@@ -288,7 +288,15 @@ def _export(args: Namespace) -> Answer:
     if not any(g.capable for g in gpus):
         raise operation_failed(f"no GPU of this machine supports MIG: {describe(gpus)}")
     data = report.export_dict(gpus, args.label)
-    return data, report.export_yaml(data).rstrip(), 0
+    text = report.export_yaml(data)
+    try:
+        config.loads(text)
+    except MigError as e:
+        raise MigError(
+            f"{args.label!r} cannot be a label: the file could not be read back",
+            "use letters, digits, '-' and '.'.",
+        ) from e
+    return data, text.rstrip(), 0
 
 
 def _profiles(args: Namespace) -> Answer:

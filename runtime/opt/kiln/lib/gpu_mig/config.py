@@ -12,7 +12,7 @@ from .errors import MigError, did_you_mean
 from .miniyaml import Node
 from .profile import countable, parse
 
-_FILTER = re.compile(r"^0x[0-9A-Fa-f]{8}(:0x[0-9A-Fa-f]{8})?$")
+_FILTER = re.compile(r"0x[0-9A-Fa-f]{8}(:0x[0-9A-Fa-f]{8})?\Z")
 _FIELDS = ("device-filter", "devices", "mig-enabled", "mig-devices")
 
 
@@ -69,6 +69,8 @@ def loads(text: str, source: str = "<string>") -> dict[str, Label]:
     if version.value != "v1":
         _fail(source, version, f"version {version.value!r} is not supported", "write v1.")
     configs = _required(top, "mig-configs", root, source, "the file")
+    if configs.value == {}:
+        _fail(source, configs, "mig-configs has no label", "write at least one.")
     labels = {}
     for name, node in _mapping(configs, source, "mig-configs").items():
         if not isinstance(node.value, list) or not node.value:
@@ -94,7 +96,8 @@ def _entry(node: Node, source: str, label: str) -> Entry:
     if not isinstance(enabled_node.value, bool):
         _fail(source, enabled_node, "mig-enabled must be true or false")
     mig_devices = _mig_devices(fields.get("mig-devices"), source)
-    if enabled_node.value and "mig-devices" not in fields:
+    # An empty `mig-devices:` too: it would switch MIG on and make no instance.
+    if enabled_node.value and ("mig-devices" not in fields or fields["mig-devices"].value is None):
         _fail(
             source,
             node,

@@ -29,13 +29,16 @@ class _Line(NamedTuple):
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.+/@=-]+(?: +[A-Za-z0-9_.+/@=-]+)*")
-_INT = re.compile(r"^(0|-?[1-9][0-9]{0,17})$")  # longer numbers must be quoted
+_INT = re.compile(r"(0|-?[1-9][0-9]{0,17})\Z")  # longer numbers must be quoted
 # Text that starts with a letter or sign, or a profile name such as 1g.5gb.
 _SAFE_TEXT = re.compile(
-    r"^[A-Za-z_/][A-Za-z0-9_.+/@=-]*( [A-Za-z0-9_.+/@=-]+)*$|^[0-9]+[cg]\.[0-9a-z.+-]+$"
+    r"(?:[A-Za-z_/][A-Za-z0-9_.+/@=-]*( [A-Za-z0-9_.+/@=-]+)*|[0-9]+[cg]\.[0-9a-z.+-]+)\Z"
 )
 _AMBIGUOUS = frozenset(["yes", "no", "on", "off", "y", "n", "null"])
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+_DIRECTIVES_END = re.compile(r"---(?:[ \t]+(?:#.*)?)?\Z")
+_DOCUMENT_END = re.compile(r"\.\.\.(?:[ \t]+(?:#.*)?)?\Z")
+_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
 _BLOCK_ONLY = re.compile(r"^(-|[|>&*!%@`?])")
 
 
@@ -61,6 +64,7 @@ class _Reader:
         self.source = source
         self.lines: list[_Line] = []
         self.at = 0
+        self.marked = self.ended = False  # by `---` and by what ends a document
         self._split(text)
 
     def fail(self, line: int, message: str, hint: str = "") -> NoReturn:
@@ -69,35 +73,43 @@ class _Reader:
     # --- lines -----------------------------------------------------------------------------
 
     def _split(self, text: str) -> None:
-        depth, started = 0, False
+        depth = 0
+        # A byte order mark, which Windows editors write, says nothing.
+        text = text[1:] if text.startswith("\ufeff") else text
         for number, raw in enumerate(text.split("\n"), 1):
             line = raw.rstrip("\r")
             if _FORBIDDEN.search(line):
                 self.fail(number, "a control character", "the file must be plain text.")
-            if line.strip() in ("---", "...") and not line.startswith(" "):
-                if line.strip() == "---" and not started:
-                    started = True
-                    continue
-                self.fail(number, "a second document", "put everything in one document.")
+            if not depth and self._is_mark(line):
+                continue
             if line.startswith("%"):
                 self.fail(number, "a directive", "remove it.")
             body, depth_after = self._strip_comment(line, number, depth)
-            if body.strip():
-                started = True
-                if "\t" in body[: len(body) - len(body.lstrip())]:
-                    self.fail(number, "a tab in the indentation", "indent with spaces.")
-                indent = len(body) - len(body.lstrip(" "))
-                if depth:
-                    joined = self.lines[-1]
-                    self.lines[-1] = joined._replace(text=joined.text + "\n" + body.strip())
-                else:
-                    self.lines.append(_Line(number, indent, body.strip()))
-            elif depth:
+            # Between brackets a tab is as good as a space.
+            if not depth and "\t" in line[: len(line) - len(line.lstrip(" \t"))]:
+                self.fail(number, "a tab in the indentation", "indent with spaces.")
+            # Only spaces and tabs are blank in YAML, where Python strips more.
+            bare = body.strip(" \t")
+            if bare and self.ended:
+                self.fail(number, "a second document", "put everything in one document.")
+            if depth:
                 joined = self.lines[-1]
-                self.lines[-1] = joined._replace(text=joined.text + "\n")
+                self.lines[-1] = joined._replace(text=joined.text + "\n" + bare)
+            elif bare:
+                self.lines.append(_Line(number, len(body) - len(body.lstrip(" ")), bare))
             depth = depth_after
         if depth:
             self.fail(self.lines[-1].number, "a bracket is never closed")
+
+    def _is_mark(self, line: str) -> bool:
+        """`---` or `...`: after the first document nothing may follow."""
+        if _DIRECTIVES_END.match(line) and not self.marked and not self.lines:
+            self.marked = True
+            return True
+        if _DIRECTIVES_END.match(line) or _DOCUMENT_END.match(line):
+            self.ended = True
+            return True
+        return False
 
     def _strip_comment(self, line: str, number: int, depth: int) -> tuple[str, int]:
         quote, i = "", 0
@@ -239,21 +251,21 @@ class _Reader:
                 f"{text[:20]!r} needs YAML features that this file must not use",
                 "no anchors, tags or block text here; quote the value.",
             )
-        if text in ("true", "false"):
-            return text == "true"
+        if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+            return text.lower() == "true"
         if _INT.match(text):
             return int(text)
         if text.lower() in _AMBIGUOUS or text.lower() in ("true", "false"):
             self.fail(
                 line,
                 f"{text} means different things to different tools",
-                "write true or false, or quote the text.",
+                'write true or false; where text is meant, quote it: "…".',
             )
         if not _SAFE_TEXT.match(text):
             self.fail(
                 line,
-                f"{text[:40]!r} must be quoted",
-                'write it as "…": unquoted, it means different things to different tools.',
+                f"{text[:40]!r} means different things to different tools",
+                'write a number in plain digits, such as 16; where text is meant, quote it: "…".',
             )
         return text
 
@@ -268,6 +280,8 @@ class _Reader:
         match = re.compile(r'"(?:[^"\\\n]|\\.)*"').match(text, at)
         if not match:
             self.fail(line, "a quote is never closed")
+        if _SURROGATE.search(match.group(0)):
+            self.fail(line, "half a character: \\ud800 to \\udfff are none", "write it itself.")
         try:
             return str(json.loads(match.group(0))), match.end()
         except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -152,7 +153,7 @@ def export_yaml(data: dict[str, Any]) -> str:
     """`export_dict` as YAML that miniyaml and mig-parted read."""
     lines = ["version: v1", "mig-configs:"]
     for label, entries in data["mig-configs"].items():
-        lines.append(f'  "{label}":')
+        lines.append(f"  {json.dumps(label, ensure_ascii=False)}:")
         for entry in entries:
             devices = entry["devices"]
             lines.append("  - devices: {}".format(devices if devices == "all" else list(devices)))

@@ -249,11 +249,15 @@ def _explain(options: Namespace) -> int:
 
 
 def _summary(options: Namespace) -> int:
+    from .repeats import Repeats
+
     counts: dict[tuple[Any, ...], list[Any]] = {}
+    repeats = Repeats(_restarts())
     lost = injected = 0
     for file in reversed(history.files(_log_path(options))):
         for row in history.rows(file):
             lost += row.get("lost", 0)
+            repeats.add(row)
             if history.is_gpu_event(row):
                 number = row.get("count", 1)
                 injected += number if row.get("injected") else 0
@@ -271,22 +275,38 @@ def _summary(options: Namespace) -> int:
     names = ("kind", "code", "name", "pci", "severity", "count", "first", "last")
     rows = [dict(zip(names, key + tuple(value))) for key, value in order]
     if options.json:
-        print(json.dumps({"events": rows, "lost_records": lost, "injected": injected}, indent=2))
+        more = {"lost_records": lost, "injected": injected, "replace": repeats.advice()}
+        print(json.dumps({"events": rows, **more}, indent=2))
         return 0
     if not rows:
         print("no Xid or SXid events")
     for row in rows:
         print("{count:6}  {kind:<4} {code:<6} {severity:<7} {pci:<13} {name}".format(**row))
         print("        from {first} to {last}".format(**row))
+    for one in repeats.advice():
+        print(
+            "{kind} {code} on {gpu} came again after {restarts} restarts: replace the instance "
+            "(stop and start it, or end it) instead of restarting it once more".format(**one)
+        )
     if lost:
         print(f"{lost} kernel records were overwritten before they could be read")
     return 0
 
 
+def _restarts() -> dict[str, Any]:
+    """The configuration's section; the defaults where it is invalid and not needed for the log."""
+    try:
+        return dict(config.load()["restarts"])
+    except config.BadConfigError:
+        return config.RESTART_DEFAULTS
+
+
 def _hooks(options: Namespace) -> int:
     from .hooks_run import run
+    from .repeats import of_log
 
-    return run(config.load(options.config)["hooks"], options.spool)
+    conf = config.load(options.config)
+    return run(conf["hooks"], options.spool, of_log(conf["log"], conf["restarts"]))
 
 
 def _health(options: Namespace) -> int:

@@ -22,8 +22,10 @@ DEFAULTS: dict[str, Any] = {
     "fold_window_s": 1,
     "previous_boot_lines": 0,
     "severity": {},
+    "restarts": {},
     "hooks": {},
 }
+RESTART_DEFAULTS: dict[str, Any] = {"replace_after": 2, "window_h": 72}
 HOOK_DEFAULTS: dict[str, Any] = {
     "dir": "/etc/kiln/xid.d",
     "severity": ["fatal"],
@@ -39,6 +41,8 @@ _LIMITS = {
     "fold_window_s": (0, 3600, "seconds (0: off)"),
     "previous_boot_lines": (0, 100000, "journal lines (0: off)"),
     "timeout_s": (1, 3600, "seconds"),
+    "replace_after": (1, 100, "restarts"),
+    "window_h": (1, 8760, "hours"),
 }
 
 
@@ -94,6 +98,7 @@ def remember(conf: dict[str, Any], path: str) -> None:
 def check(given: Any, where: str) -> dict[str, Any]:
     """`given` completed with the defaults; `where` is named in errors. Raises BadConfigError."""
     config = _complete(given, DEFAULTS, where, "")
+    config["restarts"] = _complete(config["restarts"], RESTART_DEFAULTS, where, "restarts.")
     config["hooks"] = _complete(config["hooks"], HOOK_DEFAULTS, where, "hooks.")
     if config["format"] not in ("json", "raw"):
         raise BadConfigError(

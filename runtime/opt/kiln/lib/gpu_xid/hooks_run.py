@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -10,10 +11,14 @@ import sys
 from typing import Any
 
 from . import hooks
+from .repeats import Repeats
 
 
-def run(conf: dict[str, Any], spool: str | None = None) -> int:
+def run(conf: dict[str, Any], spool: str | None = None, repeats: Repeats | None = None) -> int:
     """Returns exit status 0 when all hooks succeeded, else 1.
+
+    `repeats` knows the events of the log: with it, a hook's environment says whether a restart is
+    worth a try.
 
     An event leaves the spool before its hooks run, so that a hook that brings the machine down does
     not run again.
@@ -40,14 +45,27 @@ def run(conf: dict[str, Any], spool: str | None = None) -> int:
                 os.rename(path, os.path.join(spool, "." + name))
                 sys.stderr.write(f"gpu-xid: {path}: cannot be read: {error.strerror}\n")
                 continue
+            env = dict(os.environ, **_advice(repeats, event))
             for program in hooks.executables(conf["dir"]):
-                failed = not _run_hook(program, event, conf["timeout_s"]) or failed
+                failed = not _run_hook(program, event, conf["timeout_s"], env) or failed
 
 
-def _run_hook(program: str, event: bytes, timeout_s: float) -> bool:
+def _advice(repeats: Repeats | None, event: bytes) -> dict[str, str]:
+    try:
+        row = json.loads(event.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return {}
+    if repeats is None or not isinstance(row, dict) or not isinstance(row.get("time"), str):
+        return {}
+    if not isinstance(row.get("event"), str):
+        return {}
+    return repeats.environment(row)
+
+
+def _run_hook(program: str, event: bytes, timeout_s: float, env: dict[str, str]) -> bool:
     """Run a hook in its own process group; True when it ended with status 0 in time."""
     try:
-        child = subprocess.Popen([program], stdin=subprocess.PIPE, start_new_session=True)
+        child = subprocess.Popen([program], stdin=subprocess.PIPE, start_new_session=True, env=env)
     except OSError as error:
         trouble = error.strerror
         if error.errno == errno.ENOENT and os.path.exists(program):
