@@ -90,7 +90,7 @@ def serve(lab: Lab) -> None:
     application = entry.wrap(moto, ordered, admin)
     own = keys.ensure(lab)
     known = keys.first_of(keys.only(own), principals.find)
-    judge = functools.partial(gate.refusal, holders=holders.find, tags=holders.tags)
+    judge = functools.partial(gate.refusal, holders=holders.find, look=holders.look)
     guarded = entry.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl
 from kiln.base import plain_yaml
 from lab.access import of_ec2, of_s3
 from lab.access.conditions import Context
+from lab.access.of_ec2 import Look
 from lab.access.policy import Question
 
 # The name in a signature → the one in policies, where they differ.
@@ -64,8 +65,10 @@ class Call:
     parameters: dict[str, Any]
 
 
-def questions(environ: Mapping[str, Any], body: bytes, caller: Caller, tags: Any) -> list[Question]:
-    """What IAM is asked. `tags(id, region)` are the tags of a resource of EC2."""
+def questions(
+    environ: Mapping[str, Any], body: bytes, caller: Caller, look: Look
+) -> list[Question]:
+    """What IAM is asked. `look` knows EC2's resources."""
     call = read(environ, _unpacked(environ, body))
     context = _context(environ, call, caller)
     if call.service == "s3":
@@ -82,7 +85,7 @@ def questions(environ: Mapping[str, Any], body: bytes, caller: Caller, tags: Any
     if call.service == "ec2":
         return [
             Question(one.action, one.resource, Context({**context, **one.context}, _known(one)))
-            for one in of_ec2.asked(call.action, call.parameters, call.region, caller.account, tags)
+            for one in of_ec2.asked(call.action, call.parameters, call.region, caller.account, look)
         ]
     known = _GLOBAL
     if action == "cloudwatch:PutMetricData":

@@ -11,7 +11,7 @@ from typing import Any
 
 from lab.access import asked, policy
 from lab.access.asked import Caller
-from lab.access.of_ec2 import Tags
+from lab.access.of_ec2 import Look
 from lab.access.policy import Policies
 from lab.api import refusals
 
@@ -25,7 +25,7 @@ _FREE = ("sts:GetCallerIdentity",)
 
 
 def refusal(
-    key_id: str, environ: Mapping[str, Any], body: bytes, holders: Holders, tags: Tags
+    key_id: str, environ: Mapping[str, Any], body: bytes, holders: Holders, look: Look
 ) -> refusals.Answer | None:
     """The answer to a request that is not allowed; None for one that is."""
     found = holders(key_id)
@@ -34,7 +34,7 @@ def refusal(
         caller, policies = Caller("unknown", "", "", "", ""), Policies(())
     else:
         caller, policies = found
-    for question in asked.questions(environ, body, caller, tags):
+    for question in asked.questions(environ, body, caller, look):
         why = "" if question.action in _FREE else policy.refusal(policies, question)
         if why:
             on = f" on resource: {question.resource}" if question.resource else ""

@@ -16,7 +16,7 @@ from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
 from lab.access.asked import Caller
-from lab.access.of_ec2 import arn
+from lab.access.of_ec2 import Resource, arn
 from lab.access.policy import Policies
 from lab.metadata import role_credentials
 
@@ -35,10 +35,14 @@ def find(key_id: str) -> tuple[Caller, Policies] | None:
     return None
 
 
-def tags(resource: str, region: str) -> dict[str, str]:
-    """The tags of a resource of EC2."""
-    found: dict[str, str] = ec2_backends[DEFAULT_ACCOUNT_ID][region].tags.get(resource, {})
-    return dict(found)
+def look(kind: str, name: str, region: str) -> Resource:
+    """What conditions see of a resource of EC2; a key pair goes by its name."""
+    ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][region]
+    tagged = getattr(ec2.keypairs.get(name), "id", name) if kind == "key-pair" else name
+    kinds = {"image": ec2.amis, "snapshot": ec2.snapshots}
+    owned = kinds[kind].get(name) if kind in kinds else None
+    owner = (getattr(owned, "owner_alias", None) or owned.owner_id) if owned else None
+    return Resource(dict(ec2.tags.get(tagged, {})), owner)
 
 
 def _session(session: Any) -> tuple[Caller, Policies]:

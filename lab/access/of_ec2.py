@@ -72,7 +72,19 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 # What a launch takes besides what it names: the default subnet and security group.
 _ALWAYS = {"RunInstances": ("subnet", "security-group")}
-Tags = Callable[[str, str], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """What conditions see of a resource that exists: its tags, and of an image or a snapshot its
+    owner, as `amazon` or an account's id."""
+
+    tags: Mapping[str, str] = field(default_factory=dict)
+    owner: str | None = None
+
+
+# A resource by kind, id (of a key pair: its name) and region.
+Look = Callable[[str, str, str], Resource]
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class Asked:
 
 
 def asked(
-    action: str, parameters: Mapping[str, str], region: str, account: str, tags: Tags
+    action: str, parameters: Mapping[str, str], region: str, account: str, look: Look
 ) -> Iterator[Asked]:
     """What IAM is asked about a call of EC2."""
     here: dict[str, str | list[str]] = {"ec2:Region": region}
@@ -103,7 +115,10 @@ def asked(
         yield Asked(f"ec2:{action}", None, here)
     own = _own_tags(parameters) if action in ("CreateTags", "DeleteTags") else {}
     for kind, name in sorted(found):
-        more = {**here, **_of_resource(tags(name, region)), **_of_request(own)}
+        there = look(kind, name, region)
+        more = {**here, **_of_resource(there.tags), **_of_request(own)}
+        if there.owner:
+            more["ec2:Owner"] = there.owner
         if kind in ("image", "instance"):
             more["ec2:ImageID" if kind == "image" else "ec2:InstanceID"] = name
         yield Asked(f"ec2:{action}", arn(kind, name, region, account), more)

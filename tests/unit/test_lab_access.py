@@ -19,6 +19,7 @@ from kiln.base.paths import ROOT
 from lab.access import asked, gate, of_ec2, of_s3, policy
 from lab.access.asked import Caller
 from lab.access.conditions import Context, hold
+from lab.access.of_ec2 import Resource
 from lab.access.policy import Policies, Question
 from tests.unit.test_lab_auth import Call
 
@@ -33,6 +34,12 @@ ROLE = Caller(
     address="10.201.1.2",
 )
 TAGS = {"i-0123456789abcdef0": {"team": "gpu"}, "i-0fedcba9876543210": {"team": "other"}}
+OWNERS = {"ami-0123456789abcdef0": ACCOUNT, "ami-0fedcba9876543210": "amazon"}
+KEYS = {"bake": {"team": "gpu"}}
+
+
+def look(kind: str, name: str, region: str) -> Resource:
+    return Resource((KEYS if kind == "key-pair" else TAGS).get(name, {}), OWNERS.get(name))
 
 
 def document(*statements: dict[str, Any]) -> str:
@@ -82,9 +89,7 @@ def refused(service: str, call: Call, *statements: dict[str, Any], **limits: str
         body.encode() if isinstance(body, str) else body.read() if hasattr(body, "read") else body
     )
     policies = Policies((document(*statements),), **limits)
-    answer = gate.refusal(
-        "ASIAEXAMPLE", environ, body, lambda _: (ROLE, policies), lambda name, _: TAGS.get(name, {})
-    )
+    answer = gate.refusal("ASIAEXAMPLE", environ, body, lambda _: (ROLE, policies), look)
     return answer.body.decode() if answer else ""
 
 
@@ -353,6 +358,29 @@ def test_the_table_of_resources_is_awss() -> None:
     assert wrong == []
 
 
+def test_an_image_is_judged_by_its_owner() -> None:
+    def share(image: str) -> Any:
+        return lambda ec2: ec2.modify_image_attribute(
+            ImageId=image,
+            Attribute="launchPermission",
+            OperationType="add",
+            UserIds=["111122223333"],
+        )
+
+    own, amazons = OWNERS
+    owned = {"Condition": {"StringEquals": {"ec2:Owner": "${aws:PrincipalAccount}"}}}
+    may = allow("ec2:ModifyImageAttribute", "arn:aws:ec2:*::image/*", **owned)
+    assert refused("ec2", share(own), may) == ""
+    assert "ec2:ModifyImageAttribute" in refused("ec2", share(amazons), may)
+
+
+def test_a_key_pair_that_goes_by_its_name_is_judged_by_its_tags() -> None:
+    tagged = {"Condition": {"StringEquals": {"aws:ResourceTag/team": "gpu"}}}
+    may = allow("ec2:DeleteKeyPair", "*", **tagged)
+    assert refused("ec2", lambda ec2: ec2.delete_key_pair(KeyName="bake"), may) == ""
+    assert refused("ec2", lambda ec2: ec2.delete_key_pair(KeyName="mine"), may)
+
+
 def test_a_request_names_its_call_in_each_protocol() -> None:
     credential = "AWS4-HMAC-SHA256 Credential=A/20261123/eu-west-1/{}/aws4_request, SignedHeaders=h"
 
@@ -378,5 +406,5 @@ def test_a_compressed_body_is_read_as_the_services_read_it() -> None:
     }
     for body, allowed in ((gzip.compress(form), True), (b"\x1f\x8b broken", False)):
         holders = lambda _: (ROLE, Policies((document(KILN),)))  # noqa: E731
-        answer = gate.refusal("A", environ, body, holders, lambda *_: {})
+        answer = gate.refusal("A", environ, body, holders, look)
         assert (answer is None) is allowed
