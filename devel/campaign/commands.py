@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from devel.campaign.book import Book
-from devel.campaign.sandbox import PATH, Done, Sandbox, asked_for, forget, sandbox, words
+from devel.campaign.sandbox import PATH, SHIMS, Done, Sandbox, asked_for, forget, sandbox, words
 from devel.campaign.world import deadline
 from kiln.base import plain_yaml
 from kiln.base.recipe import Recipe
@@ -54,7 +54,7 @@ case "$(tr '\0' ' ' </proc/$PPID/cmdline)" in
     {caller}) ;;
     *) exec {real} "$@" ;;
 esac
-dir=/run/kiln-shims
+dir={folder}
 n=1
 set -C
 until command : >"$dir/.numbers/{name}.$n"; do n=$((n + 1)); done 2>/dev/null
@@ -380,6 +380,18 @@ def _lay_shims(shims: Path, programs: dict[str, str]) -> None:
     (shims / ".calls").write_text("")
     for command, real in programs.items():
         shim = shims / command
-        given = {"name": command, "real": real, "path": PATH, "status": STATUS, "slow": SLOW}
-        shim.write_text(SHIM.format(caller=_CALLER, **given))
+        shim.write_text(shim_of(command, real))
         shim.chmod(0o755)
+
+
+def shim_of(command: str, real: str, folder: str = SHIMS, caller: str = _CALLER) -> str:
+    """The program that stands in for one while a script runs."""
+    return SHIM.format(
+        name=command,
+        real=real,
+        path=PATH,
+        status=STATUS,
+        slow=SLOW,
+        folder=folder,
+        caller=caller,
+    )

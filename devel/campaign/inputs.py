@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from devel import bad_inputs
 from devel.campaign.book import Book
-from devel.campaign.world import deadline
+from devel.campaign.world import deadline, each
 
 TRACEBACK = "traceback:"
 
 
 def campaign(
-    chosen: Sequence[bad_inputs.Case], minutes: float, say: Callable[[str], None], book: Book
+    chosen: Sequence[bad_inputs.Case],
+    minutes: float,
+    say: Callable[[str], None],
+    book: Book,
+    at_once: int = 1,
 ) -> tuple[int, int, int]:
     """Try as many cases as the minutes allow: tried, with a traceback, that end wrongly besides."""
-    until = deadline(minutes)
     named = {case.name: case for case in chosen}
-    for name in book.begin(named):
-        if time.monotonic() > until:
-            break
+
+    def attempt(_: int, name: str) -> None:
         result = bad_inputs.run(named[name])
         found = f"{TRACEBACK} {result.traceback}" if result.traceback else result.wrong
         if found:
             say(f"{name}: {found}")
         book.note(name, found)
+
+    each(range(at_once), book.begin(named), deadline(minutes), attempt)
     crashed = [
         name for name in named if book.results.get(name, {}).get("found", "").startswith(TRACEBACK)
     ]

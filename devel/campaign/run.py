@@ -151,13 +151,13 @@ def _of_calls(what: str, counts: commands.Counts, book: Book) -> Figure:
 
 def _inputs(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
     cases = bad_inputs.cases()
-    tried, crashed, wrong = inputs.campaign(cases, minutes, say, book)
+    tried, crashed, wrong = inputs.campaign(cases, minutes, say, book, _AT_ONCE)
     line = f"inputs {tried} / tracebacks {crashed} / wrong exits {wrong}"
     return Figure(line, crashed + wrong, len(cases) - tried)
 
 
 def _fuzz(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
-    tried, failed, whole = profiles.fuzz(minutes, say, book)
+    tried, failed, whole = profiles.fuzz(minutes, say, book, _AT_ONCE)
     line = f"damaged files and answers {tried} / runs with a traceback or a loop {failed}"
     return Figure(line, failed, whole - tried)
 

@@ -27,7 +27,7 @@ from lab.settings import Lab
 
 _UPLOAD = "var/tmp/kiln"
 # Where the scripts, the shims and the stubs are in the container.
-_SCRIPTS, _SHIMS, _STUBS = "/run/kiln-provisioners", "/run/kiln-shims", "/run/kiln-stubs"
+_SCRIPTS, SHIMS, _STUBS = "/run/kiln-provisioners", "/run/kiln-shims", "/run/kiln-stubs"
 # On an instance cloud-init has ended by then and systemd runs; here neither does.
 _STUB_OF = {
     "cloud-init": "#!/bin/sh\n",
@@ -107,9 +107,9 @@ class Sandbox:
                 f"--bind-ro={self.folder}/resolv.conf:/etc/resolv.conf",
                 f"--bind-ro={PROVISIONERS}:{_SCRIPTS}",
                 f"--bind-ro={self.folder}/stubs:{_STUBS}",
-                *([f"--bind={shims}:{_SHIMS}"] if shims else []),
+                *([f"--bind={shims}:{SHIMS}"] if shims else []),
                 "/usr/bin/env",
-                f"PATH={_SHIMS}:{PATH}" if shims else f"PATH={PATH}",
+                f"PATH={SHIMS}:{PATH}" if shims else f"PATH={PATH}",
                 *(f"{key}={text}" for key, text in self.environment(name).items()),
                 *(f"{key}={text}" for key, text in (more or {}).items()),
                 "/bin/bash",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -35,6 +35,7 @@ PATIENCE = 180.0
 LABS = 55
 
 Inventory = dict[str, set[str]]
+Place = TypeVar("Place")
 
 
 def users_environment(home: Path) -> dict[str, str]:
@@ -283,19 +284,19 @@ def worlds(lab: Lab, count: int) -> Iterator[list[World]]:
 
 
 def each(
-    places: Sequence[World],
+    places: Sequence[Place],
     cases: Iterable[str],
     until: float,
-    attempt: Callable[[World, str], None],
+    attempt: Callable[[Place, str], None],
 ) -> None:
-    """Try the cases, in each world one at a time, until they are done or it is too late.
+    """Try the cases, in each place (a world) one at a time, until they are done or it is too late.
 
-    Raises the first exception of an attempt, when the other worlds are done with theirs.
+    Raises the first exception of an attempt, when the other places are done with theirs.
     """
     left = iter(list(cases))
     lock = threading.Lock()
 
-    def work(place: World) -> None:
+    def work(place: Place) -> None:
         while time.monotonic() <= until:
             with lock:
                 case = next(left, None)

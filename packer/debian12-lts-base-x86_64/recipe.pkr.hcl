@@ -72,8 +72,8 @@ locals {
     }
     "nccl" = {
       env = {
-        NCCL_VERSION  = "2.28.3"
-        NCCL_PACKAGES = "libnccl2=2.28.3@cuda13.0 libnccl-dev=2.28.3@cuda13.0"
+        NCCL_VERSION  = "2.28.9"
+        NCCL_PACKAGES = "libnccl2=2.28.9@cuda13.0 libnccl-dev=2.28.9@cuda13.0"
       }
     }
     "efa" = {

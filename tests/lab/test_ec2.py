@@ -318,14 +318,19 @@ def test_an_image_is_made_of_an_instance_that_runs_on_when_no_reboot_is_asked_fo
     guest = launch()
     guest.run("sudo touch /root/was-here")
     started = guest.run("systemctl show -p UserspaceTimestampMonotonic --value").stdout
-    image = ec2.create_image(InstanceId=guest.id, Name=f"live-{time.time()}", NoReboot=True)
+    # One after the other, before the first is available.
+    images = [
+        ec2.create_image(InstanceId=guest.id, Name=f"live-{time.time()}", NoReboot=True)["ImageId"]
+        for _ in range(3)
+    ]
     ec2.get_waiter("image_available").wait(
-        ImageIds=[image["ImageId"]], WaiterConfig={"Delay": 1, "MaxAttempts": 120}
+        ImageIds=images, WaiterConfig={"Delay": 1, "MaxAttempts": 120}
     )
     assert guest.run("systemctl show -p UserspaceTimestampMonotonic --value").stdout == started
-    copied = launch(image["ImageId"])
+    copied = launch(images[-1])
     assert copied.run("sudo test -e /root/was-here").returncode == 0
-    ec2.deregister_image(ImageId=image["ImageId"])
+    for image in images:
+        ec2.deregister_image(ImageId=image)
 
 
 def test_calls_that_moto_lacks_are_answered(ec2, launch):

@@ -61,3 +61,21 @@ def test_a_step_after_a_reboot_runs_on_the_machine_that_has_rebooted(
     )
     assert done.returncode == 0, done.stdout
     assert "third boot of ip-10-" in done.stdout
+    _is_as_asked(client("ec2"), f"reboots-{user}")
+
+
+def _is_as_asked(ec2: Any, name: str) -> None:
+    """What the template says of its AMI besides is on it, and nothing of it was lost."""
+    (image,) = ec2.describe_images(Filters=[{"Name": "name", "Values": [name]}])["Images"]
+    assert (image["Description"], image["EnaSupport"]) == ("rebooted twice", True)
+    disks = {one["DeviceName"]: one["Ebs"] for one in image["BlockDeviceMappings"]}
+    assert disks["/dev/sdf"]["VolumeSize"] == 1
+    friend = [{"UserId": "210987654321"}]
+    ask = {"ImageId": image["ImageId"], "Attribute": "launchPermission"}
+    assert ec2.describe_image_attribute(**ask)["LaunchPermissions"] == friend
+    for disk in disks.values():
+        shared = ec2.describe_snapshot_attribute(
+            SnapshotId=disk["SnapshotId"], Attribute="createVolumePermission"
+        )
+        assert shared["CreateVolumePermissions"] == friend
+    ec2.deregister_image(ImageId=image["ImageId"], DeleteAssociatedSnapshots=True)

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from devel.campaign import book, commands, ec2_faults, kills, profiles, run
+from devel.campaign import book, commands, ec2_faults, kills, profiles, run, world
 from devel.campaign.book import Book
 from devel.campaign.run import Clock, Figure
 from devel.campaign.world import Ended
@@ -141,6 +142,67 @@ def test_of_the_calls_of_one_line_the_first_fails() -> None:
     # A trace that does not fit leaves no case out.
     found = commands.one_per_place(commands.cases("x", ["rpm -q a", "rpm -q b"]), trace)
     assert [case.line for case in found] == ["rpm -q a", "rpm -q b"]
+
+
+SCRIPT = """prog one
+prog two || echo "two failed: $?"
+echo x | prog three
+"""
+
+
+def shimmed(place: Path, *, fail: str = "", record: bool = False) -> list[str]:
+    """What a script says whose program has a shim; the real one says its words in capitals."""
+    shims = place / "shims"
+    for folder in (".numbers", ".record", ".replay", ".wanted"):
+        (shims / folder).mkdir(parents=True, exist_ok=True)
+        for path in (shims / folder).glob("*") if folder == ".numbers" else ():
+            path.unlink()
+    (place / "real").write_text("#!/bin/sh\necho $* | tr a-z A-Z\n")
+    (place / "script.sh").write_text(SCRIPT)
+    text = commands.shim_of("prog", str(place / "real"), str(shims), f'"/bin/bash {place}/"*')
+    (shims / "prog").write_text(text)
+    for path in (place / "real", shims / "prog"):
+        path.chmod(0o755)
+    given = {"KILN_FAIL": "prog" if fail else "", "KILN_NTH": fail}
+    done = subprocess.run(
+        ["/bin/bash", f"{place}/script.sh"],
+        env={"PATH": f"{shims}:/usr/bin:/bin", **given, "KILN_RECORD": "1" if record else ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_recorded_command_answers_again_and_is_not_run(tmp_path: Path) -> None:
+    shims = tmp_path / "shims"
+    assert shimmed(tmp_path, record=True) == ["ONE", "TWO", "THREE"]
+    for path in (shims / ".record").iterdir():
+        # What reads a pipe is not recorded.
+        assert path.name.split(".")[1] in ("1", "2")
+        path.rename(shims / ".replay" / path.name)
+    (shims / ".replay" / "prog.1.out").write_text("recorded\n")
+    assert shimmed(tmp_path, fail="2") == ["recorded", "two failed: 97", "THREE"]
+    assert (shims / ".reached").exists()
+    assert not (shims / ".diverged").exists()
+    # It is asked something else than when it was recorded: it runs, and the try does not count.
+    (shims / ".replay" / "prog.1.line").write_text("other")
+    assert shimmed(tmp_path, fail="2") == ["ONE", "two failed: 97", "THREE"]
+    assert (shims / ".diverged").exists()
+
+
+def test_cases_are_tried_in_several_places_at_once_and_each_one_once() -> None:
+    tried: list[str] = []
+    both = threading.Barrier(2, timeout=60)
+
+    def attempt(place: int, case: str) -> None:
+        tried.append(case)
+        both.wait()
+
+    world.each(range(2), "abcd", time.monotonic() + 600, attempt)
+    assert sorted(tried) == ["a", "b", "c", "d"]
+    world.each(range(2), "abcd", time.monotonic() - 1, attempt)
+    assert len(tried) == 4
 
 
 def test_each_name_of_the_campaigns_recipes_is_in_the_matrix() -> None:
