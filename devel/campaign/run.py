@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from devel import bad_inputs
 from devel.campaign import commands, ec2_faults, inputs, kills, profiles, units
@@ -29,9 +30,7 @@ WEIGHTS = {
     "units": 1,
     "inputs": 1,
     "fuzz": 1,
-    "mig-rows": 1,
-    "mig-pairs": 1,
-    "own-kernel": 1,
+    **{profile.name: 1 for profile in profiles.WHOLE},
 }
 Say = Callable[[str], None]
 
@@ -162,31 +161,17 @@ def _fuzz(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
     return Figure(line, failed, whole - tried)
 
 
-def _mig_rows(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
-    return _of_tests(profiles.MIG_ROWS, minutes, say, book)
-
-
-def _mig_pairs(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
-    return _of_tests(profiles.MIG_PAIRS, minutes, say, book)
-
-
-def _own_kernel(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
-    return _of_tests(profiles.OWN_KERNEL, minutes, say, book)
-
-
-def _of_tests(profile: profiles.Profile, minutes: float, say: Say, book: Book) -> Figure:
+def _of_tests(profile: profiles.Profile, lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
     tried, failed, whole = profiles.campaign(profile, minutes, say, book)
     return Figure(f"{profile.name}: tests {tried} / failed {failed}", failed, whole - tried)
 
 
-_PARTS = {
+_PARTS: dict[str, Callable[[Lab, float, Say, Book], Figure]] = {
     "kills": _kills,
     "faults": _faults,
     "commands": _commands,
     "units": _units,
     "inputs": _inputs,
     "fuzz": _fuzz,
-    "mig-rows": _mig_rows,
-    "mig-pairs": _mig_pairs,
-    "own-kernel": _own_kernel,
+    **{profile.name: partial(_of_tests, profile) for profile in profiles.WHOLE},
 }
