@@ -69,7 +69,7 @@ def render_files(recipe: Recipe, part: Part | None = None) -> dict[str, str]:
     """
     values = template_values.recipe_values(recipe, part.components if part else None)
     return {
-        RECIPE: _templates().get_template("recipe.pkr.hcl.j2").render(values),
+        RECIPE: hcl_templates().get_template("recipe.pkr.hcl.j2").render(values),
         RECIPE_JSON: _recipe_json(recipe),
         **_component_files(recipe),
         **_agent_files(recipe),
@@ -251,7 +251,7 @@ def _shared(
     }
 
     def filled(name: str, **more: bool) -> str:
-        return _templates().get_template(f"{name}.pkr.hcl.j2").render(values, **more)
+        return hcl_templates().get_template(f"{name}.pkr.hcl.j2").render(values, **more)
 
     return {
         "variables.pkr.hcl": filled("variables"),
@@ -272,7 +272,7 @@ def _settings(recipe: Recipe) -> str:
     values = settings.by_hand(account)
     if not values and not by_pipeline:
         return ""
-    template = _templates().get_template("settings.pkrvars.hcl.j2")
+    template = hcl_templates().get_template("settings.pkrvars.hcl.j2")
     return template.render(values=values, by_pipeline=by_pipeline)
 
 
@@ -370,12 +370,13 @@ def _agent_files(recipe: Recipe) -> dict[str, str]:
 
 
 @cache
-def _templates() -> Environment:
+def hcl_templates(folder: str = "packer") -> Environment:
+    """The templates of HCL in a folder of templates/, whose expressions end in a filter."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     # HCL, not HTML: kiln.packer.hcl quotes.
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES / "packer"),
+        loader=FileSystemLoader(TEMPLATES / folder),
         undefined=StrictUndefined,
         finalize=hcl.require_safe,
         autoescape=False,  # noqa: S701

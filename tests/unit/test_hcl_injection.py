@@ -83,7 +83,7 @@ def plain() -> tuple[int, Any]:
 def rendered_recipe(of: Recipe) -> str:
     """The recipe's own HCL; its components are those of the recipe as it is in the matrix."""
     values = {**template_values.recipe_values(recipe()), "recipe": of}
-    return render._templates().get_template("recipe.pkr.hcl.j2").render(values)
+    return render.hcl_templates().get_template("recipe.pkr.hcl.j2").render(values)
 
 
 @given(HOSTILE)
@@ -142,7 +142,7 @@ def test_packer_reads_a_hostile_string_as_it_was_meant(tmp_path: Path) -> None:
 def outputs(template: Path) -> list[nodes.Expr]:
     """Every expression that a template writes."""
     source = template.read_text()
-    environment = render._templates()
+    environment = render.hcl_templates()
     tree = environment.parse(source)
     return [
         node
@@ -152,7 +152,12 @@ def outputs(template: Path) -> list[nodes.Expr]:
     ]
 
 
-@pytest.mark.parametrize("template", sorted((TEMPLATES / "packer").glob("*.j2")), ids=str)
+OF_HCL = sorted(TEMPLATES / folder for folder in ("packer", "consume"))
+
+
+@pytest.mark.parametrize(
+    "template", sorted(file for folder in OF_HCL for file in folder.glob("*.j2")), ids=str
+)
 def test_each_expression_of_a_template_ends_in_a_filter(template: Path) -> None:
     found = outputs(template)
     assert found
@@ -162,7 +167,7 @@ def test_each_expression_of_a_template_ends_in_a_filter(template: Path) -> None:
 
 
 def test_a_value_without_a_filter_does_not_render() -> None:
-    template = render._templates().from_string("# {{ name }}")
+    template = render.hcl_templates().from_string("# {{ name }}")
     with pytest.raises(TypeError, match="reaches HCL without a filter"):
         template.render(name="x")
 
@@ -170,7 +175,7 @@ def test_a_value_without_a_filter_does_not_render() -> None:
 def test_every_other_template_escapes_by_itself() -> None:
     """templates/ has no template besides HCL's but the reports, which Jinja escapes as HTML, and a
     stack's, whose values are JSON."""
-    others = {path.name for path in TEMPLATES.rglob("*.j2") if path.parent.name != "packer"}
+    others = {path.name for path in TEMPLATES.rglob("*.j2") if path.parent not in OF_HCL}
     of = {"report.html.j2": "pipeline/report.py", "nightly.html.j2": "publish/night_report.py"}
     of_json = {"nightly-codebuild.yaml.j2": ["build_policy", "publish_policy"]}
     assert others == {*of, *of_json}
