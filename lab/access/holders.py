@@ -38,7 +38,7 @@ def find(key_id: str) -> tuple[Caller, Policies] | None:
 def look(kind: str, name: str, region: str) -> Resource:
     """What conditions see of a resource of EC2; a key pair goes by its name."""
     ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][region]
-    tagged = getattr(ec2.keypairs.get(name), "id", name) if kind == "key-pair" else name
+    tagged = getattr(ec2.key_pairs.get(name), "id", name) if kind == "key-pair" else name
     kinds = {"image": ec2.amis, "snapshot": ec2.snapshots}
     owned = kinds[kind].get(name) if kind in kinds else None
     owner = (getattr(owned, "owner_alias", None) or owned.owner_id) if owned else None

@@ -15,6 +15,7 @@ KNOWN = frozenset(
     {
         *("aws:RequestTag/", "aws:TagKeys", "aws:ResourceTag/", "ec2:ResourceTag/"),
         *("ec2:CreateAction", "ec2:Region", "ec2:InstanceType", "ec2:InstanceID", "ec2:ImageID"),
+        "ec2:Attribute/",
     }
 )
 # Beginning of an id → kind.
@@ -70,6 +71,8 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "StopInstances": (("instance",), ()),
     "TerminateInstances": (("instance",), ()),
 }
+# Parameters of calls that modify something which are no attribute of it.
+_NO_ATTRIBUTE = ("Action", "Version", "DryRun", "Attribute", "OperationType")
 # What a launch takes besides what it names: the default subnet and security group.
 _ALWAYS = {"RunInstances": ("subnet", "security-group")}
 
@@ -119,6 +122,8 @@ def asked(
         more = {**here, **_of_resource(there.tags), **_of_request(own)}
         if there.owner:
             more["ec2:Owner"] = there.owner
+        if action.startswith("Modify"):
+            more |= _changed(parameters)
         if kind in ("image", "instance"):
             more["ec2:ImageID" if kind == "image" else "ec2:InstanceID"] = name
         yield Asked(f"ec2:{action}", arn(kind, name, region, account), more)
@@ -138,6 +143,16 @@ def asked(
 def arn(kind: str, name: str, region: str, account: str) -> str:
     """The ARN of a resource of EC2."""
     return f"arn:aws:ec2:{region}:{'' if kind in _GLOBAL else account}:{kind}/{name}"
+
+
+def _changed(parameters: Mapping[str, str]) -> dict[str, str | list[str]]:
+    """The attributes that a call sets: HttpTokens=required, Description.Value=… and the like."""
+    found: dict[str, str | list[str]] = {}
+    for key, value in parameters.items():
+        name, _, rest = key.partition(".")
+        if name not in _NO_ATTRIBUTE and not name.endswith("Id") and rest in ("", "Value"):
+            found[f"ec2:Attribute/{name}"] = value
+    return found
 
 
 def _named(parameters: Mapping[str, str]) -> Iterator[tuple[str, str]]:

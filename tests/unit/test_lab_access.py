@@ -13,10 +13,11 @@ import boto3
 import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from moto.ec2.models import ec2_backends
 
 from kiln.base import plain_yaml
 from kiln.base.paths import ROOT
-from lab.access import asked, gate, of_ec2, of_s3, policy
+from lab.access import asked, gate, holders, of_ec2, of_s3, policy
 from lab.access.asked import Caller
 from lab.access.conditions import Context, hold
 from lab.access.of_ec2 import Resource
@@ -374,6 +375,31 @@ def test_an_image_is_judged_by_its_owner() -> None:
     assert "ec2:ModifyImageAttribute" in refused("ec2", share(amazons), may)
 
 
+def test_a_change_is_judged_by_the_attribute_that_it_sets() -> None:
+    def tokens(wanted: str) -> Any:
+        return lambda ec2: ec2.modify_instance_metadata_options(InstanceId=MINE, HttpTokens=wanted)
+
+    required = {"Condition": {"StringEquals": {"ec2:Attribute/HttpTokens": "required"}}}
+    may = allow("ec2:ModifyInstanceMetadataOptions", "arn:aws:ec2:*:*:instance/*", **required)
+    assert refused("ec2", tokens("required"), may) == ""
+    assert refused("ec2", tokens("optional"), may)
+    described = {"Condition": {"Null": {"ec2:Attribute/Description": "false"}}}
+    may = allow("ec2:ModifyImageAttribute", "arn:aws:ec2:*::image/*", **described)
+    image = next(iter(OWNERS))
+    assert not refused(
+        "ec2",
+        lambda ec2: ec2.modify_image_attribute(ImageId=image, Description={"Value": "mine"}),
+        may,
+    )
+    assert refused(
+        "ec2",
+        lambda ec2: ec2.modify_image_attribute(
+            ImageId=image, LaunchPermission={"Add": [{"UserId": "111122223333"}]}
+        ),
+        may,
+    )
+
+
 def test_a_key_pair_that_goes_by_its_name_is_judged_by_its_tags() -> None:
     tagged = {"Condition": {"StringEquals": {"aws:ResourceTag/team": "gpu"}}}
     may = allow("ec2:DeleteKeyPair", "*", **tagged)
@@ -408,3 +434,16 @@ def test_a_compressed_body_is_read_as_the_services_read_it() -> None:
         holders = lambda _: (ROLE, Policies((document(KILN),)))  # noqa: E731
         answer = gate.refusal("A", environ, body, holders, look)
         assert (answer is None) is allowed
+
+
+def test_what_is_seen_of_resources_that_exist() -> None:
+    region = "eu-north-1"
+    ec2 = ec2_backends[ACCOUNT][region]
+    ec2.create_key_pair("bake", "ed25519", {"team": "gpu"})
+    assert holders.look("key-pair", "bake", region).tags == {"team": "gpu"}
+    assert holders.look("key-pair", "another", region) == Resource()
+    public = next(iter(ec2.amis.values()))
+    assert holders.look("image", public.id, region).owner == "amazon"
+    volume = ec2.create_volume("1", f"{region}a")
+    assert holders.look("snapshot", ec2.create_snapshot(volume.id, "s").id, region).owner == ACCOUNT
+    ec2.delete_key_pair("bake")
