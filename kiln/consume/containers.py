@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kiln.consume.documents import ref, stack, text_parameter
 from kiln.consume.ec2 import (
     CONDITIONS,
     GROUPS,
     SUBNETS,
-    followed_image,
     group,
+    looked_up,
     optional,
     template_resource,
 )
@@ -102,12 +100,12 @@ def ecs(wanted: Wanted) -> str:
 
 def batch(wanted: Wanted) -> str:
     """A managed compute environment and its queue; both take the image on an update."""
-    image: Any = wanted.image_id or ref("Image")
+    looked, image = looked_up(wanted)
     return stack(
         wanted,
         "Batch compute environment; an update of the stack takes the channel's image",
         parameters={
-            **({} if wanted.image_id else {"Image": followed_image(wanted)}),
+            **looked,
             "SecurityGroups": GROUPS,
             "InstanceProfile": text_parameter("ARN of the instances' profile"),
             "Subnets": SUBNETS,

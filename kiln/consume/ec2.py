@@ -14,6 +14,7 @@ GROUPS = {
     "Type": "List<AWS::EC2::SecurityGroup::Id>",
     "Description": "with EFA they must allow all traffic within themselves",
 }
+SIZE = {"Type": "Number", "Default": 1, "MinValue": 0}
 PROFILE = text_parameter("name of an instance profile; empty for none", "")
 RESERVATION = text_parameter("id of a capacity reservation or block (cr-…); empty for none", "")
 PLACEMENT = text_parameter("name of a placement group; empty for none", "")
@@ -84,19 +85,19 @@ def launch_template_json(wanted: Wanted) -> str:
 
 def scaling_group(wanted: Wanted) -> str:
     """A group of instances that gets the channel's image when the stack is updated."""
-    image = "Image" if wanted.image_id is None else None
+    parameters, image = looked_up(wanted)
     return stack(
         wanted,
         "Auto Scaling group; an update of the stack takes the channel's image of that moment",
         parameters={
-            **({"Image": followed_image(wanted)} if image else {}),
+            **parameters,
             **optional(),
             "Subnets": SUBNETS,
-            "Size": {"Type": "Number", "Default": 1, "MinValue": 0},
+            "Size": SIZE,
         },
         conditions=CONDITIONS,
         resources={
-            "LaunchTemplate": template_resource(wanted, ref("Image") if image else wanted.image),
+            "LaunchTemplate": template_resource(wanted, image),
             "Group": {
                 "Type": "AWS::AutoScaling::AutoScalingGroup",
                 "UpdatePolicy": {"AutoScalingRollingUpdate": {"MinInstancesInService": 0}},
@@ -107,15 +108,16 @@ def scaling_group(wanted: Wanted) -> str:
     )
 
 
-def followed_image(wanted: Wanted) -> dict[str, Any]:
-    """A template's parameter whose value CloudFormation looks up in the channel.
+def looked_up(wanted: Wanted) -> tuple[dict[str, Any], Any]:
+    """A template's parameter by which CloudFormation looks the image up in the channel at each
+    update (none for a pinned one), and the image.
 
     https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-supplied-parameter-types.html
     """
-    return {
-        "Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>",
-        "Default": wanted.parameter,
-    }
+    if wanted.image_id:
+        return {}, wanted.image_id
+    kind = "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"
+    return {"Image": {"Type": kind, "Default": wanted.parameter}}, ref("Image")
 
 
 def group(least: str, size: str, most: str) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from kiln.base.tags import MIG_CONFIG
 from kiln.consume.documents import as_yaml, ref, stack, text_parameter, title
 from kiln.consume.ec2 import (
     CONDITIONS,
+    SIZE,
     SUBNETS,
-    followed_image,
     group,
+    looked_up,
     optional,
     template_resource,
 )
@@ -208,7 +209,7 @@ def _cluster_user_data(wanted: Wanted) -> dict[str, Any]:
 
 def managed_node_group(wanted: Wanted) -> str:
     """EKS's own node group, which replaces its nodes when the stack takes a newer image."""
-    image = wanted.image if wanted.image_id else ref("Image")
+    looked, image = looked_up(wanted)
     node_template = template_resource(wanted, image, **_cluster_user_data(wanted))
     # EKS refuses a launch template that names a profile: the node group has the role.
     data = node_template["Properties"]["LaunchTemplateData"]
@@ -219,12 +220,12 @@ def managed_node_group(wanted: Wanted) -> str:
         wanted,
         "EKS managed node group; an update of the stack takes the channel's image of that moment",
         parameters={
-            **({} if wanted.image_id else {"Image": followed_image(wanted)}),
+            **looked,
             **_CLUSTER,
             **parameters,
             "NodeRole": text_parameter("ARN of the nodes' role"),
             "Subnets": SUBNETS,
-            "Size": {"Type": "Number", "Default": 1, "MinValue": 0},
+            "Size": SIZE,
             "MostNodes": {"Type": "Number", "Default": 4, "MinValue": 1},
         },
         conditions=conditions,
@@ -265,7 +266,7 @@ def self_managed(wanted: Wanted) -> str:
             **_CLUSTER,
             **optional(),
             "Subnets": SUBNETS,
-            "Size": {"Type": "Number", "Default": 1, "MinValue": 0},
+            "Size": SIZE,
         },
         conditions=CONDITIONS,
         resources={
