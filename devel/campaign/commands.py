@@ -57,6 +57,7 @@ esac
 dir={folder}
 n=1
 set -C
+[ -w "$dir/.numbers" ] || exit 99
 until command : >"$dir/.numbers/{name}.$n"; do n=$((n + 1)); done 2>/dev/null
 set +C
 call="{name}.$n"

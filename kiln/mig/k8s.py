@@ -156,6 +156,7 @@ def _operator_values(strategy: str, owner: str) -> dict[str, Any]:
         values["migManager"]["env"] = [{"name": "WITH_REBOOT", "value": "true"}]
         # The ClusterPolicy takes no layout as the default: the node's label selects it.
         # Source: github:NVIDIA/gpu-operator api/nvidia/v1/clusterpolicy_types.go
+        # @0266f00f4ab4a96b4e2fd5d53fbd09c6c4585101 (Enum of the default MIG config)
         values["migManager"]["config"] = {"default": "all-disabled"}
     return values
 
