@@ -39,7 +39,8 @@ def makespan_text(answer: dict[str, Any]) -> str:
 def _bar(way: dict[str, Any] | None, ways: list[dict[str, Any]]) -> str:
     if way is None:
         return ""
-    return "█" * max(1, round(_BAR * way["seconds"] / max(one["seconds"] for one in ways)))
+    longest: float = max(one["seconds"] for one in ways)
+    return "█" * max(1, round(_BAR * float(way["seconds"]) / longest))
 
 
 def _title(answer: dict[str, Any]) -> str:
