@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,6 @@ def write_report(path: Path, record: Record, before: Record | None = None) -> No
 
 def report_html(record: Record, before: Record | None = None) -> str:
     """The page. Everything in it comes from the records and is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     components = _by_component(record.checks.checks if record.checks else ())
     failed = [
         check
@@ -34,16 +32,28 @@ def report_html(record: Record, before: Record | None = None) -> str:
         for check in component["checks"]
         if check["outcome"] == "failed"
     ]
-    return environment.get_template("report.html.j2").render(
-        record=record,
-        components=components,
-        failed=failed,
-        skipped=_by_reason(record.checks.checks if record.checks else ()),
-        kernel=((record.versions or {}).get("kernel") or {}).get("boots"),
-        longest=max(record.component_seconds.values(), default=0) or 1,
-        before=before,
-        changed=_changed(before, record) if before else [],
-        launches="; ".join(map(_told, record.tries)),
+    return (
+        pages()
+        .get_template("report.html.j2")
+        .render(
+            record=record,
+            components=components,
+            failed=failed,
+            skipped=_by_reason(record.checks.checks if record.checks else ()),
+            kernel=((record.versions or {}).get("kernel") or {}).get("boots"),
+            longest=max(record.component_seconds.values(), default=0) or 1,
+            before=before,
+            changed=_changed(before, record) if before else [],
+            launches="; ".join(map(_told, record.tries)),
+        )
+    )
+
+
+@cache
+def pages() -> Environment:
+    """The templates of pages, whose values are escaped. A build writes its report three times."""
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
 
 
