@@ -92,19 +92,22 @@ def bare_checkout(folder: Path) -> Path:
 def inventory(ec2: Any) -> Inventory:
     """What there is in EC2, by kind: what a run leaves is what is new in it."""
     pages = ec2.describe_instances()["Reservations"]
-    instances = [one for page in pages for one in page["Instances"]]
+    instances = [instance for page in pages for instance in page["Instances"]]
     return {
         "instances": {
-            one["InstanceId"] for one in instances if one["State"]["Name"] != "terminated"
+            instance["InstanceId"]
+            for instance in instances
+            if instance["State"]["Name"] != "terminated"
         },
-        "key pairs": {one["KeyName"] for one in ec2.describe_key_pairs()["KeyPairs"]},
+        "key pairs": {pair["KeyName"] for pair in ec2.describe_key_pairs()["KeyPairs"]},
         "security groups": {
-            one["GroupId"] for one in ec2.describe_security_groups()["SecurityGroups"]
+            group["GroupId"] for group in ec2.describe_security_groups()["SecurityGroups"]
         },
-        "volumes": {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]},
-        "amis": {one["ImageId"] for one in ec2.describe_images(Owners=["self"])["Images"]},
+        "volumes": {volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]},
+        "amis": {image["ImageId"] for image in ec2.describe_images(Owners=["self"])["Images"]},
         "snapshots": {
-            one["SnapshotId"] for one in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
+            snapshot["SnapshotId"]
+            for snapshot in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
         },
     }
 
@@ -280,7 +283,7 @@ def worlds(lab: Lab, count: int) -> Iterator[list[World]]:
     """Several worlds; the first one's lab is `lab`, the others have the numbers after it."""
     with contextlib.ExitStack() as stack:
         labs = [replace(lab, index=(lab.index + number) % LABS) for number in range(count)]
-        yield [stack.enter_context(world(one)) for one in labs]
+        yield [stack.enter_context(world(lab)) for lab in labs]
 
 
 def each(
