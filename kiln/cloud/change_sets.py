@@ -23,7 +23,7 @@ class Proposed:
     lines: tuple[str, ...]
 
 
-def wanted(
+def stack_request(
     name: str,
     template: str,
     parameters: Mapping[str, str],

@@ -47,7 +47,7 @@ def deploy_stack(
         say(f"{name} could not be created earlier: what is left of it is removed")
         remove_stack(target, name, say, seconds)
         present = None
-    wanted = change_sets.wanted(name, template, parameters, tags or {}, present)
+    wanted = change_sets.stack_request(name, template, parameters, tags or {}, present)
     with aws.explained(f"the stack {name} could not be deployed"):
         if present is None:
             if plan:

@@ -18,7 +18,7 @@ from kiln.telemetry.stack.inputs import (
     StackInputs,
     attribute,
     either,
-    filled,
+    substituted,
     is_given,
     is_true,
     reference,
@@ -97,7 +97,7 @@ def topic_resources() -> dict[str, Resource]:
     """The topic, its key and policy. With alias/aws/sns no alarm could report to it."""
     of_account = {"StringEquals": {"aws:SourceAccount": reference("AWS::AccountId")}}
     cloudwatch = {"Service": "cloudwatch.amazonaws.com"}
-    root = filled("arn:${AWS::Partition}:iam::${AWS::AccountId}:root")
+    root = substituted("arn:${AWS::Partition}:iam::${AWS::AccountId}:root")
     return {
         "TopicKey": {
             "Type": "AWS::KMS::Key",
@@ -105,7 +105,7 @@ def topic_resources() -> dict[str, Resource]:
             "DeletionPolicy": "Delete",
             "UpdateReplacePolicy": "Delete",
             "Properties": {
-                "Description": filled("messages of the alarms of ${AWS::StackName}"),
+                "Description": substituted("messages of the alarms of ${AWS::StackName}"),
                 "EnableKeyRotation": True,
                 "PendingWindowInDays": 7,
                 "KeyPolicy": {
@@ -186,9 +186,9 @@ def alarm_resources(inputs: StackInputs) -> dict[str, Resource]:
     found["PagingAlarm"] = {
         "Type": "AWS::CloudWatch::CompositeAlarm",
         "Properties": {
-            "AlarmName": filled("${AWS::StackName}-paging"),
+            "AlarmName": substituted("${AWS::StackName}-paging"),
             "AlarmDescription": "A GPU needs somebody now: look at which alarm it names",
-            "AlarmRule": filled(rule),
+            "AlarmRule": substituted(rule),
             "AlarmActions": [
                 either("HasPagingTopic", reference("PagingTopicArn"), reference("Topic"))
             ],
@@ -368,8 +368,8 @@ def _alarm(
     return {
         "Type": "AWS::CloudWatch::Alarm",
         "Properties": {
-            "AlarmName": filled(f"${{AWS::StackName}}-{suffix}"),
-            "AlarmDescription": filled(text) if "${" in text else text,
+            "AlarmName": substituted(f"${{AWS::StackName}}-{suffix}"),
+            "AlarmDescription": substituted(text) if "${" in text else text,
             **of,
             "ComparisonOperator": operator,
             "Threshold": under if over is None else over,

@@ -1,7 +1,7 @@
 """The dashboard `GPU-<stack>`: what GPUs do, what went wrong, what idling costs.
 
 Graphs search for their series, so they survive a driver that adds the dimension `arch`, and
-instances that come and go. The body is filled by CloudFormation: `${AWS::Region}` is its word,
+instances that come and go. The body is substituted by CloudFormation: `${AWS::Region}` is its word,
 `${!PROP(…)}` becomes CloudWatch's `${PROP(…)}`.
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html
 """
@@ -16,7 +16,7 @@ from kiln.facts import instance, table
 from kiln.telemetry.facts import telemetry_facts
 from kiln.telemetry.settings import Telemetry
 from kiln.telemetry.stack import events
-from kiln.telemetry.stack.inputs import Resource, StackInputs, filled, stack_facts
+from kiln.telemetry.stack.inputs import Resource, StackInputs, substituted, stack_facts
 
 OUTPUTS = {"DashboardName": {"Ref": "Dashboard"}}
 Widget = dict[str, Any]
@@ -33,8 +33,8 @@ def dashboard_resource(inputs: StackInputs, alarms: Mapping[str, Resource]) -> R
     return {
         "Type": "AWS::CloudWatch::Dashboard",
         "Properties": {
-            "DashboardName": filled("GPU-${AWS::StackName}"),
-            "DashboardBody": filled(_text(body)),
+            "DashboardName": substituted("GPU-${AWS::StackName}"),
+            "DashboardBody": substituted(_text(body)),
         },
     }
 

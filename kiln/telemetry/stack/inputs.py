@@ -41,7 +41,7 @@ def attribute(resource: str, name: str) -> dict[str, list[str]]:
     return {"Fn::GetAtt": [resource, name]}
 
 
-def filled(text: str) -> dict[str, str]:
+def substituted(text: str) -> dict[str, str]:
     """CloudFormation's Fn::Sub."""
     return {"Fn::Sub": text}
 

@@ -14,7 +14,7 @@ from kiln.telemetry.stack.inputs import (
     Resource,
     StackInputs,
     either,
-    filled,
+    substituted,
     is_given,
     parameter_name,
     reference,
@@ -77,7 +77,7 @@ def role_resources(inputs: StackInputs) -> dict[str, Resource]:
                             "Sid": "Bundle",
                             "Effect": "Allow",
                             "Action": "s3:GetObject",
-                            "Resource": filled(f"{_ARN}:s3:::${{BundleBucket}}/*"),
+                            "Resource": substituted(f"{_ARN}:s3:::${{BundleBucket}}/*"),
                         }
                     ],
                 },
@@ -99,7 +99,9 @@ def _policy(settings: Telemetry) -> dict[str, Any]:
     here = "${AWS::Region}:${AWS::AccountId}"
     account = f"{_ARN}:logs:{here}:log-group"
     groups = [
-        filled(f"{account}:{name}{rest}") for name in log_groups(settings) for rest in ("", ":*")
+        substituted(f"{account}:{name}{rest}")
+        for name in log_groups(settings)
+        for rest in ("", ":*")
     ]
     prefix = stack_facts()["parameters"]["prefix"]
     parameters = f"{_ARN}:ssm:{here}:parameter/{prefix}*"
@@ -110,16 +112,16 @@ def _policy(settings: Telemetry) -> dict[str, Any]:
             "Sid": "SystemsManagerOwn",
             "Action": manager["limited"],
             "Resource": [
-                filled(f"{_ARN}:ec2:{here}:instance/*"),
-                filled(f"{_ARN}:ssm:{here}:association/*"),
+                substituted(f"{_ARN}:ec2:{here}:instance/*"),
+                substituted(f"{_ARN}:ssm:{here}:association/*"),
                 # AWS's own documents are in no account.
-                filled(f"{_ARN}:ssm:${{AWS::Region}}:*:document/*"),
+                substituted(f"{_ARN}:ssm:${{AWS::Region}}:*:document/*"),
             ],
         },
         {
             "Sid": "AgentConfiguration",
             "Action": ["ssm:GetParameter", "ssm:GetParameters"],
-            "Resource": filled(parameters),
+            "Resource": substituted(parameters),
         },
         {
             "Sid": "Metrics",
