@@ -18,11 +18,11 @@ from kiln.telemetry.stack.inputs import (
     StackInputs,
     attribute,
     either,
-    substituted,
     is_given,
     is_true,
     reference,
     stack_facts,
+    substituted,
 )
 from kiln.telemetry.stack.network import INFRA, INSTANCES
 

@@ -16,7 +16,7 @@ from kiln.facts import instance, table
 from kiln.telemetry.facts import telemetry_facts
 from kiln.telemetry.settings import Telemetry
 from kiln.telemetry.stack import events
-from kiln.telemetry.stack.inputs import Resource, StackInputs, substituted, stack_facts
+from kiln.telemetry.stack.inputs import Resource, StackInputs, stack_facts, substituted
 
 OUTPUTS = {"DashboardName": {"Ref": "Dashboard"}}
 Widget = dict[str, Any]

@@ -14,11 +14,11 @@ from kiln.telemetry.stack.inputs import (
     Resource,
     StackInputs,
     either,
-    substituted,
     is_given,
     parameter_name,
     reference,
     stack_facts,
+    substituted,
 )
 
 PARAMETERS = {
