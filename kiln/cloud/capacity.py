@@ -57,5 +57,5 @@ def after(left: Sequence[Launch], answer: str) -> list[Launch]:
     left of a reservation depends on the subnet."""
     tried, *rest = left
     if any(code in answer for code in _OF_THE_TYPE):
-        return [one for one in rest if one.instance_type != tried.instance_type]
+        return [pool for pool in rest if pool.instance_type != tried.instance_type]
     return rest
