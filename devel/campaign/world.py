@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,17 +75,26 @@ def slim_checkout(folder: Path, *keep: str, name: str = ODD_NAME) -> Path:
     return copy
 
 
-def bare_checkout(folder: Path) -> Path:
+def bare_checkout(
+    folder: Path,
+    *keep: str,
+    baked: Collection[str] = (),
+    checked: Collection[str] = (),
+    name: str = ODD_NAME,
+) -> Path:
     """A slim checkout whose provisioners and checks do nothing: half of a slim build's CPU time.
 
-    For what is around a bake and a verification: launches, waits, the clean-up.
+    For what is around a bake and a verification: launches, waits, the clean-up. The provisioners of
+    the components `baked`, and the checks of the components `checked`, are as they are.
     """
-    copy = slim_checkout(folder)
+    copy = slim_checkout(folder, *keep, name=name)
     for script in (copy / "provisioners").glob("*.sh"):
-        header = [line for line in script.read_text().splitlines(True) if line.startswith("#")]
-        script.write_text("".join([*header, "sleep 0.2\n"]))
+        if script.stem not in baked:
+            header = [line for line in script.read_text().splitlines(True) if line.startswith("#")]
+            script.write_text("".join([*header, "sleep 0.2\n"]))
     for checks in (copy / "tests" / "ami").glob("test_*.py"):
-        checks.write_text("def test_nothing() -> None:\n    pass\n")
+        if checks.stem.removeprefix("test_").replace("_", "-") not in checked:
+            checks.write_text("def test_nothing() -> None:\n    pass\n")
     return copy
 
 
