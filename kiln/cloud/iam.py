@@ -19,10 +19,10 @@ POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
 # What single settings of `aws` need besides.
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
-SERVICES = ("autoscaling", "ec2", "kms", "logs", "s3", "sns", "ssm", "sts")
+SERVICES = ("cloudwatch", "autoscaling", "ec2", "kms", "logs", "s3", "sns", "ssm", "sts")
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
-# retire and sweep.
-PUBLISHING = ("publish", "promote", "retire")
+# retire and sweep; those of the fleet.
+PUBLISHING = ("publish", "promote", "retire", "fleet")
 
 
 @cache
@@ -79,10 +79,11 @@ def allowed(by: str) -> set[str]:
 
 
 def called_in_builds() -> dict[str, str]:
-    """The AWS calls of all tasks but those of kiln/publish → file:line of their first use."""
-    publishing = ROOT / "kiln" / "publish"
+    """The AWS calls of all tasks but those of kiln/publish and kiln/fleet → file:line of their
+    first use."""
+    others = {ROOT / "kiln" / "publish", ROOT / "kiln" / "fleet"}
     every = (ROOT / "kiln").rglob("*.py")
-    return called(path for path in every if publishing not in path.parents)
+    return called(path for path in every if others.isdisjoint(path.parents))
 
 
 def called_in(role: str) -> dict[str, str]:
