@@ -12,7 +12,7 @@ from kiln.cli.front import note, show, task
 
 if TYPE_CHECKING:
     from kiln.cloud.target import Target
-    from kiln.fleet.machines import Machine
+    from kiln.fleet.machines import FleetMachine
     from kiln.telemetry import Telemetry
 
 TARGETS = {"targets": "which instances: --targets tag:Team=ml, --targets i-…,i-…, --targets all"}
@@ -51,7 +51,7 @@ def status(
         "waves": "sizes of the waves, numbers or percent of all: --waves 1,10%,100%",
         "max-errors": "so many may fail, or percent of all, before it stops: --max-errors 2",
         "replace": "put the agent's own configuration aside; otherwise ours is appended to it",
-        "bucket": "S3 bucket for the installer (default: ami-kiln-fleet-ACCOUNT-REGION)",
+        "bucket": "for the installer, otherwise ami-kiln-fleet-ACCOUNT-REGION: --bucket my-bucket",
         "interval": "seconds between two measurements: --interval 60",
         "flush-interval": "seconds between two calls of the agent: --flush-interval 60",
         "patience": "minutes that a wave waits for metrics and test events: --patience 15",
@@ -118,7 +118,7 @@ def install(
     help={
         **TARGETS,
         "clean": "delete the SSM document and the installers in S3 too, when nothing has them",
-        "bucket": "S3 bucket of the installers (default: ami-kiln-fleet-ACCOUNT-REGION)",
+        "bucket": "of the installers, otherwise ami-kiln-fleet-ACCOUNT-REGION: --bucket my-bucket",
         **PLACE,
         **JSON,
     }
@@ -156,7 +156,7 @@ def uninstall(
     return 1 if failed else 0
 
 
-def _chosen(targets: str, target: str, region: str | None) -> tuple[Target, list[Machine]]:
+def _chosen(targets: str, target: str, region: str | None) -> tuple[Target, list[FleetMachine]]:
     """Where the instances are, and which. Raises KilnError (exit status 2) for other text."""
     from kiln.cli import targets as places
     from kiln.fleet.machines import find_machines, parse_targets

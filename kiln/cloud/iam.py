@@ -160,7 +160,11 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 # Calls whose permission has another name:
 # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
-_PERMISSIONS = {"list_objects_v2": "s3:ListBucket", "head_bucket": "s3:ListBucket"}
+_PERMISSIONS = {
+    "list_objects_v2": "s3:ListBucket",
+    "head_bucket": "s3:ListBucket",
+    "put_public_access_block": "s3:PutBucketPublicAccessBlock",
+}
 
 
 @cache

@@ -24,7 +24,7 @@ from kiln.fleet.commands import (
     run_command,
 )
 from kiln.fleet.document import StoredBundle, publish_document, store_bundle
-from kiln.fleet.machines import Machine, lost_machines, managed_machines
+from kiln.fleet.machines import FleetMachine, lost_machines, managed_machines
 from kiln.fleet.status import FleetStatus, ask_machines, fleet_status, read_found
 from kiln.fleet.waves import Wave, WaveSize, parse_max_errors, plan_waves
 from kiln.telemetry import Telemetry
@@ -88,7 +88,7 @@ class Installation:
 
 
 def install_fleet(
-    target: Target, machines: Sequence[Machine], how: HowToInstall, say: Say
+    target: Target, machines: Sequence[FleetMachine], how: HowToInstall, say: Say
 ) -> Installation:
     """Install telemetry on these instances.
 
@@ -141,7 +141,7 @@ def install_fleet(
 
 
 def uninstall_fleet(
-    target: Target, machines: Sequence[Machine], say: Say
+    target: Target, machines: Sequence[FleetMachine], say: Say
 ) -> dict[str, CommandAnswer]:
     """Take telemetry out of these instances again; the answer of each one that has ours, or may.
 

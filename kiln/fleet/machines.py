@@ -37,7 +37,7 @@ class Selected:
 
 
 @dataclass(frozen=True)
-class Machine:
+class FleetMachine:
     """An instance as EC2 knows it. `role` is the name of its instance profile, "" without one."""
 
     instance_id: str
@@ -89,7 +89,7 @@ def parse_targets(text: str) -> Selected:
     return Selected(ids=ids)
 
 
-def find_machines(target: Target, selected: Selected) -> list[Machine]:
+def find_machines(target: Target, selected: Selected) -> list[FleetMachine]:
     """The instances: those that run, or those with these ids in any state, in the order of the ids.
 
     Raises KilnError: exit status 2 for an id that the region does not have, 1 if EC2 refuses.
@@ -154,7 +154,7 @@ def in_pages(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _described(target: Target, filters: list[Any]) -> list[Machine]:
+def _described(target: Target, filters: list[Any]) -> list[FleetMachine]:
     with aws.explained(f"the instances could not be listed in {target.region}"):
         pages = aws.ec2(target).get_paginator("describe_instances")
         return [
@@ -165,10 +165,10 @@ def _described(target: Target, filters: list[Any]) -> list[Machine]:
         ]
 
 
-def _machine(one: Any) -> Machine:
+def _machine(one: Any) -> FleetMachine:
     profile = str(one.get("IamInstanceProfile", {}).get("Arn", ""))
     tags = {tag["Key"]: tag["Value"] for tag in one.get("Tags", [])}
-    return Machine(
+    return FleetMachine(
         instance_id=str(one["InstanceId"]),
         image_id=str(one["ImageId"]),
         instance_type=str(one["InstanceType"]),

@@ -12,7 +12,7 @@ from kiln.cloud.target import Target
 from kiln.facts.instance_types import instances as gpu_types
 from kiln.fleet import seen
 from kiln.fleet.commands import CommandAnswer, CommandDocument, run_command
-from kiln.fleet.machines import Machine, Managed, managed_machines
+from kiln.fleet.machines import FleetMachine, Managed, managed_machines
 from kiln.telemetry import Telemetry
 from kiln.telemetry.facts import telemetry_facts, version_parts
 
@@ -81,7 +81,7 @@ class FleetStatus:
 
 def fleet_status(
     target: Target,
-    machines: Sequence[Machine],
+    machines: Sequence[FleetMachine],
     settings: Telemetry,
     *,
     waits: Callable[[str], None] = lambda text: None,
@@ -157,7 +157,7 @@ def read_found(output: str) -> Found:
     )
 
 
-def too_old(agent: str) -> str:
+def agent_too_old(agent: str) -> str:
     """Why an agent cannot be configured, "" for one that can."""
     oldest = telemetry_facts()["agent"]["since"]["nvidia_gpu"]
     if agent and version_parts(agent) < version_parts(oldest):
@@ -184,7 +184,7 @@ def _origin(found: Found) -> str:
 
 
 def _missing(
-    machine: Machine,
+    machine: FleetMachine,
     managed: Managed | None,
     answer: CommandAnswer | None,
     found: Found | None,
@@ -209,7 +209,7 @@ def _missing(
 
 
 def _no_way_in(
-    machine: Machine, managed: Managed | None, answer: CommandAnswer | None
+    machine: FleetMachine, managed: Managed | None, answer: CommandAnswer | None
 ) -> list[str]:
     """Why an instance can neither report nor be reached."""
     result = []
@@ -232,7 +232,7 @@ def _not_there(found: Found, gpu: bool) -> list[str]:
         result.append("no driver: nvidia-smi does not answer")
     if not found.agent:
         result.append("no agent: the CloudWatch agent is not installed")
-    elif old := too_old(found.agent):
+    elif old := agent_too_old(found.agent):
         result.append(old)
     elif not (found.bundle or found.image or found.by_hand or found.files):
         result.append("no configuration: the agent has none")

@@ -169,8 +169,10 @@ def test_what_a_machine_says_is_read(tmp_path: Path) -> None:
 
 
 def test_an_agent_from_before_gpu_metrics_is_too_old() -> None:
-    assert "1.247349.0b251399 does not know GPU metrics" in status.too_old("1.247349.0b251399")
-    assert status.too_old("1.300031.0b313") == ""
+    assert "1.247349.0b251399 does not know GPU metrics" in status.agent_too_old(
+        "1.247349.0b251399"
+    )
+    assert status.agent_too_old("1.300031.0b313") == ""
 
 
 def test_a_report_names_each_instance_and_why(

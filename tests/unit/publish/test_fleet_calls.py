@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.fleet import document, install
-from kiln.fleet.machines import Machine, Selected, find_machines
+from kiln.fleet.machines import FleetMachine, Selected, find_machines
 from kiln.fleet.status import fleet_status
 from kiln.fleet.waves import parse_waves
 from kiln.telemetry import Telemetry
@@ -43,9 +43,9 @@ def stored(client: Callable[..., Any]) -> Iterator[None]:
     document.remove_stored(AWS, BUCKET)
 
 
-def machine(number: int, **fields: Any) -> Machine:
+def machine(number: int, **fields: Any) -> FleetMachine:
     known = {"instance_type": "g4dn.xlarge", "state": "running", "role": "gpu", **fields}
-    return Machine(f"i-{number:017x}", "ami-1", name="", **known)
+    return FleetMachine(f"i-{number:017x}", "ami-1", name="", **known)
 
 
 def test_two_hundred_instances_are_asked_for_in_pages(calls: list[str]) -> None:
