@@ -140,11 +140,6 @@ def logs(target: Target) -> Any:
     return _client("logs", target)
 
 
-def cloudwatch(target: Target) -> Any:
-    """A CloudWatch client for the target's region."""
-    return _client("cloudwatch", target)
-
-
 def account(target: Target) -> str:
     """The account id that the credentials belong to.
 
