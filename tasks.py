@@ -8,6 +8,7 @@ from kiln.cli import (
     consume,
     cost,
     deploy,
+    fleet,
     image,
     lab,
     matrix,
@@ -52,6 +53,7 @@ ns = Collection(
 )
 _GROUPS = {
     "deploy": deploy,
+    "fleet": fleet,
     "lab": lab,
     "nightly": nightly,
     "provenance": provenance,
