@@ -22,7 +22,7 @@ POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
 SERVICES = ("autoscaling", "ec2", "kms", "logs", "s3", "sns", "ssm", "sts")
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
 # retire and sweep.
-PUBLISHING = ("publish", "promote", "retire")
+PUBLISHING = ("publish", "promote", "retire", "catalogue")
 
 
 @cache
