@@ -19,6 +19,7 @@ from kiln.cli import (
     provenance,
     publish,
     retire,
+    stack,
     telemetry,
     xid,
 )
@@ -59,6 +60,7 @@ _GROUPS = {
     "xid": xid,
     "mig": mig,
     "telemetry": telemetry,
+    "stack": stack,
 }
 for name, module in _GROUPS.items():
     ns.add_collection(Collection.from_module(module, name=name))

@@ -56,5 +56,5 @@ def after(left: Sequence[Launch], answer: str) -> list[Launch]:
     subnet."""
     tried, *rest = left
     if any(code in answer for code in _QUOTA):
-        return [one for one in rest if one.instance_type != tried.instance_type]
+        return [pool for pool in rest if pool.instance_type != tried.instance_type]
     return rest

@@ -19,10 +19,13 @@ POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
 # What single settings of `aws` need besides.
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
-SERVICES = ("autoscaling", "ec2", "kms", "logs", "s3", "sns", "ssm", "sts")
+SERVICES = (
+    *("autoscaling", "cloudformation", "cloudwatch", "ec2", "kms", "logs", "s3", "sns", "ssm"),
+    "sts",
+)
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
-# retire and sweep.
-PUBLISHING = ("publish", "promote", "retire", "catalogue")
+# retire and sweep; stack.deploy, whose calls CloudFormation makes; catalogue.
+PUBLISHING = ("publish", "promote", "retire", "stack", "catalogue")
 
 
 @cache
@@ -79,16 +82,24 @@ def allowed(by: str) -> set[str]:
 
 
 def called_in_builds() -> dict[str, str]:
-    """The AWS calls of all tasks but those of kiln/publish → file:line of their first use."""
+    """The AWS calls of all tasks but those of kiln/publish and of stacks → file:line of their first
+    use."""
     publishing = ROOT / "kiln" / "publish"
+    of_stacks = {_module(name) for name in publishing_facts()["stack"]["modules"]}
     every = (ROOT / "kiln").rglob("*.py")
-    return called(path for path in every if publishing not in path.parents)
+    return called(
+        path for path in every if publishing not in path.parents and path not in of_stacks
+    )
 
 
 def called_in(role: str) -> dict[str, str]:
     """The AWS calls of the modules of one of PUBLISHING → file:line of their first use."""
     names = publishing_facts()[role]["modules"]
-    return called(ROOT / "kiln" / f"{name}.py" for name in names)
+    return called(map(_module, names))
+
+
+def _module(name: str) -> Path:
+    return ROOT / "kiln" / f"{name}.py"
 
 
 def called(files: Iterable[Path]) -> dict[str, str]:
@@ -177,6 +188,7 @@ def _operations() -> dict[str, str]:
         waiters = _waiters(session, service)
         actions |= {xform_name(n): f"{service}:{w['operation']}" for n, w in waiters.items()}
     actions |= _PERMISSIONS
+    del actions["get_template"]  # Jinja's: nothing here asks CloudFormation for a template
     return actions
 
 

@@ -164,7 +164,7 @@ def _tag(target: Target, run_id: str, instance: dict[str, Any], until: str) -> N
     with aws.explained("the deadline of what is kept could not be set"):
         client = aws.ec2(target)
         devices = instance.get("BlockDeviceMappings", [])
-        ids = [instance["InstanceId"], *(one["Ebs"]["VolumeId"] for one in devices)]
+        ids = [instance["InstanceId"], *(device["Ebs"]["VolumeId"] for device in devices)]
         mine: Any = [{"Name": f"tag:{RUN_ID}", "Values": [run_id]}]
         groups = client.describe_security_groups(Filters=mine)["SecurityGroups"]
         ids += [group["GroupId"] for group in groups]

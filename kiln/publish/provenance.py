@@ -122,7 +122,7 @@ def _fetched(target: Target, names: str, key: SSlibKey) -> Any:
 
 def _differences(image: Image, statement: Any) -> Iterator[str]:
     """Where an image is not what the statement says of it."""
-    subjects = {one.get("name"): one for one in statement.get("subject", [])}
+    subjects = {subject.get("name"): subject for subject in statement.get("subject", [])}
     subject = subjects.get(subject_name(image.region, image.ami_id))
     if subject is None:
         yield f"the statement is about {', '.join(map(str, subjects))}"
@@ -150,7 +150,10 @@ def _said(statement: Any) -> dict[str, Any]:
         "builder": run["builder"]["id"],
         "run": run["metadata"]["invocationId"],
         "finished": run["metadata"]["finishedOn"],
-        "from": [one.get("uri") or one.get("name") for one in build["resolvedDependencies"]],
+        "from": [
+            dependency.get("uri") or dependency.get("name")
+            for dependency in build["resolvedDependencies"]
+        ],
         "checks": run["metadata"]["checks"],
     }
 

@@ -84,8 +84,12 @@ def questions(
     action = f"{call.service}:{call.action}"
     if call.service == "ec2":
         return [
-            Question(one.action, one.resource, Context({**context, **one.context}, _known(one)))
-            for one in of_ec2.asked(call.action, call.parameters, call.region, caller.account, look)
+            Question(
+                entry.action, entry.resource, Context({**context, **entry.context}, _known(entry))
+            )
+            for entry in of_ec2.asked(
+                call.action, call.parameters, call.region, caller.account, look
+            )
         ]
     known = _GLOBAL
     if action == "cloudwatch:PutMetricData":
@@ -97,8 +101,8 @@ def questions(
     ]
 
 
-def _known(one: of_ec2.Asked) -> frozenset[str]:
-    return _GLOBAL | of_ec2.KNOWN if one.resource is not None else _GLOBAL
+def _known(entry: of_ec2.Asked) -> frozenset[str]:
+    return _GLOBAL | of_ec2.KNOWN if entry.resource is not None else _GLOBAL
 
 
 def read(environ: Mapping[str, Any], body: bytes) -> Call:
@@ -208,7 +212,7 @@ def _values(parameters: Mapping[str, Any], name: str) -> list[str]:
         listed = [text for key, text in parameters.items() if pattern.fullmatch(key)]
     else:
         listed = value if isinstance(value, list) else [value]
-    texts = [str(one) for one in listed]
+    texts = [str(item) for item in listed]
     if cut == "last":
         return [text.rstrip("/").rpartition("/")[2] for text in texts]
     return [text.lstrip("/") for text in texts] if cut == "bare" else texts

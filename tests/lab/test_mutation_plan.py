@@ -47,15 +47,16 @@ def test_a_check_that_is_not_on_the_image_gets_no_mutation():
 
 
 def test_all_of_them_fit_into_few_rounds(all_of_them):
-    assert len(all_of_them.rounds) < 20
+    assert len(all_of_them.rounds) < 12
 
 
-def test_each_is_made_twice_and_no_two_in_the_same_rounds(all_of_them):
+def test_each_is_made_equally_often_and_no_two_in_the_same_rounds(all_of_them):
     made_in = [
         tuple(n for n, made in enumerate(all_of_them.rounds) if mutation in made)
         for mutation in mutations.load(ENTRIES, EVERY)
     ]
-    assert {len(rounds) for rounds in made_in} == {2}
+    (times,) = {len(rounds) for rounds in made_in}
+    assert times > 1
     assert len(set(made_in)) == len(made_in)
 
 
