@@ -113,7 +113,9 @@ def _releases(past: Mapping[str, Sequence[Release]]) -> dict[str, Release]:
     """Each image that a line's channels have held, newest first."""
     every = sorted((one for each in past.values() for one in each), key=lambda one: one.moved.at)
     newest_word = {image_key(release): release for release in every}
-    return dict(sorted(newest_word.items(), key=lambda pair: (pair[1].built, pair[0]), reverse=True))
+    return dict(
+        sorted(newest_word.items(), key=lambda pair: (pair[1].built, pair[0]), reverse=True)
+    )
 
 
 def _record(release: Release) -> Record | None:

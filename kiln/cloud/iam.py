@@ -82,13 +82,13 @@ def allowed(by: str) -> set[str]:
 
 
 def called_in_builds() -> dict[str, str]:
-    """The AWS calls of all tasks but those of kiln/publish and of stacks → file:line of their first
-    use."""
-    publishing = ROOT / "kiln" / "publish"
+    """The AWS calls of all tasks but those of kiln/publish, of the catalogue and of stacks →
+    file:line of their first use."""
+    publishing = {ROOT / "kiln" / "publish", ROOT / "kiln" / "catalogue"}
     of_stacks = {_module(name) for name in publishing_facts()["stack"]["modules"]}
     every = (ROOT / "kiln").rglob("*.py")
     return called(
-        path for path in every if publishing not in path.parents and path not in of_stacks
+        path for path in every if not publishing & {*path.parents} and path not in of_stacks
     )
 
 
