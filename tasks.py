@@ -9,6 +9,7 @@ from kiln.cli import (
     consume,
     cost,
     deploy,
+    fleet,
     image,
     lab,
     matrix,
@@ -54,6 +55,7 @@ ns = Collection(
 )
 _GROUPS = {
     "deploy": deploy,
+    "fleet": fleet,
     "lab": lab,
     "nightly": nightly,
     "provenance": provenance,

@@ -183,9 +183,11 @@ def _resources(call: Call, account: str) -> list[str | None]:
         for row in _product(values):
             # A name that is an ARN already, as a topic's or a role's.
             whole = len(row) == 1 and row[0].startswith("arn:")
-            # AWS's own parameters are in no account:
+            # AWS's own parameters and documents are in no account:
             # https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-public-parameters-ami.html
-            public = call.service == "ssm" and row[0].startswith("aws/service/")
+            # https://docs.aws.amazon.com/systems-manager/latest/userguide/run-command-setting-up.html
+            ours = call.service == "ssm" and len(row) == 1
+            public = ours and row[0].startswith(("aws/service/", "AWS-", "AmazonCloudWatch-Manage"))
             here = {"region": call.region, "account": "" if public else account}
             found.append(row[0] if whole else arn.format(*row, **here))
     if kinds and not found:

@@ -6,6 +6,7 @@ Users' calls are AmazonSSM's; the agents' are those of the message delivery serv
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -149,7 +150,7 @@ class Manager:
 
     def _send(self, region: str, asked: Asked) -> Asked:
         name = str(asked.get("DocumentName", ""))
-        content = _document(region, name, asked.get("DocumentVersion"))
+        content = _document(region, name, asked)
         given = asked.get("Parameters", {})
         parameters = documents.values(content, given)
         _supported(asked)
@@ -281,9 +282,10 @@ def _supported(asked: Asked) -> None:
         )
 
 
-def _document(region: str, name: str, version: str | None) -> documents.Content:
+def _document(region: str, name: str, asked: Asked) -> documents.Content:
     if name in of_aws.DOCUMENTS:
         return of_aws.DOCUMENTS[name]
+    version = asked.get("DocumentVersion")
     backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
     try:
         found = backend.get_document(name, None if version == "$DEFAULT" else version, None, "JSON")
@@ -291,7 +293,13 @@ def _document(region: str, name: str, version: str | None) -> documents.Content:
         if type(error).__name__ == "InvalidDocumentVersion":
             raise SsmError("InvalidDocumentVersion", "The document version is not valid") from None
         raise SsmError("InvalidDocument", f"Document with name {name} does not exist.") from None
-    return documents.parse(str(found["Content"]))
+    text = str(found["Content"])
+    wanted = asked.get("DocumentHash")
+    # That another hash is refused is the parameter's purpose; the error's name is assumed.
+    # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
+    if wanted and wanted != hashlib.sha256(text.encode()).hexdigest():
+        raise SsmError("InvalidDocument", f"The hash of the document {name} is not {wanted}.")
+    return documents.parse(text)
 
 
 def _tags(instance_id: str) -> dict[str, str]:
