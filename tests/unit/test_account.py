@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from kiln.base.account import FORMS, SETTINGS, Account, SubnetFilter
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli import flags
-from kiln.cloud import machine, network, reservations, resources
+from kiln.cloud import machine, network, reservations, resources, session
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.network import Network
 from kiln.cloud.runs import Run
