@@ -8,6 +8,7 @@ from kiln.cli import (
     consume,
     cost,
     deploy,
+    fleet,
     image,
     lab,
     matrix,
@@ -18,6 +19,7 @@ from kiln.cli import (
     provenance,
     publish,
     retire,
+    stack,
     telemetry,
     xid,
 )
@@ -51,12 +53,14 @@ ns = Collection(
 )
 _GROUPS = {
     "deploy": deploy,
+    "fleet": fleet,
     "lab": lab,
     "nightly": nightly,
     "provenance": provenance,
     "xid": xid,
     "mig": mig,
     "telemetry": telemetry,
+    "stack": stack,
 }
 for name, module in _GROUPS.items():
     ns.add_collection(Collection.from_module(module, name=name))

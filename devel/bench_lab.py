@@ -64,7 +64,7 @@ def _measured(lab: Lab) -> list[Figure]:
     _launched(ec2, image, AT_ONCE)
     os.kill(int(lab.pid_file.read_text()), signal.SIGKILL)
     _, down = _timed(lambda: control.down(lab))
-    left = [f"{kind}: {one}" for kind, found in on_this_machine(lab).items() for one in found]
+    left = [f"{kind}: {name}" for kind, found in on_this_machine(lab).items() for name in found]
     return [
         Figure(f"{AT_ONCE} guests at once", round(at_once, 1), "s", note="until each has port 22"),
         Figure(f"  their end, {AT_ONCE} at once", round(ended, 1), "s"),
@@ -103,7 +103,7 @@ def _launched(ec2: Any, image: str, count: int) -> list[str]:
     made = ec2.run_instances(
         ImageId=image, MinCount=count, MaxCount=count, InstanceType="t3.micro"
     )["Instances"]
-    ids = [one["InstanceId"] for one in made]
+    ids = [instance["InstanceId"] for instance in made]
     for address in _wait(ec2, ids, "running").values():
         _answer(address)
     return ids
@@ -134,11 +134,13 @@ def _wait(ec2: Any, ids: list[str], state: str) -> dict[str, str]:
     deadline = time.monotonic() + _PATIENCE
     while True:
         pages = ec2.describe_instances(InstanceIds=ids)["Reservations"]
-        found = [one for page in pages for one in page["Instances"]]
-        if all(one["State"]["Name"] == state for one in found):
-            return {one["InstanceId"]: one.get("PrivateIpAddress", "") for one in found}
+        found = [instance for page in pages for instance in page["Instances"]]
+        if all(instance["State"]["Name"] == state for instance in found):
+            return {
+                instance["InstanceId"]: instance.get("PrivateIpAddress", "") for instance in found
+            }
         if time.monotonic() > deadline:
-            states = {one["InstanceId"]: one["State"]["Name"] for one in found}
+            states = {instance["InstanceId"]: instance["State"]["Name"] for instance in found}
             raise operation_failed(f"not {state} after {_PATIENCE:.0f} s: {states}")
         time.sleep(0.1)
 

@@ -58,7 +58,7 @@ _AL2 = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp
 
 def publish_figures() -> list[Figure]:
     """What was measured; the notes have the API calls."""
-    return [Figure(*one) for one in _measured()]
+    return [Figure(*measured) for measured in _measured()]
 
 
 def _measured() -> Iterator[tuple[str, float, str, float | None, str]]:

@@ -24,6 +24,7 @@ from kiln.mig import export, picture
 from kiln.packer import render
 from kiln.pipeline import record_schema
 from kiln.publish import engines
+from kiln.telemetry.stack import template
 from kiln.xid import catalogue
 from lab.api import coverage
 from lab.guests import pci
@@ -99,6 +100,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     engines.CODEBUILD_TEMPLATE: (
         engines.codebuild_text,
         "templates/deploy and the policies in docs/",
+    ),
+    template.TEMPLATE: (
+        template.example_text,
+        "kiln/telemetry/stack and kiln/facts/knowledge/telemetry-stack.yaml",
     ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge/evidence.yaml and indexes"),

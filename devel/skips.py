@@ -18,6 +18,7 @@ LIFTED_BY = (
     (r"KILN_OWN_KERNEL", "minutes: ./invoke test --all, or KILN_OWN_KERNEL=1"),
     (r"KILN_WORKERS", "minutes: ./invoke test --all, or KILN_WORKERS=1"),
     (r"KILN_REAL_RUNTIMES", "Debian's mirror: ./invoke test --all, or KILN_REAL_RUNTIMES=1"),
+    (r"KILN_REAL_SLURM", "Debian's mirror: ./invoke test --all, or KILN_REAL_SLURM=1"),
     (r"KILN_ANSIBLE", "ansible-core: KILN_ANSIBLE=/path/to/ansible-playbook"),
     (r"no go on PATH", "the package golang-go, and Go's module proxy"),
     (r"nvidia-mig-parted", "NVIDIA's mig-parted 0.15.0 on PATH: go build ./cmd/nvidia-mig-parted"),

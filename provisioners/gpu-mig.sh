@@ -9,10 +9,9 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 kiln_install_runtime opt/kiln/lib/gpu_mig usr/local/bin/gpu-mig etc/systemd/system/aws-gpu-mig.service \
     etc/systemd/system/aws-gpu-mig.service.d \
     etc/default/gpu-mig etc/kiln/mig-config.yaml etc/kiln/mig-config.d
-# These services wait for the layout, where they exist.
-for unit in kubelet ecs slurmd; do
-    ! kiln_unit_exists "$unit.service" || kiln_install_runtime "etc/systemd/system/$unit.service.d/20-gpu-mig.conf"
-done
+# These services wait for the layout. ParallelCluster writes slurmd's unit at the node's first boot.
+kiln_install_runtime etc/systemd/system/kubelet.service.d etc/systemd/system/ecs.service.d \
+    etc/systemd/system/slurmd.service.d
 kiln_install_files etc/default/gpu-mig etc/kiln/mig-config.d
 [[ -z $MIG_CONFIG ]] || sed -i "s/^MIG_CONFIG=.*/MIG_CONFIG=$MIG_CONFIG/" /etc/default/gpu-mig
 # Compiled once here: the image's first start is faster and the program takes less memory.

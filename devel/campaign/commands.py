@@ -254,7 +254,7 @@ def script(
         if time.monotonic() > until:
             break
         case = named[key]
-        before_it = [one for one in checkpoints if not one.has(case)]
+        before_it = [checkpoint for checkpoint in checkpoints if not checkpoint.has(case)]
         attack = _attack(box, shims, programs, case, before_it[-1] if before_it else None)
         done = attack.done
         if not attack.reached:

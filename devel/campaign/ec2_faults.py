@@ -94,15 +94,15 @@ def fail(world: World, together: Sequence[Scenario]) -> Ended:
     home = world.home()
     before = inventory(world.ec2)
     control.call(world.lab, "faults/clear")
-    for one in together:
-        control.order_fault(world.lab, action=one.action, code=one.code, times=one.times)
+    for fault in together:
+        control.order_fault(world.lab, action=fault.action, code=fault.code, times=fault.times)
     build = world.start(home)
-    if any(one.action in _OF_CLEANING_UP for one in together):
+    if any(fault.action in _OF_CLEANING_UP for fault in together):
         while build.goes_on() and "RunInstances 2" not in steps(world.calls()):
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             build.signal(signal.SIGTERM)
-    waited = all(one.code in PASSING and one.times > 1 for one in together)
+    waited = all(fault.code in PASSING and fault.times > 1 for fault in together)
     waited = waited and not _ends_or_says(build, _WAITS)
     called = {*world.calls(), "boot"}
     if waited:
@@ -112,7 +112,7 @@ def fail(world: World, together: Sequence[Scenario]) -> Ended:
     if waited and "waiting for " not in ended.text:
         ended.left.append("it asked again without a word")
     called |= set(world.calls())
-    ended.reached = all(one.action in called for one in together)
+    ended.reached = all(fault.action in called for fault in together)
     control.call(world.lab, "faults/clear")
     if ended.status is None:
         ended.left.append("it did not end")

@@ -44,7 +44,11 @@ MIG_PAIRS = Profile(
     ),
 )
 OWN_KERNEL = Profile("own-kernel", {"KILN_OWN_KERNEL": "1"}, ("tests/lab/test_own_kernel.py",))
-RUNTIMES = Profile("runtimes", {"KILN_REAL_RUNTIMES": "1"}, ("tests/lab/test_vendors.py",))
+RUNTIMES = Profile(
+    "runtimes",
+    {"KILN_REAL_RUNTIMES": "1", "KILN_REAL_SLURM": "1"},
+    ("tests/lab/test_vendors.py", "tests/lab/test_slurm.py"),
+)
 WORKERS = Profile("workers", {"KILN_WORKERS": "1"}, ("tests/lab/test_workers.py",))
 WHOLE = (MIG_ROWS, MIG_PAIRS, OWN_KERNEL, RUNTIMES, WORKERS)
 

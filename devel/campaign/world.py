@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,36 +75,48 @@ def slim_checkout(folder: Path, *keep: str, name: str = ODD_NAME) -> Path:
     return copy
 
 
-def bare_checkout(folder: Path) -> Path:
+def bare_checkout(
+    folder: Path,
+    *keep: str,
+    baked: Collection[str] = (),
+    checked: Collection[str] = (),
+    name: str = ODD_NAME,
+) -> Path:
     """A slim checkout whose provisioners and checks do nothing: half of a slim build's CPU time.
 
-    For what is around a bake and a verification: launches, waits, the clean-up.
+    For what is around a bake and a verification: launches, waits, the clean-up. The provisioners of
+    the components `baked`, and the checks of the components `checked`, are as they are.
     """
-    copy = slim_checkout(folder)
+    copy = slim_checkout(folder, *keep, name=name)
     for script in (copy / "provisioners").glob("*.sh"):
-        header = [line for line in script.read_text().splitlines(True) if line.startswith("#")]
-        script.write_text("".join([*header, "sleep 0.2\n"]))
+        if script.stem not in baked:
+            header = [line for line in script.read_text().splitlines(True) if line.startswith("#")]
+            script.write_text("".join([*header, "sleep 0.2\n"]))
     for checks in (copy / "tests" / "ami").glob("test_*.py"):
-        checks.write_text("def test_nothing() -> None:\n    pass\n")
+        if checks.stem.removeprefix("test_").replace("_", "-") not in checked:
+            checks.write_text("def test_nothing() -> None:\n    pass\n")
     return copy
 
 
 def inventory(ec2: Any) -> Inventory:
     """What there is in EC2, by kind: what a run leaves is what is new in it."""
     pages = ec2.describe_instances()["Reservations"]
-    instances = [one for page in pages for one in page["Instances"]]
+    instances = [instance for page in pages for instance in page["Instances"]]
     return {
         "instances": {
-            one["InstanceId"] for one in instances if one["State"]["Name"] != "terminated"
+            instance["InstanceId"]
+            for instance in instances
+            if instance["State"]["Name"] != "terminated"
         },
-        "key pairs": {one["KeyName"] for one in ec2.describe_key_pairs()["KeyPairs"]},
+        "key pairs": {pair["KeyName"] for pair in ec2.describe_key_pairs()["KeyPairs"]},
         "security groups": {
-            one["GroupId"] for one in ec2.describe_security_groups()["SecurityGroups"]
+            group["GroupId"] for group in ec2.describe_security_groups()["SecurityGroups"]
         },
-        "volumes": {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]},
-        "amis": {one["ImageId"] for one in ec2.describe_images(Owners=["self"])["Images"]},
+        "volumes": {volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]},
+        "amis": {image["ImageId"] for image in ec2.describe_images(Owners=["self"])["Images"]},
         "snapshots": {
-            one["SnapshotId"] for one in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
+            snapshot["SnapshotId"]
+            for snapshot in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
         },
     }
 
@@ -280,7 +292,7 @@ def worlds(lab: Lab, count: int) -> Iterator[list[World]]:
     """Several worlds; the first one's lab is `lab`, the others have the numbers after it."""
     with contextlib.ExitStack() as stack:
         labs = [replace(lab, index=(lab.index + number) % LABS) for number in range(count)]
-        yield [stack.enter_context(world(one)) for one in labs]
+        yield [stack.enter_context(world(lab)) for lab in labs]
 
 
 def each(

@@ -109,11 +109,11 @@ def on_signals(stop: Stop) -> Iterator[None]:
         return
 
     def handle(number: int, frame: object) -> None:
-        said = _AGAIN if stop.is_set() else _FIRST
+        message = _AGAIN if stop.is_set() else _FIRST
         stop.set()
         # Not print: the signal may have interrupted a print.
         with contextlib.suppress(OSError):
-            os.write(2, f"{said}\n".encode())
+            os.write(2, f"{message}\n".encode())
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

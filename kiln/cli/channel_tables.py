@@ -55,9 +55,14 @@ def retirement_text(going: Sequence[Going], kept: Sequence[Kept], *, applied: bo
     """What goes and what stays, and how to go on."""
     heading = ("STEP", "AMI", "REGION", "WHY")
     rows = [
-        (one.step if not one.error else "FAILED", one.ami_id, one.region, one.error or one.why)
-        for one in going
-    ] + [("keep", one.ami_id, one.region, one.why) for one in kept]
+        (
+            step.step if not step.error else "FAILED",
+            step.ami_id,
+            step.region,
+            step.error or step.why,
+        )
+        for step in going
+    ] + [("keep", step.ami_id, step.region, step.why) for step in kept]
     if not rows:
         return "there is no AMI of AMI Kiln here"
     last = f"{len(going)} of {len(rows)} AMIs " + (
@@ -71,8 +76,14 @@ def sweep_text(found: Sequence[Leftover], done: Sequence[Leftover], *, applied: 
     if not found:
         return "no run has left anything behind"
     rows = [
-        (one.region, one.kind, one.id, one.run_id, one.error or ("removed" if applied else ""))
-        for one in done or found
+        (
+            leftover.region,
+            leftover.kind,
+            leftover.id,
+            leftover.run_id,
+            leftover.error or ("removed" if applied else ""),
+        )
+        for leftover in done or found
     ]
     last = "" if applied else f"\n{len(found)} resources; --apply removes them"
     return _table(("REGION", "KIND", "ID", "RUN", ""), rows) + last

@@ -1,4 +1,4 @@
-"""Tasks about MIG layouts: mig.profiles, mig.check, mig.plan, mig.k8s."""
+"""Tasks about MIG layouts: mig.profiles, mig.check, mig.plan, mig.makespan, mig.k8s."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from invoke import Context
 
-from kiln.cli.flags import JSON
+from kiln.base.errors import KilnError
+from kiln.cli.flags import JSON, positive_number
 from kiln.cli.front import show, task
 
 _INSTANCE_TYPE = {"instance-type": "EC2 GPU instance type: --instance-type p4d.24xlarge"}
@@ -63,8 +64,51 @@ def plan(
 
 @task(
     help={
+        **_INSTANCE_TYPE,
+        "jobs": "how many equal jobs: --jobs 56",
+        "seconds": "how long one job takes alone on a whole GPU: --seconds 34.3",
+        "memory": "GPU memory that a job needs, in GiB: --memory 4",
+        "slowdown": 'measured: seconds on a slice / on a whole GPU: --slowdown "1g.5gb=2.54"',
+        "busy": "part of a lone job's time in which the GPU works, for time slicing: --busy 0.4",
+        "svg": "also write the drawing to a file: --svg makespan.svg",
+        **JSON,
+    }
+)
+def makespan(
+    c: Context,
+    instance_type: str,
+    jobs: str,
+    seconds: str,
+    memory: str | None = None,
+    slowdown: str = "",
+    busy: str = "1",
+    svg: str | None = None,
+    json: bool = False,
+) -> None:
+    """When the last of many jobs ends: on whole GPUs, on the slices of each label, time-sliced."""
+    from kiln.mig import makespan as spans
+    from kiln.mig.draw_makespan import makespan_svg, makespan_text
+
+    work = spans.Work(
+        jobs=spans.whole_jobs(jobs),
+        seconds=positive_number(seconds, "--seconds"),
+        memory_gib=positive_number(memory, "--memory") if memory is not None else 0,
+        slowdown=spans.measured_slowdowns(slowdown),
+        busy=positive_number(busy, "--busy"),
+    )
+    answer = spans.compare_ways(instance_type, work)
+    show(answer, as_json=json, text=makespan_text)
+    if svg:
+        Path(svg).parent.mkdir(parents=True, exist_ok=True)
+        Path(svg).write_text(makespan_svg(answer), encoding="utf-8")
+
+
+@task(
+    help={
         **_GPU,
         "label": "a label of mig-config.yaml: --label all-balanced",
+        "want": 'a layout that mig.plan makes, instead of a label: --want "1g.5gb=40,3g.20gb=4"',
+        "config": "your own labels, a file or folder: --config /etc/kiln/mig-config.d",
         "strategy": "single or mixed: --strategy mixed",
         "owner": "who configures MIG: ami (gpu-mig at boot) or operator (mig-manager): --owner ami",
         **JSON,
@@ -72,7 +116,9 @@ def plan(
 )
 def k8s(
     c: Context,
-    label: str,
+    label: str = "",
+    want: str = "",
+    config: str | None = None,
     strategy: str = "mixed",
     gpu: str | None = None,
     instance_type: str | None = None,
@@ -81,9 +127,20 @@ def k8s(
 ) -> None:
     """Helm values, node labels and resource names for a MIG layout in Kubernetes."""
     from kiln import mig
+    from kiln.mig import layouts
     from kiln.mig.k8s import k8s_text
 
-    answer = mig.k8s_configuration(label, strategy, gpu, instance_type, owner=owner)
+    if bool(label) == bool(want):
+        raise KilnError("give either a label or a plan", hint='--label all-balanced, or --want "…"')
+    if want and (config or gpu or not instance_type):
+        raise KilnError(
+            "--want is a plan for an instance type",
+            hint='--instance-type p4d.24xlarge --want "1g.5gb=40,3g.20gb=4", without other flags',
+        )
+    labels = layouts.labels_with(config) if config else None
+    if want:
+        label, labels = layouts.PLANNED, layouts.planned_labels(str(instance_type), want)
+    answer = mig.k8s_configuration(label, strategy, gpu, instance_type, owner=owner, labels=labels)
     show(answer, as_json=json, text=k8s_text)
 
 

@@ -94,7 +94,7 @@ def nightly_(
         shelf = shared.shelf_for(given, place, recipe)
         if shelf:
             shared_records.bring_row(shelf, recipe.name, note)
-        if not any(one.ami_id == ami_id for one in record.all_of(recipe.name)):
+        if not any(build.ami_id == ami_id for build in record.all_of(recipe.name)):
             # Another machine built it: its verdict is not taken on trust.
             verify.smoke_test(install=not no_install)(place, ami_id)
         return publish_row(
@@ -143,7 +143,7 @@ def plan(
             {"row": due.recipe.name, "command": commands[due.recipe.name], "why": due.why}
             for due in night.due
         ],
-        "skipped": [{"row": one.row, "why": one.why} for one in night.skipped],
+        "skipped": [{"row": row.row, "why": row.why} for row in night.skipped],
     }
     show(data, as_json=json, text=lambda plan: _plan_text(night, commands))
 
@@ -246,11 +246,11 @@ def _reported(
     if topic:
         night_report.send(place, topic, results)
     show(
-        [asdict(one) for one in results],
+        [asdict(result) for result in results],
         as_json=as_json,
         text=lambda data: night_report.text(results),
     )
-    return 1 if any(one.action == "failed" for one in results) else 0
+    return 1 if any(result.action == "failed" for result in results) else 0
 
 
 def _commands(night: Night, target: Target, given: Mapping[str, str]) -> dict[str, str]:
@@ -281,8 +281,8 @@ def _is_kept(shelf: Shelf, row: str, ami_id: str) -> bool:
 
     kept = shared_records.bring_row(shelf, row, note)
     return any(
-        one.run_id in kept and one.ami_id == ami_id and one.status == "verified"
-        for one in record.all_of(row)
+        build.run_id in kept and build.ami_id == ami_id and build.status == "verified"
+        for build in record.all_of(row)
     )
 
 
@@ -309,5 +309,5 @@ def _plan_text(night: Night, commands: Mapping[str, str]) -> str:
         f"build  {due.recipe.name}: {due.why}\n       {commands[due.recipe.name]}"
         for due in night.due
     ]
-    lines += [f"skip   {one.row}: {one.why}" for one in night.skipped]
+    lines += [f"skip   {row.row}: {row.why}" for row in night.skipped]
     return "\n".join(lines)

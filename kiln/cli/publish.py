@@ -220,7 +220,7 @@ def history(
     row = choice.row_of(line)
     names = [choice.channel_of(row, channel)] if channel else list(row.settings.channels)
     rows = history_rows(choice.answering(targets.choose(target, region)), row.line, names)
-    show([asdict(one) for one in rows], as_json=json, text=lambda data: history_table(rows))
+    show([asdict(row) for row in rows], as_json=json, text=lambda data: history_table(rows))
 
 
 def _as_json(promotion: Promotion) -> dict[str, Any]:

@@ -38,11 +38,11 @@ def retire(
     plan = retiring.plan_retirement(place, shown, choice.settings_by_line(), ask=apply)
     done = retiring.retire(place, plan) if apply else list(plan.would)
     show(
-        {"would": [asdict(one) for one in done], "kept": [asdict(one) for one in plan.kept]},
+        {"would": [asdict(step) for step in done], "kept": [asdict(step) for step in plan.kept]},
         as_json=json,
         text=lambda data: retirement_text(done, plan.kept, applied=apply),
     )
-    return 1 if any(one.error for one in done) else 0
+    return 1 if any(step.error for step in done) else 0
 
 
 @task(
@@ -81,12 +81,12 @@ def sweep(
     everywhere = named or sweeping.regions_of_account(place)
     found = sweeping.leftovers(place, everywhere, timedelta(hours=older_than))
     done = sweeping.sweep(place, found) if apply else []
-    removed = [one for one in done if not one.error]
+    removed = [leftover for leftover in done if not leftover.error]
     show(
         {
-            "found": [asdict(one) for one in found],
-            "removed": [asdict(one) for one in removed],
-            "failed": [asdict(one) for one in done if one.error],
+            "found": [asdict(leftover) for leftover in found],
+            "removed": [asdict(leftover) for leftover in removed],
+            "failed": [asdict(leftover) for leftover in done if leftover.error],
         },
         as_json=json,
         text=lambda data: sweep_text(found, done, applied=apply),

@@ -67,7 +67,7 @@ def find_network(account: Account, target: Target) -> Network:
         cidrs = (target.own_cidr_towards(_block(client, subnet, vpc)),)
     else:
         cidrs = (target.own_cidr(),)
-    ids = [str(one["SubnetId"]) for one in subnets]
+    ids = [str(subnet["SubnetId"]) for subnet in subnets]
     return Network(ids[0] if ids else None, vpc, way, cidrs, tuple(ids[1:]))
 
 
@@ -98,7 +98,9 @@ def _subnets(client: EC2Client, account: Account) -> list[Any]:
     ids = [account.subnet_id] if account.subnet_id else list(account.subnet_ids)
     if not ids:
         return []
-    found = {one["SubnetId"]: one for one in client.describe_subnets(SubnetIds=ids)["Subnets"]}
+    found = {
+        subnet["SubnetId"]: subnet for subnet in client.describe_subnets(SubnetIds=ids)["Subnets"]
+    }
     return [found[subnet_id] for subnet_id in ids]
 
 

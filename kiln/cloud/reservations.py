@@ -18,7 +18,11 @@ def serving(account: Account, target: Target, instance_type: str) -> str | None:
         return None
     with aws.explained(f"{wanted} could not be looked up in {target.region}"):
         answer = aws.ec2(target).describe_capacity_reservations(CapacityReservationIds=[wanted])
-    found = [one for one in answer["CapacityReservations"] if one["State"] == "active"]
+    found = [
+        reservation
+        for reservation in answer["CapacityReservations"]
+        if reservation["State"] == "active"
+    ]
     if not found:
         raise operation_failed(
             f"{wanted} is not an active capacity reservation in {target.region}",

@@ -231,21 +231,21 @@ def _end_instances(
     with _noted(done, *([] if launched else ["instances: EC2 does not say whether there are any"])):
         alive = [instance["InstanceId"] for instance in _alive(client, run_id)]
         # What Packer has ended itself is the run's as well.
-        done.removed += [f"instance {one}" for one in launched if one not in alive]
+        done.removed += [f"instance {instance}" for instance in launched if instance not in alive]
     ids = list(launched) if alive is None else alive
     if not ids:
         return
-    told = False
-    with _noted(done, *(f"instance {one}: not told to end" for one in ids)):
+    asked = False
+    with _noted(done, *(f"instance {instance}: not told to end" for instance in ids)):
         client.terminate_instances(InstanceIds=ids)
-        told = True
-    unseen = [f"instance {one}: told to end, not seen to have ended" for one in ids]
-    if told and alive is None:
+        asked = True
+    unseen = [f"instance {instance}: told to end, not seen to have ended" for instance in ids]
+    if asked and alive is None:
         done.left += unseen
-    elif told:
+    elif asked:
         with _noted(done, *unseen):
             _wait_until_ended(client, run_id, target, ids, hurried)
-            done.removed += [f"instance {one}" for one in ids]
+            done.removed += [f"instance {instance}" for instance in ids]
 
 
 def _wait_until_ended(

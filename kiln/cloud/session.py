@@ -37,7 +37,9 @@ def is_online(instance_id: str, target: Target) -> bool:
     """Has the instance's SSM agent registered, so that sessions can begin?"""
     wanted: list[Any] = [{"Key": "InstanceIds", "Values": [instance_id]}]
     known = aws.ssm(target).describe_instance_information(Filters=wanted)
-    return any(one.get("PingStatus") == "Online" for one in known["InstanceInformationList"])
+    return any(
+        instance.get("PingStatus") == "Online" for instance in known["InstanceInformationList"]
+    )
 
 
 def proxy_command(target: Target, folder: Path) -> str:

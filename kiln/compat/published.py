@@ -11,7 +11,7 @@ from kiln.base.findings import Finding
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage
 from kiln.components import package_repositories
-from kiln.facts.indexes import Judged, Published, judge_package
+from kiln.facts.indexes import Judged, Published, judge_package, recorded_index
 
 RULE = "PKG-NOT-PUBLISHED"
 
@@ -26,11 +26,9 @@ def judged_packages(recipe: Recipe) -> dict[WantedPackage, Judged]:
         names = [entry.name for entry in package_repositories.of_row(recipe, steps)]
     except KilnError:
         return {}
+    indexes = [recorded_index(recipe.distro.id, recipe.arch, name) for name in names]
     packages = [p for step in steps for listed in step.packages.values() for p in listed]
-    return {
-        package: judge_package(package, recipe.distro.id, recipe.arch, names)
-        for package in packages
-    }
+    return {package: judge_package(package, indexes) for package in packages}
 
 
 def unpublished_packages(recipe: Recipe) -> list[Finding]:

@@ -7,7 +7,7 @@ may ask for with their versions, and under `absent` the names that were asked fo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -110,11 +110,11 @@ def _read(path: Path, _changed: int) -> RecordedIndex:
     )
 
 
-def judge_package(
-    package: WantedPackage, distro: str, arch: str, repositories: Iterable[str]
-) -> Judged:
-    """Is a package published in one of a row's repositories, as far as they are recorded?"""
-    known = [recorded_index(distro, arch, repository) for repository in repositories]
+def judge_package(package: WantedPackage, known: Sequence[RecordedIndex | None]) -> Judged:
+    """Is a package published in one of a row's repositories, as far as they are recorded?
+
+    `known` has the index of each of them, None for one that was not recorded.
+    """
     there = [index for index in known if index is not None]
     for index in there:
         for version in index.versions(package.name):

@@ -20,7 +20,8 @@ def refused(mistakes: Iterable[Finding]) -> KilnError:
     those are listed once.
     """
     findings = sorted(
-        dict.fromkeys(mistakes), key=lambda one: (one.file or "", one.line, one.column)
+        dict.fromkeys(mistakes),
+        key=lambda mistake: (mistake.file or "", mistake.line, mistake.column),
     )
     lines = [f"{finding.place}: {finding.message}" for finding in findings]
     return KilnError("\n".join(lines), place=findings[0].place, findings=findings)

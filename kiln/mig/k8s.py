@@ -8,16 +8,13 @@ import yaml
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.runtime_import import runtime_module
 from kiln.mig.check import shipped_labels
+from kiln.mig.layouts import as_v1, slices_of
 from kiln.mig.profiles import chosen, gpu_types
 
-_config = runtime_module("gpu_mig.config")
-_errors = runtime_module("gpu_mig.errors")
-_smi = runtime_module("gpu_mig.smi")
-_target = runtime_module("gpu_mig.target")
-
 OWNERS = ("ami", "operator")
+# The ConfigMap that the chart makes of a layout that NVIDIA's own map does not have.
+CONFIG_MAP = "kiln-mig-config"
 
 
 def k8s_configuration(
@@ -33,12 +30,14 @@ def k8s_configuration(
 
     `owner` is "ami" if gpu-mig creates the slices at boot, "operator" if the GPU operator's
     mig-manager does. Returns `gpu_operator` and `device_plugin` (Helm values), `node_labels` (to
-    set on the node), `gpu_mig` (settings of gpu-mig on the AMI), `resources` (what one node offers)
-    and `limits` (an example for a pod). Without a GPU and instance type it returns `by_gpu`
-    instead: what one GPU of each model that the label supports offers.
+    set on the node), `gpu_mig` (settings of gpu-mig on the AMI), `mig_config` (a v1 configuration
+    with the label, None for a shipped one), `resources` (what one node offers) and `limits` (an
+    example for a pod). Without a GPU and instance type it returns `by_gpu` instead: what one GPU of
+    each model that the label supports offers. `labels` are those to choose from, by default the
+    shipped ones.
 
     Raises KilnError for an unknown label or strategy, for a layout that the GPU cannot hold or
-    that offers nothing, and for `single` with slices that differ.
+    that offers nothing, and for `single` with slices that differ or beside whole GPUs.
     """
     table = facts.table("mig-kubernetes")
     for what, value, known in (
@@ -48,14 +47,16 @@ def k8s_configuration(
         if value not in known:
             raise KilnError(f"unknown {what} {value!r}", hint=did_you_mean(value, known))
     known_labels = labels if labels is not None else shipped_labels()
+    own = _own_configuration(label, known_labels)
     answer = {
         "label": label,
         "strategy": strategy,
         "owner": owner,
-        "gpu_operator": _operator_values(strategy, owner),
+        "gpu_operator": operator_values(strategy, owner, own),
         "device_plugin": {"migStrategy": strategy},
         "node_labels": {table["node_label"]: label} if owner == "operator" else {},
         "gpu_mig": {"MIG_OWNER": owner} if owner == "operator" else {},
+        "mig_config": own,
     }
     if not gpu and not instance_type:
         return answer | {"by_gpu": _by_gpu(label, strategy, known_labels)}
@@ -91,9 +92,9 @@ def _attempt(
 def _offered(
     label: str, strategy: str, count: int, kind: Any, labels: dict[str, Any]
 ) -> dict[str, int]:
-    per_gpu = _layout(label, count, kind, labels)
+    per_gpu = slices_of(label, count, kind, labels)
     if strategy == "single":
-        _refuse_unlike(label, per_gpu)
+        _refuse_unlike(label, per_gpu, count)
     resources = _resources(per_gpu, count, strategy)
     if not resources:
         raise KilnError(
@@ -103,22 +104,23 @@ def _offered(
     return resources
 
 
-def _layout(label: str, count: int, kind: Any, labels: dict[str, Any]) -> dict[int, dict[str, int]]:
-    """The slices of every GPU in MIG mode: {index: {profile: count}}. Raises KilnError."""
-    gpus = [
-        _smi.Gpu(i, "", "", kind.pci_device_ids[0], "", kind.product, False, False)
-        for i in range(count)
-    ]
-    try:
-        wanted = _target.resolve(_config.choose(labels, label), gpus)
-        for setting in wanted.values():
-            _target.check(setting, kind)
-    except _errors.MigError as e:
-        raise KilnError(e.message, hint=e.hint) from e
-    return {w.gpu: _target.devices_of(w.shapes) for w in wanted.values() if w.mode}
+def _own_configuration(label: str, labels: dict[str, Any]) -> dict[str, Any] | None:
+    """A v1 configuration with a label that the shipped map does not have, or not so; else None.
+
+    With it all-disabled, which mig-manager makes on nodes without a label.
+    """
+    if label not in labels or labels[label].entries == _shipped_entries(label):
+        return None
+    off = {"all-disabled": as_v1(shipped_labels()["all-disabled"])}
+    return {"version": "v1", "mig-configs": off | {label: as_v1(labels[label])}}
 
 
-def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]]) -> None:
+def _shipped_entries(label: str) -> Any:
+    shipped = shipped_labels().get(label)
+    return shipped.entries if shipped else None
+
+
+def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]], count: int) -> None:
     kinds = sorted({profile for slices in per_gpu.values() for profile in slices})
     if len(kinds) > 1:
         raise KilnError(
@@ -129,6 +131,13 @@ def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]]) -> None:
         raise KilnError(
             f"strategy single needs slices; {label} creates none",
             hint="leave mig.strategy at none.",
+        )
+    # "all devices on the node must be configured with the same migEnabled value":
+    # github:NVIDIA/k8s-device-plugin internal/rm/device_map.go @1b826acc6af3
+    if len(per_gpu) < count:
+        raise KilnError(
+            f"strategy single needs all GPUs cut or none; {label} cuts {len(per_gpu)} of {count}",
+            hint="use --strategy mixed, or a layout that cuts every GPU.",
         )
 
 
@@ -143,8 +152,11 @@ def _resources(per_gpu: dict[int, dict[str, int]], count: int, strategy: str) ->
     return dict(sorted(resources.items()))
 
 
-def _operator_values(strategy: str, owner: str) -> dict[str, Any]:
-    """Helm values for a node whose AMI has driver and toolkit."""
+def operator_values(strategy: str, owner: str, own: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Helm values of the GPU operator for nodes whose AMI has driver and toolkit.
+
+    `own` is a v1 configuration with a layout that mig-manager does not make by itself.
+    """
     values: dict[str, Any] = {
         "driver": {"enabled": False},
         "toolkit": {"enabled": False},
@@ -158,6 +170,10 @@ def _operator_values(strategy: str, owner: str) -> dict[str, Any]:
         # Source: github:NVIDIA/gpu-operator api/nvidia/v1/clusterpolicy_types.go
         # @0266f00f4ab4a96b4e2fd5d53fbd09c6c4585101 (Enum of the default MIG config)
         values["migManager"]["config"] = {"default": "all-disabled"}
+        if own:
+            text = yaml.safe_dump(own, sort_keys=False)
+            made = {"create": True, "name": CONFIG_MAP, "data": {"config.yaml": text}}
+            values["migManager"]["config"] |= made
     return values
 
 
@@ -174,6 +190,9 @@ def k8s_text(answer: dict[str, Any]) -> str:
         ("node labels", labels),
         ("on the AMI, /etc/default/gpu-mig", _settings(answer["gpu_mig"])),
     ]
+    if answer["mig_config"] and answer["owner"] == "ami":
+        file = f"on the AMI, /etc/kiln/mig-config.d/{answer['label']}.yaml"
+        parts.append((file, answer["mig_config"]))
     if "by_gpu" in answer:
         parts.append(("what one GPU offers, by model", answer["by_gpu"]))
     else:

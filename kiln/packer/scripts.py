@@ -39,9 +39,9 @@ def _syntax_error(path: Path, _changed: int) -> Finding | None:
     # Of an unclosed [[ bash says so, and ends with 0.
     if done.returncode == 0 and not done.stderr.strip():
         return None
-    said = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
-    place = re.match(r"line (\d+): ", said[0]) if said else None
-    words = ": ".join(re.sub(r"^line \d+: ", "", line) for line in said)
+    messages = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
+    place = re.match(r"line (\d+): ", messages[0]) if messages else None
+    words = ": ".join(re.sub(r"^line \d+: ", "", line) for line in messages)
     return Finding(
         "error",
         RULE,

@@ -92,9 +92,9 @@ def kept_runs(shelf: Shelf, row: str | None = None) -> list[tuple[str, str]]:
     with aws.explained(f"the records in s3://{shelf.bucket}/{prefix} could not be listed"):
         pages = aws.s3(shelf.target).get_paginator("list_objects_v2")
         keys = [
-            str(one["Key"])
+            str(entry["Key"])
             for page in pages.paginate(Bucket=shelf.bucket, Prefix=prefix)
-            for one in page.get("Contents", [])
+            for entry in page.get("Contents", [])
         ]
     found = (key.split("/") for key in keys)
     kept = [
@@ -105,7 +105,7 @@ def kept_runs(shelf: Shelf, row: str | None = None) -> list[tuple[str, str]]:
         and vocabulary.RECIPE_NAME.fits(parts[1])
         and vocabulary.RUN_ID.fits(parts[2])
     ]
-    return sorted(kept, key=lambda one: one[1], reverse=True)
+    return sorted(kept, key=lambda kept_run: kept_run[1], reverse=True)
 
 
 Refused = Callable[[str], None]
@@ -125,7 +125,7 @@ def bring_newest(shelf: Shelf, rows: Sequence[str], refused: Refused, each: int 
     """Fetch the newest records of each of these rows that are not here, with one listing."""
     kept = kept_runs(shelf)
     for row in rows:
-        _bring(shelf, [one for one in kept if one[0] == row][:each], refused)
+        _bring(shelf, [kept_run for kept_run in kept if kept_run[0] == row][:each], refused)
 
 
 def bring_named(shelf: Shelf, name: str, refused: Refused) -> None:
@@ -133,12 +133,12 @@ def bring_named(shelf: Shelf, name: str, refused: Refused) -> None:
     if vocabulary.AMI_ID.fits(name):
         kept = kept_runs(shelf)[:_SEARCHED]
         for first in range(0, len(kept), _AT_ONCE):
-            some = kept[first : first + _AT_ONCE]
-            _bring(shelf, some, refused)
-            if any(name in _amis_of(row, run_id) for row, run_id in some):
+            batch = kept[first : first + _AT_ONCE]
+            _bring(shelf, batch, refused)
+            if any(name in _amis_of(row, run_id) for row, run_id in batch):
                 return
     elif vocabulary.RUN_ID.fits(name):
-        _bring(shelf, [one for one in kept_runs(shelf) if one[1] == name], refused)
+        _bring(shelf, [kept_run for kept_run in kept_runs(shelf) if kept_run[1] == name], refused)
     elif vocabulary.RECIPE_NAME.fits(name):
         bring_row(shelf, name, refused)
 
@@ -146,17 +146,19 @@ def bring_named(shelf: Shelf, name: str, refused: Refused) -> None:
 def _amis_of(row: str, run_id: str) -> set[str | None]:
     return {
         ami_id
-        for record in islice((one for one in records.all_of(row) if one.run_id == run_id), 1)
+        for record in islice(
+            (record for record in records.all_of(row) if record.run_id == run_id), 1
+        )
         for ami_id in (record.ami_id, *record.amis.values())
     }
 
 
 def _bring(shelf: Shelf, wanted: Sequence[tuple[str, str]], refused: Refused) -> None:
-    lacking = [one for one in wanted if not _here(*one).record.exists()]
+    lacking = [run for run in wanted if not _here(*run).record.exists()]
     if not lacking:
         return
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(lacking))) as pool:
-        fetched = pool.map(lambda one: _fetched(shelf, *one), lacking)
+        fetched = pool.map(lambda run: _fetched(shelf, *run), lacking)
         for (row, run_id), record in zip(lacking, fetched, strict=True):
             if isinstance(record, KilnError):
                 refused(f"{record.message}; it is left out")

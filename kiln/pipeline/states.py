@@ -229,8 +229,8 @@ def _images(target: Target) -> list[dict[str, Any]]:
             made = datetime.fromisoformat(str(image["CreationDate"]).replace("Z", "+00:00"))
             devices = image.get("BlockDeviceMappings", [])
             snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "Ebs" in device]
-            one = {"id": image["ImageId"], "state": tags[STATE], "created": made}
-            found.append({**one, "snapshots": snapshots})
+            state = {"id": image["ImageId"], "state": tags[STATE], "created": made}
+            found.append({**state, "snapshots": snapshots})
     return sorted(found, key=lambda image: image["created"])
 
 

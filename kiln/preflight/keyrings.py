@@ -60,8 +60,10 @@ def check_signature(keyring: Path, *files: Path) -> None:
     words = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] ")]
     if "VALIDSIG" not in words or "BADSIG" in words:
         lines = [line.removeprefix("gpgv: ").strip() for line in done.stderr.splitlines()]
-        said = "; ".join(line for line in lines if line and not line.startswith("Signature made"))
-        raise NotSignedError(f"no valid signature by a pinned key: {said[:300]}")
+        reasons = "; ".join(
+            line for line in lines if line and not line.startswith("Signature made")
+        )
+        raise NotSignedError(f"no valid signature by a pinned key: {reasons[:300]}")
 
 
 def _key_files(file: Path, folder: Path) -> Sequence[Path]:

@@ -86,7 +86,7 @@ def _below(target: Target, path: str) -> list[Held]:
         for name in sorted(parameters)
         if name.endswith("/image_id")
     )
-    return [one for one in found if one is not None]
+    return [holding for holding in found if holding is not None]
 
 
 def _held(region: str, parameters: dict[str, Any], name: str) -> Held | None:
@@ -124,5 +124,5 @@ def past(target: Target, line: str, channel: str) -> Iterator[Release]:
         except ClientError as error:
             if error.response["Error"].get("Code") != "ParameterNotFound":
                 raise
-    for entry in sorted(entries, key=lambda one: int(one["Version"]), reverse=True):
+    for entry in sorted(entries, key=lambda version: int(version["Version"]), reverse=True):
         yield read_release(entry["Value"], name)

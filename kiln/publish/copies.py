@@ -111,7 +111,7 @@ def prepare_image(
         if lacking:
             ec2.create_tags(Resources=[image.ami_id], Tags=lacking)  # type: ignore[arg-type]
     if permissions:
-        shared = ", ".join(value for one in permissions for value in one.values())
+        shared = ", ".join(value for permission in permissions for value in permission.values())
         with aws.explained(f"{image.ami_id} could not be prepared: not shared with {shared}"):
             ec2.modify_image_attribute(
                 ImageId=image.ami_id,
@@ -194,7 +194,7 @@ def _not_shared(
             answer = ec2.describe_snapshot_attribute(
                 SnapshotId=snapshot, Attribute="createVolumePermission"
             )
-            readers = {one.get("UserId") for one in answer["CreateVolumePermissions"]}
+            readers = {permission.get("UserId") for permission in answer["CreateVolumePermissions"]}
             for account in sorted(set(share.accounts) - readers):
                 yield f"account {account} may not read {snapshot}"
 

@@ -79,7 +79,11 @@ def expected_cost(recipe: Recipe, settings: Publish, home: str) -> Cost:
     As long as its last run here, otherwise as long as the facts expect; a snapshot is taken to be
     as large as its volume, which it is at most.
     """
-    built = (one for one in records.all_of(recipe.name) if one.kind == "build" and one.seconds)
+    built = (
+        record
+        for record in records.all_of(recipe.name)
+        if record.kind == "build" and record.seconds
+    )
     last = next(built, None)
     expected = _prices()["expected_seconds"]
     if last is not None and last.instance_type:
@@ -111,11 +115,14 @@ def images_cost(
         images = [image for image in own_images(there) if only.items() <= image.tags.items()]
         sizes = _sizes(there, images)
         return [
-            (SOURCE_IMAGE in image.tags, sum(sizes.get(one, 0) for one in image.snapshots))
+            (
+                SOURCE_IMAGE in image.tags,
+                sum(sizes.get(snapshot, 0) for snapshot in image.snapshots),
+            )
             for image in images
         ]
 
-    found = [one for some in in_regions(everywhere, stored).values() for one in some]
+    found = [image for images in in_regions(everywhere, stored).values() for image in images]
     cost = Cost(
         snapshots=sum(size for _, size in found)
         * months
@@ -149,7 +156,7 @@ def require_below(
 ) -> None:
     """Raises KilnError (exit status 2) if building and publishing the recipes is expected to cost
     more than `limit` dollars, or if nobody knows the price of one of their instance types."""
-    whole = sum((expected_cost(one, settings[one.name], home) for one in recipes), Cost())
+    whole = sum((expected_cost(recipe, settings[recipe.name], home) for recipe in recipes), Cost())
     if whole.without_price:
         raise KilnError(
             f"--max-cost {limit:g}: the price of {', '.join(whole.without_price)} is not known",
@@ -157,7 +164,10 @@ def require_below(
         )
     if whole.total > limit:
         each = sorted(
-            ((expected_cost(one, settings[one.name], home).total, one.name) for one in recipes),
+            (
+                (expected_cost(recipe, settings[recipe.name], home).total, recipe.name)
+                for recipe in recipes
+            ),
             reverse=True,
         )
         dearest = ", ".join(f"{name} ${usd:,.2f}" for usd, name in each[:3])

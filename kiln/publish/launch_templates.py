@@ -39,10 +39,14 @@ def _follow(target: Target, release: Release, template: LaunchTemplate) -> int |
     image_id = release.images[target.region]
     with aws.explained(f"the launch template {template.name} could not follow in {target.region}"):
         versions = _versions(ec2, template.name)
-        default = next(one for one in versions if one["DefaultVersion"])
+        default = next(version for version in versions if version["DefaultVersion"])
         if _image(default) == image_id:
             return None
-        same = [one for one in versions if _image(one) == image_id and _like(one, default)]
+        same = [
+            version
+            for version in versions
+            if _image(version) == image_id and _like(version, default)
+        ]
         if same:
             number = int(same[-1]["VersionNumber"])
         else:
@@ -83,7 +87,7 @@ def _image(version: Any) -> str:
 def _like(version: Any, default: Any) -> bool:
     """Whether a version differs from the default one in its image only: settings that its owner
     changed since must not be lost."""
-    fields = [{**one["LaunchTemplateData"], "ImageId": ""} for one in (version, default)]
+    fields = [{**each["LaunchTemplateData"], "ImageId": ""} for each in (version, default)]
     return bool(fields[0] == fields[1])
 
 

@@ -26,7 +26,7 @@ def write(results: Sequence[RowResult], out: str | None) -> Path:
     when = datetime.now(timezone.utc)
     folder = Path(out) if out else build_dir() / "nightly" / when.strftime("%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps([asdict(one) for one in results], indent=2))
+    (folder / "report.json").write_text(json.dumps([asdict(row) for row in results], indent=2))
     (folder / "report.md").write_text(as_markdown(results), encoding="utf-8")
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -40,9 +40,9 @@ def write(results: Sequence[RowResult], out: str | None) -> Path:
 
 def night_counts(results: Sequence[RowResult]) -> str:
     """The sum in words: 2 built, 19 skipped, 0 failed, instances $1.20."""
-    number = Counter(one.action for one in results)
+    number = Counter(row.action for row in results)
     words = [f"{number[action]} {action}" for action in ("built", "skipped", "failed")]
-    spent = [one.usd for one in results if one.usd is not None]
+    spent = [row.usd for row in results if row.usd is not None]
     return ", ".join([*words, f"instances ${sum(spent):,.2f}"] if spent else words)
 
 
@@ -50,8 +50,8 @@ def text(results: Sequence[RowResult]) -> str:
     """For a terminal: the failed rows last, then the sum."""
     order = {"skipped": 0, "built": 1, "failed": 2}
     lines = [
-        f"{one.action:8}{one.row}  {one.ami_id or ''}  {'; '.join([one.why, *one.changed])}"
-        for one in sorted(results, key=lambda one: order[one.action])
+        f"{row.action:8}{row.row}  {row.ami_id or ''}  {'; '.join([row.why, *row.changed])}"
+        for row in sorted(results, key=lambda row: order[row.action])
     ]
     return "\n".join([*lines, night_counts(results)])
 
@@ -61,17 +61,17 @@ def as_markdown(results: Sequence[RowResult]) -> str:
     heading = ("row", "", "why", "AMI", "channel", "checks", "seconds", "US$", "changed")
     rows = [
         (
-            one.row,
-            one.action,
-            one.why,
-            one.ami_id,
-            f"{one.line} {one.channel}" if one.channel else None,
-            one.checks,
-            one.seconds,
-            one.usd,
-            "; ".join(one.changed),
+            row.row,
+            row.action,
+            row.why,
+            row.ami_id,
+            f"{row.line} {row.channel}" if row.channel else None,
+            row.checks,
+            row.seconds,
+            row.usd,
+            "; ".join(row.changed),
         )
-        for one in results
+        for row in results
     ]
     lines = [_cells(heading), _cells(["---"] * len(heading)), *map(_cells, rows)]
     return f"## AMI Kiln, nightly: {night_counts(results)}\n\n" + "\n".join(lines) + "\n"

@@ -91,7 +91,7 @@ def plan_night(
     once. Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
     """
     images = own_images(target)
-    held = {(one.line, one.channel): one for one in channels.all_held(target)}
+    held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
     due: list[Due] = []
     skipped: list[Skipped] = []
     for recipe in recipes:
@@ -142,7 +142,7 @@ def run_night(
 
     `build` builds recipes; `publish` publishes an AMI of a recipe to its first channel.
     """
-    results = [RowResult(one.row, "skipped", one.why, ami_id=one.ami_id) for one in night.skipped]
+    results = [RowResult(row.row, "skipped", row.why, ami_id=row.ami_id) for row in night.skipped]
     built = _built([due for due in night.due if due.ami_id is None], build)
     for due in night.due:
         name = due.recipe.name
@@ -185,20 +185,22 @@ def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict
     """The result of each row that had to be built."""
     if not due:
         return {}
-    recipes = [one.recipe for one in due]
-    why = {one.recipe.name: one.why for one in due}
+    recipes = [row.recipe for row in due]
+    why = {row.recipe.name: row.why for row in due}
     try:
         outcome = build(recipes)
     except KilnError as error:
         return {name: RowResult(name, "failed", error.message) for name in why}
     results: dict[str, RowResult] = {}
-    for one in outcome.built:
-        name = str(one.record.recipe["name"])
-        results[name] = result_of(one.record, why[name])
+    for row in outcome.built:
+        name = str(row.record.recipe["name"])
+        results[name] = result_of(row.record, why[name])
     for name in why:
         if name not in results:
-            said = [str(error.message) for error in outcome.failures if name in str(error.message)]
-            results[name] = RowResult(name, "failed", said[0] if said else "its build failed")
+            reasons = [
+                str(error.message) for error in outcome.failures if name in str(error.message)
+            ]
+            results[name] = RowResult(name, "failed", reasons[0] if reasons else "its build failed")
     return results
 
 
@@ -208,7 +210,7 @@ def builds_of_the_night(rows: Sequence[str]) -> dict[str, Record]:
     earliest = datetime.now(timezone.utc) - timedelta(seconds=LOCK_SECONDS)
     found = {}
     for row in rows:
-        newest = next((one for one in all_of(row) if one.kind == "build"), None)
+        newest = next((record for record in all_of(row) if record.kind == "build"), None)
         if newest and newest.run_id >= earliest.strftime("%Y%m%dT%H%M%SZ"):
             found[row] = newest
     return found
@@ -262,23 +264,23 @@ def after_night(
     refuses.
     """
     results = []
-    for one in night.skipped:
-        record = records.get(one.row)
-        ours = record is not None and record.ami_id == one.ami_id
-        if not ours and one.row not in planned:
-            results.append(RowResult(one.row, "skipped", one.why, ami_id=one.ami_id))
+    for row in night.skipped:
+        record = records.get(row.row)
+        ours = record is not None and record.ami_id == row.ami_id
+        if not ours and row.row not in planned:
+            results.append(RowResult(row.row, "skipped", row.why, ami_id=row.ami_id))
             continue
-        why = planned.get(one.row, one.why)
-        made = result_of(record, why) if record and ours else RowResult(one.row, "built", why)
+        why = planned.get(row.row, row.why)
+        made = result_of(record, why) if record and ours else RowResult(row.row, "built", why)
         results.append(
             replace(
                 made,
                 action="built",
                 why=why,
-                ami_id=one.ami_id,
-                line=one.line,
-                channel=one.channel,
-                changed=_changed(target, one),
+                ami_id=row.ami_id,
+                line=row.line,
+                channel=row.channel,
+                changed=_changed(target, row),
             )
         )
     for due in night.due:
@@ -290,10 +292,10 @@ def after_night(
     return results
 
 
-def _changed(target: Target, one: Skipped) -> tuple[str, ...]:
+def _changed(target: Target, row: Skipped) -> tuple[str, ...]:
     """The grave differences to the release that the channel held before."""
     releases: list[Release] = []
-    for release in channels.past(target, one.line, one.channel):
+    for release in channels.past(target, row.line, row.channel):
         if not releases or releases[-1].run_id != release.run_id:
             releases.append(release)
         if len(releases) == 2:

@@ -133,8 +133,8 @@ _VALUES = 200
 def _instances(target: Target, image_ids: Sequence[str]) -> Iterator[tuple[str, str]]:
     pages = aws.ec2(target).get_paginator("describe_instances")
     for first in range(0, len(image_ids), _VALUES):
-        some = list(image_ids[first : first + _VALUES])
-        for page in pages.paginate(Filters=[{"Name": "image-id", "Values": some}]):
+        batch = list(image_ids[first : first + _VALUES])
+        for page in pages.paginate(Filters=[{"Name": "image-id", "Values": batch}]):
             for reservation in page["Reservations"]:
                 for instance in reservation["Instances"]:
                     if instance["State"]["Name"] != "terminated":

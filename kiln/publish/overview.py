@@ -48,11 +48,11 @@ def channel_rows(
     everywhere = list(dict.fromkeys([target.region, *regions]))
     held = in_regions(everywhere, lambda region: channels.all_held(target.in_region(region)))
     known = in_regions(everywhere, lambda region: _verdicts(target.in_region(region)))
-    home = {(one.line, one.channel): one for one in held[target.region]}
+    home = {(holding.line, holding.channel): holding for holding in held[target.region]}
     rows = [
-        _row(one, home.get((one.line, one.channel)), known[region])
+        _row(holding, home.get((holding.line, holding.channel)), known[region])
         for region in everywhere
-        for one in held[region]
+        for holding in held[region]
     ]
 
     def place(row: ChannelRow) -> tuple[str, int, str, int]:
@@ -81,21 +81,21 @@ def _verdicts(target: Target) -> dict[str, str]:
         }
 
 
-def _row(one: Held, home: Held | None, verdicts: Mapping[str, str]) -> ChannelRow:
-    release = one.release
+def _row(holding: Held, home: Held | None, verdicts: Mapping[str, str]) -> ChannelRow:
+    release = holding.release
     has = release.installed if release else None
     return ChannelRow(
-        line=one.line,
-        channel=one.channel,
-        region=one.region,
-        ami_id=one.image_id,
+        line=holding.line,
+        channel=holding.channel,
+        region=holding.region,
+        ami_id=holding.image_id,
         recipe=release.recipe if release else None,
         driver=has.driver if has else None,
         cuda=has.cuda if has else None,
-        verified=verdicts.get(one.image_id, "").startswith("pass "),
+        verified=verdicts.get(holding.image_id, "").startswith("pass "),
         age_days=_age(release.built) if release else None,
-        since=one.since.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        drift=_drift(one, home, verdicts),
+        since=holding.since.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        drift=_drift(holding, home, verdicts),
     )
 
 
@@ -108,14 +108,14 @@ def _age(built: str) -> float | None:
     return round(age.total_seconds() / 86400, 1)
 
 
-def _drift(one: Held, home: Held | None, verdicts: Mapping[str, str]) -> str:
-    if one.image_id not in verdicts:
+def _drift(holding: Held, home: Held | None, verdicts: Mapping[str, str]) -> str:
+    if holding.image_id not in verdicts:
         return "the image is not available here"
-    if one.release is None:
+    if holding.release is None:
         return "no release describes it"
-    if one.moving:
+    if holding.moving:
         return "a move was interrupted"
-    if home and home.release and home.release.ami_name != one.release.ami_name:
+    if home and home.release and home.release.ami_name != holding.release.ami_name:
         return f"{home.region} holds {home.release.ami_name}"
     return ""
 

@@ -1,8 +1,8 @@
-"""Where a published AMI comes from: a signed statement (in-toto, SLSA provenance) that names its
-images in each region, what it was built from and by whom, and what its checks said.
+"""Where a published AMI comes from: a signed statement (in-toto, SLSA provenance) that says what
+its image in a region is, what it was built from and by whom, and what its checks said.
 
-An AMI's tag names its statement, which is kept in SSM beside the channels and with the run's
-record. Formats: https://slsa.dev/spec/v1.0/provenance,
+An AMI's tag names its statement, which is kept in its region's SSM beside the channels and with the
+run's record. Formats: https://slsa.dev/spec/v1.0/provenance,
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 """
 
@@ -32,7 +32,7 @@ _LATER = frozenset({PROVENANCE, KEEP, RETIRING})
 
 
 def statement_parameter(run_id: str) -> str:
-    """The SSM parameter that holds the statement of a run's AMI."""
+    """The SSM parameter that holds the statement of a run's AMI, in the AMI's region."""
     return f"{_ROOT}/{run_id}"
 
 
@@ -122,7 +122,7 @@ def _fetched(target: Target, names: str, key: SSlibKey) -> Any:
 
 def _differences(image: Image, statement: Any) -> Iterator[str]:
     """Where an image is not what the statement says of it."""
-    subjects = {one.get("name"): one for one in statement.get("subject", [])}
+    subjects = {subject.get("name"): subject for subject in statement.get("subject", [])}
     subject = subjects.get(subject_name(image.region, image.ami_id))
     if subject is None:
         yield f"the statement is about {', '.join(map(str, subjects))}"
@@ -150,7 +150,10 @@ def _said(statement: Any) -> dict[str, Any]:
         "builder": run["builder"]["id"],
         "run": run["metadata"]["invocationId"],
         "finished": run["metadata"]["finishedOn"],
-        "from": [one.get("uri") or one.get("name") for one in build["resolvedDependencies"]],
+        "from": [
+            dependency.get("uri") or dependency.get("name")
+            for dependency in build["resolvedDependencies"]
+        ],
         "checks": run["metadata"]["checks"],
     }
 

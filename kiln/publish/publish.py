@@ -114,7 +114,7 @@ def _copied(
     images = in_regions(regions, start)
     waiting = {region: ami_id for region, ami_id in images.items() if region != home}
     started = time.monotonic()
-    said = started
+    reported = started
     while waiting:
         for region, ami_id in list(waiting.items()):
             image = amis.describe_image(target.in_region(region), ami_id)
@@ -131,8 +131,8 @@ def _copied(
                 f"not copied after {_COPY_TIMEOUT // 3600} hours: {', '.join(waiting)}",
                 hint="run publish again: it waits for the same copies",
             )
-        if now - said >= 30:
-            said = now
+        if now - reported >= 30:
+            reported = now
             say(f"waits for the copies in {', '.join(waiting)}, {now - started:.0f} s so far")
         time.sleep(target.poll_seconds)
     return images

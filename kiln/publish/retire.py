@@ -76,9 +76,9 @@ def plan_retirement(
     held = {
         **_rollbacks(target, there_held[target.region], settings),
         **{
-            (one.region, one.image_id): f"{one.channel} of {one.line} holds it"
-            for some in there_held.values()
-            for one in some
+            (holding.region, holding.image_id): f"{holding.channel} of {holding.line} holds it"
+            for holdings in there_held.values()
+            for holding in holdings
         },
     }
     users = in_regions(
@@ -91,7 +91,7 @@ def plan_retirement(
     kept: list[Kept] = []
     for region in everywhere:
         there = target.in_region(region)
-        for image in sorted(images[region], key=lambda one: one.created):
+        for image in sorted(images[region], key=lambda own: own.created):
             chosen = settings.get(image.line or "", Publish())
             guard = (
                 held.get((region, image.ami_id))
@@ -112,16 +112,16 @@ def _rollbacks(
 ) -> dict[tuple[str, str], str]:
     """The images that a channel could be rolled back to, by region and id."""
     found: dict[tuple[str, str], str] = {}
-    for one in held:
-        keep = settings.get(one.line, Publish()).keep.get(one.channel, _KEEP)
+    for holding in held:
+        keep = settings.get(holding.line, Publish()).keep.get(holding.channel, _KEEP)
         releases: list[str] = []
-        for release in channels.past(target, one.line, one.channel):
+        for release in channels.past(target, holding.line, holding.channel):
             if release.run_id not in releases:
                 releases.append(release.run_id)
             if len(releases) > keep:
                 break
             for region, ami_id in release.images.items():
-                why = f"{one.channel} of {one.line} could be rolled back to it"
+                why = f"{holding.channel} of {holding.line} could be rolled back to it"
                 found.setdefault((region, ami_id), why)
     return found
 
@@ -191,7 +191,7 @@ def retire(target: Target, plan: Retirement) -> list[Going]:
             image = own_image(there, going.ami_id)
             line = image.line if image else None
             now = channels.held_by_line(there, line) if line else channels.all_held(there)
-            held = [one for one in now if one.image_id == going.ami_id]
+            held = [holding for holding in now if holding.image_id == going.ami_id]
             if held:
                 error = f"{held[0].channel} of {held[0].line} has come to hold it"
             else:

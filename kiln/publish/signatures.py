@@ -104,7 +104,7 @@ def kms_key(key_id: str, target: Target) -> tuple[SSlibKey, str]:
     with aws.explained(f"the KMS key {key_id} could not be read in {target.region}"):
         answer = aws.kms(target).get_public_key(KeyId=key_id)
     offered: Sequence[str] = answer.get("SigningAlgorithms", [])
-    algorithm = next((one for one in _KMS_ALGORITHMS if one in offered), None)
+    algorithm = next((name for name in _KMS_ALGORITHMS if name in offered), None)
     if algorithm is None:
         raise KilnError(
             f"the KMS key {key_id} cannot sign a statement: it offers {', '.join(offered)}",

@@ -46,21 +46,23 @@ def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> 
     found = in_regions(
         regions, lambda region: list(_found(target.in_region(region), now, now - older_than))
     )
-    return [one for region in regions for one in found[region]]
+    return [leftover for region in regions for leftover in found[region]]
 
 
 def sweep(target: Target, found: Sequence[Leftover]) -> list[Leftover]:
     """Remove them, instances first; each with its error if EC2 refused. One's failure stops no
     other."""
     done = []
-    for one in sorted(found, key=lambda leftover: _ORDER.index(leftover.kind)):
+    for leftover in sorted(found, key=lambda leftover: _ORDER.index(leftover.kind)):
         error = ""
         try:
-            with aws.explained(f"{one.kind} {one.id} in {one.region} was not removed"):
-                _remove(target.in_region(one.region), one)
+            with aws.explained(
+                f"{leftover.kind} {leftover.id} in {leftover.region} was not removed"
+            ):
+                _remove(target.in_region(leftover.region), leftover)
         except KilnError as refused:
             error = refused.message
-        done.append(replace(one, error=error))
+        done.append(replace(leftover, error=error))
     return done
 
 
@@ -171,10 +173,10 @@ _FINDERS: dict[str, Callable[[Any], _Found]] = {
 }
 
 
-def _remove(target: Target, one: Leftover) -> None:
+def _remove(target: Target, leftover: Leftover) -> None:
     ec2 = aws.ec2(target)
-    if one.kind == "instance":
-        ec2.terminate_instances(InstanceIds=[one.id])
-        ec2.get_waiter("instance_terminated").wait(InstanceIds=[one.id])
+    if leftover.kind == "instance":
+        ec2.terminate_instances(InstanceIds=[leftover.id])
+        ec2.get_waiter("instance_terminated").wait(InstanceIds=[leftover.id])
     else:
-        delete_resource(ec2, Resource(one.kind, one.id))
+        delete_resource(ec2, Resource(leftover.kind, leftover.id))

@@ -26,8 +26,8 @@ def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
     with aws.explained(f"who uses {image_id} could not be asked in {target.region}"):
         reports = ec2.describe_image_usage_reports(ImageIds=[image_id])["ImageUsageReports"]
         since = datetime.now(timezone.utc) - _FRESH
-        fresh = [one for one in reports if one["CreationTime"] > since]
-        ready = [one for one in fresh if one["State"] == "available"]
+        fresh = [report for report in reports if report["CreationTime"] > since]
+        ready = [report for report in fresh if report["State"] == "available"]
         if not ready:
             if ask and not fresh:
                 ec2.create_image_usage_report(
@@ -36,7 +36,7 @@ def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
             if ask or fresh:
                 return "shared: EC2 makes a report of its users; run retire again later"
             return "shared: who uses it is not known; --apply asks EC2 for a report"
-        newest = max(ready, key=lambda one: one["CreationTime"])
+        newest = max(ready, key=lambda report: report["CreationTime"])
         pages = ec2.get_paginator("describe_image_usage_report_entries")
         entries = [
             entry

@@ -49,7 +49,7 @@ def go_pattern_problem(text: str) -> str:
         if re.search(pattern, outside):
             return reason
     for number in re.findall(r"\{(\d+)(?:,\d*)?\}|\{\d+,(\d+)\}", outside):
-        if any(int(one) > _LARGEST_REPETITION for one in number if one):
+        if any(int(digits) > _LARGEST_REPETITION for digits in number if digits):
             return f"it repeats at most {_LARGEST_REPETITION} times"
     alike = bare
     for pattern, instead in _ALIKE:

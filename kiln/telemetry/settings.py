@@ -174,7 +174,7 @@ class Telemetry(BaseModel):
     def _each_set_once(cls, value: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
         sets = [frozenset(names) for names in value]
         if len(set(sets)) != len(sets) or any(
-            len(names) != len(one) for names, one in zip(value, sets, strict=True)
+            len(names) != len(each) for names, each in zip(value, sets, strict=True)
         ):
             raise ValueError("aggregate_by lists a dimension or a set of dimensions twice")
         return value

@@ -71,8 +71,12 @@ def questions(
     action = f"{call.service}:{call.action}"
     if call.service == "ec2":
         return [
-            Question(one.action, one.resource, Context({**context, **one.context}, _known(one)))
-            for one in of_ec2.asked(call.action, call.parameters, call.region, caller.account, look)
+            Question(
+                entry.action, entry.resource, Context({**context, **entry.context}, _known(entry))
+            )
+            for entry in of_ec2.asked(
+                call.action, call.parameters, call.region, caller.account, look
+            )
         ]
     known = _GLOBAL
     if action == "cloudwatch:PutMetricData":
@@ -108,8 +112,8 @@ def _tags_in_ssm(resource: str | None, look: Look) -> dict[str, str]:
     return found
 
 
-def _known(one: of_ec2.Asked) -> frozenset[str]:
-    return _GLOBAL | of_ec2.KNOWN if one.resource is not None else _GLOBAL
+def _known(entry: of_ec2.Asked) -> frozenset[str]:
+    return _GLOBAL | of_ec2.KNOWN if entry.resource is not None else _GLOBAL
 
 
 def read(environ: Mapping[str, Any], body: bytes) -> Call:
@@ -195,7 +199,9 @@ def _resources(call: Call, account: str, look: Look) -> list[str | None]:
             whole = len(names) == 1 and names[0].startswith("arn:")
             # AWS's own parameters and documents are in no account:
             # https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-public-parameters-ami.html
-            public = call.service == "ssm" and names[0].startswith(("aws/service/", "AWS-"))
+            # https://docs.aws.amazon.com/systems-manager/latest/userguide/run-command-setting-up.html
+            own = ("aws/service/", "AWS-", "AmazonCloudWatch-Manage")
+            public = call.service == "ssm" and len(names) == 1 and names[0].startswith(own)
             here = {"region": call.region, "account": "" if public else account}
             found.append(names[0] if whole else arn.format(*names, **here))
     if kinds and not found:
@@ -222,7 +228,7 @@ def _values(parameters: Mapping[str, Any], name: str) -> list[str]:
         listed = [text for key, text in parameters.items() if pattern.fullmatch(key)]
     else:
         listed = value if isinstance(value, list) else [value]
-    texts = [str(one) for one in listed]
+    texts = [str(item) for item in listed]
     if cut == "last":
         return [text.rstrip("/").rpartition("/")[2] for text in texts]
     return [text.lstrip("/") for text in texts] if cut == "bare" else texts

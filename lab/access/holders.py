@@ -75,7 +75,7 @@ def _roles_of(profile: str) -> tuple[str, ...]:
 def _session(session: Any) -> tuple[Caller, Policies]:
     account = session.role_arn.split(":")[4]
     iam = iam_backends[account][session.partition]
-    role = next((one for one in iam.roles.values() if one.arn == session.role_arn), None)
+    role = next((role for role in iam.roles.values() if role.arn == session.role_arn), None)
     held = role_credentials.instance_of(session.access_key_id)
     instance = held[0] if held else None
     caller = Caller(

@@ -152,10 +152,10 @@ def _effect(document: str, effect: Effect, question: Question) -> Holds:
     for statement in _statements(document):
         if statement.get("Effect") != effect:
             continue
-        one = _fits(statement, question)
-        if one:
+        fits = _fits(statement, question)
+        if fits:
             return True
-        if one is None:
+        if fits is None:
             found = None
     return found
 
@@ -190,7 +190,7 @@ def _any(
 
 
 def _listed(value: Any) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 @functools.lru_cache(maxsize=256)

@@ -194,8 +194,8 @@ def copy_image(response: Any) -> ActionResult:
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
         kms_key_id=asked("KmsKeyId"),
         volumes=[
-            one | {"Ebs": {key: v for key, v in one["Ebs"].items() if key != "SnapshotId"}}
-            for one in image.volumes
+            volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
+            for volume in image.volumes
         ],
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
@@ -221,7 +221,7 @@ def _complete_copy(ami: Any, image: images.Image, source_id: str) -> None:
     machines = LabInstance.machines
     try:
         folder = machines.lab.images
-        for name in (one["File"] for one in image.volumes if "File" in one):
+        for name in (volume["File"] for volume in image.volumes if "File" in volume):
             volumes.link(folder / source_id / name, folder / image.id / name)
         if not image.base:
             base = machines.base(image.distro, image.architecture)

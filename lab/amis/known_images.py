@@ -96,10 +96,10 @@ def describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
     ami.ebs_snapshot.kms_key_id = volume.kms_key_id
     ami.ebs_snapshot.add_tags(image.snapshot_tags)
     ami.other_devices = []
-    for one in image.volumes:
-        ebs = dict(one["Ebs"])
+    for listed in image.volumes:
+        ebs = dict(listed["Ebs"])
         if ebs.get("SnapshotId") in backend.snapshots:
-            ami.other_devices.append({"DeviceName": one["DeviceName"], "Ebs": ebs})
+            ami.other_devices.append({"DeviceName": listed["DeviceName"], "Ebs": ebs})
             continue
         encrypted = bool(ebs.get("Encrypted")) or image.encrypted
         other = backend.create_volume(
@@ -110,11 +110,11 @@ def describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
         )
         snapshot.add_tags(image.snapshot_tags)
         backend.delete_volume(other.id)
-        if "File" in one:
+        if "File" in listed:
             folder = LabInstance.machines.lab.images / image.id
-            LabInstance.machines.contents[snapshot.id] = folder / one["File"]
+            LabInstance.machines.contents[snapshot.id] = folder / listed["File"]
         ebs |= {"SnapshotId": snapshot.id, "Encrypted": encrypted}
-        ami.other_devices.append({"DeviceName": one["DeviceName"], "Ebs": ebs})
+        ami.other_devices.append({"DeviceName": listed["DeviceName"], "Ebs": ebs})
 
 
 # What calls change of an AMI, and outlives the lab's process.

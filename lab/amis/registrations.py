@@ -70,11 +70,11 @@ def _copy_root(ami: Any, image: images.Image, disk: Path) -> None:
 def _keep_files(image: images.Image) -> None:
     """Give the AMI the files of its further volumes' snapshots."""
     machines = LabInstance.machines
-    for number, one in enumerate(image.volumes):
-        content = machines.contents.get(one["Ebs"].get("SnapshotId", ""))
+    for number, volume in enumerate(image.volumes):
+        content = machines.contents.get(volume["Ebs"].get("SnapshotId", ""))
         if content:
-            one["File"] = f"volume-{number}"
-            volumes.link(content, machines.lab.images / image.id / one["File"])
+            volume["File"] = f"volume-{number}"
+            volumes.link(content, machines.lab.images / image.id / volume["File"])
 
 
 def _with_snapshot(backend: Any, ami: Any, snapshot: Any) -> None:

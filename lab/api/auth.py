@@ -188,9 +188,9 @@ def _claim(environ: Mapping[str, Any]) -> _Claim:
     )
 
 
-def _same(one: str, other: str) -> bool:
+def _same(given: str, other: str) -> bool:
     # compare_digest takes no text beyond ASCII, and a client may send any.
-    return hmac.compare_digest(one.encode(), other.encode())
+    return hmac.compare_digest(given.encode(), other.encode())
 
 
 def _from_date(date: str) -> str:

@@ -139,10 +139,10 @@ def _paged(moto: Any) -> Any:
 def _history(response: Any) -> ActionResult:
     asked = response._get_params()
     found = [
-        one
-        for one in watch.history_of(response.cloudwatch_backend)
-        if asked.get("AlarmName") in (None, one["AlarmName"])
-        and asked.get("HistoryItemType") in (None, one["HistoryItemType"])
+        entry
+        for entry in watch.history_of(response.cloudwatch_backend)
+        if asked.get("AlarmName") in (None, entry["AlarmName"])
+        and asked.get("HistoryItemType") in (None, entry["HistoryItemType"])
     ]
     if asked.get("ScanBy") != "TimestampAscending":
         found.reverse()

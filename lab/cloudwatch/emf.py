@@ -35,7 +35,7 @@ def data(message: str, *, header: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     for directive in directives:
         for names in directive.get("Dimensions", [[]]):
             dimensions = [{"Name": name, "Value": event.get(name)} for name in names]
-            if any(not isinstance(one["Value"], str) for one in dimensions):
+            if any(not isinstance(dimension["Value"], str) for dimension in dimensions):
                 continue
             for metric in directive.get("Metrics", []):
                 values = _values(event.get(metric["Name"]))
@@ -63,6 +63,8 @@ def _moment(text: Any) -> datetime | None:
 
 def _values(value: Any) -> list[float]:
     listed = value if isinstance(value, list) else [value]
-    numbers = [one for one in listed if isinstance(one, int | float) and not isinstance(one, bool)]
+    numbers = [
+        item for item in listed if isinstance(item, int | float) and not isinstance(item, bool)
+    ]
     whole = len(numbers) == len(listed) and len(listed) <= _MOST_VALUES
-    return [float(one) for one in numbers] if whole else []
+    return [float(number) for number in numbers] if whole else []

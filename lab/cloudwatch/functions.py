@@ -61,9 +61,9 @@ def lines(value: Value) -> list[Line]:
 def each(do: Callable[[float, float], float], left: Value, right: Value) -> Value:
     """An operator on each pair of values; where one side has none, the result has none."""
     if isinstance(left, list):
-        return [_line(each(do, one, right)) for one in left]
+        return [_line(each(do, series, right)) for series in left]
     if isinstance(right, list):
-        return [_line(each(do, left, one)) for one in right]
+        return [_line(each(do, left, series)) for series in right]
     if isinstance(left, Line) and isinstance(right, Line):
         shared = [at for at in left.values if at in right.values]
         return Line(
@@ -117,7 +117,7 @@ def _reduced(do: Callable[[Sequence[float]], float], value: Value) -> Value:
 def _fill(given: list[Value], asked: Asked) -> Value:
     value, with_ = _several("FILL", given, 2)
     if isinstance(value, list):
-        return [_line(_fill([one, with_], asked)) for one in value]
+        return [_line(_fill([item, with_], asked)) for item in value]
     (line,) = lines(value)
     period, found = asked.period(), {}
     last: float | None = None

@@ -95,7 +95,7 @@ def _with_class(moto: Any) -> Any:
 def _described(moto: Any) -> Any:
     def to_describe_dict(group: Any) -> dict[str, Any]:
         backend = moto_logs()[group.account_id][group.region]
-        count = sum(one.group == group.name for one in filters_of(backend).values())
+        count = sum(filter_.group == group.name for filter_ in filters_of(backend).values())
         return {**moto(group), "logGroupClass": class_of(group), "metricFilterCount": count}
 
     return to_describe_dict
@@ -149,14 +149,17 @@ def _filters(
     namespace: str | None = None,
 ) -> list[dict[str, Any]]:
     found = [
-        one
-        for one in filters_of(backend).values()
-        if one.name.startswith(prefix or "")
-        and group_name in (None, one.group)
-        and metric_name in (None, one.transformation["metricName"])
-        and namespace in (None, one.transformation["metricNamespace"])
+        filter_
+        for filter_ in filters_of(backend).values()
+        if filter_.name.startswith(prefix or "")
+        and group_name in (None, filter_.group)
+        and metric_name in (None, filter_.transformation["metricName"])
+        and namespace in (None, filter_.transformation["metricNamespace"])
     ]
-    return [one.shown() for one in sorted(found, key=lambda one: (one.group, one.name))]
+    return [
+        filter_.shown()
+        for filter_ in sorted(found, key=lambda filter_: (filter_.group, filter_.name))
+    ]
 
 
 def _delete_filter(backend: Any, name: str, group_name: str) -> None:
@@ -193,12 +196,12 @@ def _counted(moto: Any) -> Any:
         token: str = moto(stream, log_events)
         backend = moto_logs()[stream.account_id][stream.region]
         metrics = cloudwatch_backends[stream.account_id][stream.region]
-        for one in list(filters_of(backend).values()):
-            if one.group != stream.log_group.name:
+        for filter_ in list(filters_of(backend).values()):
+            if filter_.group != stream.log_group.name:
                 continue
             events = [(int(event["timestamp"]), event["message"]) for event in log_events]
-            data = metric_filters.data(one, events)
-            watch.store_of(metrics).put(one.transformation["metricNamespace"], data)
+            data = metric_filters.data(filter_, events)
+            watch.store_of(metrics).put(filter_.transformation["metricNamespace"], data)
         if class_of(stream.log_group) == "STANDARD":
             for event in log_events:
                 for namespace, datum in emf.data(event["message"], header=_names_emf.get()):

@@ -60,13 +60,13 @@ def made(asked: Mapping[str, Any]) -> MetricFilter:
     )
 
 
-def data(one: MetricFilter, events: Iterable[Event]) -> list[dict[str, Any]]:
+def data(metric_filter: MetricFilter, events: Iterable[Event]) -> list[dict[str, Any]]:
     """The data that events give a filter's metric, as PutMetricData takes them.
 
     An event that matches counts with the filter's value, at its own time. A minute in which events
-    came and none matched gives the default value, when there is one.
+    came and none matched gives the default value, when there is metric_filter.
     """
-    transformation, pattern = one.transformation, patterns.parse(one.pattern)
+    transformation, pattern = metric_filter.transformation, patterns.parse(metric_filter.pattern)
     found: list[dict[str, Any]] = []
     minutes: dict[int, bool] = {}
     for moment, message in events:

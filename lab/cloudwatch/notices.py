@@ -56,7 +56,9 @@ def _trigger(alarm: Any) -> dict[str, Any]:
         "EvaluateLowSampleCountPercentile": alarm.evaluate_low_sample_count_percentile or "",
     }
     if alarm.metric_name:
-        dimensions = [{"value": one.value, "name": one.name} for one in alarm.dimensions]
+        dimensions = [
+            {"value": dimension.value, "name": dimension.name} for dimension in alarm.dimensions
+        ]
         shown |= {
             "MetricName": alarm.metric_name,
             "Namespace": alarm.namespace,

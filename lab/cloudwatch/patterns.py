@@ -147,12 +147,12 @@ def select(event: Any, selector: str) -> Any:
         key = name or quoted or single
         if star:
             several = True
-            found = [item for one in found if isinstance(one, list) for item in one]
+            found = [item for item in found if isinstance(item, list) for item in item]
         elif index:
             place = int(index)
-            found = [one[place] for one in found if isinstance(one, list) and place < len(one)]
+            found = [item[place] for item in found if isinstance(item, list) and place < len(item)]
         else:
-            found = [one[key] for one in found if isinstance(one, dict) and key in one]
+            found = [item[key] for item in found if isinstance(item, dict) and key in item]
     if several and found:
         return _Any(found)
     return found[0] if found else MISSING
@@ -237,7 +237,7 @@ def _comparison(subject: str, operator: str, value: Token) -> Test:
         def holds(look: Lookup) -> bool:
             found = look(subject)
             # A property that is not there is neither equal nor unequal.
-            return found is not MISSING and _any(found, lambda one: equals(one) == wanted)
+            return found is not MISSING and _any(found, lambda item: equals(item) == wanted)
 
         return holds
     if value.type in ("STRING", "REGEX") or not _NUMBER.fullmatch(str(value)):
@@ -252,7 +252,7 @@ def _comparison(subject: str, operator: str, value: Token) -> Test:
 
     def compares(look: Lookup) -> bool:
         return _any(
-            look(subject), lambda one: (n := number(one)) is not None and order[operator](n)
+            look(subject), lambda item: (n := number(item)) is not None and order[operator](n)
         )
 
     return compares

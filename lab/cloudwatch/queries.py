@@ -158,7 +158,10 @@ def _plain(queries: Sequence[Any]) -> dict[str, dict[str, Any]]:
             found[query.id] = {"Expression": query.expression, "Period": query.period}
             continue
         stat = query.metric_stat
-        dimensions = [{"Name": one.name, "Value": one.value} for one in stat.metric.dimensions]
+        dimensions = [
+            {"Name": dimension.name, "Value": dimension.value}
+            for dimension in stat.metric.dimensions
+        ]
         metric = {
             "Namespace": stat.metric.namespace,
             "MetricName": stat.metric.metric_name,

@@ -100,11 +100,11 @@ def statistics(store: Store, asked: Asked) -> dict[str, Any]:
         except ValueError:
             raise InvalidParameterValue(f"The value {name} is not supported.") from None
         for at, value in values:
-            one = shown.setdefault(at, {"Timestamp": _moment(at), "Unit": points[0].unit})
+            datapoint = shown.setdefault(at, {"Timestamp": _moment(at), "Unit": points[0].unit})
             if name in basic:
-                one[name] = value
+                datapoint[name] = value
             else:
-                one.setdefault("ExtendedStatistics", {})[name] = value
+                datapoint.setdefault("ExtendedStatistics", {})[name] = value
     return {"Label": asked["MetricName"], "Datapoints": list(shown.values())}
 
 
@@ -127,8 +127,8 @@ def _chosen(key: Key, asked: Asked) -> bool:
         return False
     there = dict(key.dimensions)
     return all(
-        one["Name"] in there and one.get("Value") in (None, there[one["Name"]])
-        for one in asked.get("Dimensions") or ()
+        dimension["Name"] in there and dimension.get("Value") in (None, there[dimension["Name"]])
+        for dimension in asked.get("Dimensions") or ()
     )
 
 

@@ -49,7 +49,9 @@ def find(text: str, keys: Iterable[Key]) -> list[Key]:
     except LarkError as error:
         raise SearchError(str(error).splitlines()[0]) from None
     schema = next(tree.find_data("schema"), None)
-    wanted = next((one for one in tree.children if one is not None and one is not schema), None)
+    wanted = next(
+        (child for child in tree.children if child is not None and child is not schema), None
+    )
     chosen = [key for key in keys if schema is None or _fits(key, schema)]
     return [key for key in chosen if wanted is None or _holds(wanted, key)]
 
@@ -73,7 +75,7 @@ def _holds(node: Any, key: Key) -> bool:
     if kind == "without":
         return not _holds(node.children[0], key)
     if kind == "term":
-        return any(_matcher(node.children[0])(one) for one in _texts(key))
+        return any(_matcher(node.children[0])(text) for text in _texts(key))
     name, *wanted = node.children
     values: list[Any] = wanted[0].children if kind == "having_any" else wanted
     found = _value(key, _bare(name))

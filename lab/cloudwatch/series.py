@@ -48,7 +48,7 @@ class Point:
 
 def dimensions(listed: Iterable[Mapping[str, Any]]) -> Dimensions:
     """The dimensions of a request."""
-    return tuple(sorted((str(one["Name"]), str(one.get("Value", ""))) for one in listed))
+    return tuple(sorted((str(item["Name"]), str(item.get("Value", ""))) for item in listed))
 
 
 def point(datum: Mapping[str, Any], now: float) -> Point:
@@ -86,7 +86,7 @@ class Store:
         for datum in data:
             key = Key(namespace, str(datum["MetricName"]), dimensions(datum.get("Dimensions", ())))
             with self._lock:
-                bisect.insort(self._points[key], point(datum, now), key=lambda one: one.at)
+                bisect.insort(self._points[key], point(datum, now), key=lambda point: point.at)
 
     def all(self) -> list[Key]:
         """All series, in the order in which they came."""
@@ -101,31 +101,31 @@ class Store:
         """The points of a series from `start` on and before `end`."""
         with self._lock:
             listed = self._points.get(key, [])
-            low = bisect.bisect_left(listed, start, key=lambda one: one.at)
-            high = bisect.bisect_left(listed, end, key=lambda one: one.at)
+            low = bisect.bisect_left(listed, start, key=lambda point: point.at)
+            high = bisect.bisect_left(listed, end, key=lambda point: point.at)
             found = listed[low:high]
-        return [one for one in found if unit is None or one.unit == unit]
+        return [point for point in found if unit is None or point.unit == unit]
 
 
 def statistic(points: list[Point], name: str) -> float | None:
     """A statistic over points; None where there is none. Raises ValueError for an unknown one."""
     if not points:
         return None
-    count, total = sum(one.count for one in points), sum(one.total for one in points)
+    count, total = sum(point.count for point in points), sum(point.total for point in points)
     if name in BASIC:
         return {
             "SampleCount": count,
             "Sum": total,
             "Average": total / count if count else 0.0,
-            "Minimum": min(one.low for one in points),
-            "Maximum": max(one.high for one in points),
+            "Minimum": min(point.low for point in points),
+            "Maximum": max(point.high for point in points),
         }[name]
     asked = _PERCENTILE.fullmatch(name)
     if asked is None:
         raise ValueError(name)
-    if any(not one.values for one in points):
+    if any(not point.values for point in points):
         return None
-    return _percentile(sorted(pair for one in points for pair in one.values), float(asked[1]))
+    return _percentile(sorted(pair for point in points for pair in point.values), float(asked[1]))
 
 
 def _percentile(pairs: list[tuple[float, float]], percent: float) -> float:
@@ -142,8 +142,8 @@ def _percentile(pairs: list[tuple[float, float]], percent: float) -> float:
 def periods(points: list[Point], start: float, period: int, name: str) -> list[tuple[float, float]]:
     """A statistic for each period that has data: (its beginning, value), oldest first."""
     grouped: dict[int, list[Point]] = defaultdict(list)
-    for one in points:
-        grouped[int((one.at - start) // period)].append(one)
+    for point in points:
+        grouped[int((point.at - start) // period)].append(point)
     found = ((start + number * period, statistic(grouped[number], name)) for number in grouped)
     return sorted((at, value) for at, value in found if value is not None)
 

@@ -82,7 +82,7 @@ def _judge_metric(backend: Any, alarm: Any, now: float) -> None:
     if new is None or new == alarm.state_value:
         return
     there = [(at, value) for at, value in periods if value is not None][-rule.periods :]
-    judged = [one for one in there if rule.breaches(one[1]) == (new == alarms.ALARM)] or there
+    judged = [point for point in there if rule.breaches(point[1]) == (new == alarms.ALARM)] or there
     change(
         backend,
         alarm,
@@ -114,7 +114,9 @@ def values_of(alarm: Any, rule: Rule, store: Store, now: float) -> list[tuple[fl
     def until(end: float) -> list[tuple[float, float | None]]:
         start = end - count * period
         if alarm.metric_name:
-            dimensions = tuple(sorted((one.name, one.value) for one in alarm.dimensions))
+            dimensions = tuple(
+                sorted((dimension.name, dimension.value) for dimension in alarm.dimensions)
+            )
             points = store.between(
                 Key(alarm.namespace, alarm.metric_name, dimensions), start, end, alarm.unit
             )
@@ -134,7 +136,7 @@ def values_of(alarm: Any, rule: Rule, store: Store, now: float) -> list[tuple[fl
 
 def _judge_rule(backend: Any, alarm: Any, now: float) -> None:
     holds, named = composite.parse(alarm.rule)
-    states = {name: one.state_value for name, one in list(backend.alarms.items())}
+    states = {name: alarm.state_value for name, alarm in list(backend.alarms.items())}
     new = alarms.ALARM if holds(states) else alarms.OK
     if new == alarm.state_value:
         return

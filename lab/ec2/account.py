@@ -124,7 +124,7 @@ def _disable_allowed(request: Request) -> dict[str, Any]:
 def _replace_criteria(request: Request) -> dict[str, Any]:
     criteria = request.asked.get("ImageCriteria") or []
     unknown = {"ImageWatermarks", "ScanResultCondition"}
-    if any(unknown & set(one) for one in criteria):
+    if any(unknown & set(criterion) for criterion in criteria):
         raise error(
             "UnsupportedOperation",
             "AMI Kiln lab: the criteria for allowed AMIs take no watermarks and no scans",
@@ -140,7 +140,7 @@ def allows(backend: Any, ami: Any) -> bool:
     """
     if ami.owner_id == backend.account_id:
         return True
-    return any(_meets(ami, one) for one in of(backend).criteria)
+    return any(_meets(ami, criterion) for criterion in of(backend).criteria)
 
 
 def _meets(ami: Any, criterion: dict[str, Any]) -> bool:

@@ -128,18 +128,18 @@ def documented(call: str) -> frozenset[str]:
 def check(call: str, asked: list[dict[str, Any]]) -> None:
     """Raise EC2's error for a filter that the call does not have, or that has no values."""
     known = documented(call)
-    for one in asked:
-        name = one.get("Name")
+    for entry in asked:
+        name = entry.get("Name")
         if not name:
             raise error("InvalidParameterValue", "The filter 'null' is invalid")
         if known and name not in known and not _is_tag(name, known):
             raise error("InvalidParameterValue", f"The filter '{name}' is invalid")
-        if not one.get("Values"):
+        if not entry.get("Values"):
             raise error("InvalidParameterValue", "The filter must have at least one value")
 
 
 def _is_tag(name: str, known: frozenset[str]) -> bool:
-    of_tags = any(one.startswith("tag") for one in known)
+    of_tags = any(name.startswith("tag") for name in known)
     return of_tags and (name.startswith("tag:") or name in ("tag-key", "tag-value"))
 
 
@@ -166,7 +166,9 @@ def keep(call: str, things: list[Any], asked: list[dict[str, Any]]) -> list[Any]
     shape = _answers().operation_model(call).output_shape
     for part in LISTS[call].split("."):
         shape = shape.members[part].member
-    return [thing for thing in things if all(_matches(call, thing, shape, one) for one in asked)]
+    return [
+        thing for thing in things if all(_matches(call, thing, shape, entry) for entry in asked)
+    ]
 
 
 def keep_instances(reservations: list[Any], asked: list[dict[str, Any]]) -> list[Any]:
@@ -176,13 +178,15 @@ def keep_instances(reservations: list[Any], asked: list[dict[str, Any]]) -> list
     """
     call = "DescribeInstances"
     shape = _answers().operation_model(call).output_shape.members["Reservations"].member
-    of_all = [one for one in asked if one["Name"] in _OF_RESERVATION]
-    rest = [one for one in asked if one["Name"] not in _OF_RESERVATION]
+    of_all = [entry for entry in asked if entry["Name"] in _OF_RESERVATION]
+    rest = [entry for entry in asked if entry["Name"] not in _OF_RESERVATION]
     kept = []
     for reservation in reservations:
         if not all(
-            _any_of(_values(reservation, shape, _OF_RESERVATION[one["Name"]]), one["Values"])
-            for one in of_all
+            _any_of(
+                _values(reservation, shape, _OF_RESERVATION[criterion["Name"]]), criterion["Values"]
+            )
+            for criterion in of_all
         ):
             continue
         reservation.instances = keep(call, reservation.instances, rest)
@@ -191,19 +195,19 @@ def keep_instances(reservations: list[Any], asked: list[dict[str, Any]]) -> list
     return kept
 
 
-def _matches(call: str, thing: Any, shape: Any, one: dict[str, Any]) -> bool:
-    name = one["Name"]
+def _matches(call: str, thing: Any, shape: Any, asked_filter: dict[str, Any]) -> bool:
+    name = asked_filter["Name"]
     if name.startswith(_TAGS):
         tags = {tag["key"]: tag["value"] for tag in thing.get_tags()}
         if name.startswith("tag:"):
             key = name[len("tag:") :]
-            return key in tags and _any_of([tags[key]], one["Values"])
-        return _any_of(list(tags if name == "tag-key" else tags.values()), one["Values"])
-    return _any_of(_values(thing, shape, path(call, name)), one["Values"])
+            return key in tags and _any_of([tags[key]], asked_filter["Values"])
+        return _any_of(list(tags if name == "tag-key" else tags.values()), asked_filter["Values"])
+    return _any_of(_values(thing, shape, path(call, name)), asked_filter["Values"])
 
 
 def _any_of(values: list[str], wanted: list[str]) -> bool:
-    return any(pattern(one).fullmatch(value) for one in wanted for value in values)
+    return any(pattern(name).fullmatch(value) for name in wanted for value in values)
 
 
 @functools.lru_cache(maxsize=1000)
@@ -212,7 +216,8 @@ def pattern(text: str) -> re.Pattern[str]:
     parts = re.findall(r"\\.|.", text, re.S)
     special = {"*": ".*", "?": "."}
     return re.compile(
-        "".join(special.get(one, re.escape(one.removeprefix("\\") or one)) for one in parts), re.S
+        "".join(special.get(part, re.escape(part.removeprefix("\\") or part)) for part in parts),
+        re.S,
     )
 
 

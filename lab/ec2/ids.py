@@ -51,6 +51,6 @@ def _ids(asked: Any) -> Iterator[tuple[str, str]]:
         if name in _FORMS and isinstance(value, str):
             yield name, value
         elif name.endswith("s") and name[:-1] in _FORMS and isinstance(value, list):
-            yield from ((name[:-1], one) for one in value if isinstance(one, str))
+            yield from ((name[:-1], item) for item in value if isinstance(item, str))
         else:
             yield from _ids(value)

@@ -28,7 +28,7 @@ def _references(request: Request) -> dict[str, Any]:
     wanted = asked.get("ImageIds") or []
     if not wanted:
         raise missing("ImageIds")
-    named = [one.get("ResourceType") for one in asked.get("ResourceTypes") or []]
+    named = [kind.get("ResourceType") for kind in asked.get("ResourceTypes") or []]
     if bool(named) == bool(asked.get("IncludeAllResourceTypes")):
         raise error(
             "InvalidParameterCombination",
@@ -57,7 +57,7 @@ def _users(request: Request, image_id: str, kind: str) -> Iterator[str]:
     elif kind == "ec2:LaunchTemplate":
         for template in backend.launch_templates.values():
             # The reference: the latest 20 versions, when no number is given.
-            if any(one.data.get("ImageId") == image_id for one in template.versions[-20:]):
+            if any(version.data.get("ImageId") == image_id for version in template.versions[-20:]):
                 yield f"{begin}:launch-template/{template.id}"
     elif kind == "ssm:Parameter":
         from moto.ssm.models import ssm_backends
@@ -78,12 +78,16 @@ def _create(request: Request) -> dict[str, Any]:
     kinds = asked.get("ResourceTypes") or []
     if not kinds:
         raise missing("ResourceTypes")
-    unknown = {one.get("ResourceType") for one in kinds} - set(_KINDS[:2])
+    unknown = {kind.get("ResourceType") for kind in kinds} - set(_KINDS[:2])
     if unknown:
         raise error("InvalidParameterValue", f"Unknown resource types: {sorted(map(str, unknown))}")
     now = utcnow()
     report = f"amiur-{secrets.token_hex(17)[:17]}"
-    tags = [tag for one in asked.get("TagSpecifications") or [] for tag in one.get("Tags", [])]
+    tags = [
+        tag
+        for specification in asked.get("TagSpecifications") or []
+        for tag in specification.get("Tags", [])
+    ]
     account.of(request.backend).reports[report] = {
         "ReportId": report,
         "ImageId": ami.id,
@@ -96,7 +100,7 @@ def _create(request: Request) -> dict[str, Any]:
         # What the report counted, when it was made.
         "entries": [
             {"ResourceType": kind, "UsageCount": count}
-            for kind in (one["ResourceType"] for one in kinds)
+            for kind in (kind["ResourceType"] for kind in kinds)
             if (count := len(list(_users(request, ami.id, kind))))
         ],
     }

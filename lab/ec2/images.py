@@ -58,10 +58,15 @@ def _describe(request: Request) -> dict[str, Any]:
         amis = [ami for ami in amis if account.allows(backend, ami)]
     chosen = asked.get("Filters") or []
     for name in ("image-allowed", "is-public"):
-        values = [value for one in chosen if one["Name"] == name for value in one["Values"]]
+        values = [
+            value
+            for chosen_filter in chosen
+            if chosen_filter["Name"] == name
+            for value in chosen_filter["Values"]
+        ]
         if values and name == "image-allowed":
             amis = [ami for ami in amis if str(account.allows(backend, ami)).lower() in values]
-    chosen = [one for one in chosen if one["Name"] != "image-allowed"]
+    chosen = [chosen_filter for chosen_filter in chosen if chosen_filter["Name"] != "image-allowed"]
     if chosen:
         amis = filters.keep("DescribeImages", amis, chosen)
     if len(wanted) == 1:
@@ -82,21 +87,24 @@ def _by_id(backend: Any, wanted: list[str]) -> list[Any]:
         instance.image_id for instance in backend.all_instances() if instance.state != "terminated"
     }
     unknown = [
-        one
-        for one in wanted
-        if one not in backend.amis and not (one in backend.deleted_amis and one in still)
+        image_id
+        for image_id in wanted
+        if image_id not in backend.amis
+        and not (image_id in backend.deleted_amis and image_id in still)
     ]
     if unknown:
         shown = ", ".join(unknown)
         ids, verb = ("ids", "do") if len(unknown) > 1 else ("id", "does")
         raise error("InvalidAMIID.NotFound", f"The image {ids} '[{shown}]' {verb} not exist")
-    return [backend.amis[one] for one in dict.fromkeys(wanted) if one in backend.amis]
+    return [
+        backend.amis[image_id] for image_id in dict.fromkeys(wanted) if image_id in backend.amis
+    ]
 
 
 def _may_launch(backend: Any, ami: Any, users: list[str]) -> bool:
     """Whether one of `users` has an explicit launch permission; `all` stands for everybody."""
     users = [backend.account_id if user == "self" else user for user in users]
-    given = [one.get("UserId") for one in ami.launch_permissions]
+    given = [permission.get("UserId") for permission in ami.launch_permissions]
     return ("all" in users and ami.is_public) or bool(set(given) & set(users))
 
 
@@ -125,7 +133,7 @@ def _attribute(request: Request) -> dict[str, Any]:
         return {"ImageId": ami.id, "LaunchPermissions": ami.launch_permissions}
     if name == "productCodes":
         codes = [
-            {"ProductCodeId": one, "ProductCodeType": "marketplace"} for one in ami.product_codes
+            {"ProductCodeId": code, "ProductCodeType": "marketplace"} for code in ami.product_codes
         ]
         return {"ImageId": ami.id, "ProductCodes": codes}
     if name == "blockDeviceMapping":
@@ -173,10 +181,10 @@ def _permissions(asked: dict[str, Any]) -> tuple[list[dict[str, str]], list[dict
     given = asked.get("LaunchPermission") or {}
     add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
     operation = asked.get("OperationType")
-    short = [{"Group": one} for one in asked.get("UserGroups") or []]
-    short += [{"UserId": one} for one in asked.get("UserIds") or []]
-    short += [{"OrganizationArn": one} for one in asked.get("OrganizationArns") or []]
-    short += [{"OrganizationalUnitArn": one} for one in asked.get("OrganizationalUnitArns") or []]
+    short = [{"Group": group} for group in asked.get("UserGroups") or []]
+    short += [{"UserId": user} for user in asked.get("UserIds") or []]
+    short += [{"OrganizationArn": arn} for arn in asked.get("OrganizationArns") or []]
+    short += [{"OrganizationalUnitArn": arn} for arn in asked.get("OrganizationalUnitArns") or []]
     if operation in ("add", "remove"):
         (add if operation == "add" else remove).extend(short)
     elif short and not given:
@@ -187,21 +195,23 @@ def _permissions(asked: dict[str, Any]) -> tuple[list[dict[str, str]], list[dict
 def _share(backend: Any, ami: Any, add: list[dict[str, str]], remove: list[dict[str, str]]) -> None:
     if add and ami.state == "disabled":
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is disabled")
-    if any(one.get("Group") == "all" for one in add):
+    if any(permission.get("Group") == "all" for permission in add):
         if account.of(backend).images_public != "unblocked":
             raise error(
                 "OperationNotPermitted",
                 "You cannot publicly share this image: block public access for AMIs is enabled in "
                 "this Region",
             )
-        if any(one["Ebs"]["Encrypted"] for one in ami.block_device_mappings):
+        if any(device["Ebs"]["Encrypted"] for device in ami.block_device_mappings):
             raise error(
                 "InvalidParameter", f"Snapshots of {ami.id} are encrypted: it cannot be public"
             )
-    for one in add:
-        if one not in ami.launch_permissions:
-            ami.launch_permissions.append(one)
-    ami.launch_permissions[:] = [one for one in ami.launch_permissions if one not in remove]
+    for permission in add:
+        if permission not in ami.launch_permissions:
+            ami.launch_permissions.append(permission)
+    ami.launch_permissions[:] = [
+        permission for permission in ami.launch_permissions if permission not in remove
+    ]
 
 
 @call("ResetImageAttribute")
@@ -294,19 +304,21 @@ def _deregister(request: Request) -> dict[str, Any]:
             "The AMI is protected: disable its deregistration protection first",
         )
     snapshots = [
-        one["Ebs"]["SnapshotId"] for one in ami.block_device_mappings if "SnapshotId" in one["Ebs"]
+        device["Ebs"]["SnapshotId"]
+        for device in ami.block_device_mappings
+        if "SnapshotId" in device["Ebs"]
     ]
     backend.deregister_image(image_id)
     result: dict[str, Any] = {"Return": True}
     if request.asked.get("DeleteAssociatedSnapshots"):
         others = {
-            one["Ebs"].get("SnapshotId")
+            device["Ebs"].get("SnapshotId")
             for other in backend.amis.values()
-            for one in other.block_device_mappings
+            for device in other.block_device_mappings
         }
         result["DeleteSnapshotResults"] = [
-            {"SnapshotId": one, "ReturnCode": _delete_snapshot(backend, one, others)}
-            for one in snapshots
+            {"SnapshotId": snapshot, "ReturnCode": _delete_snapshot(backend, snapshot, others)}
+            for snapshot in snapshots
         ]
     return result
 

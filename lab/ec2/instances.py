@@ -76,7 +76,7 @@ def _delete_group(request: Request) -> Any:
         )
     for instance in backend.all_instances() if found else []:
         groups = [*instance.security_groups, *(instance.nics[0].group_set if instance.nics else [])]
-        if instance.state != "terminated" and found.id in {one.id for one in groups}:
+        if instance.state != "terminated" and found.id in {group.id for group in groups}:
             raise error("DependencyViolation", f"resource {found.id} has a dependent object")
     return request.of_moto().result
 
@@ -101,7 +101,7 @@ def _volume_status(request: Request) -> dict[str, Any]:
     """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeVolumeStatus.html"""
     backend = request.backend
     wanted = request.asked.get("VolumeIds") or []
-    volumes = [backend.get_volume(one) for one in wanted] or backend.describe_volumes()
+    volumes = [backend.get_volume(volume_id) for volume_id in wanted] or backend.describe_volumes()
     good = [
         {"Name": "io-enabled", "Status": "passed"},
         {"Name": "io-performance", "Status": "not-applicable"},

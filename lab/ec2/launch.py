@@ -139,7 +139,7 @@ def _public(backend: Any, named: dict[str, Any]) -> bool:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/working-with-ip-addresses.html
     """
     nics: list[dict[str, Any]] = named.get("nics") or []
-    first = next((one for one in nics if not int(one.get("DeviceIndex") or 0)), {})
+    first = next((nic for nic in nics if not int(nic.get("DeviceIndex") or 0)), {})
     if first.get("AssociatePublicIpAddress") is not None:
         return bool(first["AssociatePublicIpAddress"])
     subnet = named.get("subnet_id") or first.get("SubnetId")
@@ -240,20 +240,20 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
     if asked is None and named.get("launch_config"):
         asked = named["launch_config"].block_device_mapping_dict
     volumes = {
-        one["DeviceName"]: {"DeviceName": one["DeviceName"], "Ebs": dict(one["Ebs"])}
-        for one in ami.block_device_mappings
+        device["DeviceName"]: {"DeviceName": device["DeviceName"], "Ebs": dict(device["Ebs"])}
+        for device in ami.block_device_mappings
     }
-    for one in asked or []:
-        device = one.get("DeviceName")
+    for entry in asked or []:
+        device = entry.get("DeviceName")
         if not device:
             raise error("InvalidBlockDeviceMapping", "A block device mapping has no device name")
-        if one.get("NoDevice") is not None:
+        if entry.get("NoDevice") is not None:
             volumes.pop(device, None)
             continue
-        if one.get("VirtualName"):
+        if entry.get("VirtualName"):
             continue
         wanted = {
-            name: value for name, value in (one.get("Ebs") or {}).items() if value is not None
+            name: value for name, value in (entry.get("Ebs") or {}).items() if value is not None
         }
         known = volumes.get(device, {"Ebs": {}})["Ebs"]
         if not (known or wanted.get("VolumeSize") or wanted.get("SnapshotId")):

@@ -23,7 +23,7 @@ def _register(request: Request) -> dict[str, Any]:
     if not asked.get("Name"):
         raise missing("name")
     root = asked.get("RootDeviceName") or _DEFAULT_ROOT
-    devices = {one.get("DeviceName"): one.get("Ebs") or {} for one in _devices(asked)}
+    devices = {entry.get("DeviceName"): entry.get("Ebs") or {} for entry in _devices(asked)}
     if root not in devices:
         raise error("InvalidBlockDeviceMapping", f"The block devices lack the root device {root}")
     snapshot = snapshots.find(backend, devices[root].get("SnapshotId"))
@@ -52,9 +52,9 @@ def _register(request: Request) -> dict[str, Any]:
     }
     tags = {
         tag["Key"]: tag["Value"]
-        for one in asked.get("TagSpecifications") or []
-        if one.get("ResourceType") == "image"
-        for tag in one.get("Tags", [])
+        for specification in asked.get("TagSpecifications") or []
+        if specification.get("ResourceType") == "image"
+        for tag in specification.get("Tags", [])
     }
     size = devices[root].get("VolumeSize") or snapshot.volume.size
     others = [
@@ -86,12 +86,16 @@ def _register(request: Request) -> dict[str, Any]:
 
 
 def _devices(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in asked.get("BlockDeviceMappings") or [] if one.get("NoDevice") is None]
+    return [
+        mapping
+        for mapping in asked.get("BlockDeviceMappings") or []
+        if mapping.get("NoDevice") is None
+    ]
 
 
 def _sized(backend: Any, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for one in devices:
-        ebs = one["Ebs"]
+    for device in devices:
+        ebs = device["Ebs"]
         if "VolumeSize" not in ebs:
             ebs["VolumeSize"] = snapshots.find(backend, ebs.get("SnapshotId")).volume.size
     return devices

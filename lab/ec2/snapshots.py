@@ -25,15 +25,17 @@ def find(backend: Any, snapshot_id: str | None) -> Any:
 def _describe(request: Request) -> dict[str, Any]:
     backend, asked = request.backend, request.asked
     wanted = asked.get("SnapshotIds") or []
-    found = [find(backend, one) for one in wanted] or list(backend.snapshots.values())
+    found = [find(backend, snapshot_id) for snapshot_id in wanted] or list(
+        backend.snapshots.values()
+    )
     owners = asked.get("OwnerIds") or []
     if owners:
         mine = [backend.account_id if owner == "self" else owner for owner in owners]
         amazon = {ami.owner_id for ami in backend.amis.values() if ami.owner_alias == "amazon"}
         found = [
-            one
-            for one in found
-            if one.owner_id in mine or ("amazon" in owners and one.owner_id in amazon)
+            snapshot
+            for snapshot in found
+            if snapshot.owner_id in mine or ("amazon" in owners and snapshot.owner_id in amazon)
         ]
     return {"Snapshots": found}
 
@@ -43,7 +45,7 @@ def _delete(request: Request) -> None:
     backend = request.backend
     snapshot = find(backend, request.asked.get("SnapshotId"))
     for ami in backend.amis.values():
-        used = [one["Ebs"].get("SnapshotId") for one in ami.block_device_mappings]
+        used = [device["Ebs"].get("SnapshotId") for device in ami.block_device_mappings]
         if snapshot.id in used:
             raise error(
                 "InvalidSnapshot.InUse",
@@ -67,14 +69,14 @@ def _modify(request: Request) -> None:
     operation = asked.get("OperationType")
     given = asked.get("CreateVolumePermission") or {}
     add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
-    short = [{"Group": one} for one in asked.get("GroupNames") or []]
-    short += [{"UserId": one} for one in asked.get("UserIds") or []]
+    short = [{"Group": group} for group in asked.get("GroupNames") or []]
+    short += [{"UserId": user} for user in asked.get("UserIds") or []]
     if operation in ("add", "remove"):
         (add if operation == "add" else remove).extend(short)
     elif short and not given:
         raise missing("OperationType")
     request.backend.validate_permission_targets([*add, *remove])
-    everybody = any(one.get("Group") == "all" for one in add)
+    everybody = any(permission.get("Group") == "all" for permission in add)
     if everybody and account.of(request.backend).snapshots_public != "unblocked":
         raise error(
             "OperationNotPermitted",
@@ -83,10 +85,10 @@ def _modify(request: Request) -> None:
         )
     if everybody and snapshot.encrypted:
         raise error("InvalidParameterValue", "Encrypted snapshots cannot be shared publicly")
-    for one in add:
-        _of(snapshot, one).add(next(iter(one.values())))
-    for one in remove:
-        _of(snapshot, one).discard(next(iter(one.values())))
+    for permission in add:
+        _of(snapshot, permission).add(next(iter(permission.values())))
+    for permission in remove:
+        _of(snapshot, permission).discard(next(iter(permission.values())))
 
 
 def _of(snapshot: Any, permission: dict[str, str]) -> set[str]:
@@ -100,10 +102,10 @@ def _attribute(request: Request) -> dict[str, Any]:
     snapshot = find(request.backend, request.asked.get("SnapshotId"))
     if request.asked.get("Attribute") == "productCodes":
         return {"SnapshotId": snapshot.id, "ProductCodes": []}
-    public = [{"Group": one} for one in sorted(snapshot.create_volume_permission_groups)]
+    public = [{"Group": group} for group in sorted(snapshot.create_volume_permission_groups)]
     if account.of(request.backend).snapshots_public == "block-all-sharing":
         public = []
-    users = [{"UserId": one} for one in sorted(snapshot.create_volume_permission_userids)]
+    users = [{"UserId": user} for user in sorted(snapshot.create_volume_permission_userids)]
     return {"SnapshotId": snapshot.id, "CreateVolumePermissions": public + users}
 
 

@@ -30,7 +30,7 @@ _IDS = ("BundleIds", "ConversionTaskIds", "ExportImageTaskIds", "ExportTaskIds",
 
 def _empty(key: str) -> Callable[[Request], dict[str, Any]]:
     def answer(request: Request) -> dict[str, Any]:
-        asked = [one for name in _IDS for one in request.asked.get(name) or []]
+        asked = [entry for name in _IDS for entry in request.asked.get(name) or []]
         if asked:
             raise error("InvalidParameterValue", f"The task {asked[0]} does not exist")
         return {key: []}

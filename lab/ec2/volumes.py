@@ -97,8 +97,8 @@ def _snapshot(request: Request) -> Any:
 @call("CreateSnapshots", tries=True)
 def _snapshots(request: Request) -> Any:
     made = request.of_moto().result
-    for one in made["Snapshots"]:
-        _keep(one, request.backend)
+    for snapshot in made["Snapshots"]:
+        _keep(snapshot, request.backend)
     return made
 
 

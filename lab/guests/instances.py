@@ -300,9 +300,9 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def _attached(self) -> list[volumes.Attached]:
         """The volumes besides the root, with their files."""
         found = []
-        for device, one in list(self.block_device_mapping.items()):
+        for device, attached in list(self.block_device_mapping.items()):
             if device != self.root_device_name:
-                volume = self.ec2_backend.get_volume(one.volume_id)
+                volume = self.ec2_backend.get_volume(attached.volume_id)
                 found.append(self.machines.disk(volume, device))
         return found
 

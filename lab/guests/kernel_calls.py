@@ -141,7 +141,7 @@ class _Listener:
         device = self._device(pid, source)
         if device is None:
             return False
-        refused = [one for one in options.split(",") if not _OPTIONS.fullmatch(one)]
+        refused = [option for option in options.split(",") if not _OPTIONS.fullmatch(option)]
         if refused or arguments[3] & 0xFFFFFFFF & ~_FLAGS:
             log.warning("mount of %s with %s is refused", device.name, refused or arguments[3])
             raise OSError(errno.EINVAL, "")
@@ -165,7 +165,7 @@ class _Listener:
     def _ioctl(self, identity: int, pid: int, arguments: list[int]) -> bool:
         """The partition table is to be read again, or a partition is named."""
         request = arguments[1] & 0xFFFFFFFF
-        known = {os.makedev(one.major, one.minor) for one in self._devices()}
+        known = {os.makedev(device.major, device.minor) for device in self._devices()}
         with contextlib.suppress(OSError):
             known &= {Path(f"/proc/{pid}/fd/{arguments[0] & 0xFFFFFFFF}").stat().st_rdev}
         if not known or not self._may(pid):
@@ -199,9 +199,9 @@ class _Listener:
                 found = os.fstat(opened)
             finally:
                 os.close(opened)
-            for one in self._devices():
-                if found.st_rdev == os.makedev(one.major, one.minor):
-                    return one
+            for device in self._devices():
+                if found.st_rdev == os.makedev(device.major, device.minor):
+                    return device
         return None
 
     def _may(self, pid: int) -> bool:

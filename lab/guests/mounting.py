@@ -92,14 +92,14 @@ def _nodes(pid: int, first: int, names: Sequence[str]) -> None:
     guest = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     own = _own_devices()
     trees = {}
-    for name, _, number in (one.partition("=") for one in names if "=" in one):
+    for name, _, number in (option.partition("=") for option in names if "=" in option):
         node = own / name
         _node(node, number)
         os.chown(node, first, first + _GROUP_DISK)
         node.chmod(0o660)
         trees[name] = _call(name, _OPEN_TREE, _CWD, bytes(node), _CLONE_TREE)
     _enter(guest)
-    for name in (one[1:] for one in names if one.startswith("-")):
+    for name in (option[1:] for option in names if option.startswith("-")):
         _libc.umount2(bytes(_DEV / name), _DETACH)
         with contextlib.suppress(OSError):
             (_DEV / name).unlink()
@@ -107,7 +107,7 @@ def _nodes(pid: int, first: int, names: Sequence[str]) -> None:
         point = os.open(_DEV / name, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
         _call(name, _MOVE_MOUNT, tree, b"", point, b"", _TO_OPENED)
         os.close(point)
-    for link, _, name in (one.partition("@") for one in names if "@" in one):
+    for link, _, name in (option.partition("@") for option in names if "@" in option):
         with contextlib.suppress(FileExistsError):
             (_DEV / link).symlink_to(name)
             os.chown(_DEV / link, first, first, follow_symlinks=False)

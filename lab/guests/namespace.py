@@ -274,7 +274,7 @@ def _listen(told: int) -> None:
         (end, 0, 0, _ALLOW),
         (end, 0, 0, _USER_NOTIF),
     ]
-    code = b"".join(struct.pack("HBBI", *one) for one in program)
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
     kept = ctypes.create_string_buffer(code, len(code))
     fprog = struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept))
     flags = _NEW_LISTENER | _WAIT_KILLABLE_RECV

@@ -47,7 +47,10 @@ def send(response: Any) -> str:
         raise _refused("InvalidArgsException", "InstanceOSUser is not a name of a user")
     key = _public_key(asked["SSHPublicKey"])
     backend = ec2_backends[response.current_account][response.region]
-    instance = next((one for one in backend.all_instances() if one.id == asked["InstanceId"]), None)
+    instance = next(
+        (instance for instance in backend.all_instances() if instance.id == asked["InstanceId"]),
+        None,
+    )
     zone = asked.get("AvailabilityZone")
     if instance is None or zone not in (None, instance.availability_zone):
         raise _refused("EC2InstanceNotFoundException", "Instance not found.")
@@ -57,7 +60,7 @@ def send(response: Any) -> str:
         )
     request = str(uuid.uuid4())
     now = int(time.time())
-    kept = [one for one in instance.connect_keys if one.until > now]
+    kept = [key for key in instance.connect_keys if key.until > now]
     user = asked["InstanceOSUser"]
     instance.connect_keys = [*kept, ActiveKey(user, key, now + _SECONDS, request)]
     return json.dumps({"RequestId": request, "Success": True})
@@ -67,11 +70,11 @@ def active(instance: LabInstance) -> dict[str, Any]:
     """`managed-ssh-keys` of an instance's metadata; empty when it has no such key now."""
     now = int(time.time())
     users: dict[str, str] = {}
-    for one in instance.connect_keys:
-        if one.until > now:
-            text = f"#Timestamp={one.until}\n#Instance={instance.id}\n#Request={one.request}\n"
-            signed = identity.signed_key(instance.machines.lab, f"{text}{one.key}\n")
-            users[one.user] = users.get(one.user, "") + signed
+    for key in instance.connect_keys:
+        if key.until > now:
+            text = f"#Timestamp={key.until}\n#Instance={instance.id}\n#Request={key.request}\n"
+            signed = identity.signed_key(instance.machines.lab, f"{text}{key.key}\n")
+            users[key.user] = users.get(key.user, "") + signed
     if not users:
         return {}
     certificate = identity.certificate(instance.machines.lab)

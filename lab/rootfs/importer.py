@@ -59,7 +59,9 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
     def fill(making: Path) -> None:
         if rootfs is not None:
             if rootfs.is_dir():
-                check(distro, spec, rootfs)  # before copying it
+                # Before copying it.
+                check(distro, spec, rootfs)
+                _processor(rootfs)
             _unpack(rootfs, making)
         else:
             _fetch(distro, spec, str(mirror), making)

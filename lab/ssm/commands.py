@@ -73,21 +73,21 @@ class Command:
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def failed(self) -> int:
-        return sum(one.status in _ERRORS for one in self.invocations)
+        return sum(invocation.status in _ERRORS for invocation in self.invocations)
 
     def status(self) -> tuple[str, str]:
         """Status and details of the whole command."""
-        states = [one.status for one in self.invocations]
+        states = [invocation.status for invocation in self.invocations]
         done = all(state in FINAL for state in states)
         if not done:
             if self.cancelled:
                 return "Cancelling", "Cancelling"
-            going = any(one.sent for one in self.invocations)
+            going = any(invocation.sent for invocation in self.invocations)
             return ("InProgress", "InProgress") if going else ("Pending", "Pending")
         if self.cancelled and "Cancelled" in states:
             return "Cancelled", "Cancelled"
         if self.failed() > self.errors:
-            late = all(one.status != "Failed" for one in self.invocations)
+            late = all(invocation.status != "Failed" for invocation in self.invocations)
             if late:
                 details = next(o.details for o in self.invocations if o.status == "TimedOut")
                 return "TimedOut", details
@@ -111,35 +111,35 @@ def advance(command: Command, send: Send) -> None:
     """Send to as many instances as may run at once; end what must not start any more."""
     with command.lock:
         expired = time.time() - command.requested > command.lifetime
-        for one in command.invocations:
-            if one.status == "Pending" and expired:
-                finish(one, "TimedOut", "DeliveryTimedOut")
+        for invocation in command.invocations:
+            if invocation.status == "Pending" and expired:
+                finish(invocation, "TimedOut", "DeliveryTimedOut")
         if command.failed() > command.errors or command.cancelled:
             details = "Cancelled" if command.cancelled else "Terminated"
-            for one in command.invocations:
-                if one.status == "Pending" and not one.sent:
-                    finish(one, "Cancelled", details)
+            for invocation in command.invocations:
+                if invocation.status == "Pending" and not invocation.sent:
+                    finish(invocation, "Cancelled", details)
             return
-        for one in command.invocations:
+        for invocation in command.invocations:
             going = sum(o.sent and o.status not in FINAL for o in command.invocations)
-            if one.sent or one.status != "Pending" or going >= command.concurrency:
+            if invocation.sent or invocation.status != "Pending" or going >= command.concurrency:
                 continue
-            one.sent = send(one.instance_id, message(command, one))
-            if not one.sent:
-                finish(one, "Failed", "Undeliverable")
+            invocation.sent = send(invocation.instance_id, message(command, invocation))
+            if not invocation.sent:
+                finish(invocation, "Failed", "Undeliverable")
                 advance(command, send)
                 return
 
 
-def finish(one: Invocation, status: str, details: str) -> None:
+def finish(invocation: Invocation, status: str, details: str) -> None:
     """End an invocation, and those of its steps that are not over."""
-    one.status, one.details = status, details
-    for plugin in one.plugins:
+    invocation.status, invocation.details = status, details
+    for plugin in invocation.plugins:
         if plugin.status not in FINAL:
             plugin.status, plugin.details = status, details
 
 
-def message(command: Command, one: Invocation) -> dict[str, Any]:
+def message(command: Command, invocation: Invocation) -> dict[str, Any]:
     """What the agent is told to run."""
     return {
         "Kind": "send",
@@ -159,7 +159,7 @@ def message(command: Command, one: Invocation) -> dict[str, Any]:
                 "OnFailure": plugin.step.on_failure,
                 "Always": plugin.step.always,
             }
-            for plugin in one.plugins
+            for plugin in invocation.plugins
         ],
     }
 
@@ -181,15 +181,15 @@ def output(asked: dict[str, Any]) -> dict[str, str]:
 def reply(command: Command, instance_id: str, said: dict[str, Any]) -> None:
     """Take what an agent says of one step, or of the whole invocation."""
     with command.lock:
-        one = of_instance(command, instance_id)
-        if one.status in FINAL:
+        invocation = of_instance(command, instance_id)
+        if invocation.status in FINAL:
             return
         number = said.get("Step")
         if number is None:
-            one.status, one.details = str(said["Status"]), str(said["Details"])
+            invocation.status, invocation.details = str(said["Status"]), str(said["Details"])
             return
-        plugin = one.plugins[int(number)]
-        one.status = one.details = "InProgress"
+        plugin = invocation.plugins[int(number)]
+        invocation.status = invocation.details = "InProgress"
         plugin.status, plugin.details = str(said["Status"]), str(said["Details"])
         plugin.code = int(said["Code"])
         plugin.out, plugin.err = str(said["Out"]), str(said["Err"])
@@ -198,9 +198,9 @@ def reply(command: Command, instance_id: str, said: dict[str, Any]) -> None:
 
 def of_instance(command: Command, instance_id: str) -> Invocation:
     """A command's invocation. Raises SsmError."""
-    for one in command.invocations:
-        if one.instance_id == instance_id:
-            return one
+    for invocation in command.invocations:
+        if invocation.instance_id == instance_id:
+            return invocation
     raise SsmError(
         "InvocationDoesNotExist",
         f"Command {command.id} was not sent to {instance_id}",

@@ -6,6 +6,7 @@ Users' calls are AmazonSSM's; the agents' are those of the message delivery serv
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -131,31 +132,39 @@ class Manager:
     def _describe(self, region: str, asked: Asked) -> Asked:
         found = [agents.described(agent) for agent in self._alive(region)]
         for chosen in asked.get("Filters", []):
-            found = [one for one in found if self._matches(one, chosen["Key"], chosen["Values"])]
+            found = [
+                described
+                for described in found
+                if self._matches(described, chosen["Key"], chosen["Values"])
+            ]
         for chosen in asked.get("InstanceInformationFilterList", []):
-            found = [one for one in found if self._matches(one, chosen["key"], chosen["valueSet"])]
+            found = [
+                described
+                for described in found
+                if self._matches(described, chosen["key"], chosen["valueSet"])
+            ]
         return _page("InstanceInformationList", found, asked)
 
     def _alive(self, region: str) -> list[agents.Agent]:
-        there = {one.id: one for one in LabInstance.machines.by_address.values()}
+        there = {machine.id: machine for machine in LabInstance.machines.by_address.values()}
         for agent in self.agents.of(region):
             if agent.instance_id not in there:
                 self.agents.forget(agent.instance_id)
         return self.agents.of(region)
 
-    def _matches(self, one: Asked, key: str, values: list[str]) -> bool:
+    def _matches(self, described: Asked, key: str, values: list[str]) -> bool:
         name = {"InstanceIds": "InstanceId", "PlatformTypes": "PlatformType"}.get(key, key)
         if key.startswith("tag:"):
-            return _tags(one["InstanceId"]).get(key[4:]) in values
+            return _tags(described["InstanceId"]).get(key[4:]) in values
         if key == "tag-key":
-            return bool(set(_tags(one["InstanceId"])) & set(values))
+            return bool(set(_tags(described["InstanceId"])) & set(values))
         if name not in ("InstanceId", "PlatformType", "PingStatus", "AgentVersion", "ResourceType"):
             raise SsmError("InvalidInstanceInformationFilterValue", f"the key {key} is not valid")
-        return one.get(name) in values
+        return described.get(name) in values
 
     def _send(self, region: str, asked: Asked) -> Asked:
         name = str(asked.get("DocumentName", ""))
-        content = _document(region, name, asked.get("DocumentVersion"))
+        content = _document(region, name, asked)
         given = asked.get("Parameters", {})
         parameters = documents.values(content, given)
         _supported(asked)
@@ -170,8 +179,8 @@ class Manager:
             parameters=given,
             region=region,
             invocations=[
-                commands.Invocation(one, [commands.Plugin(step) for step in steps], time.time())
-                for one in targets
+                commands.Invocation(target, [commands.Plugin(step) for step in steps], time.time())
+                for target in targets
             ],
             concurrency=concurrency,
             errors=commands.number(str(asked.get("MaxErrors", "0")), len(targets), "MaxErrors"),
@@ -188,9 +197,11 @@ class Manager:
         alive = {agent.instance_id: agent for agent in self._alive(region)}
         if bool(ids) == bool(chosen):
             raise SsmError("InvalidInstanceId", "give either InstanceIds or Targets")
-        for one in ids:
-            if one not in alive:
-                raise SsmError("InvalidInstanceId", f"Instances {[one]} not in a valid state")
+        for instance_id in ids:
+            if instance_id not in alive:
+                raise SsmError(
+                    "InvalidInstanceId", f"Instances {[instance_id]} not in a valid state"
+                )
         if ids:
             return list(dict.fromkeys(ids))
         found = [agents.described(agent) for agent in alive.values()]
@@ -198,30 +209,38 @@ class Manager:
             key = str(target["Key"])
             if key.startswith(groups.PREFIX):
                 found = [
-                    one for one in found if groups.has(region, target, _tags(one["InstanceId"]))
+                    described
+                    for described in found
+                    if groups.has(region, target, _tags(described["InstanceId"]))
                 ]
                 continue
             if key != "InstanceIds" and not key.startswith(("tag:", "tag-key")):
                 raise SsmError(
                     "UnsupportedOperation", f"AMI Kiln lab: targets by {key} are not implemented"
                 )
-            found = [one for one in found if self._matches(one, key, target["Values"])]
-        return [one["InstanceId"] for one in found]
+            found = [
+                described for described in found if self._matches(described, key, target["Values"])
+            ]
+        return [described["InstanceId"] for described in found]
 
     def _cancel(self, region: str, asked: Asked) -> None:
         command = self._command(str(asked.get("CommandId")))
-        only = asked.get("InstanceIds") or [one.instance_id for one in command.invocations]
+        only = asked.get("InstanceIds") or [
+            invocation.instance_id for invocation in command.invocations
+        ]
         with command.lock:
             whole = not asked.get("InstanceIds")
             command.cancelled = command.cancelled or whole
-            for one in command.invocations:
-                if one.instance_id not in only or one.status in commands.FINAL:
+            for invocation in command.invocations:
+                if invocation.instance_id not in only or invocation.status in commands.FINAL:
                     continue
-                if one.sent:
-                    one.status = one.details = "Cancelling"
-                    self._deliver(one.instance_id, {"Kind": "cancel", "CommandId": command.id})
+                if invocation.sent:
+                    invocation.status = invocation.details = "Cancelling"
+                    self._deliver(
+                        invocation.instance_id, {"Kind": "cancel", "CommandId": command.id}
+                    )
                 else:
-                    commands.finish(one, "Cancelled", "Cancelled")
+                    commands.finish(invocation, "Cancelled", "Cancelled")
         commands.advance(command, self._deliver)
 
     def _command(self, command_id: str) -> commands.Command:
@@ -235,12 +254,12 @@ class Manager:
         if asked.get("CommandId"):
             chosen = [self._command(str(asked["CommandId"]))]
         else:
-            chosen = [one for one in self.commands.values() if one.region == region]
+            chosen = [command for command in self.commands.values() if command.region == region]
         only = asked.get("InstanceId")
         if only:
             chosen = [c for c in chosen if any(i.instance_id == only for i in c.invocations)]
-        for one in asked.get("Filters", []):
-            key, value = str(one["key"]), str(one["value"])
+        for chosen_filter in asked.get("Filters", []):
+            key, value = str(chosen_filter["key"]), str(chosen_filter["value"])
             if key == "Status":
                 chosen = [c for c in chosen if value in c.status()]
             elif key == "DocumentName":
@@ -256,17 +275,17 @@ class Manager:
     def _invocations(self, region: str, asked: Asked) -> Asked:
         only, details = asked.get("InstanceId"), bool(asked.get("Details"))
         found = [
-            shown.invocation(command, one, details=details)
+            shown.invocation(command, invocation, details=details)
             for command in self._of(region, asked)
-            for one in command.invocations
-            if not only or one.instance_id == only
+            for invocation in command.invocations
+            if not only or invocation.instance_id == only
         ]
         return _page("CommandInvocations", found, asked)
 
     def _result(self, region: str, asked: Asked) -> Asked:
         command = self._command(str(asked.get("CommandId")))
-        one = commands.of_instance(command, str(asked.get("InstanceId")))
-        return shown.result(command, one, asked.get("PluginName"))
+        invocation = commands.of_instance(command, str(asked.get("InstanceId")))
+        return shown.result(command, invocation, asked.get("PluginName"))
 
 
 def _supported(asked: Asked) -> None:
@@ -277,9 +296,10 @@ def _supported(asked: Asked) -> None:
         )
 
 
-def _document(region: str, name: str, version: str | None) -> documents.Content:
+def _document(region: str, name: str, asked: Asked) -> documents.Content:
     if name in of_aws.DOCUMENTS:
         return of_aws.DOCUMENTS[name]
+    version = asked.get("DocumentVersion")
     backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
     try:
         found = backend.get_document(name, None if version == "$DEFAULT" else version, None, "JSON")
@@ -287,13 +307,19 @@ def _document(region: str, name: str, version: str | None) -> documents.Content:
         if type(error).__name__ == "InvalidDocumentVersion":
             raise SsmError("InvalidDocumentVersion", "The document version is not valid") from None
         raise SsmError("InvalidDocument", f"Document with name {name} does not exist.") from None
-    return documents.parse(str(found["Content"]))
+    text = str(found["Content"])
+    wanted = asked.get("DocumentHash")
+    # That another hash is refused is the parameter's purpose; the error's name is assumed.
+    # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
+    if wanted and wanted != hashlib.sha256(text.encode()).hexdigest():
+        raise SsmError("InvalidDocument", f"The hash of the document {name} is not {wanted}.")
+    return documents.parse(text)
 
 
 def _tags(instance_id: str) -> dict[str, str]:
-    for one in LabInstance.machines.by_address.values():
-        if one.id == instance_id:
-            return {tag["key"]: tag["value"] for tag in one.get_tags()}
+    for machine in LabInstance.machines.by_address.values():
+        if machine.id == instance_id:
+            return {tag["key"]: tag["value"] for tag in machine.get_tags()}
     return {}
 
 

@@ -36,6 +36,7 @@ def has(region: str, target: Mapping[str, Any], tags: Mapping[str, str]) -> bool
         )
     asked = json.loads(query["Query"])
     return bool(set(asked["ResourceTypeFilters"]) & set(_INSTANCES)) and all(
-        one["Key"] in tags and (not one.get("Values") or tags[one["Key"]] in one["Values"])
-        for one in asked.get("TagFilters", [])
+        filter_["Key"] in tags
+        and (not filter_.get("Values") or tags[filter_["Key"]] in filter_["Values"])
+        for filter_ in asked.get("TagFilters", [])
     )

@@ -18,8 +18,8 @@ _ASKED = (
 def command(of: Command) -> dict[str, Any]:
     """A command of SendCommand and ListCommands."""
     status, details = of.status()
-    states = [one.status for one in of.invocations]
-    late = sum(one.details == "DeliveryTimedOut" for one in of.invocations)
+    states = [invocation.status for invocation in of.invocations]
+    late = sum(invocation.details == "DeliveryTimedOut" for invocation in of.invocations)
     return {
         **{name: of.asked[name] for name in _ASKED if name in of.asked},
         "CommandId": of.id,
@@ -42,27 +42,29 @@ def command(of: Command) -> dict[str, Any]:
     }
 
 
-def invocation(of: Command, one: Invocation, *, details: bool) -> dict[str, Any]:
+def invocation(of: Command, on_instance: Invocation, *, details: bool) -> dict[str, Any]:
     """An invocation of ListCommandInvocations."""
-    plugins = [_plugin(of, one, plugin) for plugin in one.plugins] if details else []
+    plugins = (
+        [_plugin(of, on_instance, plugin) for plugin in on_instance.plugins] if details else []
+    )
     return {
         "CommandId": of.id,
-        "InstanceId": one.instance_id,
+        "InstanceId": on_instance.instance_id,
         "InstanceName": "",
         "Comment": of.asked.get("Comment", ""),
         "DocumentName": of.document,
         "DocumentVersion": of.asked.get("DocumentVersion", "$DEFAULT"),
-        "RequestedDateTime": one.requested,
-        "Status": one.status,
-        "StatusDetails": one.details,
-        "StandardOutputUrl": _url(of, one, None, "stdout"),
-        "StandardErrorUrl": _url(of, one, None, "stderr"),
+        "RequestedDateTime": on_instance.requested,
+        "Status": on_instance.status,
+        "StatusDetails": on_instance.details,
+        "StandardOutputUrl": _url(of, on_instance, None, "stdout"),
+        "StandardErrorUrl": _url(of, on_instance, None, "stderr"),
         "CloudWatchOutputConfig": _log(of),
         "CommandPlugins": plugins,
     }
 
 
-def _plugin(of: Command, one: Invocation, plugin: Plugin) -> dict[str, Any]:
+def _plugin(of: Command, on_instance: Invocation, plugin: Plugin) -> dict[str, Any]:
     mark = "\n----------ERROR-------\n" if plugin.err else ""
     times = {"ResponseStartDateTime": plugin.started, "ResponseFinishDateTime": plugin.ended}
     return {
@@ -71,43 +73,43 @@ def _plugin(of: Command, one: Invocation, plugin: Plugin) -> dict[str, Any]:
         "StatusDetails": plugin.details,
         "ResponseCode": plugin.code,
         "OutputS3BucketName": of.asked.get("OutputS3BucketName", ""),
-        "OutputS3KeyPrefix": _prefix(of, one, plugin),
+        "OutputS3KeyPrefix": _prefix(of, on_instance, plugin),
         "OutputS3Region": of.region if of.asked.get("OutputS3BucketName") else "",
         "Output": commands.cut(f"{plugin.out}{mark}{plugin.err}", commands.LONGEST_PLUGIN_OUTPUT),
         **{name: value for name, value in times.items() if value},
     }
 
 
-def result(of: Command, one: Invocation, plugin_name: str | None) -> dict[str, Any]:
+def result(of: Command, on_instance: Invocation, plugin_name: str | None) -> dict[str, Any]:
     """The answer of GetCommandInvocation: of the named step, or of the only one."""
-    names = [plugin.step.name for plugin in one.plugins]
+    names = [plugin.step.name for plugin in on_instance.plugins]
     if plugin_name is not None and plugin_name not in names:
         raise SsmError("InvalidPluginName", f"The command has no step {plugin_name}")
-    single = plugin_name is not None or len(one.plugins) == 1
+    single = plugin_name is not None or len(on_instance.plugins) == 1
     shown = {
         "CommandId": of.id,
-        "InstanceId": one.instance_id,
+        "InstanceId": on_instance.instance_id,
         "Comment": of.asked.get("Comment", ""),
         "DocumentName": of.document,
         "DocumentVersion": of.asked.get("DocumentVersion", "$DEFAULT"),
-        "Status": one.status,
-        "StatusDetails": one.details,
+        "Status": on_instance.status,
+        "StatusDetails": on_instance.details,
         "StandardOutputUrl": "",
         "StandardErrorUrl": "",
         "CloudWatchOutputConfig": _log(of),
     }
     if not single:
-        codes = [plugin.code for plugin in one.plugins if plugin.status != "Success"]
+        codes = [plugin.code for plugin in on_instance.plugins if plugin.status != "Success"]
         return shown | {"ResponseCode": codes[0] if codes else 0, "PluginName": ""}
-    plugin = one.plugins[names.index(plugin_name) if plugin_name is not None else 0]
+    plugin = on_instance.plugins[names.index(plugin_name) if plugin_name is not None else 0]
     took = plugin.ended - plugin.started
     return shown | {
         "PluginName": plugin.step.name,
         "ResponseCode": plugin.code,
         "Status": plugin.status,
         "StatusDetails": plugin.details,
-        "StandardOutputUrl": _url(of, one, plugin, "stdout"),
-        "StandardErrorUrl": _url(of, one, plugin, "stderr"),
+        "StandardOutputUrl": _url(of, on_instance, plugin, "stdout"),
+        "StandardErrorUrl": _url(of, on_instance, plugin, "stderr"),
         "ExecutionStartDateTime": _iso(plugin.started),
         "ExecutionEndDateTime": _iso(plugin.ended),
         "ExecutionElapsedTime": commands.elapsed(took) if plugin.ended else "",
@@ -125,20 +127,20 @@ def _log(of: Command) -> dict[str, Any]:
     return {"CloudWatchLogGroupName": name, "CloudWatchOutputEnabled": True}
 
 
-def _prefix(of: Command, one: Invocation, plugin: Plugin | None) -> str:
+def _prefix(of: Command, on_instance: Invocation, plugin: Plugin | None) -> str:
     """Where a step's output, or the whole invocation's, lies in the bucket."""
     if not of.asked.get("OutputS3BucketName"):
         return ""
-    parts = [of.asked.get("OutputS3KeyPrefix", "").strip("/"), of.id, one.instance_id]
+    parts = [of.asked.get("OutputS3KeyPrefix", "").strip("/"), of.id, on_instance.instance_id]
     parts += [plugin.step.action.replace(":", ""), plugin.step.key] if plugin else []
     return "/".join(part for part in parts if part)
 
 
-def _url(of: Command, one: Invocation, plugin: Plugin | None, name: str) -> str:
+def _url(of: Command, on_instance: Invocation, plugin: Plugin | None, name: str) -> str:
     bucket = of.asked.get("OutputS3BucketName")
     if not bucket:
         return ""
-    prefix = _prefix(of, one, plugin)
+    prefix = _prefix(of, on_instance, plugin)
     return f"https://s3.{of.region}.amazonaws.com/{bucket}/{prefix}" + (
         f"/{name}" if plugin else ""
     )

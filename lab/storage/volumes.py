@@ -97,15 +97,15 @@ class Disks:
         """Give a guest that boots its volumes. They are the same as before a reboot."""
         with self._lock:
             self._leader, self._shown = leader, {}
-            for one in attached:
-                if one.volume_id not in self._open:
-                    self._add(one)
+            for volume in attached:
+                if volume.volume_id not in self._open:
+                    self._add(volume)
             self._show()
 
-    def attach(self, one: Attached) -> None:
+    def attach(self, volume: Attached) -> None:
         """Give a running guest a volume. Raises loops.NoLoopDeviceError."""
         with self._lock:
-            self._add(one)
+            self._add(volume)
             self._show()
 
     def detach(self, volume_id: str) -> None:
@@ -148,12 +148,12 @@ class Disks:
                     loop.read_partitions()
             self._show()
 
-    def _add(self, one: Attached) -> None:
+    def _add(self, volume: Attached) -> None:
         names = {name for name, _, _ in self._open.values()}
-        wanted = self._name(one.asked, names)
-        loop = loops.open_file(one.file, self._lab.state)
+        wanted = self._name(volume.asked, names)
+        loop = loops.open_file(volume.file, self._lab.state)
         loop.read_partitions()
-        self._open[one.volume_id] = (wanted, one, loop)
+        self._open[volume.volume_id] = (wanted, volume, loop)
 
     def _name(self, asked: str, taken: set[str]) -> str:
         """The name of the node below /dev: NVMe's, or Xen's on types that are not Nitro.
@@ -166,7 +166,10 @@ class Disks:
 
     def _show(self) -> None:
         """Make the nodes in the guest those of its devices."""
-        shown, wanted = self._shown, {one.name: (one.major, one.minor) for one in self.devices()}
+        shown, wanted = (
+            self._shown,
+            {device.name: (device.major, device.minor) for device in self.devices()},
+        )
         changes = [f"-{name}" for name in shown if wanted.get(name) != shown[name]]
         changes += [
             f"{name}={major}:{minor}"
@@ -177,8 +180,8 @@ class Disks:
             # What the udev rules of Amazon Linux make of the name that the call gave:
             # amazonlinux/amazon-ec2-utils, 70-ec2-nvme-devices.rules and ebsnvme-id at 04abc91.
             changes += [
-                f"{_partition(one.asked.removeprefix('/dev/'), part)}@{_partition(name, part)}"
-                for name, one, loop in self._open.values()
+                f"{_partition(volume.asked.removeprefix('/dev/'), part)}@{_partition(name, part)}"
+                for name, volume, loop in self._open.values()
                 for part in loop.nodes()
             ]
         self._shown = wanted

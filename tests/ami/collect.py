@@ -33,6 +33,8 @@ UNITS = (
     "nodeadm-config.service",
     "nodeadm-run.service",
 )
+# Units that join a cluster. ParallelCluster writes slurmd's at the first boot of a node.
+JOINERS = ("kubelet", "ecs", "slurmd")
 TEXTS = (
     "/etc/kiln/hygiene.json",
     "/etc/kiln/recipe.json",
@@ -53,6 +55,7 @@ TEXTS = (
     "/etc/docker/daemon.json",
     "/etc/containerd/config.toml",
     "/etc/default/gpu-mig",
+    *(f"/etc/systemd/system/{unit}.service.d/20-gpu-mig.conf" for unit in JOINERS),
     "/opt/parallelcluster/.bootstrapped",
     "/var/lib/ecs/ecs.config",
     "/run/cloud-init/result.json",

@@ -26,6 +26,13 @@ def test_the_layout_is_the_recipes(machine, recipe):
     assert result.group(1).strip("\"'") == (recipe["mig_config"] or "")
 
 
+@pytest.mark.bake
+def test_whoever_joins_a_cluster_asks_for_the_layout_first(machine):
+    dropin = "/etc/systemd/system/{}.service.d/20-gpu-mig.conf"
+    texts = {unit: machine["text"][dropin.format(unit)] for unit in ("kubelet", "ecs", "slurmd")}
+    assert [unit for unit, text in texts.items() if "gpu-mig gate" not in (text or "")] == []
+
+
 @pytest.mark.boot
 def test_its_unit_did_its_work(machine, gpu):
     assert_active(machine, "aws-gpu-mig.service")

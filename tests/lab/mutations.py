@@ -1,28 +1,39 @@
 """Which check of tests/ami was turned red by which mutation, from a few guests with many each.
 
-A guest per mutation would be the plain way, and takes minutes. Instead each mutation is made in two
-of a few rounds (a round is one fresh guest), no two mutations in the same two. A check has to be
-red in the rounds of its own mutation and green in all others. Then it can only be its own mutation
-that turned it red: any other one is also made in a round in which the check stayed green.
+A guest per mutation would be the plain way, and takes minutes. Instead each mutation is made in
+three of a few rounds (a round is one fresh guest), no two mutations in the same three. A check has
+to be red in the rounds of its own mutation and green in all others. Then it can only be its own
+mutation that turned it red: any other one is also made in a round in which the check stayed green.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kiln.base import overlay, plain_yaml
 
+# To place the mutations in so many rounds, before one more is taken.
+_ATTEMPTS = 60
 
-def read() -> dict[str, Any]:
-    """mutations.yaml of tests/ami, with the checks of the overlays in use."""
+
+def read(files: str = "") -> dict[str, Any]:
+    """mutations.yaml of tests/ami, with the checks of the overlays in use; if `files` names some of
+    them, by commas, their checks only."""
     first, *own = (folder / "mutations.yaml" for folder in overlay.ami_check_folders())
     content: dict[str, Any] = plain_yaml.read_plain(first)
     for path in own:
         if path.exists():
             content["checks"] |= plain_yaml.read_plain(path)["checks"]
+    wanted = [name for name in files.split(",") if name]
+    unknown = set(wanted) - content["checks"].keys()
+    if unknown:
+        raise ValueError(f"no mutations.yaml has {', '.join(sorted(unknown))}")
+    if wanted:
+        content["checks"] = {name: content["checks"][name] for name in wanted}
     return content
 
 
@@ -88,11 +99,19 @@ def lacking(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def plan(mutations: list[Mutation]) -> Plan:
-    """The smallest number of rounds that contain each mutation twice."""
+    """The smallest number of rounds found that contain each mutation twice, or each three times.
+
+    It is the same for the same mutations.
+    """
+    apart = {
+        mutation: frozenset(other for other in mutations if _meet_badly(mutation, other))
+        for mutation in mutations
+    }
     for rounds in itertools.count(2):
-        made = _assigned(mutations, rounds)
-        if made:
-            return made
+        for times, attempt in itertools.product((2, 3), range(_ATTEMPTS)):
+            filled = _assigned(apart, rounds, times, random.Random(attempt))
+            if filled:
+                return Plan(tuple(tuple(m for m in mutations if m in item) for item in filled))
     raise AssertionError
 
 
@@ -124,32 +143,29 @@ def _colour(check: str, made: Iterable[Mutation]) -> str:
     return "red" if any(check in mutation.checks for mutation in made) else "green"
 
 
-def _assigned(mutations: list[Mutation], rounds: int) -> Plan | None:
-    """Two rounds for each mutation, no two in the same two; None where there are too few rounds.
+def _assigned(
+    apart: Mapping[Mutation, frozenset[Mutation]], rounds: int, times: int, by: random.Random
+) -> list[set[Mutation]] | None:
+    """So many rounds for each mutation, no two in the same; None where that is not found.
 
-    Two of which one may turn the other's check red do not meet: it would tell nothing then.
+    Two of which one may turn the other's check red (`apart`) do not meet: it would tell nothing
+    then. They are placed first and at random, the others where the fewest are.
     """
-    taken: dict[tuple[int, int], Mutation] = {}
-    filled: list[list[Mutation]] = [[] for _ in range(rounds)]
-    # Those that may turn other checks red go close together, into the first rounds, and leave the
-    # rest to the mutations of these checks. The others go where the fewest are.
-    for mutation in sorted(mutations, key=lambda m: not m.also):
-        fitting = [
-            pair
-            for pair in itertools.combinations(range(rounds), 2)
-            if pair not in taken
-            and not any(_meet_badly(mutation, other) for n in pair for other in filled[n])
-        ]
+    taken: set[tuple[int, ...]] = set()
+    filled: list[set[Mutation]] = [set() for _ in range(rounds)]
+    for mutation in sorted(apart, key=lambda m: -len(apart[m])):
+        free = [n for n in range(rounds) if not filled[n] & apart[mutation]]
+        fitting = [c for c in itertools.combinations(free, times) if c not in taken]
         if not fitting:
             return None
-        first, second = min(
-            fitting,
-            key=lambda p: p[::-1] if mutation.also else (sum(len(filled[n]) for n in p), p),
-        )
-        taken[first, second] = mutation
-        filled[first].append(mutation)
-        filled[second].append(mutation)
-    return Plan(tuple(tuple(m for m in mutations if m in item) for item in filled))
+        if apart[mutation]:
+            chosen = by.choice(fitting)
+        else:
+            chosen = min(fitting, key=lambda c: (sum(len(filled[n]) for n in c), c))
+        taken.add(chosen)
+        for n in chosen:
+            filled[n].add(mutation)
+    return filled
 
 
 def _meet_badly(one: Mutation, other: Mutation) -> bool:

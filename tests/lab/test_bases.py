@@ -173,12 +173,17 @@ class TestImport:
             importer.import_rootfs("debian12", root, None)
 
     def for_machine(self, number: int, root: Path) -> Path:
-        """The real root filesystem, with a systemd for another processor (e_machine of ELF)."""
-        subprocess.run(["cp", "-al", self.real, root], check=True)
+        """As much of the real root filesystem as is looked at before it is adapted, with a systemd
+        for another processor (e_machine of ELF)."""
+        for path in ("usr/sbin/sshd", "usr/bin/cloud-init", "usr/bin/sudo", "usr/bin/python3"):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).touch()
+        (root / "etc").mkdir()
+        shutil.copy(self.real / "usr/lib/os-release", root / "etc/os-release")
         systemd = root / "usr/lib/systemd/systemd"
-        header = bytearray(systemd.read_bytes()[:64])
+        systemd.parent.mkdir(parents=True)
+        header = bytearray((self.real / "usr/lib/systemd/systemd").read_bytes()[:64])
         header[18:20] = number.to_bytes(2, "little")
-        systemd.unlink()
         systemd.write_bytes(header)
         return root
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PRIVATE_KEY, copied, inventory, slim_matrix, users_environment
+from conftest import PRIVATE_KEY, copied, inventory, users_environment
 
-from devel.campaign.world import processes_of
+from devel.campaign.world import bare_checkout, processes_of
 from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.matrix import load
@@ -41,7 +41,7 @@ DARK = "g5.xlarge"
 class Going:
     """A build that is under way, in a process group of its own as in a user's terminal."""
 
-    process: commands.Call
+    process: commands.Call | commands.Program
     home: Path
 
     def wait_for_log(self, text: str, logs: int = 1) -> None:
@@ -93,6 +93,11 @@ class Going:
 
 def start(home: Path, *arguments: str, **environment: str) -> Going:
     return Going(commands.start(*arguments, env=users_environment(home) | environment), home)
+
+
+def start_in(checkout: Path, home: Path, *arguments: str) -> Going:
+    """The same in another checkout."""
+    return Going(commands.Program(checkout, arguments, users_environment(home)), home)
 
 
 @pytest.fixture
@@ -186,10 +191,10 @@ def ended(
     """
     control.order_fault(lab, action="boot", code="never", match={"InstanceType": DARK})
     new = watch(ec2)
-    slim = {"KILN_MATRIX": str(slim_matrix(tmp_path_factory.mktemp("slim")))}
-    checked = start(tmp_path_factory.mktemp("checked"), *BUILD, **slim)
+    bare = bare_checkout(tmp_path_factory.mktemp("bare"))
+    checked = start_in(bare, tmp_path_factory.mktemp("checked"), *BUILD)
     home = tmp_path_factory.mktemp("dark")
-    dark = start(home, *BUILD, "--verify-instance-type", DARK, **slim)
+    dark = start_in(bare, home, *BUILD, "--verify-instance-type", DARK)
     try:
         # The one's checks may be over before the other one boots, and that boot lasts.
         checked.wait_for_checks()

@@ -8,8 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from conftest import ROOT, launching, plain_client, slim_checkout
+from conftest import ROOT, launching, plain_client
 
+from devel.campaign.world import bare_checkout
 from kiln.packer import program
 from lab import control
 
@@ -88,7 +89,9 @@ def test_it_builds_encrypted_for_two_regions_with_its_own_temporary_key_and_grou
 
 def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_ami, tmp_path: Path):
     # Packer by itself takes {{ in a path for a template of its own.
-    checkout = slim_checkout(tmp_path, name="my checkout")
+    # The lab's keys are in the file of variables.
+    keep = "nvidia-repo"
+    checkout = bare_checkout(tmp_path, keep, baked=(keep,), name="my checkout")
     subprocess.run([checkout / "invoke", "render"], check=True, stdout=subprocess.DEVNULL)
     found = program.find_packer()
     row = checkout / "packer" / "al2-classic-base-x86_64"

@@ -18,13 +18,11 @@ import yaml
 from conftest import (
     copied,
     launching,
-    slim_checkout,
-    slim_matrix,
     users_environment,
     wait_for,
 )
 
-from tests.unit import commands
+from devel.campaign.world import bare_checkout
 
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
 ROW = "al2023-580.178.04-open-cuda13.0-base-x86_64"
@@ -35,15 +33,25 @@ NEWEST = "2023.12.20260803"
 
 @dataclass(frozen=True)
 class World:
-    """A user's home with two matrices of one row, pinned and not."""
+    """A user's home with two matrices of one row, pinned and not, and the checkout that bakes it:
+    of its provisioners only those do something that have to do with the distribution's packages."""
 
     home: Path
+    checkout: Path
 
     def environment(self, matrix: str) -> dict[str, str]:
         return users_environment(self.home) | {"KILN_MATRIX": str(self.home / f"{matrix}.yaml")}
 
     def run(self, *arguments: str, matrix: str = "pinned") -> subprocess.CompletedProcess[str]:
-        return commands.invoke(*arguments, timeout=600, env=self.environment(matrix))
+        return subprocess.run(
+            [self.checkout / "invoke", *arguments],
+            env=self.environment(matrix),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
 
     def json(self, *arguments: str, matrix: str = "pinned") -> Any:
         done = self.run(*arguments, "--json", matrix=matrix)
@@ -51,7 +59,7 @@ class World:
         return json.loads(done.stdout)
 
     def write_matrix(self, name: str, **row: str) -> None:
-        matrix = yaml.safe_load((self.home / "amis.yaml").read_text())
+        matrix = yaml.safe_load((self.checkout / "amis.yaml").read_text())
         matrix["amis"] = [{"distro": "al2023", "stack": "lts", **row}]
         parent = {"owner": "self", "name": "parent-of-the-snapshot-test-*"}
         matrix["distros"] = {"al2023": {"parents": {"base": parent}}}
@@ -74,9 +82,13 @@ class History:
 
 @pytest.fixture(scope="module")
 def world(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> World:
-    home = tmp_path_factory.mktemp("snapshot")
-    slim_matrix(home, "nvidia-repo")
-    made = World(home)
+    checkout = bare_checkout(
+        tmp_path_factory.mktemp("checkout"),
+        "nvidia-repo",
+        baked=("kernel", "package-snapshot", "version-info"),
+        checked=("package-snapshot",),
+    )
+    made = World(tmp_path_factory.mktemp("snapshot"), checkout)
     made.write_matrix("pinned", package_snapshot=PINNED)
     made.write_matrix("loose")
     return made
@@ -169,20 +181,12 @@ def test_a_state_that_the_lab_does_not_have_is_refused_before_anything_starts(
     assert PINNED in done.stderr
 
 
-def test_a_rebuild_with_other_provisioners_is_refused(
-    world: World, history: History, tmp_path: Path
-) -> None:
-    checkout = slim_checkout(tmp_path)
-    with (checkout / "provisioners/kernel.sh").open("a") as kernel:
-        kernel.write("# changed\n")
-    done = subprocess.run(
-        [checkout / "invoke", "rebuild", history.pinned["run_id"]],
-        env=world.environment("pinned"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_rebuild_with_other_provisioners_is_refused(world: World, history: History) -> None:
+    script = world.checkout / "provisioners/kernel.sh"
+    text = script.read_text()
+    script.write_text(f"{text}# changed\n")
+    done = world.run("rebuild", history.pinned["run_id"])
+    script.write_text(text)
     assert done.returncode == 2
     assert "does not bake what run" in done.stderr
     # The way out, for records with and without a commit, is in tests/unit/test_rebuild.py.

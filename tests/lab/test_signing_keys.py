@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import AL2, ROOT, Guest, inventory, launching, slim_checkout, users_environment
+from conftest import AL2, ROOT, Guest, inventory, launching, users_environment
 
+from devel.campaign.world import bare_checkout
 from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
 from kiln.base.recipe import Recipe
@@ -149,7 +150,7 @@ def test_every_key_of_the_facts_is_refused_somewhere() -> None:
 def test_a_bake_stops_at_the_component_whose_key_is_refused(
     lab: Any, ec2: Any, tmp_path: Path
 ) -> None:
-    checkout = slim_checkout(tmp_path, "nvidia-repo")
+    checkout = bare_checkout(tmp_path, "nvidia-repo", baked=("nvidia-repo",))
     target = checkout / "lab/target.py"
     text = target.read_text()
     lab_keys = ', "signing_keys": mirror.key_fingerprints()'

@@ -61,6 +61,44 @@ class Call:
         return subprocess.CompletedProcess(self.arguments, status, stdout=out, stderr=err)
 
 
+class Program:
+    """A call of the `./invoke` of another checkout, in a session of its own; used as a `Call`."""
+
+    def __init__(
+        self, checkout: Path, arguments: tuple[str, ...], environment: dict[str, str]
+    ) -> None:
+        self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - until it ends
+        self._process = subprocess.Popen(
+            [checkout / "invoke", *arguments],
+            cwd=checkout,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._files[0],
+            stderr=self._files[1],
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The id of the process and of its group."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def end(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """Wait for its end. Raises TimeoutExpired after `timeout` seconds, when it is killed."""
+        try:
+            status = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+        out, err = (_read(file.fileno()) for file in self._files)
+        return subprocess.CompletedProcess(self._process.args, status, stdout=out, stderr=err)
+
+
 def start(*arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Call:
     """Start `./invoke` with these arguments in `cwd`; standard input is empty.
 

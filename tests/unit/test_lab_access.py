@@ -377,7 +377,12 @@ def test_every_call_that_a_documented_policy_narrows_is_judged_by_its_resources(
     known |= {f"s3:{call}" for call in (*of_s3.BUCKETS.values(), *of_s3.OBJECTS.values())}
     # Permissions that no call has the name of, and one that only EC2 asks for.
     known |= {"iam:PassRole", "kms:ReEncryptFrom", "kms:ReEncryptTo"}
-    documents = [json.loads(path.read_text()) for path in (ROOT / "docs").glob("iam-*.json")]
+    # Of CloudFormation and IAM, whose calls a stack needs, the lab describes no resources.
+    documents = [
+        json.loads(path.read_text())
+        for path in (ROOT / "docs").glob("iam-*.json")
+        if path.name != "iam-stack.json"
+    ]
     narrowed = {
         action
         for one in documents

@@ -23,6 +23,7 @@ from kiln.mig import (
     draw_svg,
     draw_text,
     k8s_configuration,
+    layouts,
     picture,
     plan_layout,
     profiles_for,
@@ -435,6 +436,68 @@ def test_the_text_is_yaml_in_parts():
 def test_kubernetes_questions_that_cannot_be_answered(arguments, says):
     with pytest.raises(KilnError, match=says):
         k8s_configuration(*arguments, instance_type="p5.48xlarge")
+
+
+def test_a_planned_layout_says_what_a_node_offers_and_what_makes_it():
+    labels = layouts.planned_labels("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
+    ours = k8s_configuration("planned", "mixed", instance_type="p4d.24xlarge", labels=labels)
+    assert ours["resources"] == {"nvidia.com/mig-1g.5gb": 40, "nvidia.com/mig-3g.20gb": 4}
+    text = k8s_text(ours)
+    assert "# on the AMI, /etc/kiln/mig-config.d/planned.yaml\n" in text
+    # gpu-mig reads what is shown, and makes the same of it.
+    shown = yaml.safe_dump(ours["mig_config"])
+    again = k8s_configuration(
+        "planned", "mixed", instance_type="p4d.24xlarge", labels=config.loads(shown)
+    )
+    assert again["resources"] == ours["resources"]
+
+
+def test_the_operator_gets_a_config_map_of_a_layout_that_nvidias_map_lacks():
+    labels = layouts.planned_labels("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
+    charts = facts.table("mig-kubernetes")["charts"]
+    theirs = k8s_configuration(
+        "planned", "mixed", instance_type="p4d.24xlarge", labels=labels, owner="operator"
+    )
+    values = theirs["gpu_operator"]
+    made = values["migManager"]["config"]
+    assert (made["default"], made["create"], made["name"]) == (
+        "all-disabled", True, "kiln-mig-config",
+    )  # fmt: skip
+    inside = yaml.safe_load(made["data"]["config.yaml"])
+    assert set(inside["mig-configs"]) == {"all-disabled", "planned"}
+    assert paths(values) <= set(charts["gpu-operator"]["values"])
+    shipped = k8s_configuration("all-balanced", "mixed", gpu="H100-80GB", owner="operator")
+    assert shipped["gpu_operator"]["migManager"]["config"] == {"default": "all-disabled"}
+
+
+def test_labels_of_a_drop_in_file_are_known(tmp_path):
+    own = tmp_path / "ours.yaml"
+    own.write_text(
+        "version: v1\nmig-configs:\n  ours:\n  - devices: all\n    mig-enabled: true\n"
+        "    mig-devices: {1g.10gb: 4}\n"
+    )
+    for named in (own, tmp_path):
+        answer = k8s_configuration(
+            "ours", "single", instance_type="p4d.24xlarge", labels=layouts.labels_with(str(named))
+        )
+        assert answer["resources"] == {"nvidia.com/gpu": 32}
+    own.write_text("version: v2\n")
+    with pytest.raises(KilnError, match=r"ours\.yaml:1: ") as e:
+        layouts.labels_with(str(own))
+    assert e.value.exit_status == 2
+
+
+def test_single_beside_whole_gpus_is_refused():
+    labels = layouts.planned_labels("p4d.24xlarge", "1g.5gb=14")
+    with pytest.raises(KilnError, match="planned cuts 2 of 8"):
+        k8s_configuration("planned", "single", instance_type="p4d.24xlarge", labels=labels)
+    mixed = k8s_configuration("planned", "mixed", instance_type="p4d.24xlarge", labels=labels)
+    assert mixed["resources"] == {"nvidia.com/gpu": 6, "nvidia.com/mig-1g.5gb": 14}
+
+
+def test_a_plan_that_does_not_fit_is_refused():
+    with pytest.raises(KilnError, match="does not fit on p4d"):
+        layouts.planned_labels("p4d.24xlarge", "1g.5gb=57")
 
 
 # --- default labels of the matrix ----------------------------------------------------------

@@ -199,13 +199,16 @@ def test_there_is_an_example_for_each_platform_and_none_is_switched_on() -> None
     assert all(not path.stat().st_mode & 0o111 for path in EXAMPLES)
 
 
-def platform(tmp_path: Path) -> Path:
-    """The platforms' tools: stand-ins that note how they were called in the file returned."""
+def platform(tmp_path: Path, **more: str) -> Path:
+    """The platforms' tools: stand-ins that note how they were called in the file returned.
+
+    `more`: what a tool does besides, in shell.
+    """
     calls = tmp_path / "calls"
     calls.touch()
     for tool in ("kubectl", "aws", "scontrol"):
         hook_like = tmp_path / tool
-        hook_like.write_text(f'#!/bin/sh\necho "{tool} $*" >> {calls}\n')
+        hook_like.write_text(f'#!/bin/sh\necho "{tool} $*" >> {calls}\n{more.get(tool, "")}\n')
         hook_like.chmod(0o755)
     curl = tmp_path / "curl"
     curl.write_text(
@@ -259,8 +262,38 @@ def test_an_example_does_what_its_comment_says(example: Path, tmp_path: Path) ->
         "kubectl cordon n1\n",
         "ecs-drain.example": "aws ecs update-container-instances-state --cluster c1 "
         "--container-instances arn:ci --status DRAINING\n",
-        "slurm-drain.example": "scontrol update NodeName=n1 State=DRAIN "
-        "Reason=Xid 79 on 0000:3b:00: GPU has fallen off the bus\n",
+        "slurm-drain.example": "scontrol --oneliner show node n1\nscontrol reboot ASAP "
+        "nextstate=RESUME reason=Xid 79 on 0000:3b:00: GPU has fallen off the bus n1\n",
         "autoscaling-unhealthy.example": "aws autoscaling set-instance-health --region us-west-2 "
         "--instance-id i-0abc --health-status Unhealthy\n",
     }[example.name] == output
+
+
+# How Slurm 22.05 answered: tests/lab/test_slurm.py.
+NODE = (
+    '[ "$2" != show ] || echo "NodeName=n1 NodeAddr=n1 State={} NextState=RESUME Reason=x [root@…]"'
+)
+NO_PROGRAM = '[ "$1" != reboot ] || exit 1; '
+
+
+@pytest.mark.parametrize(
+    ("node", "replace", "asked"),
+    [
+        (NODE.format("MIXED"), "no", ["--oneliner", "reboot"]),
+        # Restarts have not helped.
+        (NODE.format("MIXED"), "yes", ["--oneliner", "update"]),
+        (NO_PROGRAM + NODE.format("IDLE+CLOUD"), "no", ["--oneliner", "reboot", "update"]),
+        (NODE.format("IDLE+DRAIN"), "no", ["--oneliner"]),
+        (NODE.format("ALLOCATED+DRAIN+REBOOT_REQUESTED"), "yes", ["--oneliner"]),
+    ],
+)
+def test_slurm_reboots_a_node_once_and_one_that_is_drained_is_left_alone(
+    node: str, replace: str, asked: list[str], tmp_path: Path
+) -> None:
+    calls = platform(tmp_path, scontrol=node)
+    subprocess.run(
+        ["bash", str(EXAMPLES[0].with_name("slurm-drain.example"))],
+        input=json.dumps(event(pci="0000:3b:00", name="x")), text=True, check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "GPU_XID_REPLACE": replace},
+    )  # fmt: skip
+    assert [line.split()[1] for line in calls.read_text().splitlines()] == asked

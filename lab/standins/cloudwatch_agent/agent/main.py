@@ -79,7 +79,9 @@ def run(settings: dict[str, Any]) -> None:
     outbox = metrics.Outbox(plan, caller, say)
     appended = _appended(plan, about, caller)
     started = time.time()
-    collectors = [_Collector(plan, one, appended, started) for one in plan.sections.values()]
+    collectors = [
+        _Collector(plan, section, appended, started) for section in plan.sections.values()
+    ]
     statsd = _Statsd(plan, started) if plan.statsd is not None else None
     scraper = _scraper(plan, caller, started)
     while True:

@@ -40,8 +40,8 @@ class Source:
         self.starts_with_time = start in ("{timestamp_format}", "{timestamp_regex}")
         self.start = None if self.starts_with_time else re.compile(start)
         self.filters = [
-            (one["type"] == "include", re.compile(one["expression"]))
-            for one in entry.get("filters", [])
+            (filter_["type"] == "include", re.compile(filter_["expression"]))
+            for filter_ in entry.get("filters", [])
         ]
 
 
@@ -60,10 +60,10 @@ class Section:
         self.units: dict[str, str] = {}
         own = efa.UNITS if kind == "efa" else host.UNITS.get(kind, {})
         for listed in section.get("measurement", []):
-            one = {"name": listed} if isinstance(listed, str) else listed
-            field = one["name"].strip().replace(prefix, "", 1)
-            self.names[field] = one.get("rename", "").strip() or prefix + field
-            self.units[field] = one.get("unit", "").strip() or own.get(field, "None")
+            measurement = {"name": listed} if isinstance(listed, str) else listed
+            field = measurement["name"].strip().replace(prefix, "", 1)
+            self.names[field] = measurement.get("rename", "").strip() or prefix + field
+            self.units[field] = measurement.get("unit", "").strip() or own.get(field, "None")
         self.appended = {
             name: resolved_aws(value, about)
             for name, value in section.get("append_dimensions", {}).items()

@@ -46,7 +46,7 @@ class Declaration:
         self.labels = entry["source_labels"]
         self.matcher = re.compile(entry.get("label_matcher", ".*"))
         self.dimensions = entry.get("dimensions", [])
-        self.selectors = [re.compile(one) for one in entry["metric_selectors"]]
+        self.selectors = [re.compile(pattern) for pattern in entry["metric_selectors"]]
 
     def fits(self, labels: Labels) -> bool:
         """Whether it is about series with these labels."""
@@ -55,7 +55,7 @@ class Declaration:
 
     def takes(self, name: str) -> bool:
         """Whether it is about this metric."""
-        return any(one.search(name) for one in self.selectors)
+        return any(selector.search(name) for selector in self.selectors)
 
 
 class Job:
@@ -77,8 +77,8 @@ class Job:
     def targets(self) -> list[tuple[str, Labels]]:
         """Addresses, each with its labels. Raises OSError and ValueError."""
         groups = list(self.entry.get("static_configs", []))
-        for one in self.entry.get("file_sd_configs", []):
-            for path in one["files"]:
+        for config in self.entry.get("file_sd_configs", []):
+            for path in config["files"]:
                 with open(path) as stream:
                     groups += json.load(stream)
         return [
@@ -101,9 +101,9 @@ class Scraper:
         self.units = emf.get("metric_unit", {})
         # One without labels or selectors is left out, as the agent does.
         self.declarations = [
-            Declaration(one)
-            for one in emf.get("metric_declaration", [])
-            if "source_labels" in one and "metric_selectors" in one
+            Declaration(declaration)
+            for declaration in emf.get("metric_declaration", [])
+            if "source_labels" in declaration and "metric_selectors" in declaration
         ]
         self.caller, self.say = caller, say
         self.before: dict[str, float] = {}
@@ -151,10 +151,12 @@ class Scraper:
     def _event(self, labels: Labels, fields: dict[str, float], now: float) -> str:
         moment = str(int(now * 1000))
         event: dict[str, Any] = dict(labels, Version="0", Timestamp=moment)
-        fitting = [one for one in self.declarations if one.fits(labels)]
+        fitting = [declaration for declaration in self.declarations if declaration.fits(labels)]
         groups: dict[tuple[int, ...], list[dict[str, str]]] = {}
         for name in fields:
-            by = tuple(number for number, one in enumerate(fitting) if one.takes(name))
+            by = tuple(
+                number for number, declaration in enumerate(fitting) if declaration.takes(name)
+            )
             unit = {"Unit": self.units[name]} if name in self.units else {}
             if by:
                 groups.setdefault(by, []).append(dict({"Name": name}, **unit))

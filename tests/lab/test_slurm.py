@@ -1,0 +1,117 @@
+"""Debian's Slurm on two guests: a fatal Xid drains the node, a reboot brings it back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import guests
+import pytest
+import slurm_cluster
+from slurm_cluster import NODE, Controller, Node
+
+from lab import settings
+
+pytestmark = [
+    guests.AS_ROOT,
+    pytest.mark.beside,
+    pytest.mark.skipif(
+        not os.environ.get("KILN_REAL_SLURM"),
+        reason="installs Slurm from Debian's mirror: KILN_REAL_SLURM=1, or ./invoke test --all",
+    ),
+]
+Cluster = tuple[Controller, Node]
+FIRST, SECOND = slurm_cluster.CODES
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    home = tmp_path_factory.mktemp("slurm")
+    with slurm_cluster.cluster(home, settings.current().index) as (controller, node):
+        yield controller, node
+
+
+@pytest.fixture
+def idle(cluster: Cluster) -> Cluster:
+    """The cluster with its node idle, whatever a test before has left."""
+    controller, _ = cluster
+    controller.run("scancel", "--user=games")
+    if controller.state()["State"] != "IDLE":
+        controller.run("scontrol", "update", f"NodeName={NODE}", "State=RESUME", check=False)
+    controller.becomes("IDLE")
+    return cluster
+
+
+def strike(node: Node, code: int) -> None:
+    """A fatal Xid in the kernel log, until the hooks are through with it."""
+    before = len(node.read("/root/done").splitlines())
+    node.xid(1, 1, code=code)
+    assert node.until(lambda: len(node.read("/root/done").splitlines()) > before)
+    event = json.loads(node.read("/root/done").splitlines()[-1])
+    assert (event["xid"], event["severity"]) == (code, "fatal")
+
+
+def test_a_fatal_xid_drains_the_node_while_its_job_runs_on_and_the_node_returns_after_a_reboot(
+    idle: Cluster,
+) -> None:
+    controller, node = idle
+    controller.job(600)
+    strike(node, FIRST)
+    drained = controller.state()
+    assert drained["State"] == "ALLOCATED+DRAIN+REBOOT_REQUESTED"
+    assert drained["Reason"].startswith(f"Xid {FIRST} on 0000:00:1e.0: ")
+    # A second one changes nothing: not the reason, not since when.
+    strike(node, SECOND)
+    again = controller.state()
+    assert (again["State"], again["Reason"]) == (drained["State"], drained["Reason"])
+    assert "RUNNING" in controller.run("squeue", "--format=%T")
+    controller.run("scancel", "--user=games")
+    assert node.nspawn and node.nspawn.wait(120) == guests.REBOOT
+    assert controller.state()["State"] == "DOWN+DRAIN+REBOOT_ISSUED"
+    node.boot()
+    controller.becomes("IDLE")
+    controller.job(1)
+
+
+def test_a_node_that_an_administrator_drained_keeps_that_reason_and_is_not_rebooted(
+    idle: Cluster,
+) -> None:
+    controller, node = idle
+    words = ("update", f"NodeName={NODE}", "State=DRAIN", "Reason=new disk")
+    controller.run("scontrol", *words)
+    strike(node, FIRST)
+    left = controller.state()
+    assert left["State"] == "IDLE+DRAIN"
+    assert left["Reason"].startswith("new disk [root@")
+
+
+def test_without_a_program_that_reboots_the_node_stays_drained(idle: Cluster) -> None:
+    controller, node = idle
+    conf = controller.read("/etc/slurm/slurm.conf")
+    for guest in idle:
+        guest.write("/etc/slurm/slurm.conf", conf.replace("RebootProgram", "#RebootProgram"))
+    controller.run("systemctl", "restart", "slurmctld")
+    controller.becomes("IDLE")
+    try:
+        strike(node, FIRST)
+        left = controller.state()
+        assert left["State"] == "IDLE+DRAIN"
+        assert left["Reason"].startswith(f"Xid {FIRST} on ")
+        assert "RebootProgram isn't defined" in node.run("journalctl", "-u", "gpu-xid-hooks")
+    finally:
+        for guest in idle:
+            guest.write("/etc/slurm/slurm.conf", conf)
+        controller.run("systemctl", "restart", "slurmctld")
+
+
+def test_a_node_without_its_mig_layout_does_not_join(idle: Cluster) -> None:
+    controller, node = idle
+    failed = {"state": "failed", "message": "no such layout", "block_join": True}
+    node.run("mkdir", "-p", "/run/gpu-mig")
+    node.run("sh", "-c", f"echo '{json.dumps(failed)}' > /run/gpu-mig/result.json")
+    node.run("systemctl", "restart", "slurmd", rc=1)
+    assert "no such layout" in node.run("journalctl", "-u", "slurmd")
+    node.run("rm", "/run/gpu-mig/result.json")
+    node.run("systemctl", "start", "slurmd")
+    controller.becomes("IDLE")
