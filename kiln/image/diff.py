@@ -228,6 +228,17 @@ def _files(info: dict[str, Any]) -> _Values:
     }
 
 
+def facts_of(info: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """What `compare_records` compares of an image: kind → name → values; a kind that its bake did
+    not record is not there."""
+    skipped = not_compared(info, info)
+    return {
+        kind: {name: sorted(values.elements()) for name, values in read(info).items()}
+        for kind, read in _READERS.items()
+        if kind not in skipped
+    }
+
+
 _READERS: dict[str, Callable[[dict[str, Any]], _Values]] = {
     "os": _fields("os"),
     "kernel": _fields("kernel"),
