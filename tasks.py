@@ -5,9 +5,11 @@ from invoke import Collection
 import devel.tasks
 from kiln.cli import (
     build,
+    catalogue,
     consume,
     cost,
     deploy,
+    fleet,
     image,
     lab,
     matrix,
@@ -18,6 +20,7 @@ from kiln.cli import (
     provenance,
     publish,
     retire,
+    stack,
     telemetry,
     xid,
 )
@@ -41,6 +44,7 @@ ns = Collection(
     retire.retire,
     retire.sweep,
     consume.consume,
+    catalogue.catalogue_,
     cost.cost_,
     image.diff,
     image.sbom,
@@ -51,12 +55,14 @@ ns = Collection(
 )
 _GROUPS = {
     "deploy": deploy,
+    "fleet": fleet,
     "lab": lab,
     "nightly": nightly,
     "provenance": provenance,
     "xid": xid,
     "mig": mig,
     "telemetry": telemetry,
+    "stack": stack,
 }
 for name, module in _GROUPS.items():
     ns.add_collection(Collection.from_module(module, name=name))

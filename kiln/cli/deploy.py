@@ -42,14 +42,14 @@ def codebuild(
     """Create or update the stack that runs the nights on CodeBuild, with its events."""
     from kiln.base import vocabulary
     from kiln.cli import targets
+    from kiln.cloud import stacks
     from kiln.matrix.load import default_account
     from kiln.publish import engines
-    from kiln.publish import stack as stacks
 
     vocabulary.STACK.required(stack, "--stack")
     place = targets.choose("aws", region)
     if delete:
-        gone = stacks.delete_stack(place, stack, note)
+        gone = stacks.remove_stack(place, stack, note)
         show(
             {"stack": stack, "deleted": gone},
             as_json=json,

@@ -125,6 +125,11 @@ def cloudformation(target: Target) -> Any:
     return _client("cloudformation", target)
 
 
+def cloudwatch(target: Target) -> Any:
+    """A CloudWatch client for the target's region."""
+    return _client("cloudwatch", target)
+
+
 def codebuild(target: Target) -> Any:
     """A CodeBuild client for the target's region."""
     return _client("codebuild", target)

@@ -19,10 +19,13 @@ POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
 # What single settings of `aws` need besides.
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
-SERVICES = ("autoscaling", "ec2", "kms", "logs", "s3", "sns", "ssm", "sts")
+SERVICES = (
+    *("autoscaling", "cloudformation", "cloudwatch", "ec2", "kms", "logs", "s3", "sns", "ssm"),
+    "sts",
+)
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
-# retire and sweep.
-PUBLISHING = ("publish", "promote", "retire")
+# retire and sweep; stack.deploy, whose calls CloudFormation makes; those of the fleet; catalogue.
+PUBLISHING = ("publish", "promote", "retire", "stack", "fleet", "catalogue")
 
 
 @cache
@@ -79,16 +82,24 @@ def allowed(by: str) -> set[str]:
 
 
 def called_in_builds() -> dict[str, str]:
-    """The AWS calls of all tasks but those of kiln/publish → file:line of their first use."""
-    publishing = ROOT / "kiln" / "publish"
+    """The AWS calls of all tasks but those of kiln/publish, fleet and catalogue, and of stacks →
+    file:line of their first use."""
+    others = {ROOT / "kiln" / name for name in ("publish", "fleet", "catalogue")}
+    of_stacks = {_module(name) for name in publishing_facts()["stack"]["modules"]}
     every = (ROOT / "kiln").rglob("*.py")
-    return called(path for path in every if publishing not in path.parents)
+    return called(
+        path for path in every if others.isdisjoint(path.parents) and path not in of_stacks
+    )
 
 
 def called_in(role: str) -> dict[str, str]:
     """The AWS calls of the modules of one of PUBLISHING → file:line of their first use."""
     names = publishing_facts()[role]["modules"]
-    return called(ROOT / "kiln" / f"{name}.py" for name in names)
+    return called(map(_module, names))
+
+
+def _module(name: str) -> Path:
+    return ROOT / "kiln" / f"{name}.py"
 
 
 def called(files: Iterable[Path]) -> dict[str, str]:
@@ -159,7 +170,11 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 # Calls whose permission has another name:
 # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
-_PERMISSIONS = {"list_objects_v2": "s3:ListBucket", "head_bucket": "s3:ListBucket"}
+_PERMISSIONS = {
+    "list_objects_v2": "s3:ListBucket",
+    "head_bucket": "s3:ListBucket",
+    "put_public_access_block": "s3:PutBucketPublicAccessBlock",
+}
 
 
 @cache
@@ -177,6 +192,7 @@ def _operations() -> dict[str, str]:
         waiters = _waiters(session, service)
         actions |= {xform_name(n): f"{service}:{w['operation']}" for n, w in waiters.items()}
     actions |= _PERMISSIONS
+    del actions["get_template"]  # Jinja's: nothing here asks CloudFormation for a template
     return actions
 
 

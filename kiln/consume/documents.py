@@ -1,38 +1,12 @@
-"""Documents as text: YAML with a comment on top, CloudFormation templates."""
+"""Documents as text: their titles, CloudFormation templates, JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
+from kiln.base.yaml_text import as_yaml
 from kiln.consume.wanted import Wanted
-
-
-class _Dumper(yaml.SafeDumper):
-    """Without aliases, which CloudFormation refuses; texts of several lines stay as they are."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def as_yaml(notes: Sequence[str], *documents: dict[str, Any]) -> str:
-    """YAML documents below comments."""
-    head = "".join(f"# {note}\n" for note in notes)
-    bodies = [
-        yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100) for document in documents
-    ]
-    return head + "---\n".join(bodies)
 
 
 def title(wanted: Wanted, what: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 
 from kiln.base.tags import MIG_CONFIG
-from kiln.consume.documents import as_yaml, ref, stack, text_parameter, title
+from kiln.base.yaml_text import as_yaml
+from kiln.consume.documents import ref, stack, text_parameter, title
 from kiln.consume.ec2 import (
     CONDITIONS,
     SIZE,

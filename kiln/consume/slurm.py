@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kiln.consume.documents import as_yaml, title
+from kiln.base.yaml_text import as_yaml
+from kiln.consume.documents import title
 from kiln.consume.machine import instance_tags, network_interfaces
 from kiln.consume.wanted import Wanted
 

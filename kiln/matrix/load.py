@@ -135,6 +135,14 @@ def default_account(path: Path | None = None) -> Account:
     return account_of_defaults(document, validated(document), None)
 
 
+def default_telemetry(path: Path | None = None) -> Telemetry:
+    """The `telemetry` settings of `defaults`, with the overlays'.
+
+    Raises KilnError (exit status 2) as `load_recipes` does.
+    """
+    return _files(path)[-1].model.defaults.telemetry or Telemetry()
+
+
 def default_region() -> str | None:
     """The region that `defaults` sets; None if it sets none, or if the matrix cannot be read."""
     try:

@@ -127,6 +127,7 @@ def main(folder: Path) -> None:
     from lab.guests.machines import Machines
     from lab.network import bridge
     from lab.rootfs import emulation
+    from lab.ssm import front
 
     base = folder / "base"
     base.mkdir()
@@ -135,9 +136,8 @@ def main(folder: Path) -> None:
     bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
-    application = entry.wrap(
-        DomainDispatcherApplication(create_backend_app), faults, lambda path, body: {}
-    )
+    moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    application = entry.wrap(moto, faults, lambda path, body: {})
     served = make_server(
         "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler
     )

@@ -20,7 +20,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "runtime", "opt", "kiln", "lib"))
 
-from gpu_xid import checkpoint, config, event, fold, hooks, kmsg  # noqa: E402
+from gpu_xid import checkpoint, config, event, fold, hooks, host, kmsg  # noqa: E402
 from gpu_xid.catalogue import Catalogue  # noqa: E402
 from gpu_xid.explain import UnknownCodeError, explain  # noqa: E402
 from gpu_xid.monitor import Monitor  # noqa: E402
@@ -560,6 +560,35 @@ class Machine(unittest.TestCase):
         self.assertEqual((row["xid"], row["pci"], row["pid"]), (79, "0000:3b:00", None))
         self.assertEqual((row["seq"], row["severity"], row["raw"]), (0, "fatal", XID_79))
         self.assertNotIn("injected", row)
+
+    def test_an_event_says_on_which_machine_it_was_once_cloud_init_knows(self):
+        data = os.path.join(self.dir, "instance-data.json")
+        self.addCleanup(setattr, host, "INSTANCE_DATA", host.INSTANCE_DATA)
+        host.INSTANCE_DATA = data
+        monitor = self.monitor()
+        for number in range(2):  # the second line is made from the first
+            self.ring.say(XID_79)
+            monitor.work()
+        self.assertNotIn("image_id", self.rows()[-1])
+        known = {"instance-id": "i-0a", "ami-id": "ami-0b", "instance-type": "p4d.24xlarge"}
+        with open(data, "w") as file:
+            json.dump({"ds": {"meta_data": known}, "v1": {}}, file)
+        monitor.lines.next_look = 0.0
+        self.ring.say(XID_79.replace("3b", "3c"))
+        monitor.work()
+        row = self.rows()[-1]
+        self.assertEqual(
+            [row[key] for key in ("instance_id", "image_id", "instance_type")],
+            ["i-0a", "ami-0b", "p4d.24xlarge"],
+        )
+
+    def test_what_cloud_init_left_elsewhere_or_broken_stops_no_event(self):
+        self.addCleanup(setattr, host, "INSTANCE_DATA", host.INSTANCE_DATA)
+        host.INSTANCE_DATA = os.path.join(self.dir, "instance-data.json")
+        for text in ("", "[]", "{", '{"ds": null}', '{"ds": {"meta_data": {"ami-id": 7}}}'):
+            with open(host.INSTANCE_DATA, "w") as file:
+                file.write(text)
+            self.assertEqual(host.machine(), {})
 
     def test_the_start_record_tells_no_xid_from_no_monitor(self):
         self.monitor()

@@ -12,13 +12,13 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from botocore.stub import Stubber
+from botocore.stub import ANY, Stubber
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.cloud import aws
+from kiln.cloud import aws, stacks
 from kiln.cloud.aws_target import AwsTarget
-from kiln.publish import codebuild, engines, stack
+from kiln.publish import codebuild, engines
 
 AWS = AwsTarget("a test", "us-east-1", account="123456789012")
 COMMANDS = {"row-a": "./invoke build --name row-a && ./invoke publish", "row-b": "./invoke b"}
@@ -107,62 +107,102 @@ def of_status(status: str, **more: Any) -> dict[str, Any]:
     return {"Stacks": [{**made, "StackId": "arn:s", **more}]}
 
 
+NO_STACK = ("describe_stacks", "ValidationError", "Stack nights does not exist")
+
+
 def test_a_stack_is_created_with_its_events_as_they_come(stubbed: Any) -> None:
     stub, told = stubbed("cloudformation"), []
-    stub.add_client_error("describe_stacks", "ValidationError", "Stack nights does not exist")
+    stub.add_client_error(*NO_STACK)
     stub.add_response("create_stack", {"StackId": "arn:s"})
+    stub.add_response("describe_stacks", of_status("CREATE_IN_PROGRESS"))
     events = [event(1, "CREATE_IN_PROGRESS", "Bucket")]
     stub.add_response("describe_stack_events", {"StackEvents": events})
-    stub.add_response("describe_stacks", of_status("CREATE_IN_PROGRESS"))
+    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE"))
     events = [event(2, "CREATE_COMPLETE", "Bucket"), *events]
     stub.add_response("describe_stack_events", {"StackEvents": events})
-    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE"))
     outputs = [{"OutputKey": "Bucket", "OutputValue": "b"}]
     stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Outputs=outputs))
-    made = stack.deploy_stack(AWS, "nights", "{}", {"Repository": "https://x"}, told.append, 0)
-    assert made == {"Bucket": "b"}
+    given = {"Repository": "https://x"}
+    assert stacks.deploy_stack(AWS, "nights", "{}", given, told.append, pause=0) == {"Bucket": "b"}
     assert [line.split()[0] for line in told] == ["CREATE_IN_PROGRESS", "CREATE_COMPLETE"]
 
 
-def test_a_stack_that_fails_names_the_resource_and_the_reason(stubbed: Any) -> None:
+def test_a_stack_that_fails_names_the_reason_and_is_removed(stubbed: Any) -> None:
     stub = stubbed("cloudformation")
-    stub.add_client_error("describe_stacks", "ValidationError", "Stack nights does not exist")
+    stub.add_client_error(*NO_STACK)
     stub.add_response("create_stack", {"StackId": "arn:s"})
+    stub.add_response("describe_stacks", of_status("ROLLBACK_COMPLETE"))
     events = [event(2, "CREATE_FAILED", "Worker", "no credentials for the repository")]
     stub.add_response("describe_stack_events", {"StackEvents": events})
-    stub.add_response("describe_stacks", of_status("ROLLBACK_COMPLETE"))
+    for _ in range(2):  # by the task, and by its deletion
+        stub.add_response("describe_stacks", of_status("ROLLBACK_COMPLETE"))
+    stub.add_response("describe_stack_events", {"StackEvents": events})
+    stub.add_response("delete_stack", {}, {"StackName": "nights"})
+    stub.add_response("describe_stacks", of_status("DELETE_COMPLETE"))
+    stub.add_response("describe_stack_events", {"StackEvents": events})
     with pytest.raises(KilnError, match="Worker: no credentials for the repository") as failed:
-        stack.deploy_stack(AWS, "nights", "{}", {}, lambda text: None, 0)
+        stacks.deploy_stack(AWS, "nights", "{}", {}, lambda text: None, pause=0)
     assert failed.value.exit_status == 1
+    assert "what it had made is removed" in failed.value.message
+
+
+TEMPLATE = '{"Parameters":{"Repository":{},"Timezone":{}}}'
+
+
+def proposing(stub: Any, answer: dict[str, Any]) -> None:
+    """An update, asked for as a change set that is described by `answer`."""
+    had = [
+        {"ParameterKey": "Repository", "ParameterValue": "https://x"},
+        {"ParameterKey": "Former", "ParameterValue": "gone from the template"},
+    ]
+    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Parameters=had))
+    wanted = {
+        "StackName": "nights",
+        "TemplateBody": TEMPLATE,
+        "Capabilities": ["CAPABILITY_IAM"],
+        "ChangeSetName": ANY,
+        "ChangeSetType": "UPDATE",
+        "Parameters": [
+            {"ParameterKey": "Timezone", "ParameterValue": "UTC"},
+            {"ParameterKey": "Repository", "UsePreviousValue": True},
+        ],
+    }
+    stub.add_response("create_change_set", {"Id": "arn:c"}, wanted)
+    stub.add_response("describe_change_set", {"Status": "CREATE_IN_PROGRESS"})
+    stub.add_response("describe_change_set", answer, {"ChangeSetName": "arn:c"})
 
 
 def test_an_update_keeps_what_was_not_given(stubbed: Any) -> None:
     stub, told = stubbed("cloudformation"), []
-    had = [{"ParameterKey": "Repository", "ParameterValue": "https://x"}]
-    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Parameters=had))
-    stub.add_response("describe_stack_events", {"StackEvents": []})
-    stub.add_client_error(
-        "update_stack",
-        "ValidationError",
-        "No updates are to be performed.",
-        expected_params={
-            "StackName": "nights",
-            "TemplateBody": "{}",
-            "Capabilities": ["CAPABILITY_IAM"],
-            "Parameters": [
-                {"ParameterKey": "Timezone", "ParameterValue": "UTC"},
-                {"ParameterKey": "Repository", "UsePreviousValue": True},
-            ],
-        },
-    )
-    stack.deploy_stack(AWS, "nights", "{}", {"Timezone": "UTC"}, told.append, 0)
+    proposing(stub, {"Status": "FAILED", "StatusReason": "The template didn't contain changes."})
+    stub.add_response("delete_change_set", {}, {"ChangeSetName": "arn:c"})
+    stacks.deploy_stack(AWS, "nights", TEMPLATE, {"Timezone": "UTC"}, told.append, pause=0)
     assert told == ["nights is as the template says: nothing to change"]
+
+
+def test_a_planned_update_shows_its_changes_and_makes_none(stubbed: Any) -> None:
+    stub, told = stubbed("cloudformation"), []
+    change = {
+        "Action": "Modify",
+        "LogicalResourceId": "Topic",
+        "ResourceType": "AWS::SNS::Topic",
+        "Replacement": "True",
+        "Details": [{"Target": {"Attribute": "Properties", "Name": "TopicName"}}],
+    }
+    proposing(
+        stub,
+        {"Status": "CREATE_COMPLETE", "Changes": [{"Type": "Resource", "ResourceChange": change}]},
+    )
+    stub.add_response("delete_change_set", {}, {"ChangeSetName": "arn:c"})
+    given = {"Timezone": "UTC"}
+    stacks.deploy_stack(AWS, "nights", TEMPLATE, given, told.append, plan=True, pause=0)
+    assert told == ["Modify  AWS::SNS::Topic  Topic  (TopicName)  is replaced"]
 
 
 def test_a_stack_that_is_not_there_is_not_deleted(stubbed: Any) -> None:
     stub = stubbed("cloudformation")
     stub.add_client_error("describe_stacks", "ValidationError", "Stack nights does not exist")
-    assert stack.delete_stack(AWS, "nights", lambda text: None) is False
+    assert stacks.remove_stack(AWS, "nights", lambda text: None) is False
 
 
 def test_cloudformation_would_take_the_template() -> None:

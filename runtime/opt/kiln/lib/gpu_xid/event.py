@@ -82,6 +82,9 @@ _OPTIONAL = (
     "implied_xid",
     "count",
     "first_seq",
+    "instance_id",
+    "image_id",
+    "instance_type",
 )
 _PLACE = {key: place for place, key in enumerate(_OPTIONAL)}
 _OPTIONAL_SET = frozenset(_OPTIONAL)

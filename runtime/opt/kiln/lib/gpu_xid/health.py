@@ -160,7 +160,7 @@ def lines(
         }
         where = address(pci or "")
         fields.update(pci=where or None, gpu=gpus.index.get(host.short(where)), uuid=None)
-        fields.update(pid=None, process=None, driver=driver, raw=text)
+        fields.update(pid=None, process=None, driver=driver, **host.machine(), raw=text)
         line.update(fields)
         rows.append(line)
     return rows

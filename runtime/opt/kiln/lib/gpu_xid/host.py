@@ -6,12 +6,34 @@ Only static files are read: a hung GPU must not hang its monitor. NVML, nvidia-s
 
 from __future__ import annotations
 
+import json
 import os
 
 TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+
+
+# What cloud-init found about the instance; readable by all, and renewed at each boot.
+# https://docs.cloud-init.io/en/latest/explanation/instancedata.html
+INSTANCE_DATA = "/run/cloud-init/instance-data.json"
+# Key of an event -> key of EC2's metadata.
+_METADATA = {"instance_id": "instance-id", "image_id": "ami-id", "instance_type": "instance-type"}
+
+
+def machine(path: str | None = None) -> dict[str, str]:
+    """`instance_id`, `image_id` and `instance_type` of this EC2 instance; {} where not known (yet).
+
+    From a file: the monitor has no network.
+    """
+    try:
+        with open(path or INSTANCE_DATA) as file:
+            found = json.load(file)["ds"]["meta_data"]
+        known = {key: found.get(name) for key, name in _METADATA.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {key: value for key, value in known.items() if isinstance(value, str)}
 
 
 def _first_line(path: str) -> str | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from .hooks import Spool
 
+_LOOK_AGAIN_S = 1.0  # for the instance's own data, which cloud-init may write after our start
 _MAX_TEMPLATES = 64  # under 1 KiB each; real events have fewer codes and GPUs at a time
 
 
@@ -69,6 +70,8 @@ class Pipeline:
         self.spool = spool
         self.driver = host.driver_version()
         self.gpus = host.Gpus(host.gpu_addresses())
+        self.machine: dict[str, str] = {}
+        self.next_look = 0.0
         self.clock = event.Clock()
         # (head, injected) of plain events -> (template, sync): their lines differ only in the
         # values that `event.fill` inserts.
@@ -168,6 +171,8 @@ class Pipeline:
     def line_of(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The dict that is written for an event, after classifying it."""
         fields["driver"] = self.driver
+        if "previous_boot" not in fields:  # a stopped instance may come back as another type
+            fields.update(self.machine)
         lost = fields.get("implied_xid")
         if lost:
             fields["xid"] = lost
@@ -181,8 +186,19 @@ class Pipeline:
             fields, when, fields.get("boot", self.boot), fields["seq"], fields["usec"]
         )
 
+    def _know_machine(self) -> None:
+        now = time.monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + _LOOK_AGAIN_S
+        self.machine = host.machine()
+        if self.machine:
+            self.templates.clear()
+
     def emit(self, events: list[dict[str, Any]]) -> None:
         """Write events in order, each with `safe` where other events are still held back."""
+        if events and not self.machine:
+            self._know_machine()
         for place, fields in enumerate(events):
             plain = fields.get("plain") and len(events) == 1 and self.safe() == fields["seq"]
             stored = self.templates.get((fields["head"], fields["injected"])) if plain else None

@@ -1,0 +1,200 @@
+"""Tasks of the stack around GPU machines: render, deploy, status, delete."""
+
+from __future__ import annotations
+
+import json as as_text
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from invoke import Context
+
+from kiln.base.errors import KilnError
+from kiln.cli.flags import JSON, PLACE
+from kiln.cli.front import note, say, show, task
+
+if TYPE_CHECKING:
+    from kiln.telemetry.stack.inputs import StackInputs
+
+_NAME = {"name": "the stack's name, and that of its dashboard, GPU-NAME: --name ml"}
+_INPUTS = {
+    "row": "telemetry settings of this AMI instead of those of `defaults`: --row NAME",
+    "gpu-type": "an instance type whose GPUs are counted and priced (default: those of the rows); "
+    "repeat it: --gpu-type p4d.24xlarge",
+    "watch": "an instance that must never be silent; repeat it: --watch i-0123456789abcdef0",
+}
+
+
+@task(
+    iterable=["gpu_type", "watch"],
+    positional=[],
+    help={**_INPUTS, "out": "a file instead of standard output: --out gpu-telemetry.yaml"},
+)
+def render(
+    c: Context,
+    gpu_type: list[str],
+    watch: list[str],
+    row: str | None = None,
+    out: str | None = None,
+) -> None:
+    """Print the CloudFormation template of telemetry for an account, from the images' settings."""
+    from kiln.telemetry.stack.template import stack_template
+
+    text = stack_template(_inputs(row, gpu_type, watch))
+    if out is None:
+        say(text.removesuffix("\n"))
+        return
+    Path(out).write_text(text, encoding="utf-8")
+    note(f"wrote {out}")
+
+
+@task(
+    iterable=["gpu_type", "watch", "parameter"],
+    positional=[],
+    help={
+        **_NAME,
+        **_INPUTS,
+        "parameter": "of the template; one that is not given keeps its value; repeat it: "
+        "--parameter Email=team@example.com",
+        "plan": "show what an update would change, and change nothing",
+        **PLACE,
+        **JSON,
+    },
+)
+def deploy(
+    c: Context,
+    gpu_type: list[str],
+    watch: list[str],
+    parameter: list[str],
+    name: str = "",
+    row: str | None = None,
+    plan: bool = False,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> None:
+    """Create or update the stack: role, agent configuration, alarms, dashboard."""
+    from kiln.cli import targets
+    from kiln.cloud import stacks, telemetry_stack
+    from kiln.matrix.load import default_account
+    from kiln.telemetry.stack.given import parameters_given
+    from kiln.telemetry.stack.template import template_data
+
+    _named(name, "deploy")
+    data = template_data(_inputs(row, gpu_type, watch))
+    given = parameters_given(parameter, data["Parameters"])
+    account = default_account()
+    if account.permissions_boundary:
+        given.setdefault("PermissionsBoundary", account.permissions_boundary)
+    place = targets.choose(target, region)
+    note(str(place))
+    place.prepare([], note)
+    groups = {key: value["Value"] for key, value in data["Outputs"].items()}
+    for key, value in telemetry_stack.groups_that_are_there(place, name, groups).items():
+        if key not in given:
+            note(f"{key}=false: the log group is there already, and stays as it is")
+            given[key] = value
+    text = as_text.dumps(data, separators=(",", ":"))
+    outputs = stacks.deploy_stack(place, name, text, given, note, tags=account.tags, plan=plan)
+    show(outputs, as_json=json, text=_lines)
+
+
+@task(help={**_NAME, **PLACE, **JSON})
+def status(
+    c: Context,
+    name: str = "",
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> None:
+    """The stack's state and outputs, and its alarms with the instances that they are about."""
+    from kiln.cli import targets
+    from kiln.cloud.telemetry_stack import stack_state
+
+    _named(name, "status")
+    show(stack_state(targets.choose(target, region), name), as_json=json, text=_state)
+
+
+@task(
+    help={
+        **_NAME,
+        "with-logs": "also delete the log groups, with all events that machines have sent",
+        **PLACE,
+        **JSON,
+    }
+)
+def delete(
+    c: Context,
+    name: str = "",
+    with_logs: bool = False,
+    target: str = "auto",
+    region: str | None = None,
+    json: bool = False,
+) -> None:
+    """Delete the stack. The log groups stay, unless --with-logs."""
+    from kiln.cli import targets
+    from kiln.cloud import stacks
+    from kiln.cloud.telemetry_stack import remove_logs
+
+    _named(name, "delete")
+    place = targets.choose(target, region)
+    outputs = stacks.stack_outputs(stacks.find_stack(place, name))
+    gone = stacks.remove_stack(place, name, note)
+    removed = remove_logs(place, outputs) if with_logs else []
+    show(
+        {"stack": name, "deleted": gone, "log_groups_deleted": removed},
+        as_json=json,
+        text=lambda data: f"{name} is gone" if gone else f"there is no stack {name}",
+    )
+
+
+def _named(name: str, task_name: str) -> None:
+    from kiln.base import vocabulary
+
+    if not name:
+        raise KilnError("--name is missing", hint=f"./invoke stack.{task_name} --name ml")
+    vocabulary.STACK.required(name, "--name")
+
+
+def _inputs(row: str | None, gpu_types: Sequence[str], watch: Sequence[str]) -> StackInputs:
+    """Raises KilnError (exit status 2) for an unknown row, instance type or instance id."""
+    from kiln import facts
+    from kiln.base import vocabulary
+    from kiln.base.errors import did_you_mean
+    from kiln.matrix.load import default_telemetry, load_recipes
+    from kiln.telemetry import Telemetry
+    from kiln.telemetry.stack.inputs import StackInputs
+
+    recipes = load_recipes()
+    settings = default_telemetry()
+    if row is not None:
+        of_row = [recipe for recipe in recipes if recipe.name == row]
+        if not of_row:
+            names = [recipe.name for recipe in recipes]
+            raise KilnError(f"--row {row}: no such AMI", hint=did_you_mean(row, names))
+        recipes, settings = of_row, Telemetry(**of_row[0].telemetry)
+    for one in watch:
+        vocabulary.INSTANCE_ID.required(one, "--watch")
+    types = gpu_types or {
+        kind
+        for recipe in recipes
+        for kind in (*recipe.target_instance_types, recipe.verify_instance_type)
+    }
+    known = [facts.instance(kind).type for kind in sorted(types)]
+    return StackInputs(settings, tuple(known), tuple(dict.fromkeys(watch)))
+
+
+def _lines(outputs: dict[str, str]) -> str:
+    width = max(map(len, outputs), default=0)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in outputs.items())
+
+
+def _state(state: dict[str, Any]) -> str:
+    lines = [f"{state['stack']}: {state['status']}", _lines(state["outputs"])]
+    for alarm in state["alarms"]:
+        about = "; ".join(
+            ", ".join(f"{key} {value}" for key, value in one.items())
+            for one in alarm.get("about", [])
+        )
+        lines.append(f"{alarm['state']:18}{alarm['name']}" + (f"  ({about})" if about else ""))
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""What CloudFormation would change of a stack, before it does."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.base.errors import operation_failed
+
+# What CloudFormation says of a change set that changes nothing.
+_NOTHING = ("didn't contain changes", "No updates are to be performed")
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A change set that waits to be executed, and its changes as lines."""
+
+    id: str
+    lines: tuple[str, ...]
+
+
+def stack_request(
+    name: str,
+    template: str,
+    parameters: Mapping[str, str],
+    tags: Mapping[str, str],
+    present: Any,
+) -> dict[str, Any]:
+    """What CreateStack and CreateChangeSet take; parameters that are not given keep their value."""
+    given: list[dict[str, Any]] = [
+        {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
+    ]
+    given += [
+        {"ParameterKey": one["ParameterKey"], "UsePreviousValue": True}
+        for one in (present or {}).get("Parameters", [])
+        if one["ParameterKey"] not in parameters and _has(template, one["ParameterKey"])
+    ]
+    return {
+        "StackName": name,
+        "TemplateBody": template,
+        "Parameters": given,
+        "Capabilities": ["CAPABILITY_IAM"],
+        **({"Tags": [{"Key": k, "Value": v} for k, v in tags.items()]} if tags else {}),
+    }
+
+
+def _has(template: str, parameter: str) -> bool:
+    """Whether a template, YAML or JSON, still has a parameter."""
+    return re.search(rf'["\s]{re.escape(parameter)}"?\s*:', template) is not None
+
+
+def propose(client: Any, asked: Mapping[str, Any], pause: float) -> Proposed | None:
+    """A change set for an update; None if nothing would change.
+
+    Raises KilnError (exit status 1) if CloudFormation cannot make one.
+    """
+    made = client.create_change_set(
+        **asked, ChangeSetName=f"kiln-{uuid.uuid4().hex[:12]}", ChangeSetType="UPDATE"
+    )
+    found = str(made["Id"])
+    lines: list[str] = []
+    while True:
+        answer = client.describe_change_set(ChangeSetName=found)
+        if not answer["Status"].endswith(("_PENDING", "_IN_PROGRESS")):
+            break
+        time.sleep(pause)
+    if answer["Status"] == "FAILED":
+        client.delete_change_set(ChangeSetName=found)
+        reason = answer.get("StatusReason", "")
+        if any(words in reason for words in _NOTHING):
+            return None
+        raise operation_failed(f"the changes of {asked['StackName']} cannot be made: {reason}")
+    while True:
+        lines += [_line(one["ResourceChange"]) for one in answer.get("Changes", [])]
+        if "NextToken" not in answer:
+            return Proposed(found, tuple(lines))
+        answer = client.describe_change_set(ChangeSetName=found, NextToken=answer["NextToken"])
+
+
+def _line(change: Mapping[str, Any]) -> str:
+    replaced = {"True": "  is replaced", "Conditional": "  may be replaced"}
+    parts = sorted({one["Target"].get("Name", "") for one in change.get("Details", [])} - {""})
+    text = f"{change['Action']}  {change['ResourceType']}  {change['LogicalResourceId']}"
+    text += f"  ({', '.join(parts)})" if parts else ""
+    return text + replaced.get(change.get("Replacement", ""), "")

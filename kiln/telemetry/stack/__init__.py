@@ -1,0 +1,1 @@
+"""The CloudFormation stack around GPU machines: role, agent configuration, alarms, dashboard."""

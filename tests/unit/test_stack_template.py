@@ -1,0 +1,222 @@
+"""The stack around GPU machines: its template, what its role may do, its alarms, its dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cfnlint
+import pytest
+from jsonschema import Draft202012Validator
+
+from kiln import facts
+from kiln.base import plain_yaml
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.cloud.iam import iam_facts
+from kiln.telemetry import Telemetry, validate_agent_config
+from kiln.telemetry.stack import alarms, dashboard, role, template
+from kiln.telemetry.stack.given import parameters_given
+from kiln.telemetry.stack.inputs import StackInputs
+
+TYPES = ("g4dn.xlarge", "p4d.24xlarge")
+WATCHED = "i-0123456789abcdef0"
+
+
+def inputs(**settings: Any) -> StackInputs:
+    return StackInputs(Telemetry(**settings), TYPES, (WATCHED,))
+
+
+def resources(kind: str, **settings: Any) -> dict[str, dict[str, Any]]:
+    """The properties of the template's resources of a type, by their names."""
+    found = template.template_data(inputs(**settings))["Resources"]
+    return {name: one["Properties"] for name, one in found.items() if one["Type"] == kind}
+
+
+def test_cloudformation_takes_the_template_in_every_region(tmp_path: Path) -> None:
+    """By cfn-lint, which knows each resource's schema; with much and with little in it."""
+    files = [template.TEMPLATE, tmp_path / "little.yaml"]
+    little = Telemetry(profile="none", aggregate_by=(), retention_days=-1, efa=True, dcgm=True)
+    files[1].write_text(template.stack_template(StackInputs(little)))
+    command = [Path(sys.executable).with_name("cfn-lint"), "--regions", *iam_facts()["regions"]]
+    linted = subprocess.run([*command, "--", *files], capture_output=True, text=True, check=False)
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def test_the_template_in_deploy_is_small_enough_to_be_sent() -> None:
+    # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
+    assert len(template.TEMPLATE.read_bytes()) < 51_200
+
+
+@pytest.mark.parametrize("profile", ["compute", "graphics", "full"])
+def test_each_profile_is_a_parameter_that_the_agent_takes(profile: str) -> None:
+    (found,) = [
+        one
+        for one in resources("AWS::SSM::Parameter", dimensions=["InstanceId"]).values()
+        if one["Name"] == f"AmazonCloudWatch-kiln-{profile}"
+    ]
+    config = json.loads(found["Value"])
+    assert validate_agent_config(config) == []
+    assert config["metrics"]["append_dimensions"] == {"InstanceId": "${aws:InstanceId}"}
+    assert config["metrics"]["metrics_collected"]["nvidia_gpu"]["measurement"]
+    assert config["logs"]["logs_collected"]["files"]["collect_list"]
+    assert found["Tier"] == "Standard"
+    assert len(found["Value"]) <= 4096
+
+
+def test_a_configuration_above_4_kb_is_an_advanced_parameter_and_above_8_refused() -> None:
+    def sets(count: int) -> list[list[str]]:
+        names = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName", "index", "name")
+        every = [
+            [name for bit, name in enumerate(names) if number >> bit & 1] for number in range(1, 64)
+        ]
+        return [["arch", *names] for names in every[: count // 2]] + every[: count // 2]
+
+    found = resources("AWS::SSM::Parameter", aggregate_by=sets(90))
+    assert {one["Tier"] for one in found.values()} == {"Advanced"}
+    one, *_ = found.values()
+    assert 4096 < len(one["Value"]) <= 8192
+    many = Telemetry(aggregate_by=sets(90), namespace="n" * 200, log_group="g" * 500)
+    long = StackInputs(many.model_copy(update={"log_group": "g" * 5000}))
+    with pytest.raises(KilnError, match="a parameter takes 8192"):
+        template.template_data(long)
+
+
+@cache
+def reference() -> dict[str, Any]:
+    """cfn-lint's copy of the Service Authorization Reference."""
+    folder = Path(cfnlint.__path__[0])
+    data: dict[str, Any] = json.loads(
+        (folder / "data" / "AdditionalSpecs" / "Policies.json").read_text()
+    )
+    return data
+
+
+def test_the_role_may_do_on_everything_only_what_knows_no_resources() -> None:
+    policy = role.role_resources(inputs())["Role"]["Properties"]["Policies"][0]["PolicyDocument"]
+    for statement in policy["Statement"]:
+        actions = statement["Action"]
+        for action in [actions] if isinstance(actions, str) else actions:
+            service, name = action.split(":")
+            known = reference()[service]["Actions"][name.lower()] or {}
+            # Of PutMetricData a dataset, which the agent does not name: its namespace is limited.
+            limited = bool(known.get("Resources")) and action != "cloudwatch:PutMetricData"
+            assert limited == (statement["Resource"] != "*"), action
+    (metrics,) = [one for one in policy["Statement"] if one["Sid"] == "Metrics"]
+    assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "CWAgent"}}
+
+
+def test_an_alarm_asks_for_one_thing_and_searches_for_nothing() -> None:
+    """CloudWatch refuses alarms on SEARCH, and one with both a metric and a query."""
+    for name, one in resources("AWS::CloudWatch::Alarm").items():
+        assert ("MetricName" in one) != ("Metrics" in one), name
+        for query in one.get("Metrics", []):
+            text = query["Expression"]
+            assert text.startswith("SELECT "), name
+            assert ("GROUP BY" in text) == ("ORDER BY" in text), "an alarm needs both or none"
+
+
+def test_no_alarm_looks_back_further_than_a_query_can() -> None:
+    hours = int(facts.table("telemetry-stack")["alarms"]["insights_hours"])
+    longest = max(one["Count"] for one in alarms.MAPPINGS["PeriodsOfHours"].values())
+    assert longest * 300 <= hours * 3600
+
+
+def test_a_gpu_of_many_that_stops_reporting_is_too_few_samples() -> None:
+    found = resources("AWS::CloudWatch::Alarm")
+    p4d = found["GpuSilentP4d24xlarge"]
+    # Eight GPUs, five samples each in five minutes: 40, and 35 of seven GPUs.
+    assert 35 < p4d["Threshold"] < 40
+    assert (
+        "WHERE InstanceType = 'p4d.24xlarge' GROUP BY InstanceId"
+        in (p4d["Metrics"][0]["Expression"])
+    )
+    assert "GpuSilentG4dnXlarge" not in found, "one GPU that is silent leaves no series to count"
+
+
+def test_a_watched_instance_that_is_silent_breaches() -> None:
+    one = resources("AWS::CloudWatch::Alarm")["Silenti0123456789abcdef0"]
+    assert one["TreatMissingData"] == "breaching"
+    assert one["Dimensions"] == [{"Name": "InstanceId", "Value": WATCHED}]
+
+
+def test_the_paging_alarm_names_only_alarms_that_are_always_there() -> None:
+    data = template.template_data(inputs())["Resources"]
+    rule = data["PagingAlarm"]["Properties"]["AlarmRule"]["Fn::Sub"]
+    named = re.findall(r"\$\{(\w+)\}", rule)
+    assert {"FatalXid", "GpuLost", "RowRemapFailure", "GpuSilentP4d24xlarge"} <= set(named)
+    assert [name for name in named if "Condition" in data[name]] == []
+
+
+def test_alarms_can_use_the_key_of_their_topic() -> None:
+    """With alias/aws/sns no message of an alarm would arrive."""
+    key = resources("AWS::KMS::Key")["TopicKey"]["KeyPolicy"]["Statement"][1]
+    assert key["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    assert set(key["Action"]) == {"kms:Decrypt", "kms:GenerateDataKey*"}
+
+
+def test_log_groups_without_metric_filters_are_refused() -> None:
+    with pytest.raises(KilnError, match="INFREQUENT_ACCESS has no metric filters"):
+        template.template_data(inputs(log_class="INFREQUENT_ACCESS"))
+
+
+def body(**settings: Any) -> dict[str, Any]:
+    return dashboard.dashboard_body(inputs(**settings), ["FatalXid"])
+
+
+def test_the_dashboard_is_of_cloudwatchs_form() -> None:
+    schema = plain_yaml.read_plain(ROOT / "tests" / "data" / "cloudwatch" / "dashboard-schema.yaml")
+    for settings in ({}, {"drop_original": True, "namespace": "My/Own GPUs"}):
+        found = json.loads(json.dumps(body(**settings)).replace("${!", "${"))
+        errors = [error.message for error in Draft202012Validator(schema).iter_errors(found)]
+        assert errors == []
+
+
+def test_no_two_widgets_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for one in body()["widgets"]:
+        cells = {
+            (x, y)
+            for x in range(one["x"], one["x"] + one["width"])
+            for y in range(one["y"], one["y"] + one["height"])
+        }
+        assert not cells & taken, one["properties"]["title"]
+        assert one["x"] + one["width"] <= 24
+        taken |= cells
+
+
+def test_idle_cost_is_the_list_price_of_the_gpus_that_do_nothing() -> None:
+    (widget,) = [one for one in body()["widgets"] if "Idle cost" in one["properties"]["title"]]
+    hourly = float(facts.table("ec2-prices")["instances"]["hourly"]["p4d.24xlarge"])
+    (line,) = [one[0] for one in widget["properties"]["metrics"] if "p4d" in one[0]["label"]]
+    assert line["expression"].endswith(f"/ 100 * {hourly / 8:.6f}")
+
+
+PARAMETERS = template.template_data(StackInputs(Telemetry()))["Parameters"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("Email", "expected Name=value"),
+        ("IdleHour=1", "no such parameter"),
+        ("IdleHours=9", "not one of 1, 2, 3"),
+        ("IdlePercent=much", "not a number from 0 to 100"),
+        ("IdlePercent=101", "not a number from 0 to 100"),
+        ("DeployInfra=yes", "not one of true, false"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_before_anything_is_asked(given: str, said: str) -> None:
+    with pytest.raises(KilnError, match=said) as refused:
+        parameters_given([given], PARAMETERS)
+    assert refused.value.exit_status == 2
+
+
+def test_a_value_may_have_an_equals_sign() -> None:
+    given = parameters_given(["LogsKeyArn=a=b", "IdlePercent=7"], PARAMETERS)
+    assert given == {"LogsKeyArn": "a=b", "IdlePercent": "7"}
