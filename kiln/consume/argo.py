@@ -80,11 +80,10 @@ def workflow(wanted: Wanted) -> str:
 
 
 def slice_resource(wanted: Wanted) -> tuple[str, int]:
-    """What a pod requests, and how many of it one node has: the smallest slice of a layout."""
+    """What a pod requests, and how many of it one node has: of a layout, the slice that it has most of."""
     offered = eks.node_resources(wanted)
     offered.pop("vpc.amazonaws.com/efa", None)
-    sliced = {name: count for name, count in offered.items() if "mig-" in name}
-    return max((sliced or offered).items(), key=lambda pair: pair[1])
+    return max(offered.items(), key=lambda pair: pair[1])
 
 
 def walk_through(wanted: Wanted) -> str:
