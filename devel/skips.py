@@ -29,7 +29,7 @@ LIFTED_BY = (
         r"KILN_PCLUSTER",
         "aws-parallelcluster: KILN_PCLUSTER=/path/to/python (docs/consume.md)",
     ),
-    (r"Karpenter|Argo's", "a Go module proxy that this machine can reach"),
+    (r"definitions cannot be fetched", "a Go module proxy that this machine can reach"),
     (r"no other Python", "other Python versions from pyenv, 3.7 to 3.13: pyenv install 3.12"),
     (r"no Python (?P<version>[\d.]+|{\w+})", "that Python version: pyenv install 3.x"),
     (r"Debian mirror", "a package mirror that this machine can reach"),
