@@ -80,7 +80,7 @@ def workflow(wanted: Wanted) -> str:
 
 
 def slice_resource(wanted: Wanted) -> tuple[str, int]:
-    """What a pod requests, and how many of it one node has: of a layout, its most frequent slice."""
+    """What a pod requests, and how many of it a node has: of a layout, its most frequent slice."""
     offered = eks.node_resources(wanted)
     offered.pop("vpc.amazonaws.com/efa", None)
     return max(offered.items(), key=lambda pair: pair[1])
