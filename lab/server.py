@@ -70,6 +70,7 @@ def serve(lab: Lab) -> None:
     from lab import mirror
     from lab.access import gate, holders
     from lab.api import buckets, entry, moto_fixes, principals, web
+    from lab.cloudformation.front import CloudFormation
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -86,10 +87,11 @@ def serve(lab: Lab) -> None:
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
-    moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(moto, ordered, admin)
     own = keys.ensure(lab)
     known = keys.first_of(keys.only(own), principals.find)
+    moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    moto = CloudFormation(known).over(moto)
+    application = entry.wrap(moto, ordered, admin)
     judge = functools.partial(gate.refusal, holders=holders.find, look=holders.look)
     guarded = entry.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
