@@ -20,20 +20,19 @@ def _role(place: Place, name: str, given: Properties) -> Made:
         Tags=place.all_tags(given.get("Tags")),
         **({"PermissionsBoundary": boundary} if boundary else {}),
     )["Role"]
-    made = Made(called, {"Arn": role["Arn"], "RoleId": role["RoleId"]})
-    _policies(iam, called, given)
-    return made
+    made = Made(called, {"Arn": role["Arn"], "RoleId": role["RoleId"], "policies": ()})
+    return _with_policies(iam, made, given)
 
 
-def _policies(iam: Any, role: str, given: Properties) -> None:
+def _with_policies(iam: Any, made: Made, given: Properties) -> Made:
     wanted = {one["PolicyName"]: one["PolicyDocument"] for one in given.get("Policies", [])}
-    for old in iam.list_role_policies(RoleName=role)["PolicyNames"]:
+    for old in made.attributes["policies"]:
         if old not in wanted:
-            iam.delete_role_policy(RoleName=role, PolicyName=old)
+            iam.delete_role_policy(RoleName=made.id, PolicyName=old)
     for name, document in wanted.items():
-        iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
-    for arn in given.get("ManagedPolicyArns", []):
-        iam.attach_role_policy(RoleName=role, PolicyArn=arn)
+        text = json.dumps(document)
+        iam.put_role_policy(RoleName=made.id, PolicyName=name, PolicyDocument=text)
+    return Made(made.id, {**made.attributes, "policies": tuple(wanted)})
 
 
 def _changed_role(place: Place, made: Made, given: Properties) -> Made:
@@ -45,17 +44,14 @@ def _changed_role(place: Place, made: Made, given: Properties) -> Made:
     iam.update_assume_role_policy(
         RoleName=made.id, PolicyDocument=json.dumps(given["AssumeRolePolicyDocument"])
     )
-    _policies(iam, made.id, given)
-    return made
+    return _with_policies(iam, made, given)
 
 
 def _without_role(place: Place, made: Made) -> None:
     iam = place.client("iam")
     with contextlib.suppress(iam.exceptions.NoSuchEntityException):
-        for name in iam.list_role_policies(RoleName=made.id)["PolicyNames"]:
+        for name in made.attributes["policies"]:
             iam.delete_role_policy(RoleName=made.id, PolicyName=name)
-        for one in iam.list_attached_role_policies(RoleName=made.id)["AttachedPolicies"]:
-            iam.detach_role_policy(RoleName=made.id, PolicyArn=one["PolicyArn"])
         iam.delete_role(RoleName=made.id)
 
 
