@@ -5,9 +5,11 @@ from invoke import Collection
 import devel.tasks
 from kiln.cli import (
     build,
+    catalogue,
     consume,
     cost,
     deploy,
+    fleet,
     image,
     lab,
     matrix,
@@ -42,6 +44,7 @@ ns = Collection(
     retire.retire,
     retire.sweep,
     consume.consume,
+    catalogue.catalogue_,
     cost.cost_,
     image.diff,
     image.sbom,
@@ -52,6 +55,7 @@ ns = Collection(
 )
 _GROUPS = {
     "deploy": deploy,
+    "fleet": fleet,
     "lab": lab,
     "nightly": nightly,
     "provenance": provenance,

@@ -15,6 +15,7 @@ from kiln import facts
 from kiln.base.findings import errors
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.catalogue import model as catalogue_model
 from kiln.cloud import iam
 from kiln.compat import engine, evidence
 from kiln.compat.rules import registry
@@ -64,7 +65,29 @@ def _proven() -> str:
         "First blocker: the first error of `./invoke check`, which knows what of each row is "
         "recorded as not published. Packages, files and units: recorded / seen / assumed."
     )
-    return head + _PROVEN_HEADING + f"\n{told}\n\n" + "\n".join(table) + "\n"
+    return "\n".join([head + _PROVEN_HEADING, told, "", *table, "", *_assumed()]) + "\n"
+
+
+def _assumed() -> list[str]:
+    """The table of what nobody is known to have seen, and in which rows."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for recipe in load.load_recipes(ROOT / "amis.yaml"):
+        for known in evidence.evidence_of(recipe):
+            if known.known is evidence.Known.ASSUMED:
+                rows.setdefault((known.component, known.what), []).append(recipe.name)
+    together: dict[tuple[str, str], list[str]] = {}
+    for (component, what), names in sorted(rows.items()):
+        together.setdefault((component, "<br>".join(names)), []).append(what)
+    return [
+        f"Assumed still, {len(rows)} packages, files and units:",
+        "",
+        "| component | what | rows |",
+        "|---|---|---|",
+        *(
+            f"| {component} | {'<br>'.join(what)} | {names} |"
+            for (component, names), what in together.items()
+        ),
+    ]
 
 
 def _first_blocker(recipe: Recipe) -> str:
@@ -80,6 +103,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/record.schema.json": (
         record_schema.record_json_schema,
         "kiln/pipeline/record_schema.py",
+    ),
+    ROOT / "docs/catalogue.schema.json": (
+        catalogue_model.catalogue_json_schema,
+        "kiln/catalogue/model.py",
     ),
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     iam.POLICY_FILE_SETTINGS: (

@@ -22,6 +22,8 @@ LIFTED_BY = (
     (r"KILN_ANSIBLE", "ansible-core: KILN_ANSIBLE=/path/to/ansible-playbook"),
     (r"no go on PATH", "the package golang-go, and Go's module proxy"),
     (r"nvidia-mig-parted", "NVIDIA's mig-parted 0.15.0 on PATH: go build ./cmd/nvidia-mig-parted"),
+    (r"chromium", "the package chromium, or KILN_CHROMIUM=/path/to/chromium"),
+    (r"session-manager-plugin", "AWS's session-manager-plugin on PATH"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),
     (r"Karpenter", "a Go module proxy that this machine can reach"),
     (r"no other Python", "other Python versions from pyenv, 3.7 to 3.13: pyenv install 3.12"),

@@ -9,9 +9,10 @@ from typing import Literal
 
 # EC2's and its fleets' answers to a launch for which there is no capacity just now, or no quota:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
-_QUOTA = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded")
+# A reservation that is full: https://github.com/hashicorp/terraform-provider-aws/pull/35745
+_OF_THE_TYPE = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "ReservationCapacityExceeded")
 _NO_CAPACITY = re.compile(
-    rf"\b({'|'.join(_QUOTA)}|InsufficientInstanceCapacity|UnfulfillableCapacity"
+    rf"\b({'|'.join(_OF_THE_TYPE)}|InsufficientInstanceCapacity|UnfulfillableCapacity"
     r"|SpotMaxPriceTooLow)\b"
 )
 
@@ -52,9 +53,9 @@ def no_capacity(answer: str) -> bool:
 
 
 def after(left: Sequence[Launch], answer: str) -> list[Launch]:
-    """What is left when the first of these launches got that answer; no quota depends on the
-    subnet."""
+    """What is left when the first of these launches got that answer; neither a quota nor what is
+    left of a reservation depends on the subnet."""
     tried, *rest = left
-    if any(code in answer for code in _QUOTA):
+    if any(code in answer for code in _OF_THE_TYPE):
         return [pool for pool in rest if pool.instance_type != tried.instance_type]
     return rest

@@ -24,8 +24,8 @@ SERVICES = (
     "sts",
 )
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
-# retire and sweep; stack.deploy, whose calls CloudFormation makes.
-PUBLISHING = ("publish", "promote", "retire", "stack")
+# retire and sweep; stack.deploy, whose calls CloudFormation makes; those of the fleet; catalogue.
+PUBLISHING = ("publish", "promote", "retire", "stack", "fleet", "catalogue")
 
 
 @cache
@@ -82,13 +82,13 @@ def allowed(by: str) -> set[str]:
 
 
 def called_in_builds() -> dict[str, str]:
-    """The AWS calls of all tasks but those of kiln/publish and of stacks → file:line of their first
-    use."""
-    publishing = ROOT / "kiln" / "publish"
+    """The AWS calls of all tasks but those of kiln/publish, fleet and catalogue, and of stacks →
+    file:line of their first use."""
+    others = {ROOT / "kiln" / name for name in ("publish", "fleet", "catalogue")}
     of_stacks = {_module(name) for name in publishing_facts()["stack"]["modules"]}
     every = (ROOT / "kiln").rglob("*.py")
     return called(
-        path for path in every if publishing not in path.parents and path not in of_stacks
+        path for path in every if others.isdisjoint(path.parents) and path not in of_stacks
     )
 
 
@@ -170,7 +170,11 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 # Calls whose permission has another name:
 # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
-_PERMISSIONS = {"list_objects_v2": "s3:ListBucket", "head_bucket": "s3:ListBucket"}
+_PERMISSIONS = {
+    "list_objects_v2": "s3:ListBucket",
+    "head_bucket": "s3:ListBucket",
+    "put_public_access_block": "s3:PutBucketPublicAccessBlock",
+}
 
 
 @cache

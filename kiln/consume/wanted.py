@@ -55,13 +55,15 @@ def wanted_launch(
     instance_type: str | None = None,
     label: str | None = None,
     strategy: str = "mixed",
+    row: choice.LineRow | None = None,
 ) -> Wanted:
     """What the flags ask for. Without an instance type it is the one that the row is verified on.
 
+    `row` is the line's, if it is known already.
     Raises KilnError (exit status 2) for an unknown line, channel, instance type or label, a type
     whose processor or GPU the image is not for, and a layout that its GPUs cannot hold.
     """
-    row = choice.row_of(line)
+    row = row or choice.row_of(line)
     choice.channel_of(row, channel)
     recipe = row.recipe
     kind = facts.instance(instance_type or recipe.verify_instance_type)

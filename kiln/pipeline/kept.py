@@ -25,6 +25,8 @@ from kiln.pipeline.record import KeptInstance
 
 _FOR = timedelta(hours=4)
 _TIMER = "kiln-kept"
+# The host keys of what a run keeps, in its folder.
+_KNOWN = "ssh/known_hosts"
 
 
 def keep(plan: Plan, draft: Draft, error: ProvisionerError) -> bool:
@@ -137,7 +139,7 @@ def stop_timer(running: Running, run_id: str, key: Path) -> bool:
 
 
 def _ssh(running: Running, run_id: str, key: Path, command: str) -> bool:
-    with connected(running, run_id, str(key)) as there:
+    with connected(running, run_id, key.parent.parent, str(key), known=_KNOWN) as there:
         return there.ssh(command, timeout=60)[0] == 0
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kiln.cloud import runs
 from kiln.cloud.machine import Machine
 
 
@@ -22,27 +23,36 @@ class Running:
 
 
 @contextmanager
-def connected(running: Running, run_id: str, key: str | None) -> Iterator[Machine]:
-    """A machine over one shared connection, with the user's own settings of ssh below ours."""
-    folder = Path(f"/tmp/kiln-{run_id}")  # noqa: S108 - private, and short enough for a socket
-    folder.mkdir(mode=0o700)
-    identity = f"  IdentityFile {Path(key).absolute()}\n  IdentitiesOnly yes\n" if key else ""
-    config = folder / "config"
-    config.write_text(
-        "Host *\n"
-        f"  ControlMaster auto\n  ControlPath {folder}/ssh\n  ControlPersist 60\n"
-        "  BatchMode yes\n  ConnectTimeout 10\n"
-        # A key that is new is kept for this run; one that differs from the user's is refused.
-        "  StrictHostKeyChecking accept-new\n"
-        f"  UserKnownHostsFile {folder}/known_hosts ~/.ssh/known_hosts\n"
-        f"{identity}"
-        "Include ~/.ssh/config\n"
-    )
-    machine = Machine(running.name, running.address, running.user, config, run_id, folder / "run")
-    try:
-        yield machine
-    finally:
-        machine.ssh("-O", "exit")
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
+def connected(
+    running: Running, run_id: str, folder: Path, key: str | None, *, known: str = ""
+) -> Iterator[Machine]:
+    """A machine over one shared connection, with the user's own settings of ssh below ours.
+
+    `folder` is the run's, whose `run_id` names the connection. With `known`, a file in it, the
+    machine is the run's own: its host key is kept there, and the user's files are not asked, which
+    may know its address from a machine that had it before.
+    """
+    with runs.short_path(run_id, folder) as short:
+        identity = f"  IdentityFile {short}/key\n  IdentitiesOnly yes\n" if key else ""
+        if key:
+            (short / "key").symlink_to(Path(key).absolute())
+        own = f"  UserKnownHostsFile {short}/run/{known}\n  GlobalKnownHostsFile /dev/null\n"
+        users = f"  UserKnownHostsFile {short}/known_hosts ~/.ssh/known_hosts\n"
+        config = short / "config"
+        config.write_text(
+            "Host *\n"
+            f"  ControlMaster auto\n  ControlPath {short}/ssh\n  ControlPersist 60\n"
+            "  BatchMode yes\n  ConnectTimeout 10\n"
+            # A key that is new is kept for this run; one that differs from the known one is
+            # refused.
+            "  StrictHostKeyChecking accept-new\n"
+            f"{own if known else users}"
+            f"{identity}" + ("" if known else "Include ~/.ssh/config\n")
+        )
+        machine = Machine(
+            running.name, running.address, running.user, config, run_id, short / "run"
+        )
+        try:
+            yield machine
+        finally:
+            machine.ssh("-O", "exit")

@@ -50,7 +50,7 @@ def of_host(host: str) -> Running:
 def of_instance(instance_id: str, target: Target) -> Running:
     """The machine of an instance id, as EC2 describes it.
 
-    Raises KilnError: exit status 2 for an id that is none, 1 if the instance does not run.
+    Raises KilnError: exit status 2 for a malformed id, 1 if the instance does not run.
     """
     vocabulary.INSTANCE_ID.required(instance_id, "--instance")
     with aws.explained(f"{instance_id} could not be looked up in {target.region}"):
@@ -97,12 +97,12 @@ def verify_running(
     needs.ensure("ssh", install=install, say=progress.say)
     run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     started, stop = now(), Stop()
-    with on_signals(stop), connected(running, run_id, key) as machine:
+    folder = build_dir() / _MACHINES / run_id
+    with on_signals(stop), connected(running, run_id, folder, key) as machine:
         recipe = _recipe(machine, running)
         # Not among the row's runs: what became of one machine says nothing about the row.
-        run = Run(run_id, recipe["name"], build_dir() / _MACHINES / run_id)
+        run = Run(run_id, recipe["name"], folder)
         run.folder.mkdir(parents=True)
-        (machine.folder).symlink_to(run.folder.absolute())
         kind = running.instance_type or _instance_type(machine)
         _say_what_it_is(recipe, kind, running, progress)
         with progress.stage("checks") as stage:

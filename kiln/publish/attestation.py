@@ -37,69 +37,60 @@ _BUILD_TYPE = "https://ami-kiln.invalid/build/v1"
 def attest(
     target: Target, record: Record, images: Mapping[str, str], sign: Sign, folder: Path | None
 ) -> None:
-    """Sign what the images of a release are and let their tags name the statement, unless the one
-    that they have matches already.
+    """Sign what each image of a release is, in a statement of its region that its tag names, unless
+    the one that it has matches already.
 
+    A statement about all regions would not fit: SSM takes eight kilobytes.
     Raises KilnError: exit status 2 for a key that cannot sign, 1 if an operation failed.
     """
     key = signatures.public_key(sign, target)
-    if not any(mismatches(target, images, key).values()):
-        return
-    described = _described(target, images)
-    envelope = signing.sign_statement(_statement(record, described), sign, target)
+    wrong = [region for region, found in mismatches(target, images, key).items() if found]
+    predicate = _predicate(record)
     name = statement_parameter(record.run_id)
-    with aws.explained(f"the statement of {record.run_id} could not be kept"):
-        parameters.put(
-            target,
-            parameters.tags_of_row(str(record.recipe["name"])),
-            Name=name,
-            Value=envelope,
-            Type="String",
-            # Four kilobytes fit into a standard parameter.
-            Tier="Intelligent-Tiering",
-            Overwrite=True,
-            Description="where an AMI comes from, signed, by AMI Kiln",
-        )
-    if folder is not None and folder.is_dir():
-        (folder / "provenance.json").write_text(envelope + "\n", encoding="utf-8")
-    value = f"{target.region} {record.run_id} {sha256_of(envelope.encode())}"
+    tags = parameters.tags_of_row(str(record.recipe["name"]))
 
-    def tag(region: str) -> None:
+    def attest_there(region: str) -> None:
         there = target.in_region(region)
-        with aws.explained(f"{images[region]} could not be tagged in {region}"):
-            aws.ec2(there).create_tags(
-                Resources=[images[region]], Tags=[{"Key": PROVENANCE, "Value": value}]
-            )
-
-    in_regions(list(images), tag)
-
-
-def _described(target: Target, images: Mapping[str, str]) -> list[Image]:
-    def describe(region: str) -> Image:
-        image = describe_image(target.in_region(region), images[region])
+        image = describe_image(there, images[region])
         if image is None:
             raise operation_failed(f"{images[region]} is not there in {region}")
-        return image
+        envelope = signing.sign_statement(_statement(predicate, image), sign, target)
+        with aws.explained(f"the statement of {record.run_id} could not be kept in {region}"):
+            parameters.put(
+                there,
+                tags,
+                Name=name,
+                Value=envelope,
+                Type="String",
+                # Four kilobytes fit into a standard parameter.
+                Tier="Intelligent-Tiering",
+                Overwrite=True,
+                Description="where an AMI comes from, signed, by AMI Kiln",
+            )
+        if folder is not None and folder.is_dir():
+            (folder / f"provenance-{region}.json").write_text(envelope + "\n", encoding="utf-8")
+        value = f"{region} {record.run_id} {sha256_of(envelope.encode())}"
+        with aws.explained(f"{image.ami_id} could not be tagged in {region}"):
+            aws.ec2(there).create_tags(
+                Resources=[image.ami_id], Tags=[{"Key": PROVENANCE, "Value": value}]
+            )
 
-    return list(in_regions(list(images), describe).values())
+    in_regions(wrong, attest_there)
 
 
-def _statement(record: Record, images: list[Image]) -> bytes:
-    """The statement as JSON."""
+def _statement(predicate: dict[str, Any], image: Image) -> bytes:
+    """The statement about an image, as JSON."""
     from google.protobuf import json_format
     from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
     from in_toto_attestation.v1.statement import Statement
 
-    subjects = []
-    for image in images:
-        signed = {"snapshots": list(image.snapshots), "tags": signed_tags(image)}
-        subject = ResourceDescriptor(
-            name=subject_name(image.region, image.ami_id),
-            digest={"sha256": image_digest(image.ami_id, signed)},
-            annotations=signed,
-        )
-        subjects.append(subject.pb)
-    statement = Statement(subjects, _PREDICATE, _predicate(record))
+    signed = {"snapshots": list(image.snapshots), "tags": signed_tags(image)}
+    subject = ResourceDescriptor(
+        name=subject_name(image.region, image.ami_id),
+        digest={"sha256": image_digest(image.ami_id, signed)},
+        annotations=signed,
+    )
+    statement = Statement([subject.pb], _PREDICATE, predicate)
     statement.validate()
     data = json_format.MessageToDict(statement.pb)
     return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()

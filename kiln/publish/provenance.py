@@ -1,8 +1,8 @@
-"""Where a published AMI comes from: a signed statement (in-toto, SLSA provenance) that names its
-images in each region, what it was built from and by whom, and what its checks said.
+"""Where a published AMI comes from: a signed statement (in-toto, SLSA provenance) that says what
+its image in a region is, what it was built from and by whom, and what its checks said.
 
-An AMI's tag names its statement, which is kept in SSM beside the channels and with the run's
-record. Formats: https://slsa.dev/spec/v1.0/provenance,
+An AMI's tag names its statement, which is kept in its region's SSM beside the channels and with the
+run's record. Formats: https://slsa.dev/spec/v1.0/provenance,
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 """
 
@@ -32,7 +32,7 @@ _LATER = frozenset({PROVENANCE, KEEP, RETIRING})
 
 
 def statement_parameter(run_id: str) -> str:
-    """The SSM parameter that holds the statement of a run's AMI."""
+    """The SSM parameter that holds the statement of a run's AMI, in the AMI's region."""
     return f"{_ROOT}/{run_id}"
 
 

@@ -26,6 +26,7 @@ from lab.ec2 import (
     launch,
     launch_templates,
     pages,
+    passing,
     registering,
     snapshots,
     tasks,
@@ -68,6 +69,8 @@ def over(call: str, moto: Method | None) -> Method:
         if chosen:
             filters.check(call, chosen)
         pages.check(call, asked)
+        if call == "DescribeInstances":
+            passing.wait_for_one(asked, response.ec2_backend)
         return tokens.once(
             call, asked, response.ec2_backend, lambda: worked_out(response, asked, chosen)
         )

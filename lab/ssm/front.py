@@ -6,6 +6,7 @@ Users' calls are AmazonSSM's; the agents' are those of the message delivery serv
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -19,7 +20,7 @@ from moto.ssm.models import ssm_backends
 
 from lab.guests.instances import LabInstance
 from lab.metadata import role_credentials
-from lab.ssm import agents, commands, documents, groups, of_aws, shown
+from lab.ssm import agents, commands, documents, groups, of_aws, session_calls, shown
 from lab.ssm.errors import SsmError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -27,8 +28,9 @@ Asked = dict[str, Any]
 # Users' calls that run in guests, or tell of what ran.
 REAL = (
     *("DescribeInstanceInformation", "SendCommand", "CancelCommand", "ListCommands"),
-    *("ListCommandInvocations", "GetCommandInvocation"),
+    *("ListCommandInvocations", "GetCommandInvocation", *session_calls.CALLS),
 )
+_OF_SESSIONS = {f"AmazonSSM.{call}" for call in session_calls.CALLS}
 _MESSAGES = "EC2WindowsMessageDeliveryService"
 # How long a command waits for its instance when SendCommand does not say.
 _LIFETIME = 3600
@@ -49,7 +51,7 @@ class Manager:
             "AmazonSSM.GetCommandInvocation": self._result,
         }
         self._of_agents: dict[str, Callable[[LabInstance, str, Asked], Any]] = {
-            "AmazonSSM.UpdateInstanceInformation": self._hear,
+            "AmazonSSM.UpdateInstanceInformation": lambda *_: None,
             f"{_MESSAGES}.GetMessages": self._wait,
             f"{_MESSAGES}.SendReply": self._reply,
         }
@@ -59,7 +61,8 @@ class Manager:
 
         def application(environ: Any, start_response: Callable[..., Any]) -> Iterable[bytes]:
             target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
-            if target not in self._calls and target not in self._of_agents:
+            known = target in self._calls or target in self._of_agents
+            if not known and target not in _OF_SESSIONS:
                 return moto(environ, start_response)
             body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             environ["wsgi.input"] = io.BytesIO(body)
@@ -87,15 +90,27 @@ class Manager:
         key, region = scope.groups() if scope else ("", "us-east-1")
         if target in self._calls:
             return self._calls[target](region, asked)
+        if target not in self._of_agents:
+            return self._session(target.rpartition(".")[2], key, region, asked, environ)
         found = role_credentials.instance_of(key)
         if found is None:  # whether its role may has been judged before (lab/access/gate.py)
             raise SsmError("AccessDeniedException", "the key is not that of an instance")
+        if target.endswith("UpdateInstanceInformation"):
+            self.agents.hear(found[0].id, found[0].region_name, found[1], asked, key)
+            return None
         return self._of_agents[target](found[0], found[1], asked)
 
-    # What agents call.
+    def _session(self, call: str, key: str, region: str, asked: Asked, environ: Any) -> Asked:
+        host = str(environ.get("HTTP_HOST", ""))
+        if call == "StartSession":
+            return session_calls.start(self.agents.find, key, region, asked, host)
+        if call == "ResumeSession":
+            return session_calls.resume(region, asked, host)
+        if call == "TerminateSession":
+            return session_calls.terminate(asked)
+        return _page("Sessions", session_calls.describe(region, asked), asked)
 
-    def _hear(self, instance: LabInstance, role: str, asked: Asked) -> None:
-        self.agents.hear(instance.id, instance.region_name, role, asked)
+    # What agents call.
 
     def _wait(self, instance: LabInstance, role: str, asked: Asked) -> Asked:
         return {"Destination": instance.id, "Messages": self.agents.wait(instance.id)}
@@ -149,7 +164,7 @@ class Manager:
 
     def _send(self, region: str, asked: Asked) -> Asked:
         name = str(asked.get("DocumentName", ""))
-        content = _document(region, name, asked.get("DocumentVersion"))
+        content = _document(region, name, asked)
         given = asked.get("Parameters", {})
         parameters = documents.values(content, given)
         _supported(asked)
@@ -281,9 +296,10 @@ def _supported(asked: Asked) -> None:
         )
 
 
-def _document(region: str, name: str, version: str | None) -> documents.Content:
+def _document(region: str, name: str, asked: Asked) -> documents.Content:
     if name in of_aws.DOCUMENTS:
         return of_aws.DOCUMENTS[name]
+    version = asked.get("DocumentVersion")
     backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
     try:
         found = backend.get_document(name, None if version == "$DEFAULT" else version, None, "JSON")
@@ -291,7 +307,13 @@ def _document(region: str, name: str, version: str | None) -> documents.Content:
         if type(error).__name__ == "InvalidDocumentVersion":
             raise SsmError("InvalidDocumentVersion", "The document version is not valid") from None
         raise SsmError("InvalidDocument", f"Document with name {name} does not exist.") from None
-    return documents.parse(str(found["Content"]))
+    text = str(found["Content"])
+    wanted = asked.get("DocumentHash")
+    # That another hash is refused is the parameter's purpose; the error's name is assumed.
+    # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
+    if wanted and wanted != hashlib.sha256(text.encode()).hexdigest():
+        raise SsmError("InvalidDocument", f"The hash of the document {name} is not {wanted}.")
+    return documents.parse(text)
 
 
 def _tags(instance_id: str) -> dict[str, str]:

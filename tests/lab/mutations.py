@@ -20,13 +20,20 @@ from kiln.base import overlay, plain_yaml
 _ATTEMPTS = 60
 
 
-def read() -> dict[str, Any]:
-    """mutations.yaml of tests/ami, with the checks of the overlays in use."""
+def read(files: str = "") -> dict[str, Any]:
+    """mutations.yaml of tests/ami, with the checks of the overlays in use; if `files` names some of
+    them, by commas, their checks only."""
     first, *own = (folder / "mutations.yaml" for folder in overlay.ami_check_folders())
     content: dict[str, Any] = plain_yaml.read_plain(first)
     for path in own:
         if path.exists():
             content["checks"] |= plain_yaml.read_plain(path)["checks"]
+    wanted = [name for name in files.split(",") if name]
+    unknown = set(wanted) - content["checks"].keys()
+    if unknown:
+        raise ValueError(f"no mutations.yaml has {', '.join(sorted(unknown))}")
+    if wanted:
+        content["checks"] = {name: content["checks"][name] for name in wanted}
     return content
 
 

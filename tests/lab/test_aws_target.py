@@ -323,20 +323,31 @@ def test_no_file_of_the_run_has_a_credential(
         assert not any(secret in text for text in [*texts, built.done.stderr.encode()])
 
 
-def test_somebody_without_settings_verifies_it_by_its_public_address_on_a_spot_instance(
-    built: Built, checkout: Path, account: dict[str, str], calls: aws_front.Calls, lab: Lab
-) -> None:
-    plain = checkout / "plain.yaml"
+@pytest.fixture(scope="module")
+def plain(built: Built, checkout: Path, account: dict[str, str]) -> Kiln:
+    """Somebody without settings, in the same account."""
+    assert built
+    path = checkout / "plain.yaml"
     matrix = yaml.safe_load((checkout / "amis.yaml").read_text())
     for block in (matrix["defaults"], matrix["amis"][0]):
         del block["aws"]
-    plain.write_text(yaml.safe_dump(matrix, sort_keys=False))
+    path.write_text(yaml.safe_dump(matrix, sort_keys=False))
+    environment = {**account, "KILN_MATRIX": str(path)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [checkout / "invoke", *arguments], cwd=checkout, env=environment,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def test_somebody_without_settings_verifies_it_by_its_public_address_on_a_spot_instance(
+    built: Built, plain: Kiln, calls: aws_front.Calls
+) -> None:
     before = len(calls)
-    command = [checkout / "invoke", "verify", "--ami", record(built)["ami_id"], "--spot"]
-    done = subprocess.run(
-        command, cwd=checkout, env={**account, "KILN_MATRIX": str(plain)},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = plain("verify", "--ami", record(built)["ami_id"], "--spot")
     assert done.returncode == 0, done.stderr
     made = calls[before:]
     (launch,) = (call for call in made if call.get("Action") == "RunInstances")
@@ -344,6 +355,31 @@ def test_somebody_without_settings_verifies_it_by_its_public_address_on_a_spot_i
     assert "SubnetId" not in launch
     assert {} in made, "the public address was not asked for"
     assert not any("team" in text for call in made for text in call.values())
+
+
+def test_a_build_instance_is_kept_in_aws_and_gone_on_with_and_nothing_else_stays(
+    plain: Kiln, checkout: Path, ec2: Any
+) -> None:
+    before, row = inventory(ec2), ("build", "--name", AL2)
+    script = checkout / "provisioners" / "version-info.sh"
+    right = script.read_text()
+    script.write_text(right.replace("kiln_install_files", "false\nkiln_install_files"))
+    failed = plain(*row, "--on-error", "keep")
+    assert failed.returncode == 1
+    assert "packer build failed in version-info" in failed.stderr
+    (instance,) = inventory(ec2)["instances"] - before["instances"]
+    assert f"kept: {instance} until " in failed.stderr
+    script.write_text(right)
+    gone_on = plain(*row, "--from", "version-info", "--json")
+    assert gone_on.returncode == 0, gone_on.stderr
+    (built,) = json.loads(gone_on.stdout)
+    assert (built["target"], built["status"]) == ("aws", "unverified")
+    assert built["continued"]["on"] == instance
+    assert next(iter(built["component_seconds"])) == "version-info"
+    after = inventory(ec2)
+    left = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
+    assert left.pop("amis") == {built["ami_id"]}
+    assert set(left) <= {"snapshots"}
 
 
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab", "--tags", "a=b")

@@ -10,6 +10,7 @@ import yaml
 from mutations import Mutation, Round
 
 from kiln.base.paths import AMI_TESTS
+from tests.unit.test_overlay import written
 
 pytestmark = pytest.mark.beside
 ENTRIES = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())["checks"]
@@ -44,6 +45,19 @@ def test_checks_with_the_same_mutation_share_it():
 
 def test_a_check_that_is_not_on_the_image_gets_no_mutation():
     assert mutations.load({"x.py": {"one": "rm it"}}, []) == []
+
+
+def test_an_overlays_checks_are_broken_alone_in_three_guests(tmp_path, monkeypatch):
+    monkeypatch.setenv("KILN_OVERLAY", str(written(tmp_path / "acme")))
+    name = "test_acme_baseline.py"
+    content = mutations.read(name)
+    assert set(content["checks"]) == {name}
+    assert content["prelude"] == mutations.read()["prelude"]
+    checks = [f"{name}::{check}" for check in content["checks"][name]]
+    plan = mutations.plan(mutations.load(content["checks"], checks))
+    assert (len(checks), len(plan.rounds)) == (3, 3)
+    with pytest.raises(ValueError, match=r"no mutations\.yaml has test_acme\.py"):
+        mutations.read("test_acme.py")
 
 
 def test_all_of_them_fit_into_few_rounds(all_of_them):

@@ -1,7 +1,8 @@
 """Can each check of tests/ami fail? Guests of a built AMI are broken as mutations.yaml says.
 
 `./invoke test` does it for the AMI that test_build.py bakes. KILN_MUTATION_ROWS names other rows of
-the matrix, by commas, to be built and broken in its place.
+the matrix, by commas, to be built and broken in its place; KILN_MUTATION_CHECKS the files of checks
+that count, such as those of an overlay.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from kiln.cloud.network import find_network
 from kiln.matrix import load
 from kiln.pipeline import ami_checks
 
-MUTATIONS = mutations.read()
+MUTATIONS = mutations.read(os.environ.get("KILN_MUTATION_CHECKS", ""))
 LACKING = mutations.lacking(MUTATIONS["checks"])
 ROWS = [name for name in os.environ.get("KILN_MUTATION_ROWS", "").split(",") if name] or [AL2]
 # Eight GPUs with NVSwitch, MIG and EFA: the fewest checks are skipped.
@@ -89,7 +90,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 (row, check)
                 for row in ROWS
                 for check in belonging(row)
-                if (check in LACKING) == lacking
+                if (check in LACKING) == lacking and check.split("::")[0] in MUTATIONS["checks"]
             ],
             indirect=["broken"],
             scope="module",

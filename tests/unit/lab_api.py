@@ -129,6 +129,7 @@ def main(folder: Path) -> None:
     from lab.guests.machines import Machines
     from lab.network import bridge
     from lab.rootfs import emulation
+    from lab.ssm import front
 
     base = folder / "base"
     base.mkdir()
@@ -139,7 +140,7 @@ def main(folder: Path) -> None:
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
     # Nobody checks keys here: any is known.
     stacks = CloudFormation(lambda key_id: Key(key_id, "secret", "a test"))
-    moto = stacks.over(DomainDispatcherApplication(create_backend_app))
+    moto = stacks.over(front.Manager().over(DomainDispatcherApplication(create_backend_app)))
     application = entry.wrap(moto, faults, lambda path, body: {})
     served = make_server(
         "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler

@@ -80,9 +80,11 @@ def test_a_type_is_tried_in_each_subnet_before_the_next_type() -> None:
     ]
 
 
-def test_a_quota_is_that_of_the_type_in_every_subnet() -> None:
+@pytest.mark.parametrize("code", ["VcpuLimitExceeded", "ReservationCapacityExceeded"])
+def test_a_quota_or_a_full_reservation_is_that_of_the_type_in_every_subnet(code: str) -> None:
     left = capacity.launches(["g5.xlarge", "g4dn.xlarge"], [A, B])
-    assert capacity.after(left, "An error (VcpuLimitExceeded)")[0] == Launch("g4dn.xlarge", A)
+    assert capacity.no_capacity(f"An error ({code})")
+    assert capacity.after(left, f"An error ({code})")[0] == Launch("g4dn.xlarge", A)
     assert capacity.after(left, "InsufficientInstanceCapacity")[0] == Launch("g5.xlarge", B)
 
 

@@ -506,7 +506,7 @@ def test_every_task_has_a_description_and_a_help_text_for_each_flag(run: Run) ->
 def test_a_group_of_tasks_is_a_module_of_its_own() -> None:
     import tasks
 
-    groups = {"deploy", "lab", "mig", "nightly", "provenance", "telemetry", "xid"}
+    groups = {"deploy", "fleet", "lab", "mig", "nightly", "provenance", "stack", "telemetry", "xid"}
     assert set(tasks.ns.collections) == groups
     for group, collection in tasks.ns.collections.items():
         for task in collection.tasks.values():

@@ -14,13 +14,14 @@ import pytest
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
+from kiln.base.stopping import Stop
 from kiln.cloud import resources, runs
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
 from kiln.matrix.load import load_recipes
 from kiln.packer import uploads
-from kiln.pipeline import build, states
+from kiln.pipeline import build, starting, states
 from kiln.pipeline.dead import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan
 from kiln.publish.sweep import leftovers
@@ -225,6 +226,17 @@ def test_a_state_depends_on_parent_variables_and_mirrors_but_not_on_tags(plan: P
     assert len({digest(), digest(recipe=other), digest(source=ParentAmi("ami-1", "", "", ""))}) == 3
     assert digest(account=Account(mirrors={"https://a.example": "https://b.example"})) != digest()
     assert digest(account=Account(tags={"team": "a"})) == digest(recipe=late) == digest()
+
+
+def test_in_aws_a_bake_goes_on_only_on_an_instance_that_is_kept_here(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    asked = replace(plan, options=Options(start="tuning"))
+    nothing: Any = None
+    with pytest.raises(KilnError, match=f"no build instance of {ROW} is kept here") as refused:
+        starting.start_of(asked, nothing, nothing, Progress(), Stop())
+    assert refused.value.exit_status == 2
 
 
 def test_six_states_are_kept_and_none_for_more_than_a_week(

@@ -462,6 +462,24 @@ def test_an_instance_that_is_off_can_be_imaged_twice(ec2: Any, parent: str) -> N
     assert state() == "stopped"
 
 
+def test_who_waits_for_a_named_instance_is_answered_when_it_has_got_on(
+    ec2: Any, parent: str
+) -> None:
+    launched = ec2.run_instances(ImageId=parent, MinCount=1, MaxCount=1)["Instances"][0]
+    ids = [launched["InstanceId"]]
+
+    def states(**asked: Any) -> list[str]:
+        found = ec2.describe_instances(**asked)["Reservations"]
+        return [instance["State"]["Name"] for one in found for instance in one["Instances"]]
+
+    until(lambda: states(InstanceIds=ids)[0], "running")
+    ec2.stop_instances(InstanceIds=ids)
+    assert states(Filters=[{"Name": "instance-id", "Values": ids}]) == ["stopping"]
+    assert states(InstanceIds=ids) == ["stopped"]
+    ec2.terminate_instances(InstanceIds=ids)
+    assert states(InstanceIds=ids) == ["terminated"]
+
+
 NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [
     ("ec2", "export_image", {"DiskImageFormat": "RAW", "ImageId": "PARENT",
                              "S3ExportLocation": {"S3Bucket": "b"}}),

@@ -2,8 +2,13 @@
 
 The lab's guests of Amazon Linux 2 have Debian 12's programs, so no bake in the lab would show it.
 bash itself is tried in test_provisioners.py, Python in test_xid_pythons.py, units in
-test_unit_exposure.py. The first release that has an option is by the program's own news, the one of
-Amazon Linux 2 by https://docs.aws.amazon.com/linux/al2023/release-notes/vercmp-AL2-AL2023.9.html
+test_unit_exposure.py.
+
+The first release that has an option was read in the program's own news: NEWS of systemd, coreutils,
+tar, sed, grep, GnuPG, bash and OpenSSL as Debian 12 has them in /usr/share/doc, and for util-linux
+https://github.com/util-linux/util-linux/tree/master/Documentation/releases. What was not found
+there is `unconfirmed`. Amazon Linux 2's release is by
+https://docs.aws.amazon.com/linux/al2023/release-notes/vercmp-AL2-AL2023.9.html
 """
 
 from __future__ import annotations
@@ -34,16 +39,19 @@ NEWER = {
     "date --resolution": (r"\bdate\b[^|;&]*--resolution", "coreutils 9.1", "8.22"),
     "basenc": (r"\bbasenc\b", "coreutils 8.31", "8.22"),
     "lsblk PATH": (r"\blsblk\b[^|;&]*\bPATH\b", "util-linux 2.33", "2.30"),
-    "column --json": (r"\bcolumn\b[^|;&]*(--json|\s-J\b)", "util-linux 2.31", "2.30"),
-    "flock --fcntl": (r"\bflock\b[^|;&]*--fcntl", "util-linux 2.40", "2.30"),
+    "flock --fcntl": (r"\bflock\b[^|;&]*--fcntl", "util-linux 2.41", "2.30"),
     "tar --zstd": (r"\btar\b[^|;&]*--zstd", "tar 1.31", "1.26"),
     "tar --sort": (r"\btar\b[^|;&]*--sort\b", "tar 1.28", "1.26"),
-    "openssl -pbkdf2": (r"\bopenssl\b[^|;&]*-pbkdf2", "openssl 1.1.1", "1.0.2"),
+    "openssl -pbkdf2": (
+        r"\bopenssl\b[^|;&]*-pbkdf2",
+        "openssl 1.1.1 (unconfirmed)",
+        "1.0.2",
+    ),
     "openssl -ed25519": (r"\bopenssl\b[^|;&]*ed25519", "openssl 1.1.1", "1.0.2"),
-    "gpg --show-keys": (r"\bgpg\b[^|;&]*--show-keys?\b", "gnupg 2.1.23", "2.0.22"),
+    "gpg --show-keys": (r"\bgpg\b[^|;&]*--show-keys?\b", "gnupg 2.2.8", "2.0.22"),
     "gpg --pinentry-mode": (r"\bgpg\b[^|;&]*--pinentry-mode", "gnupg 2.1", "2.0.22"),
-    "grep --no-ignore-case": (r"\bgrep\b[^|;&]*--no-ignore-case", "grep 3.5", "2.20"),
-    "sed --debug": (r"\bsed\b[^|;&]*--(debug|sandbox)\b", "sed 4.3", "4.2"),
+    "grep --no-ignore-case": (r"\bgrep\b[^|;&]*--no-ignore-case", "grep 3.4", "2.20"),
+    "sed --sandbox or --debug": (r"\bsed\b[^|;&]*--(debug|sandbox)\b", "sed 4.3", "4.2"),
     "bash wait -n": (r"\bwait\s+-n\b", "bash 4.3", "4.2"),
     "bash local -n": (r"\b(local|declare|typeset)\s+-[a-zA-Z]*n[a-zA-Z]*\s", "bash 4.3", "4.2"),
     "bash ${name@Q}": (r"\$\{\w+(\[[@*]\])?@[QEPAaUuLKk]\}", "bash 4.4", "4.2"),

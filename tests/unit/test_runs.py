@@ -6,8 +6,10 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
 from kiln.cloud import runs
 from kiln.cloud.aws_target import AwsTarget
 from lab.target import LabTarget
@@ -268,29 +271,34 @@ def test_a_short_path_leads_to_the_run_and_is_gone_afterwards(tmp_path: Path) ->
     assert (folder / "x").exists()
 
 
-def test_the_short_path_of_a_killed_run_of_this_checkout_is_removed(
+def test_the_short_path_of_a_killed_process_of_this_checkout_is_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    own = tmp_path / "build" / "row" / "test-killed"
-    other = tmp_path / "other" / "row" / "test-other"
-    for folder in (own, other):
+    mine = os.getpid()
+    own, living = (tmp_path / "build" / "row" / f"{name}-{mine}" for name in ("killed", "living"))
+    other = tmp_path / "other" / "row" / f"other-{mine}"
+    for folder in (own, living, other):
         folder.mkdir(parents=True)
-    with (
-        runs.short_path("test-killed", own) as left,
-        runs.short_path("test-other", other) as anothers,
-        (own.parent / ".lock").open("w") as lock,
-    ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.write("run test-killed, process 1")
-        lock.flush()
+    dies = """
+import os, sys
+from pathlib import Path
+from kiln.cloud.runs import short_path
+opened = [short_path(Path(folder).name, Path(folder)) for folder in sys.argv[1:]]
+for one in opened:
+    one.__enter__()
+os._exit(9)
+"""
+    subprocess.run([sys.executable, "-c", dies, str(own), str(other)], cwd=ROOT, check=False)
+    left, anothers = Path(f"/tmp/kiln-{own.name}"), Path(f"/tmp/kiln-{other.name}")
+    assert left.exists()
+    # What `verify --host` uses has no row, and so no row's lock.
+    with runs.short_path(living.name, living) as used:
         runs.remove_short_paths()
-        assert left.exists()
-        lock.truncate(0)
-        fcntl.flock(lock, fcntl.LOCK_UN)
-        runs.remove_short_paths()
-        assert not left.exists()
-        assert anothers.exists()
+        assert used.exists()
+    assert not left.exists()
+    assert anothers.exists()
+    shutil.rmtree(anothers)
     assert own.exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,25 @@ def test_a_published_ami_says_in_each_region_who_built_it_from_what(
     assert (found.said["recipe"], found.said["run"]) == (RECIPE.name, "20261101T000000Z-aaaa")
     assert f"ami:{HOME}/ami-0a0e0000" in found.said["from"]
     assert "is what its signed statement says" in provenance.provenance_text(found)
+
+
+def test_each_region_has_its_own_statement_which_fits_into_a_standard_parameter(
+    client: Callable[..., Any], bake: Bake, signed: Publish
+) -> None:
+    ami_id = bake(6)
+    # As long as the tags of an AMI get: a digest each, and what a company demands is not signed.
+    long = [{"Key": "kiln:input-digest", "Value": "f" * 64}]
+    more = ("distro", "flavor", "arch", "kernel-module", "cuda", "nccl", "efa", "target", "line")
+    long += [{"Key": f"kiln:{name}", "Value": "ubuntu2404/lts/eks/x86_64"} for name in more]
+    client("ec2").create_tags(Resources=[ami_id], Tags=long)
+    published(OTHER, settings=signed)
+    name = provenance.statement_parameter("20261106T000000Z-aaaa")
+    for region in (HOME, OTHER):
+        value = client("ssm", region).get_parameter(Name=name)["Parameter"]["Value"]
+        assert len(value) < 4096
+        payload = json.loads(b64decode(json.loads(value)["payload"]))
+        (subject,) = payload["subject"]
+        assert subject["name"] == f"{region}/{resolved(client, 'nightly', region)}"
 
 
 def test_a_second_publish_signs_nothing_again(

@@ -1,0 +1,1 @@
+"""Telemetry on machines that run already: who reports, and how it is brought to the others."""

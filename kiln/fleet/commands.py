@@ -1,0 +1,172 @@
+"""Run Command: a document on many instances, fifty at once, followed until each has answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.fleet.machines import in_pages, lost_machines
+
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html (Targets)
+_AT_ONCE = 50
+_FINAL = ("Success", "Failed", "TimedOut", "Cancelled", "Undeliverable", "Terminated")
+# Seconds that a command waits for its instance, and between two looks at whether that still runs.
+_DELIVERY = 120
+_LOOK = 3.0
+# Seconds between two questions for answers, at least.
+_POLL = 0.5
+# Seconds between two lines about what is waited for; the first one comes after a moment.
+_REMINDER, _MOMENT = 30.0, 5.0
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_CommandPlugin.html (Output)
+_ERRORS_BEGIN = "----------ERROR-------"
+
+
+@dataclass(frozen=True)
+class CommandDocument:
+    """What runs: a document of AWS, or one version of ours by its hash."""
+
+    name: str
+    version: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class CommandAnswer:
+    """What became of a command on one instance: `why` says it where it did not succeed."""
+
+    ok: bool
+    output: str = ""
+    why: str = ""
+
+
+Batch = tuple[Sequence[str], Mapping[str, Sequence[str]]]
+
+
+def run_command(
+    target: Target,
+    document: CommandDocument,
+    batches: Sequence[Batch],
+    *,
+    patience: float,
+    waits: Callable[[str], None] = lambda text: None,
+) -> dict[str, CommandAnswer]:
+    """Run a document on instances, each batch with its own parameters; the answer of each one.
+
+    `patience`: seconds after which what has not answered is taken as failed; `waits` is told what
+    is waited for. Raises KilnError (exit status 1) if Systems Manager refuses.
+    """
+    deadline = time.monotonic() + patience
+    ids = [one for some, _ in batches for one in some]
+    sent = {
+        _send(target, document, some, parameters): list(some)
+        for all_of_it, parameters in batches
+        for some in in_pages(all_of_it, _AT_ONCE)
+    }
+    answers: dict[str, CommandAnswer] = {}
+    looked = time.monotonic()
+    while True:
+        for command, some in sent.items():
+            if any(one not in answers for one in some):
+                answers |= _ended(target, command)
+        pending = [one for one in ids if one not in answers]
+        if pending and time.monotonic() - looked > _LOOK:
+            looked = time.monotonic()
+            lost = lost_machines(target, pending)
+            answers |= {one: CommandAnswer(False, why=f"is {lost[one]}") for one in lost}
+            pending = [one for one in pending if one not in lost]
+        if not pending:
+            return answers
+        if time.monotonic() > deadline:
+            late = f"Systems Manager had no answer of it after {patience:.0f} s"
+            return answers | {one: CommandAnswer(False, why=late) for one in pending}
+        waits(f"{document.name} on {named(pending)}")
+        time.sleep(max(target.poll_seconds, _POLL))
+
+
+def reminding(say: Callable[[str], None]) -> Callable[[str], None]:
+    """A function that tells what is waited for: the first time after a moment, then every 30 s."""
+    told = time.monotonic() - _REMINDER + _MOMENT
+
+    def waits(text: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _REMINDER:
+            told = time.monotonic()
+            say(f"  waiting for {text}")
+
+    return waits
+
+
+def named(ids: Sequence[str], shown: int = 4) -> str:
+    """Instances for a message: the first ones, and how many more."""
+    more = f" and {len(ids) - shown} more" if len(ids) > shown else ""
+    return ", ".join(ids[:shown]) + more
+
+
+def _send(
+    target: Target,
+    document: CommandDocument,
+    ids: Sequence[str],
+    parameters: Mapping[str, Sequence[str]],
+) -> str:
+    exact: dict[str, Any] = {}
+    if document.sha256:
+        exact = {
+            "DocumentVersion": document.version,
+            "DocumentHash": document.sha256,
+            "DocumentHashType": "Sha256",
+        }
+    client: Any = aws.ssm(target)
+    with aws.explained(f"{document.name} could not be sent to {named(ids)}"):
+        # Targets and not InstanceIds: one instance that is gone would refuse the command of all.
+        answer = client.send_command(
+            DocumentName=document.name,
+            Targets=[{"Key": "InstanceIds", "Values": list(ids)}],
+            Parameters={name: list(values) for name, values in parameters.items()},
+            MaxConcurrency=str(_AT_ONCE),
+            MaxErrors="100%",
+            TimeoutSeconds=_DELIVERY,
+            Comment="AMI Kiln fleet",
+            **exact,
+        )
+    return str(answer["Command"]["CommandId"])
+
+
+def _ended(target: Target, command: str) -> dict[str, CommandAnswer]:
+    """The answers of a command that are there."""
+    client: Any = aws.ssm(target)
+    with aws.explained(f"the answers to command {command} could not be read"):
+        found = [
+            one
+            for page in client.get_paginator("list_command_invocations").paginate(
+                CommandId=command, Details=True, PaginationConfig={"PageSize": _AT_ONCE}
+            )
+            for one in page["CommandInvocations"]
+        ]
+    return {str(one["InstanceId"]): _answer(one) for one in found if one["Status"] in _FINAL}
+
+
+def _answer(one: Any) -> CommandAnswer:
+    outputs = [(str(p["Status"]), str(p.get("Output", ""))) for p in one["CommandPlugins"]]
+    output = "\n".join(text.partition(_ERRORS_BEGIN)[0].strip() for _, text in outputs).strip()
+    if one["Status"] == "Success":
+        return CommandAnswer(True, output)
+    failed = [text for status, text in outputs if status not in ("Success", "Pending") and text]
+    return CommandAnswer(False, output, _last_words(failed[0] if failed else one["StatusDetails"]))
+
+
+def _last_words(text: str) -> str:
+    """Why a step failed, in a line: what it printed as an error, or its last lines."""
+    marked = [line.partition("ERROR: ")[2] for line in text.splitlines() if "ERROR: " in line]
+    if marked:
+        return "; ".join(dict.fromkeys(marked))
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [
+        line
+        for line in lines
+        if line and _ERRORS_BEGIN not in line and not line.startswith("failed to run commands")
+    ]
+    return "; ".join(kept[-2:]) or "no output"

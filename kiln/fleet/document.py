@@ -1,0 +1,259 @@
+"""`AMIKiln-InstallTelemetry`: the SSM document, its versions, and the bundle that it installs.
+
+A document's version never changes, and each command names the version with its SHA-256, which
+Systems Manager compares. The bundle is an object of S3 under its SHA-256, which the document
+compares on the machine before it changes anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.base.errors import operation_failed
+from kiln.base.paths import TEMPLATES
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+from kiln.facts import table
+from kiln.fleet.commands import CommandDocument
+
+DOCUMENT = "AMIKiln-InstallTelemetry"
+_END = "AMI_KILN_MACHINE"
+# The folder that aws:downloadContent puts the bundle into: machine.sh has the file as `incoming`.
+_INCOMING = "/var/lib/kiln/fleet/incoming/"
+_AGENT = "AmazonCloudWatchAgent"
+_KEY = "telemetry/{sha256}/kiln-telemetry.sh"
+
+
+@dataclass(frozen=True)
+class StoredBundle:
+    """A bundle in S3: what the document's parameters say of it."""
+
+    url: str
+    sha256: str
+
+
+def agent_build() -> str:
+    """The CloudWatch agent's build that machines without one get, such as 1.300071.0b1720."""
+    known = table("services")["cloudwatch_agent"]["builds"]
+    return str(known[max(known, key=_numbers)]["build"])
+
+
+def document_text() -> str:
+    """The document, in JSON."""
+    script = (TEMPLATES / "fleet" / "machine.sh").read_text(encoding="ascii")
+    of_install = ["{{ action }}", "install"]
+    content = {
+        "schemaVersion": "2.2",
+        "description": "AMI Kiln: Xid events and GPU metrics on a running instance, and the way "
+        "back. Made by ./invoke fleet.install.",
+        "parameters": {
+            "action": _parameter("What to do.", allowedValues=["install", "put-back", "uninstall"]),
+            "source": _parameter("The bundle's URL in S3.", "", "(https://[a-z0-9./-]+)?"),
+            "sha256": _parameter("The bundle's SHA-256.", "", "([0-9a-f]{64})?"),
+            "mark": _parameter("Names the test event.", "", "([a-z0-9-]{1,40})?"),
+            "replace": _parameter(
+                "Put the agent's own configuration aside.", "no", allowedValues=["yes", "no"]
+            ),
+            "package": _parameter(
+                "The CloudWatch agent's package.",
+                "Keep",
+                allowedValues=["Keep", "Install", "Uninstall"],
+            ),
+            "version": _parameter("The package's version.", agent_build(), "[0-9.b]{1,40}"),
+        },
+        "mainSteps": [
+            {
+                "action": "aws:downloadContent",
+                "name": "fetch",
+                "precondition": {"StringEquals": of_install},
+                "inputs": {
+                    "sourceType": "S3",
+                    "sourceInfo": '{"path": "{{ source }}"}',
+                    "destinationPath": _INCOMING,
+                    "onFailure": "exit",
+                },
+            },
+            _shell("prepare", script, "prepare {{ sha256 }} {{ package }} {{ version }}")
+            | {"precondition": {"StringEquals": of_install}},
+            _package("package", "Install"),
+            {
+                **_shell("install", script, "install {{ replace }} {{ mark }}"),
+                "precondition": {"StringEquals": of_install},
+            },
+            {
+                **_shell("back", script, "put-back"),
+                "precondition": {"StringEquals": ["{{ action }}", "put-back"]},
+            },
+            {
+                **_shell("uninstall", script, "uninstall"),
+                "precondition": {"StringEquals": ["{{ action }}", "uninstall"]},
+            },
+            _package("remove", "Uninstall"),
+        ],
+    }
+    return json.dumps(content, indent=1)
+
+
+def publish_document(target: Target) -> CommandDocument:
+    """Our document's version in this region, made where it is missing.
+
+    Raises KilnError (exit status 1) if Systems Manager refuses, or keeps another text.
+    """
+    client: Any = aws.ssm(target)
+    text = document_text()
+    wanted = hashlib.sha256(text.encode()).hexdigest()
+    name = f"kiln-{wanted[:16]}"
+    asked = {
+        "Name": DOCUMENT, "Content": text, "VersionName": name, "DocumentFormat": "JSON",
+    }  # fmt: skip
+    with aws.explained(f"the document {DOCUMENT} could not be made in {target.region}"):
+        try:
+            found = client.describe_document(Name=DOCUMENT, VersionName=name)["Document"]
+        except client.exceptions.ClientError as error:
+            if not error.response["Error"]["Code"].startswith("InvalidDocument"):
+                raise
+            found = _new_version(client, asked)
+    if found["Hash"] != wanted:
+        raise operation_failed(
+            f"{DOCUMENT} {name} has the SHA-256 {found['Hash']} in {target.where}, not {wanted}",
+            hint=f"somebody changed it: aws ssm delete-document --name {DOCUMENT}, then again",
+        )
+    return CommandDocument(DOCUMENT, str(found["DocumentVersion"]), wanted)
+
+
+def fleet_bucket(target: Target) -> str:
+    """The bucket of the bundles where no other is named. Raises KilnError (exit status 1)."""
+    return f"ami-kiln-fleet-{aws.account(target)}-{target.region}"
+
+
+def store_bundle(target: Target, bucket: str, script: str) -> StoredBundle:
+    """Put the bundle into S3; the bucket is made where it is missing.
+
+    Raises KilnError (exit status 1) if S3 refuses.
+    """
+    content = script.encode("ascii")
+    digest = hashlib.sha256(content)
+    key = _KEY.format(sha256=digest.hexdigest())
+    client: Any = aws.s3(target)
+    with aws.explained(f"the bundle could not be put into the bucket {bucket}"):
+        _ensure_bucket(client, target, bucket)
+        listed = client.list_objects_v2(Bucket=bucket, Prefix=key)
+        if not listed.get("KeyCount"):
+            client.put_object(
+                Bucket=bucket,
+                Key=key,
+                Body=content,
+                ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
+            )
+    url = f"https://{bucket}.s3.{target.region}.amazonaws.com/{key}"
+    return StoredBundle(url, digest.hexdigest())
+
+
+def remove_stored(target: Target, bucket: str) -> list[str]:
+    """Delete the document, the bundles and, if it is empty then, the bucket; what is gone.
+
+    Raises KilnError (exit status 1) if one of them stays.
+    """
+    gone: list[str] = []
+    ssm: Any = aws.ssm(target)
+    s3: Any = aws.s3(target)
+    with aws.explained(f"the document {DOCUMENT} could not be deleted"):
+        try:
+            ssm.delete_document(Name=DOCUMENT)
+            gone.append(f"document {DOCUMENT}")
+        except ssm.exceptions.ClientError as error:
+            if not error.response["Error"]["Code"].startswith("InvalidDocument"):
+                raise
+    with aws.explained(f"the bundles could not be deleted from {bucket}"):
+        try:
+            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+            keys = [one["Key"] for page in pages for one in page.get("Contents", [])]
+        except s3.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchBucket":
+                raise
+            return gone
+        ours = [key for key in keys if key.startswith("telemetry/")]
+        for key in ours:
+            s3.delete_object(Bucket=bucket, Key=key)
+            gone.append(f"s3://{bucket}/{key}")
+        if len(ours) == len(keys):
+            s3.delete_bucket(Bucket=bucket)
+            gone.append(f"bucket {bucket}")
+    return gone
+
+
+def _new_version(client: Any, asked: dict[str, str]) -> Any:
+    try:
+        made = client.create_document(
+            **asked, DocumentType="Command", TargetType="/AWS::EC2::Instance"
+        )
+    except client.exceptions.DocumentAlreadyExists:
+        made = client.update_document(**asked, DocumentVersion="$LATEST")
+    return made["DocumentDescription"]
+
+
+def _ensure_bucket(client: Any, target: Target, bucket: str) -> None:
+    try:
+        client.head_bucket(Bucket=bucket)
+    except client.exceptions.ClientError as error:
+        if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
+            raise
+    else:
+        return
+    where = {"LocationConstraint": target.region}
+    # us-east-1 is no location constraint.
+    client.create_bucket(
+        Bucket=bucket,
+        **({} if target.region == "us-east-1" else {"CreateBucketConfiguration": where}),
+    )
+    client.put_public_access_block(
+        Bucket=bucket,
+        PublicAccessBlockConfiguration={
+            "BlockPublicAcls": True,
+            "IgnorePublicAcls": True,
+            "BlockPublicPolicy": True,
+            "RestrictPublicBuckets": True,
+        },
+    )
+
+
+def _parameter(about: str, default: str | None = None, pattern: str = "", **more: Any) -> Any:
+    result = {"type": "String", "description": about, **more}
+    if default is not None:
+        result["default"] = default
+    if pattern:
+        result["allowedPattern"] = f"^{pattern}$"
+    return result
+
+
+def _shell(name: str, script: str, arguments: str) -> dict[str, Any]:
+    """A step that runs machine.sh: its text goes to bash as it is, whatever the shell is."""
+    lines = [f"bash -s -- {arguments} <<'{_END}'", *script.splitlines(), _END]
+    return {
+        "action": "aws:runShellScript",
+        "name": name,
+        "inputs": {"timeoutSeconds": "900", "runCommand": lines, "onFailure": "exit"},
+    }
+
+
+def _package(name: str, action: str) -> dict[str, Any]:
+    return {
+        "action": "aws:configurePackage",
+        "name": name,
+        "precondition": {"StringEquals": ["{{ package }}", action]},
+        "inputs": {
+            "name": _AGENT,
+            "action": action,
+            "version": "{{ version }}",
+            "installationType": "Uninstall and reinstall",
+            "onFailure": "exit",
+        },
+    }
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

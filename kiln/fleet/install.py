@@ -1,0 +1,305 @@
+"""`fleet.install` and `fleet.uninstall`: telemetry on running instances, wave by wave.
+
+A wave is over when metrics and a test event of each of its instances are in CloudWatch. What fails
+is put back as it was, and the next wave does not start when more failed than may.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kiln.base.errors import operation_failed
+from kiln.cloud.target import Target
+from kiln.fleet import seen
+from kiln.fleet.commands import (
+    CommandAnswer,
+    CommandDocument,
+    named,
+    reminding,
+    run_command,
+)
+from kiln.fleet.document import StoredBundle, publish_document, store_bundle
+from kiln.fleet.machines import FleetMachine, lost_machines, managed_machines
+from kiln.fleet.status import FleetStatus, ask_machines, fleet_status, read_found
+from kiln.fleet.waves import Wave, WaveSize, parse_max_errors, plan_waves
+from kiln.telemetry import Telemetry
+from kiln.telemetry.bundle import bundle_script
+
+Say = Callable[[str], None]
+# Seconds for the document itself: the agent's package, the bundle, systemd.
+_COMMAND = 900.0
+# Seconds between two looks at whether the instances still run.
+_LOOK = 3.0
+
+
+@dataclass(frozen=True)
+class HowToInstall:
+    """What a person asks of an installation. `patience`: how many seconds a wave waits for
+    CloudWatch."""
+
+    settings: Telemetry
+    sizes: Sequence[WaveSize]
+    max_errors: str = "0"
+    replace: bool = False
+    bucket: str = ""
+    patience: float = 900.0
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What became of it. `already` report with this bundle or by their image; `skipped` cannot be
+    installed on, with why; `left` were in no wave that started."""
+
+    waves: tuple[Wave, ...]
+    stopped: bool
+    already: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
+    bundle: str = ""
+    document: str = ""
+    machines: Mapping[str, FleetStatus] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `fleet.install --json` prints."""
+        return {
+            "waves": [
+                {
+                    "instances": one.instances,
+                    "ok": one.ok,
+                    "failed": one.failed,
+                    "rolled_back": one.rolled_back,
+                    "why": one.why,
+                    "not_put_back": one.kept,
+                }
+                for one in self.waves
+            ],
+            "stopped": self.stopped,
+            "already": list(self.already),
+            "skipped": dict(self.skipped),
+            "left": list(self.left),
+            "bundle_sha256": self.bundle,
+            "document": self.document,
+        }
+
+
+def install_fleet(
+    target: Target, machines: Sequence[FleetMachine], how: HowToInstall, say: Say
+) -> Installation:
+    """Install telemetry on these instances.
+
+    Run again, it goes on where it stopped: what reports already is left as it is. Raises KilnError
+    (exit status 1) if AWS refuses, or if nothing can be installed on any of them.
+    """
+    script = bundle_script(how.settings)
+    document = publish_document(target)
+    stored = store_bundle(target, how.bucket, script)
+    say(f"document {document.name} version {document.version}, bundle sha256 {stored.sha256[:12]}")
+    states = {
+        one.instance_id: one
+        for one in fleet_status(target, machines, how.settings, waits=reminding(say))
+    }
+    already = tuple(key for key, one in states.items() if _done(one, stored))
+    skipped = {key: why for key, one in states.items() if (why := _hindrance(one))}
+    todo = [key for key in states if key not in already and key not in skipped]
+    for key, why in skipped.items():
+        say(f"skipped {key}: {why}")
+    if already:
+        say(f"{len(already)} report already: {named(already)}")
+    if not todo and not already:
+        raise operation_failed(
+            "telemetry can be installed on none of these instances:\n  "
+            + "\n  ".join(f"{key}: {why}" for key, why in skipped.items()),
+            hint="./invoke fleet.status shows what each one lacks",
+        )
+    planned = plan_waves(todo, how.sizes)
+    allowed = parse_max_errors(how.max_errors, len(todo))
+    done: list[Wave] = []
+    for number, ids in enumerate(planned, start=1):
+        say(f"wave {number} of {len(planned)}: {len(ids)} of {len(todo)} instances: {named(ids)}")
+        wave = _run_wave(target, document, stored, how, {key: states[key] for key in ids}, say)
+        done.append(wave)
+        say(f"wave {number}: {len(wave.ok)} report, {len(wave.failed)} failed")
+        if sum(len(one.failed) for one in done) > allowed:
+            break
+    stopped = sum(len(one.failed) for one in done) > allowed
+    tried = {key for wave in done for key in wave.instances}
+    return Installation(
+        waves=tuple(done),
+        stopped=stopped,
+        already=already,
+        skipped=skipped,
+        left=tuple(key for key in todo if key not in tried),
+        bundle=stored.sha256,
+        document=f"{document.name} version {document.version}, sha256 {document.sha256}",
+        machines=states,
+    )
+
+
+def uninstall_fleet(
+    target: Target, machines: Sequence[FleetMachine], say: Say
+) -> dict[str, CommandAnswer]:
+    """Take telemetry out of these instances again; the answer of each one that has ours, or may.
+
+    One that never registered with Systems Manager has none of ours. Raises KilnError (exit status
+    1) if AWS refuses.
+    """
+    running = [one.instance_id for one in machines if one.runs]
+    managed = managed_machines(target, running)
+    ids = [one for one in running if one in managed and managed[one].ping == "Online"]
+    document = publish_document(target)
+    answers = ask_machines(target, ids, reminding(say))
+    found = {key: read_found(one.output) for key, one in answers.items() if one.ok}
+    silent = {key: one for key, one in answers.items() if not one.ok}
+    for key, one in managed.items():
+        if key not in ids:
+            silent[key] = CommandAnswer(False, why=f"Systems Manager's agent is {one.ping}")
+    ours = {key: one for key, one in found.items() if one.bundle or one.agent_package}
+    say(f"ours is on {len(ours)} of {len(ids)} instances")
+    bare = [key for key, one in ours.items() if one.agent_package]
+    return silent | _document(target, document, list(ours), bare, say, action="uninstall")
+
+
+def _done(one: FleetStatus, stored: StoredBundle) -> bool:
+    """Whether there is nothing to do: it reports, with this bundle or by its own image."""
+    found = one.found
+    return one.reports and found is not None and (found.image or found.bundle == stored.sha256)
+
+
+def _hindrance(one: FleetStatus) -> str:
+    """Why telemetry cannot be installed on an instance, "" if it can."""
+    stops = ("not running", "no GPU", "no role", "no SSM", "no driver", "old agent")
+    why = "; ".join(text for text in one.missing if text.startswith(stops))
+    if not why and one.found and one.found.by_hand:
+        return "telemetry.bundle was installed by hand: run it there with --uninstall first"
+    return why
+
+
+def _run_wave(
+    target: Target,
+    document: CommandDocument,
+    stored: StoredBundle,
+    how: HowToInstall,
+    states: Mapping[str, FleetStatus],
+    say: Say,
+) -> Wave:
+    wave = Wave(list(states))
+    mark = f"kiln-fleet-{secrets.token_hex(4)}"
+    began = datetime.now(timezone.utc)
+    bare = [key for key, one in states.items() if not one.agent_version]
+    answers = _document(
+        target, document, wave.instances, bare, say,
+        action="install", source=stored.url, sha256=stored.sha256, mark=mark,
+        replace="yes" if how.replace else "no",
+    )  # fmt: skip
+    wave.why = {key: one.why for key, one in answers.items() if not one.ok}
+    installed = [key for key in states if key not in wave.why]
+    late = _wait_for_reports(target, how, {k: states[k] for k in installed}, mark, began, say)
+    wave.why |= late
+    wave.failed = [key for key in states if key in wave.why]
+    wave.ok = [key for key in states if key not in wave.why]
+    for key in wave.failed:
+        say(f"failed {key}: {wave.why[key]}")
+    _put_back(target, document, wave, bare, say)
+    return wave
+
+
+def _put_back(
+    target: Target, document: CommandDocument, wave: Wave, bare: Sequence[str], say: Say
+) -> None:
+    """Take back what the wave did to its instances that failed."""
+    lost = lost_machines(target, wave.failed) if wave.failed else {}
+    wave.kept = {key: f"it is {state}" for key, state in lost.items()}
+    alive = [key for key in wave.failed if key not in lost]
+    answers = _document(target, document, alive, bare, say, action="put-back")
+    for key, answer in answers.items():
+        if answer.ok:
+            wave.rolled_back.append(key)
+            say(f"put back {key} as it was")
+        else:
+            wave.kept[key] = answer.why
+            say(f"{key} could not be put back: {answer.why}")
+
+
+def _document(
+    target: Target,
+    document: CommandDocument,
+    ids: Sequence[str],
+    bare: Sequence[str],
+    say: Say,
+    *,
+    action: str,
+    **parameters: str,
+) -> dict[str, CommandAnswer]:
+    """Run our document; on those that were without the agent its package comes or goes with it."""
+    given = {name: [value] for name, value in {"action": action, **parameters}.items()}
+    package = "Install" if action == "install" else "Uninstall"
+    batches = [
+        ([key for key in ids if key not in bare], given),
+        ([key for key in ids if key in bare], {**given, "package": [package]}),
+    ]
+    return run_command(target, document, batches, patience=_COMMAND, waits=reminding(say))
+
+
+def _wait_for_reports(
+    target: Target,
+    how: HowToInstall,
+    states: Mapping[str, FleetStatus],
+    mark: str,
+    began: datetime,
+    say: Say,
+) -> dict[str, str]:
+    """Wait until metrics and the test event of each instance are in CloudWatch; what is missing of
+    those that stay away."""
+    deadline = time.monotonic() + how.patience
+    waits = reminding(say)
+    metrics: set[str] = set()
+    events: set[str] = set()
+    lost: dict[str, str] = {}
+    looked = time.monotonic()
+    while True:
+        waiting = [key for key in states if not (key in metrics and key in events)]
+        waiting = [key for key in waiting if key not in lost]
+        if not waiting:
+            return lost
+        missing = {key: _what_is_missing(key in metrics, key in events, how) for key in waiting}
+        if time.monotonic() > deadline:
+            return lost | {
+                key: f"{what} in {how.patience:.0f} s after the installation"
+                for key, what in missing.items()
+            }
+        waits("; ".join(f"{key}: {what}" for key, what in list(missing.items())[:4]))
+        time.sleep(max(target.poll_seconds, 1.0))
+        metrics |= _fresh_metrics(target, how, {k: states[k] for k in waiting}, began)
+        events |= seen.arrived_tests(target, how.settings.log_group, mark, began)
+        if time.monotonic() - looked > _LOOK:
+            looked = time.monotonic()
+            lost |= {key: f"is {s}" for key, s in lost_machines(target, waiting).items()}
+
+
+def _fresh_metrics(
+    target: Target, how: HowToInstall, states: Mapping[str, FleetStatus], began: datetime
+) -> set[str]:
+    """Those whose metrics are from after the installation. A metric is of a whole minute: where one
+    came before, only the next minute counts."""
+    if not how.settings.metrics:
+        return set(states)
+    this_minute = began.replace(second=0, microsecond=0)
+    found = seen.last_metrics(target, how.settings, list(states), this_minute)
+    return {
+        key
+        for key, newest in found.items()
+        if newest >= this_minute + timedelta(minutes=states[key].last_metric is not None)
+    }
+
+
+def _what_is_missing(metric: bool, event: bool, how: HowToInstall) -> str:
+    parts = [
+        *([] if metric else [f"no GPU metric in {how.settings.namespace}"]),
+        *([] if event else [f"no test event in {how.settings.log_group}"]),
+    ]
+    return " and ".join(parts)

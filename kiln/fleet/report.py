@@ -1,0 +1,101 @@
+"""The fleet as a table, and an installation as text, JSON and HTML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+
+from kiln.base.paths import TEMPLATES, build_dir
+from kiln.fleet.install import Installation
+from kiln.fleet.status import FleetStatus
+
+
+def status_text(rows: Sequence[FleetStatus]) -> str:
+    """For a terminal: a line for each instance, and below it what is missing."""
+    if not rows:
+        return "no running instance"
+    columns = [_cells(one) for one in rows]
+    heads = (
+        "instance",
+        "type",
+        "AMI",
+        "driver",
+        "agent",
+        "configuration",
+        "metric",
+        "event",
+        "Xids",
+    )
+    widths = [
+        max(len(text) for text in (head, *(row[place] for row in columns)))
+        for place, head in enumerate(heads)
+    ]
+    lines = [_line(heads, widths)]
+    for one, row in zip(rows, columns, strict=True):
+        lines.append(_line(row, widths))
+        lines += [f"    {text}" for text in one.missing]
+    good = sum(one.reports for one in rows)
+    return "\n".join([*lines, f"{good} of {len(rows)} instances report"])
+
+
+def installation_text(done: Installation) -> str:
+    """For a terminal: each wave, then what was left out."""
+    lines = []
+    for number, wave in enumerate(done.waves, start=1):
+        lines.append(f"wave {number}: {len(wave.ok)} of {len(wave.instances)} report")
+        lines += [f"  ok          {key}" for key in wave.ok]
+        for key in wave.failed:
+            back = "put back as it was" if key in wave.rolled_back else f"left: {wave.kept[key]}"
+            lines.append(f"  failed      {key}  {wave.why[key]}; {back}")
+    lines += [f"  already     {key}" for key in done.already]
+    lines += [f"  skipped     {key}  {why}" for key, why in done.skipped.items()]
+    lines += [f"  not started {key}" for key in done.left]
+    if done.stopped:
+        lines.append("stopped: too many failed; the same command goes on where this one stopped")
+    return "\n".join(lines)
+
+
+def write_installation(done: Installation) -> Path:
+    """Write report.json and report.html; returns their folder."""
+    when = datetime.now(timezone.utc)
+    folder = build_dir() / "fleet" / when.strftime("%Y%m%dT%H%M%SZ")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps(done.as_json(), indent=2), encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.get_template("fleet/report.html.j2").render(
+        done=done, machines=done.machines, when=when.strftime("%Y-%m-%d %H:%M UTC")
+    )
+    (folder / "report.html").write_text(page, encoding="utf-8", errors="backslashreplace")
+    return folder
+
+
+def _cells(one: FleetStatus) -> tuple[str, ...]:
+    xids = ", ".join(f"{code}×{count}" for code, count in sorted(one.xids.items()))
+    return (
+        one.instance_id,
+        one.instance_type,
+        one.image_id,
+        one.driver or "-",
+        one.agent_version or "-",
+        one.configuration or "-",
+        _clock(one.last_metric),
+        _clock(one.last_event),
+        xids or "-",
+    )
+
+
+def _clock(moment: datetime | None) -> str:
+    if moment is None:
+        return "-"
+    today = moment.date() == datetime.now(timezone.utc).date()
+    return moment.strftime("%H:%M" if today else "%Y-%m-%d")
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

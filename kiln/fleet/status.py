@@ -1,0 +1,243 @@
+"""`fleet.status`: what each instance reports, and what is missing where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kiln.base.paths import TEMPLATES
+from kiln.cloud.target import Target
+from kiln.facts.instance_types import instances as gpu_types
+from kiln.fleet import seen
+from kiln.fleet.commands import CommandAnswer, CommandDocument, run_command
+from kiln.fleet.machines import FleetMachine, Managed, managed_machines
+from kiln.telemetry import Telemetry
+from kiln.telemetry.facts import telemetry_facts, version_parts
+
+_ONLINE = "Online"
+_SHELL = CommandDocument("AWS-RunShellScript")
+# Seconds that a machine has to say what is on it.
+_PATIENCE = 60.0
+# A series is fresh as long as it is not older than this many intervals, and than so many minutes.
+_INTERVALS, _FRESH = 3, timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is on a machine, as it says itself. `files` are the agent's that are not ours."""
+
+    driver: str = ""
+    agent: str = ""
+    bundle: str = ""
+    image: bool = False
+    by_hand: bool = False
+    agent_package: str = ""
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """An instance of the fleet. `configuration` is where that of its agent is from; `xids` are
+    those of the last day, Xid → how often; times are aware."""
+
+    instance_id: str
+    image_id: str
+    instance_type: str
+    name: str
+    state: str
+    system: str
+    driver: str
+    agent_version: str
+    configuration: str
+    last_metric: datetime | None
+    last_event: datetime | None
+    xids: Mapping[str, int]
+    reports: bool
+    missing: tuple[str, ...]
+    found: Found | None = field(default=None, repr=False)
+    online: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """What `fleet.status --json` prints of it."""
+        return {
+            "instance_id": self.instance_id,
+            "name": self.name,
+            "image_id": self.image_id,
+            "instance_type": self.instance_type,
+            "state": self.state,
+            "system": self.system,
+            "driver": self.driver,
+            "agent_version": self.agent_version,
+            "configuration": self.configuration,
+            "last_metric": _iso(self.last_metric),
+            "last_event": _iso(self.last_event),
+            "xids": dict(self.xids),
+            "reports": self.reports,
+            "missing": list(self.missing),
+        }
+
+
+def fleet_status(
+    target: Target,
+    machines: Sequence[FleetMachine],
+    settings: Telemetry,
+    *,
+    waits: Callable[[str], None] = lambda text: None,
+) -> list[FleetStatus]:
+    """The state of these instances, in their order.
+
+    Machines that Systems Manager reaches are asked what is on them; nothing is changed. Raises
+    KilnError (exit status 1) if AWS refuses.
+    """
+    now = datetime.now(timezone.utc)
+    ids = [one.instance_id for one in machines]
+    managed = managed_machines(target, ids)
+    running = {one.instance_id for one in machines if one.runs}
+    online = [one for one in ids if one in running and managed.get(one, _NOBODY).ping == _ONLINE]
+    answers = ask_machines(target, online, waits)
+    metrics = seen.last_metrics(target, settings, ids, now - seen.RECENT) if ids else {}
+    events = seen.last_events(target, settings.log_group, ids) if ids else {}
+    xids = seen.xids_since(target, settings.log_group, now - timedelta(days=1)) if ids else {}
+    fresh = max(_INTERVALS * timedelta(seconds=settings.interval), _FRESH)
+    result = []
+    for one in machines:
+        key = one.instance_id
+        answer = answers.get(key)
+        found = read_found(answer.output) if answer and answer.ok else None
+        metric, event = metrics.get(key), events.get(key)
+        reports = one.runs and event is not None and metric is not None and now - metric < fresh
+        result.append(
+            FleetStatus(
+                instance_id=key,
+                image_id=one.image_id,
+                instance_type=one.instance_type,
+                name=one.name,
+                state=one.state,
+                system=managed.get(key, _NOBODY).system,
+                driver=found.driver if found else "",
+                agent_version=found.agent if found else "",
+                configuration=_origin(found) if found else "",
+                last_metric=metric,
+                last_event=event,
+                xids=xids.get(key, {}),
+                reports=reports,
+                missing=tuple(_missing(one, managed.get(key), answer, found, metric, event, fresh)),
+                found=found,
+                online=key in online,
+            )
+        )
+    return result
+
+
+def ask_machines(
+    target: Target, ids: Sequence[str], waits: Callable[[str], None]
+) -> dict[str, CommandAnswer]:
+    """What each of them says of itself. Raises KilnError (exit status 1)."""
+    if not ids:
+        return {}
+    script = (TEMPLATES / "fleet" / "machine.sh").read_text(encoding="ascii")
+    lines = ["bash -s -- look <<'AMI_KILN_MACHINE'", *script.splitlines(), "AMI_KILN_MACHINE"]
+    batches = [(ids, {"commands": lines})]
+    return run_command(target, _SHELL, batches, patience=_PATIENCE, waits=waits)
+
+
+def read_found(output: str) -> Found:
+    """What `look` of machine.sh prints."""
+    said = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
+    return Found(
+        driver=said.get("driver", ""),
+        agent=said.get("agent", ""),
+        bundle=said.get("bundle", ""),
+        image=said.get("image") == "yes",
+        by_hand=said.get("bundle_by_hand") == "yes",
+        agent_package=said.get("agent_package", ""),
+        files=tuple(name for name in said.get("files", "").split(",") if name),
+    )
+
+
+def agent_too_old(agent: str) -> str:
+    """Why an agent cannot be configured, "" for one that can."""
+    oldest = telemetry_facts()["agent"]["since"]["nvidia_gpu"]
+    if agent and version_parts(agent) < version_parts(oldest):
+        return f"old agent: {agent} does not know GPU metrics, which need {oldest}"
+    return ""
+
+
+_NOBODY = Managed("", "")
+
+
+def _origin(found: Found) -> str:
+    """Where the agent's configuration is from."""
+    parts = []
+    if found.bundle:
+        parts.append(f"fleet.install {found.bundle[:12]}")
+    elif found.by_hand:
+        parts.append("telemetry.bundle")
+    elif found.image:
+        parts.append("AMI Kiln's image")
+    for name in found.files:
+        source = "Parameter Store " if name.startswith("ssm_") else ""
+        parts.append(f"{source}{name.removeprefix('ssm_')}")
+    return " + ".join(parts) or ("none" if found.agent else "")
+
+
+def _missing(
+    machine: FleetMachine,
+    managed: Managed | None,
+    answer: CommandAnswer | None,
+    found: Found | None,
+    metric: datetime | None,
+    event: datetime | None,
+    fresh: timedelta,
+) -> list[str]:
+    """What an instance lacks, each with why."""
+    if not machine.runs:
+        return [f"not running: it is {machine.state}"]
+    gpu = machine.instance_type in gpu_types()
+    result = [*_no_way_in(machine, managed, answer), *(_not_there(found, gpu) if found else [])]
+    if not gpu:
+        result.insert(0, f"no GPU: {machine.instance_type} is not a type with NVIDIA GPUs")
+    if metric is None:
+        result.append(f"no metrics: none in {seen.RECENT.seconds // 3600} hours")
+    elif datetime.now(timezone.utc) - metric >= fresh:
+        result.append(f"no metrics: none since {metric:%H:%M} UTC")
+    if event is None:
+        result.append("no events: its stream is not there")
+    return result
+
+
+def _no_way_in(
+    machine: FleetMachine, managed: Managed | None, answer: CommandAnswer | None
+) -> list[str]:
+    """Why an instance can neither report nor be reached."""
+    result = []
+    if not machine.role:
+        result.append("no role: the instance has no instance profile, so it may report nothing")
+    if managed is None:
+        lacks = f"{machine.role} lacks AmazonSSMManagedInstanceCore" if machine.role else "no role"
+        result.append(f"no SSM: it never registered ({lacks}, no agent, or no way to the service)")
+    elif managed.ping != _ONLINE:
+        result.append(f"no SSM: its agent is {managed.ping}")
+    if answer and not answer.ok:
+        result.append(f"no SSM: {answer.why}")
+    return result
+
+
+def _not_there(found: Found, gpu: bool) -> list[str]:
+    """What is not on a machine that says what is on it."""
+    result = []
+    if gpu and not found.driver:
+        result.append("no driver: nvidia-smi does not answer")
+    if not found.agent:
+        result.append("no agent: the CloudWatch agent is not installed")
+    elif old := agent_too_old(found.agent):
+        result.append(old)
+    elif not (found.bundle or found.image or found.by_hand or found.files):
+        result.append("no configuration: the agent has none")
+    return result
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None

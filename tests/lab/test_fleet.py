@@ -1,0 +1,162 @@
+"""Telemetry on instances that run already: one with somebody else's agent and configuration, whose
+role may not report at first, so that its wave fails, and one with no agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from conftest import Guest, launching, users_environment
+from fleet_guests import AGENT_ETC, MANAGED, REPORTS, did, lay, role, tree, until_online
+
+from tests.unit import commands
+
+GROUP = "/fleet/events"
+PLACE = ("--namespace", "Fleet", "--log-group", GROUP)
+OLD_AGENT = "1.300031.0b313"
+THEIRS = f"{AGENT_ETC}/amazon-cloudwatch-agent.d/theirs.json"
+_FILE = {"file_path": "/var/log/job.log", "log_group_name": "/jobs"}
+CONFIGURATION = json.dumps({"logs": {"logs_collected": {"files": {"collect_list": [_FILE]}}}})
+JOB = "systemctl show -p MainPID --value job; cat /proc/sys/kernel/random/boot_id"
+AGENT_STATE = "systemctl is-active amazon-cloudwatch-agent || true"
+
+
+@dataclass
+class Fleet:
+    """`mute` may not send metrics and events at first, `bare` has no agent."""
+
+    mute: Guest
+    bare: Guest
+    role_of_mute: str
+
+    @property
+    def both(self) -> list[Guest]:
+        return [self.mute, self.bare]
+
+
+@pytest.fixture(scope="module")
+def fleet(ec2: Any, client: Any, key: Any, source_ami: str) -> Iterator[Fleet]:
+    url = (
+        "https://amazoncloudwatch-agent.s3.amazonaws.com/amazon_linux/amd64/"
+        f"{OLD_AGENT}/amazon-cloudwatch-agent.rpm"
+    )
+    with ExitStack() as stack:
+        quiet = stack.enter_context(role(client, MANAGED))
+        good = stack.enter_context(role(client, MANAGED, REPORTS))
+        launch = stack.enter_context(launching(ec2, key, source_ami))
+        mute, bare = (launch(IamInstanceProfile={"Name": name}) for name in (quiet, good))
+        lay(mute, {THEIRS: CONFIGURATION})
+        lay(bare)
+        start = "sudo systemctl enable --now amazon-cloudwatch-agent"
+        did(mute, f"curl -sSfo a.rpm {url} && sudo rpm -U a.rpm && {start}")
+        for guest in (mute, bare):
+            did(guest, "sudo systemd-run -q --unit job sleep 100000")
+        until_online(client("ssm"), [mute, bare])
+        yield Fleet(mute, bare, quiet)
+
+
+@dataclass
+class Walked:
+    """What came of it: an installation that fails, a canary, the rest, status, uninstall. The
+    trees are those of `mute` and `bare`."""
+
+    failed: dict[str, Any]
+    said: str
+    canary: dict[str, Any]
+    rest: dict[str, Any]
+    status: dict[str, dict[str, Any]]
+    removed: dict[str, Any]
+    before: list[set[str]]
+    after_failure: list[set[str]]
+    after: list[set[str]]
+    agents: list[list[str]]
+    jobs: list[list[str]]
+
+
+@pytest.fixture(scope="module")
+def walked(fleet: Fleet, client: Any, tmp_path_factory: pytest.TempPathFactory) -> Walked:
+    home = tmp_path_factory.mktemp("fleet")
+    targets = ",".join(one.id for one in fleet.both)
+
+    def invoke(task: str, *flags: str, rc: int = 0) -> tuple[Any, str]:
+        done = commands.invoke(
+            task, "--targets", targets, "--target", "lab", "--json", *flags,
+            timeout=300, env=users_environment(home),
+        )  # fmt: skip
+        assert done.returncode == rc, done.stdout + done.stderr
+        return json.loads(done.stdout), done.stderr
+
+    def each(command: str) -> list[str]:
+        return [did(one, command).strip() for one in fleet.both]
+
+    # A quick agent, so that a wave takes seconds.
+    install = ("fleet.install", "--flush-interval", "2", *PLACE)
+    before, jobs, agents = [tree(one) for one in fleet.both], [each(JOB)], [each(AGENT_STATE)]
+    failed, said = invoke(*install, "--waves", "1,1", "--patience", "0.3", rc=1)
+    after_failure = [tree(one) for one in fleet.both]
+    agents.append(each(AGENT_STATE))
+    client("iam").attach_role_policy(RoleName=fleet.role_of_mute, PolicyArn=REPORTS)
+    canary, _ = invoke(*install, "--waves", "1")
+    rest, _ = invoke(*install)
+    rows, _ = invoke("fleet.status", *PLACE)
+    jobs.append(each(JOB))
+    removed, _ = invoke("fleet.uninstall", "--clean")
+    agents.append(each(AGENT_STATE))
+    after = [tree(one) for one in fleet.both]
+    status = {one["instance_id"]: one for one in rows}
+    return Walked(
+        failed, said, canary, rest, status, removed, before, after_failure, after, agents, jobs
+    )
+
+
+def test_an_instance_that_does_not_report_is_put_back_and_the_next_wave_does_not_start(
+    fleet: Fleet, walked: Walked
+) -> None:
+    (wave,) = walked.failed["waves"]
+    assert (wave["ok"], wave["failed"]) == ([], [fleet.mute.id])
+    assert wave["rolled_back"] == [fleet.mute.id]
+    assert walked.failed["stopped"] is True
+    assert walked.failed["left"] == [fleet.bare.id]
+    assert f"{fleet.mute.id}: no GPU metric in Fleet and no test event in {GROUP}" in walked.said
+    assert walked.after_failure == walked.before
+    assert walked.agents[1] == walked.agents[0] == ["active", "inactive"]
+
+
+def test_the_same_command_goes_on_where_it_stopped(fleet: Fleet, walked: Walked) -> None:
+    assert [one["ok"] for one in walked.canary["waves"]] == [[fleet.mute.id]]
+    assert (walked.canary["left"], walked.canary["stopped"]) == ([fleet.bare.id], False)
+    assert walked.rest["already"] == [fleet.mute.id]
+    assert [one["ok"] for one in walked.rest["waves"]] == [[fleet.bare.id]]
+
+
+def test_status_tells_driver_agent_and_whose_configuration_there_is(
+    fleet: Fleet, walked: Walked
+) -> None:
+    mute, bare = walked.status[fleet.mute.id], walked.status[fleet.bare.id]
+    assert [(one["reports"], one["missing"]) for one in (mute, bare)] == [(True, [])] * 2
+    assert bare["driver"] == mute["driver"] == "580.95.05"
+    assert (mute["agent_version"], bare["agent_version"]) == (OLD_AGENT, "1.300071.0b1720")
+    ours = f"fleet.install {walked.rest['bundle_sha256'][:12]}"
+    assert (mute["configuration"], bare["configuration"]) == (f"{ours} + theirs.json", ours)
+    # A test of the way to CloudWatch is not an Xid.
+    assert mute["xids"] == bare["xids"] == {}
+
+
+def test_uninstall_brings_everything_back_and_leaves_nothing_in_the_account(
+    fleet: Fleet, walked: Walked, client: Any
+) -> None:
+    assert sorted(walked.removed["ok"]) == sorted(one.id for one in fleet.both)
+    assert walked.after == walked.before
+    assert walked.agents[2] == walked.agents[0]
+    listed = client("ssm").list_documents(Filters=[{"Key": "Owner", "Values": ["Self"]}])
+    assert "AMIKiln-InstallTelemetry" not in [one["Name"] for one in listed["DocumentIdentifiers"]]
+    buckets = [one["Name"] for one in client("s3").list_buckets()["Buckets"]]
+    assert not [name for name in buckets if name.startswith("ami-kiln-fleet-")]
+
+
+def test_jobs_on_the_instances_go_on(walked: Walked) -> None:
+    assert walked.jobs[1] == walked.jobs[0]

@@ -1,0 +1,160 @@
+"""What the fleet's tasks ask of AWS: pages, not instances; documents that cannot change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
+
+from kiln.base.errors import KilnError
+from kiln.fleet import document, install
+from kiln.fleet.machines import FleetMachine, Selected, find_machines
+from kiln.fleet.status import fleet_status
+from kiln.fleet.waves import parse_waves
+from kiln.telemetry import Telemetry
+from tests.unit.publish.channel import AWS
+
+BUCKET = "ami-kiln-fleet-123456789012-us-east-1"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The AWS calls of the program, by name."""
+    made: list[str] = []
+    ask = BaseClient._make_api_call
+
+    def noted(self: Any, name: str, given: Any) -> Any:
+        made.append(name)
+        return ask(self, name, given)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", noted)
+    return made
+
+
+@pytest.fixture
+def stored(client: Callable[..., Any]) -> Iterator[None]:
+    """Nothing of the fleet is in the account, before and after."""
+    yield
+    document.remove_stored(AWS, BUCKET)
+
+
+def machine(number: int, **fields: Any) -> FleetMachine:
+    known = {"instance_type": "g4dn.xlarge", "state": "running", "role": "gpu", **fields}
+    return FleetMachine(f"i-{number:017x}", "ami-1", name="", **known)
+
+
+def test_two_hundred_instances_are_asked_for_in_pages(calls: list[str]) -> None:
+    rows = fleet_status(AWS, [machine(number) for number in range(200)], Telemetry())
+    assert len(rows) == 200
+    assert sorted(calls) == [
+        *["DescribeInstanceInformation"] * 4,
+        "DescribeLogStreams",
+        "FilterLogEvents",
+        "GetMetricData",
+    ]
+
+
+def test_status_says_what_each_one_lacks() -> None:
+    rows = fleet_status(
+        AWS,
+        [
+            machine(1),
+            machine(2, role=""),
+            machine(3, instance_type="t3.micro"),
+            machine(4, state="stopped"),
+        ],
+        Telemetry(),
+    )
+    words = [[text.partition(":")[0] for text in one.missing] for one in rows]
+    assert words == [
+        ["no SSM", "no metrics", "no events"],
+        ["no role", "no SSM", "no metrics", "no events"],
+        ["no GPU", "no SSM", "no metrics", "no events"],
+        ["not running"],
+    ]
+    assert "gpu lacks AmazonSSMManagedInstanceCore" in rows[0].missing[0]
+    assert [one.reports for one in rows] == [False] * 4
+    assert set(rows[0].as_json()) >= {
+        "instance_id",
+        "reports",
+        "missing",
+        "agent_version",
+        "driver",
+    }
+
+
+def test_a_fleet_on_which_nothing_can_be_installed_is_a_failed_operation(stored: None) -> None:
+    how = install.HowToInstall(Telemetry(), parse_waves("1"), bucket=BUCKET)
+    with pytest.raises(KilnError, match="on none of these instances") as failed:
+        install.install_fleet(AWS, [machine(1, role="")], how, lambda text: None)
+    assert failed.value.exit_status == 1
+    assert "no role" in failed.value.message
+
+
+def test_an_instance_that_the_region_does_not_have_is_refused() -> None:
+    with pytest.raises(KilnError, match="i-0123456789abcdef0 is not in") as refused:
+        find_machines(AWS, Selected(ids=("i-0123456789abcdef0",)))
+    assert refused.value.exit_status == 2
+    assert find_machines(AWS, Selected(tag="Team", values=("nobody",))) == []
+
+
+def test_a_document_has_a_version_for_each_text(
+    stored: None, client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, calls: list[str]
+) -> None:
+    first = document.publish_document(AWS)
+    text = document.document_text()
+    assert (first.version, first.sha256) == ("1", hashlib.sha256(text.encode()).hexdigest())
+    calls.clear()
+    assert document.publish_document(AWS) == first
+    assert calls == ["DescribeDocument"]
+    monkeypatch.setattr(document, "document_text", lambda: text.replace("AMI Kiln:", "Kiln:"))
+    assert document.publish_document(AWS).version == "2"
+    monkeypatch.setattr(document, "document_text", lambda: text)
+    assert document.publish_document(AWS) == first
+
+
+def test_a_document_that_somebody_changed_is_not_run(
+    stored: None, client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssm, text = client("ssm"), document.document_text()
+    name = f"kiln-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    changed = json.dumps({**json.loads(text), "description": "another"})
+    made = ssm.create_document(
+        Name=document.DOCUMENT, Content=changed, DocumentType="Command", VersionName=name
+    )
+    with pytest.raises(KilnError, match="has the SHA-256") as failed:
+        document.publish_document(AWS)
+    assert failed.value.exit_status == 1
+    # Systems Manager compares the hash again when the command is sent.
+    with pytest.raises(ClientError, match="hash"):
+        ssm.send_command(
+            DocumentName=document.DOCUMENT,
+            DocumentVersion=made["DocumentDescription"]["DocumentVersion"],
+            DocumentHash=hashlib.sha256(text.encode()).hexdigest(),
+            DocumentHashType="Sha256",
+            Targets=[{"Key": "InstanceIds", "Values": ["i-0123456789abcdef0"]}],
+            Parameters={"action": ["uninstall"]},
+        )
+
+
+def test_the_bundle_is_in_s3_under_its_hash_and_goes_again(
+    stored: None, client: Callable[..., Any], calls: list[str]
+) -> None:
+    kept = document.store_bundle(AWS, BUCKET, "#!/bin/bash\n")
+    digest = hashlib.sha256(b"#!/bin/bash\n").hexdigest()
+    key = f"telemetry/{digest}/kiln-telemetry.sh"
+    assert kept.url == f"https://{BUCKET}.s3.us-east-1.amazonaws.com/{key}"
+    assert client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read() == b"#!/bin/bash\n"
+    block = client("s3").get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
+    assert set(block.values()) == {True}
+    calls.clear()
+    assert document.store_bundle(AWS, BUCKET, "#!/bin/bash\n") == kept
+    assert "PutObject" not in calls
+    gone = document.remove_stored(AWS, BUCKET)
+    assert gone == [f"s3://{BUCKET}/{key}", f"bucket {BUCKET}"]
+    assert document.remove_stored(AWS, BUCKET) == []

@@ -1,0 +1,204 @@
+"""The fleet without AWS: who is meant, the waves, the document, and its script on a machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import TEMPLATES
+from kiln.fleet import document, report, status
+from kiln.fleet.install import Installation
+from kiln.fleet.machines import Selected, parse_targets
+from kiln.fleet.waves import Wave, parse_max_errors, parse_waves, plan_waves
+from lab.ssm import documents
+
+SCRIPT = (TEMPLATES / "fleet" / "machine.sh").read_text()
+ONE, TWO = "i-0123456789abcdef0", "i-0123456789abcdef1"
+
+
+@pytest.mark.parametrize(
+    ("text", "selected"),
+    [
+        ("all", Selected()),
+        ("tag:Team=ml", Selected(tag="Team", values=("ml",))),
+        (
+            "tag:aws:autoscaling:groupName=a,b",
+            Selected(tag="aws:autoscaling:groupName", values=("a", "b")),
+        ),
+        (f"{ONE},{TWO},{ONE}", Selected(ids=(ONE, TWO))),
+    ],
+)
+def test_targets_are_ids_a_tag_or_all(text: str, selected: Selected) -> None:
+    assert parse_targets(text) == selected
+    assert parse_targets(str(selected)) == selected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tag:Team", "has no value"),
+        ("tag:Team=", "has no value"),
+        ("tag:=ml", "the key"),
+        ("tag:Team=m*", "m\\* is not a tag's value"),
+        ("tag:Team=a,,b", "a value between the commas is missing"),
+        ("i-1", "i-1 is not known"),
+        ("Team=ml", "is not known"),
+        (f"{ONE},", "is not known"),
+    ],
+)
+def test_other_targets_are_refused(text: str, message: str) -> None:
+    with pytest.raises(KilnError, match=message) as refused:
+        parse_targets(text)
+    assert refused.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("total", "waves", "sizes"),
+    [
+        (12, "1,10%,100%", [1, 2, 9]),
+        (200, "1,10%,100%", [1, 20, 179]),
+        (1, "1,10%,100%", [1]),
+        (2, "1,10%,100%", [1, 1]),
+        (10, "50%,50%", [5, 5]),
+        (10, "1,2", [1, 2]),
+    ],
+)
+def test_waves_are_numbers_and_percent_of_all(total: int, waves: str, sizes: list[int]) -> None:
+    ids = [f"i-{number}" for number in range(total)]
+    planned = plan_waves(ids, parse_waves(waves))
+    assert [len(wave) for wave in planned] == sizes
+    assert [one for wave in planned for one in wave] == ids[: sum(sizes)]
+
+
+@pytest.mark.parametrize("text", ["", "0", "0%", "1,,2", "101%", "one", "-1", "1;2", "10 %%"])
+def test_other_waves_are_refused(text: str) -> None:
+    with pytest.raises(KilnError, match="--waves") as refused:
+        parse_waves(text)
+    assert refused.value.exit_status == 2
+
+
+def test_so_many_may_fail() -> None:
+    assert [parse_max_errors(text, 40) for text in ("0", "3", "5%", "1%")] == [0, 3, 2, 0]
+    with pytest.raises(KilnError, match="--max-errors many"):
+        parse_max_errors("many", 40)
+
+
+def steps(**parameters: str) -> list[str]:
+    """The names of the steps that run with these parameters."""
+    content = json.loads(document.document_text())
+    values = documents.values(content, {name: [value] for name, value in parameters.items()})
+    return [step.name for step in documents.steps(content, values, "Linux") if step.runs]
+
+
+def test_each_action_runs_its_own_steps() -> None:
+    assert steps(action="install") == ["fetch", "prepare", "install"]
+    assert steps(action="install", package="Install") == ["fetch", "prepare", "package", "install"]
+    assert steps(action="put-back") == ["back"]
+    assert steps(action="uninstall", package="Uninstall") == ["uninstall", "remove"]
+
+
+def test_nothing_in_the_document_is_filled_in_but_its_parameters() -> None:
+    text = document.document_text()
+    declared = set(json.loads(text)["parameters"])
+    assert set(re.findall(r"\{\{ *(.*?) *\}\}", text)) <= declared
+    assert "{{" not in SCRIPT
+    # https://docs.aws.amazon.com/systems-manager/latest/userguide/documents-schemas-features.html
+    assert len(text.encode()) < 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("action", "look"),
+        ("source", "https://a.example/b; reboot"),
+        ("sha256", "$(reboot)"),
+        ("mark", "a b"),
+        ("version", "latest"),
+        ("replace", "perhaps"),
+    ],
+)
+def test_the_document_takes_no_parameter_that_is_more_than_its_value(name: str, value: str) -> None:
+    from lab.ssm.errors import SsmError
+
+    content = json.loads(document.document_text())
+    with pytest.raises(SsmError, match=f"Parameter {name}"):
+        documents.values(content, {"action": ["install"], name: [value]})
+
+
+def test_the_agents_version_is_pinned_to_a_build() -> None:
+    assert re.fullmatch(r"[0-9]+(\.[0-9]+){2}b[0-9]+", document.agent_build())
+
+
+def on_a_machine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the document's script with its notes in a folder of the test's."""
+    script = SCRIPT.replace("home=/var/lib/kiln/fleet", f"home={folder}").replace(
+        "/var/lib/kiln/telemetry", f"{folder}/nothing"
+    )
+    return subprocess.run(
+        ["bash", "-s", "--", *arguments], input=script, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_bundle_of_another_hash_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
+    bundle = tmp_path / "incoming" / "kiln-telemetry.sh"
+    bundle.parent.mkdir()
+    bundle.write_text("#!/bin/bash\n")
+    right = hashlib.sha256(bundle.read_bytes()).hexdigest()
+    assert on_a_machine(tmp_path, "prepare", right, "Keep", "1").returncode == 0
+    (tmp_path / "agent-was").unlink()
+    done = on_a_machine(tmp_path, "prepare", "0" * 64, "Install", "1")
+    assert done.returncode == 1
+    assert f"SHA-256 is {right} and not {'0' * 64}" in done.stderr
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_a_machine_says_is_read(tmp_path: Path) -> None:
+    found = status.read_found(on_a_machine(tmp_path, "look").stdout)
+    assert (found.bundle, found.by_hand, found.image) == ("", False, False)
+    said = "driver=580.1\nagent=1.3b1\nbundle=\nimage=yes\nfiles=ssm_a,b.json\nbundle_by_hand=\n"
+    found = status.read_found(said)
+    assert (found.driver, found.agent, found.image) == ("580.1", "1.3b1", True)
+    assert found.files == ("ssm_a", "b.json")
+
+
+def test_an_agent_from_before_gpu_metrics_is_too_old() -> None:
+    assert "1.247349.0b251399 does not know GPU metrics" in status.agent_too_old(
+        "1.247349.0b251399"
+    )
+    assert status.agent_too_old("1.300031.0b313") == ""
+
+
+def test_a_report_names_each_instance_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
+    wave = Wave([ONE, TWO], ok=[ONE], failed=[TWO], rolled_back=[TWO], why={TWO: "<no metric>"})
+    done = Installation((wave,), stopped=True, skipped={"i-9": "no GPU: t3.micro"}, left=("i-8",))
+    text = report.installation_text(done)
+    assert f"{TWO}  <no metric>; put back as it was" in text
+    assert "stopped: too many failed" in text
+    folder = report.write_installation(done)
+    assert json.loads((folder / "report.json").read_text())["stopped"] is True
+    page = (folder / "report.html").read_text()
+    for word in (ONE, TWO, "&lt;no metric&gt;; put back", "no GPU: t3.micro", "i-8", "not started"):
+        assert word in page
+
+
+def test_the_table_has_a_line_for_each_instance_and_what_it_lacks() -> None:
+    now = datetime.now(timezone.utc)
+    row = status.FleetStatus(
+        ONE, "ami-1", "p4d.24xlarge", "", "running", "", "580.1", "1.3", "none",
+        now, None, {"79": 2}, reports=False, missing=("no events: its stream is not there",),
+    )  # fmt: skip
+    lines = report.status_text([row]).splitlines()
+    assert lines[1].split()[:3] == [ONE, "p4d.24xlarge", "ami-1"]
+    assert "79×2" in lines[1]
+    assert lines[2:] == ["    no events: its stream is not there", "0 of 1 instances report"]
+    assert report.status_text([]) == "no running instance"
