@@ -44,7 +44,17 @@ def report_html(record: Record, before: Record | None = None) -> str:
         before=before,
         changed=_changed(before, record) if before else [],
         launches="; ".join(map(_told, record.tries)),
+        begun=_begun(record),
     )
+
+
+def _begun(record: Record) -> str | None:
+    """Where the bake began, if not at its beginning, in words."""
+    on = record.continued
+    if on is None:
+        return None
+    what = "the state before it" if on.same_inputs else f"the instance that run {on.run_id} left"
+    return f"{on.start}, on {what} ({on.on})"
 
 
 def _told(launch: Try) -> str:
@@ -66,9 +76,12 @@ def _changed(before: Record, record: Record) -> list[tuple[str, str, str]]:
         ("packages", lambda r: len((r.versions or {}).get("packages") or ())),
         ("checks passed", lambda r: r.checks and r.checks.passed),
         ("checks failed", lambda r: r.checks and r.checks.failed),
-        ("seconds of the bake", lambda r: round(r.seconds.get("packer build", 0))),
+        ("baked from", _begun),
     ):
         rows.append((name, read(before), read(record)))
+    if not (before.continued or record.continued):  # a part of a bake takes other seconds
+        old, new = (round(one.seconds.get("packer build", 0)) for one in (before, record))
+        rows.append(("seconds of the bake", old, new))
     return [(name, _word(old), _word(new)) for name, old, new in rows if old != new]
 
 
