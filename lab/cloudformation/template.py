@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
+from kiln.base import plain_yaml
+from kiln.base.errors import KilnError
 from lab.cloudformation.errors import CloudFormationError
 
 _SECTIONS = {
@@ -27,30 +27,19 @@ NO_VALUE = object()
 _NAME = re.compile(r"\$\{([^}!][^}]*)\}")
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML with CloudFormation's short forms: !Ref, !Sub, !GetAtt …"""
-
-
-def _short(loader: _Loader, suffix: str, node: yaml.Node) -> Any:
-    if isinstance(node, yaml.ScalarNode):
-        value: Any = loader.construct_scalar(node)
-        value = value.split(".", 1) if suffix == "GetAtt" else value
-    elif isinstance(node, yaml.SequenceNode):
-        value = loader.construct_sequence(node, deep=True)
-    else:
-        value = loader.construct_mapping(node, deep=True)  # type: ignore[arg-type]
-    return {suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}": value}
-
-
-_Loader.add_multi_constructor("!", _short)
+def _short(tag: str, value: Any) -> Any:
+    """CloudFormation's short forms: !Ref, !Sub, !GetAtt a.b …"""
+    if tag == "GetAtt" and isinstance(value, str):
+        value = value.split(".", 1)
+    return {tag if tag in ("Ref", "Condition") else f"Fn::{tag}": value}
 
 
 def read_template(text: str) -> dict[str, Any]:
     """A template's data. Raises CloudFormationError for what the lab cannot do."""
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
-    except yaml.YAMLError as error:
-        raise CloudFormationError(f"Template format error: {error}") from None
+        data = plain_yaml.parse_plain(text, "the template", tagged=_short)
+    except KilnError as error:
+        raise CloudFormationError(f"Template format error: {error.message}") from None
     if not isinstance(data, dict) or not isinstance(data.get("Resources"), dict):
         raise CloudFormationError(
             "Template format error: At least one Resources member must be defined."

@@ -344,3 +344,29 @@ def test_the_network_and_its_instances_come_and_go(client: Client) -> None:
     removed("trial")
     vpcs = client("ec2").describe_vpcs(Filters=[{"Name": "tag:Name", "Values": ["trial"]}])
     assert vpcs["Vpcs"] == []
+
+
+def test_short_forms_and_expressions_have_the_values_of_cloudformation(client: Client) -> None:
+    text = """
+Parameters: {Size: {Type: Number, Default: 2}, Names: {Type: CommaDelimitedList, Default: "a, b"}}
+Mappings: {Days: {"2": {Of: 7}}}
+Conditions:
+  Large: !Not [!Equals [!Ref Size, 1]]
+  Never: !And [!Condition Large, !Equals [a, b]]
+Resources:
+  Group:
+    Type: AWS::Logs::LogGroup
+    Properties:
+      LogGroupName: !Join ["/", ["", !Select [1, !Ref Names], !Sub "${AWS::StackName}-${!x}"]]
+      RetentionInDays: !If [Large, !FindInMap [Days, !Ref Size, Of], !Ref AWS::NoValue]
+  Not: {Type: AWS::Logs::LogGroup, Condition: Never}
+Outputs:
+  Arn: {Value: !GetAtt Group.Arn}
+  Gone: {Condition: Never, Value: !Ref Not}
+"""
+    place: Target = OneLab()  # type: ignore[assignment]
+    outputs = stacks.deploy_stack(place, "short", text, {}, lambda line: None)
+    (group,) = client("logs").describe_log_groups(logGroupNamePrefix="/b/")["logGroups"]
+    assert (group["logGroupName"], group["retentionInDays"]) == ("/b/short-${x}", 7)
+    assert list(outputs) == ["Arn"]
+    removed("short")
