@@ -68,12 +68,13 @@ def serve(lab: Lab) -> None:
     from werkzeug.serving import make_server
 
     from lab import mirror
-    from lab.access import gate, holders
+    from lab.access import attached, gate, holders
     from lab.api import buckets, entry, moto_fixes, principals, web
+    from lab.cloudformation.front import CloudFormation
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
-    from lab.ssm import front
+    from lab.ssm import channel, front, sessions
 
     ordered = Faults()
     base_lock = threading.Lock()
@@ -86,13 +87,18 @@ def serve(lab: Lab) -> None:
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
-    moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(moto, ordered, admin)
     own = keys.ensure(lab)
     known = keys.first_of(keys.only(own), principals.find)
-    judge = functools.partial(gate.refusal, holders=holders.find, look=holders.look)
+    managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    application = entry.wrap(CloudFormation(known).over(managed), ordered, admin)
+    judge = functools.partial(
+        gate.refusal, holders=holders.find, look=holders.look, attached=attached.find
+    )
     guarded = entry.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
-    server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
+    entrance = channel.over(guarded, sessions.KEPT, [lab.gateway])
+    server = make_server(
+        "127.0.0.1", lab.port, entrance, threaded=True, request_handler=web.Handler
+    )
     host.prepare(lab)
     bridge.up(lab)
 

@@ -21,6 +21,7 @@ from kiln import components
 from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
+from kiln.cloud import session
 from kiln.cloud.target import DEFAULT_REGION, OwnBoot, OwnKernel, PackerInputs, ParentAmi
 from lab import control, host, mirror, users
 from lab.amis import images, public_images
@@ -198,11 +199,8 @@ class LabTarget:
         return self.own_cidr()
 
     def check_session_manager(self) -> None:
-        """See `Target`."""
-        raise KilnError(
-            "the lab has no Session Manager, so ssh_interface session_manager cannot be used in it",
-            hint="leave it out here: --ssh-interface private_ip",
-        )
+        """See `Target`: the lab has Session Manager, and AWS's plugin speaks to it too."""
+        session.require_plugin()
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """See `Target`: lab.pkrvars.json, and the lab's credentials instead of the user's."""

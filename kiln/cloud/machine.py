@@ -133,7 +133,6 @@ def booted(
     waits_for(f"{instance['InstanceId']} to start", limit=_BOOT_TIMEOUT)
     ends = _wait_until_running(client, instance["InstanceId"], target, stop)
     address = _address(ends, access)
-    proxy = session.proxy_command(target) if access.network.by_session else ""
     deadline = time.monotonic() + timeout
     waits_for(f"SSH on {instance['InstanceId']}", limit=timeout)
     host_keys = host_key.wait(
@@ -147,6 +146,7 @@ def booted(
         timeout=timeout,
     )
     with runs.short_path(run_id, folder) as short:
+        proxy = session.proxy_command(target, short) if access.network.by_session else ""
         ssh_config = _ssh_config(access.key_file, short, address, host_keys, proxy)
         machine = Machine(instance["InstanceId"], address, user, ssh_config, run_id, short / "run")
         try:

@@ -42,18 +42,26 @@ def is_online(instance_id: str, target: Target) -> bool:
     )
 
 
-def proxy_command(target: Target) -> str:
-    """What ssh runs to reach an instance, whose id is the host's name: its ProxyCommand."""
-    words = [sys.executable, "-m", __name__, target.region]
+def proxy_command(target: Target, folder: Path) -> str:
+    """What ssh runs to reach an instance, whose id is the host's name: its ProxyCommand.
+
+    `folder`, which nobody else may read, gets a file with the endpoint and keys of a target that
+    has its own.
+    """
+    settings = folder / "session.json"
+    settings.touch(mode=0o600)
+    settings.write_text(json.dumps(dict(target.client_settings())))
+    words = [sys.executable, "-m", __name__, target.region, str(settings)]
     started = f"env PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join(words)}"
     return f"{started.replace('%', '%%')} %h %p"
 
 
-def carry(region: str, instance_id: str, port: str) -> None:
+def carry(region: str, settings: str, instance_id: str, port: str) -> None:
     """Become the plugin, with a new session of the instance; stdin and stdout are ssh's."""
     import boto3
 
-    client: Any = boto3.client("ssm", region_name=region)
+    own = json.loads(Path(settings).read_text())
+    client: Any = boto3.client("ssm", region_name=region, **own)
     asked = {
         "Target": instance_id,
         "DocumentName": "AWS-StartSSHSession",
@@ -65,9 +73,12 @@ def carry(region: str, instance_id: str, port: str) -> None:
     plugin = str(Path(shutil.which(PLUGIN) or PLUGIN))
     profile = os.environ.get("AWS_PROFILE", "")
     request, endpoint = json.dumps(asked), client.meta.endpoint_url
-    os.execv(  # noqa: S606 - no shell
+    # The plugin makes calls of its own, to resume and to end the session.
+    keys = {name.upper(): text for name, text in own.items() if name.startswith("aws_")}
+    os.execve(  # noqa: S606 - no shell
         plugin,
         [PLUGIN, json.dumps(opened), region, "StartSession", profile, request, endpoint],
+        {**os.environ, **keys},
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import secrets
 import time
 import zlib
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from lab.access import of_ec2, of_s3
 from lab.access.conditions import Context
 from lab.access.of_ec2 import Look
 from lab.access.policy import Question
+from lab.access.principals import Caller
 
 # The name in a signature → the one in policies, where they differ.
 _PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
@@ -34,25 +36,16 @@ _GLOBAL = frozenset(
     {
         *("aws:RequestedRegion", "aws:PrincipalAccount", "aws:PrincipalArn", "aws:PrincipalType"),
         *("aws:userid", "aws:username", "aws:SourceIp", "aws:CurrentTime", "aws:EpochTime"),
-        *("aws:ResourceAccount", "aws:PrincipalTag/", "ec2:SourceInstanceARN"),
+        *("aws:ResourceAccount", "aws:PrincipalTag/", "ec2:SourceInstanceARN", "aws:CalledVia"),
+        # Only calls that a service of AWS makes for somebody have these, and those with MFA this.
+        *("aws:SourceArn", "aws:SourceAccount", "aws:SourceOwner", "aws:MultiFactorAuthPresent"),
     }
 )
 
 
-@dataclass(frozen=True)
-class Caller:
-    """Whose key a request is signed with. `instance` and `address` are of the one that has it by
-    IMDS: its calls come to the API by the lab's own address."""
-
-    arn: str
-    principal: str
-    kind: str
-    user_id: str
-    account: str
-    name: str = ""
-    tags: tuple[tuple[str, str], ...] = ()
-    instance: str = ""
-    address: str = ""
+# What the lab's CloudFormation makes with its caller's key says so; nobody else knows the value.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html#condition-keys-calledvia
+VIA_HEADER, VIA = "X-Kiln-Called-Via", secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
@@ -95,10 +88,34 @@ def questions(
     if action == "cloudwatch:PutMetricData":
         context["cloudwatch:namespace"] = str(call.parameters.get("Namespace", ""))
         known |= {"cloudwatch:namespace"}
-    return [
-        Question(action, resource, Context(context, known))
-        for resource in _resources(call, caller.account)
-    ]
+    if action == "sts:AssumeRole":
+        given = {"sts:ExternalId": "ExternalId", "sts:RoleSessionName": "RoleSessionName"}
+        context |= {key: str(p) for key, name in given.items() if (p := call.parameters.get(name))}
+        known |= set(given)
+    found = _resources(call, caller.account, look)
+    if call.service == "ssm":
+        return [
+            Question(action, one, Context({**context, **_tags_in_ssm(one, look)}, known | _OF_SSM))
+            for one in found
+        ]
+    return [Question(action, resource, Context(context, known)) for resource in found]
+
+
+# That it asks for the permission to use a session's document: the lab always does.
+# https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-sessiondocumentaccesscheck.html
+_OF_SSM = frozenset({"ssm:resourceTag/", "aws:ResourceTag/"})
+
+
+def _tags_in_ssm(resource: str | None, look: Look) -> dict[str, str]:
+    """The tags of an instance or a session, as Systems Manager's policies see them."""
+    shape = re.fullmatch(
+        r"arn:aws:(?:ec2|ssm):([^:]*):[^:]*:(instance|session)/(.+)", resource or ""
+    )
+    tags = look(shape[2], shape[3], shape[1]).tags if shape else {}
+    found = {"ssm:SessionDocumentAccessCheck": "true"}
+    for key, value in tags.items():
+        found |= {f"ssm:resourceTag/{key}": value, f"aws:ResourceTag/{key}": value}
+    return found
 
 
 def _known(entry: of_ec2.Asked) -> frozenset[str]:
@@ -156,6 +173,8 @@ def _context(environ: Mapping[str, Any], call: Call, caller: Caller) -> dict[str
         "aws:CurrentTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "aws:EpochTime": str(int(now)),
     }
+    if environ.get("HTTP_X_KILN_CALLED_VIA") == VIA:
+        found["aws:CalledVia"] = ["cloudformation.amazonaws.com"]
     address = caller.address or str(environ.get("REMOTE_ADDR", ""))
     found |= {"aws:SourceIp": address} if address else {}
     found |= {"aws:username": caller.name} if caller.name else {}
@@ -168,7 +187,7 @@ def _described() -> dict[str, Any]:
     return dict(plain_yaml.read_plain(Path(__file__).with_name("resources.yaml"))["services"])
 
 
-def _resources(call: Call, account: str) -> list[str | None]:
+def _resources(call: Call, account: str, look: Look) -> list[str | None]:
     """The ARNs of a call's resources."""
     service = _described().get(call.service, {})
     kinds = service.get("actions", {}).get(call.action)
@@ -181,15 +200,18 @@ def _resources(call: Call, account: str) -> list[str | None]:
         if any(value == [] for value in values):
             continue
         for row in _product(values):
+            # In policies a key goes by its id, whatever a call names it by.
+            known = look(kind, row[0], call.region).id if kind == "key" else None
+            names = [known] if known else row
             # A name that is an ARN already, as a topic's or a role's.
-            whole = len(row) == 1 and row[0].startswith("arn:")
+            whole = len(names) == 1 and names[0].startswith("arn:")
             # AWS's own parameters and documents are in no account:
             # https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-public-parameters-ami.html
             # https://docs.aws.amazon.com/systems-manager/latest/userguide/run-command-setting-up.html
-            ours = call.service == "ssm" and len(row) == 1
-            public = ours and row[0].startswith(("aws/service/", "AWS-", "AmazonCloudWatch-Manage"))
+            own = ("aws/service/", "AWS-", "AmazonCloudWatch-Manage")
+            public = call.service == "ssm" and len(names) == 1 and names[0].startswith(own)
             here = {"region": call.region, "account": "" if public else account}
-            found.append(row[0] if whole else arn.format(*row, **here))
+            found.append(names[0] if whole else arn.format(*names, **here))
     if kinds and not found:
         return [None]
     return found or ["*"]

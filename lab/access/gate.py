@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lab.access import asked, policy
-from lab.access.asked import Caller
 from lab.access.of_ec2 import Look
-from lab.access.policy import Policies
+from lab.access.policy import Find, Policies
+from lab.access.principals import Caller
 from lab.api import refusals
 
 log = logging.getLogger("lab.access")
@@ -25,7 +25,12 @@ _FREE = ("sts:GetCallerIdentity",)
 
 
 def refusal(
-    key_id: str, environ: Mapping[str, Any], body: bytes, holders: Holders, look: Look
+    key_id: str,
+    environ: Mapping[str, Any],
+    body: bytes,
+    holders: Holders,
+    look: Look,
+    attached: Find,
 ) -> refusals.Answer | None:
     """The answer to a request that is not allowed; None for one that is."""
     found = holders(key_id)
@@ -34,11 +39,17 @@ def refusal(
         caller, policies = Caller("unknown", "", "", "", ""), Policies(())
     else:
         caller, policies = found
-    for question in asked.questions(environ, body, caller, look):
-        why = "" if question.action in _FREE else policy.refusal(policies, question)
+    questions = asked.questions(environ, body, caller, look)
+    for question in questions:
+        if question.action in _FREE:
+            continue
+        theirs = attached(question.action, question.resource) if question.resource else None
+        why = policy.refusal(policies, question, caller, theirs)
         if why:
             on = f" on resource: {question.resource}" if question.resource else ""
             text = f"User: {caller.arn} is not authorized to perform: {question.action}{on} {why}"
             log.info("denied: %s", text)
-            return refusals.denied(question.action.partition(":")[0], text, environ, body)
+            # The service that was called refuses a role that must not be passed to it, too.
+            service = questions[0].action.partition(":")[0]
+            return refusals.denied(service, text, environ, body)
     return None

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from lab.access.asked import Caller
+from lab.access import attached
 from lab.access.of_ec2 import Resource, arn
 from lab.access.policy import Policies
+from lab.access.principals import Caller
 from lab.metadata import role_credentials
+from lab.ssm import sessions
 
 
 def find(key_id: str) -> tuple[Caller, Policies] | None:
@@ -36,13 +39,37 @@ def find(key_id: str) -> tuple[Caller, Policies] | None:
 
 
 def look(kind: str, name: str, region: str) -> Resource:
-    """What conditions see of a resource of EC2; a key pair goes by its name."""
+    """What conditions see of a resource; see `of_ec2.Look` for its name."""
     ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][region]
+    if kind == "session":
+        return Resource(sessions.KEPT.tags(name))
+    if kind == "key":
+        return Resource(id=attached.key_id(name, region))
+    if kind in ("instance-profile", "launch-template-version"):
+        profile = name if kind == "instance-profile" else _profile_of(ec2, *name.rsplit("/", 1))
+        return Resource(roles=_roles_of(profile))
     tagged = getattr(ec2.key_pairs.get(name), "id", name) if kind == "key-pair" else name
     kinds = {"image": ec2.amis, "snapshot": ec2.snapshots}
     owned = kinds[kind].get(name) if kind in kinds else None
     owner = (getattr(owned, "owner_alias", None) or owned.owner_id) if owned else None
     return Resource(dict(ec2.tags.get(tagged, {})), owner)
+
+
+def _profile_of(ec2: Any, template: str, version: str) -> str:
+    """The name of the instance profile in a launch template's version; "" for none."""
+    found = ec2.launch_templates.get(ec2.launch_template_name_to_ids.get(template, template))
+    try:
+        data = found.get_version(version).data if found else {}
+    except (EC2ClientError, ValueError):
+        return ""  # the launch itself says that there is no such version
+    profile = data.get("IamInstanceProfile") or {}
+    return str(profile.get("Name") or profile.get("Arn", "").rpartition("/")[2])
+
+
+def _roles_of(profile: str) -> tuple[str, ...]:
+    iam = iam_backends[DEFAULT_ACCOUNT_ID]["aws"]
+    found = [one for one in iam.instance_profiles.values() if one.name == profile]
+    return tuple(role.arn for one in found for role in one.roles)
 
 
 def _session(session: Any) -> tuple[Caller, Policies]:

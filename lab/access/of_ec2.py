@@ -15,7 +15,7 @@ KNOWN = frozenset(
     {
         *("aws:RequestTag/", "aws:TagKeys", "aws:ResourceTag/", "ec2:ResourceTag/"),
         *("ec2:CreateAction", "ec2:Region", "ec2:InstanceType", "ec2:InstanceID", "ec2:ImageID"),
-        "ec2:Attribute/",
+        *("ec2:Attribute/", "iam:PassedToService"),
     }
 )
 # Beginning of an id → kind.
@@ -38,9 +38,12 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "AttachVolume": (("instance", "volume"), ()),
     "AuthorizeSecurityGroupIngress": (("security-group",), ()),
     "CopyImage": (("image",), ("image", "snapshot")),
+    "CreateFleet": (("launch-template",), ("fleet",)),
     "CreateImage": (("instance",), ("image", "snapshot")),
+    "CreateImageUsageReport": (("image",), ()),
     "CreateKeyPair": ((), ("key-pair",)),
     "CreateLaunchTemplate": ((), ("launch-template",)),
+    "CreateLaunchTemplateVersion": (("launch-template",), ()),
     "CreateSecurityGroup": (("vpc",), ("security-group",)),
     "CreateSnapshot": (("volume",), ("snapshot",)),
     "CreateTags": (tuple(_KINDS.values()), ()),
@@ -54,12 +57,17 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "DeregisterImage": (("image",), ()),
     "DescribeInstanceAttribute": (("instance",), ()),
     "DetachVolume": (("instance", "volume"), ()),
+    "DisableImage": (("image",), ()),
+    "DisableImageDeregistrationProtection": (("image",), ()),
+    "EnableImage": (("image",), ()),
     "EnableImageDeprecation": (("image",), ()),
+    "EnableImageDeregistrationProtection": (("image",), ()),
     "GetConsoleOutput": (("instance",), ()),
     "ImportKeyPair": ((), ("key-pair",)),
     "ModifyImageAttribute": (("image",), ()),
     "ModifyInstanceAttribute": (("instance",), ()),
     "ModifyInstanceMetadataOptions": (("instance",), ()),
+    "ModifyLaunchTemplate": (("launch-template",), ()),
     "ModifySnapshotAttribute": (("snapshot",), ()),
     "RebootInstances": (("instance",), ()),
     "RegisterImage": (("snapshot",), ("image",)),
@@ -73,20 +81,28 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 # Parameters of calls that modify something which are no attribute of it.
 _NO_ATTRIBUTE = ("Action", "Version", "DryRun", "Attribute", "OperationType")
+# Parameters whose values are a client's own words, whatever they look like.
+_TEXTS = re.compile(r"(TagSpecification\.[0-9]+\.)?Tag\.|(Name|Description|UserData|ClientToken)\b")
+# Calls that give an instance a role.
+_PASSES = ("AssociateIamInstanceProfile", "ReplaceIamInstanceProfileAssociation", "RunInstances")
 # What a launch takes besides what it names: the default subnet and security group.
 _ALWAYS = {"RunInstances": ("subnet", "security-group")}
 
 
 @dataclass(frozen=True)
 class Resource:
-    """What conditions see of a resource that exists: its tags, and of an image or a snapshot its
-    owner, as `amazon` or an account's id."""
+    """What conditions see of a resource that exists: its tags; of an image or a snapshot its owner,
+    as `amazon` or an account's id; of an instance profile, and of a launch template's version, the
+    ARNs of the roles that an instance gets; of a key of KMS its id."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
     owner: str | None = None
+    roles: tuple[str, ...] = ()
+    id: str | None = None
 
 
-# A resource by kind, id (of a key pair: its name) and region.
+# A resource by kind, id (of a key pair and a profile: its name; of a launch template's version:
+# `template/version`, with the id or the name) and region.
 Look = Callable[[str, str, str], Resource]
 
 
@@ -103,6 +119,16 @@ def asked(
     action: str, parameters: Mapping[str, str], region: str, account: str, look: Look
 ) -> Iterator[Asked]:
     """What IAM is asked about a call of EC2."""
+    yield from _itself(action, parameters, region, account, look)
+    if action in _PASSES:
+        # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/permission-to-pass-iam-roles.html
+        for role in _passed(parameters, region, look):
+            yield Asked("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
+
+
+def _itself(
+    action: str, parameters: Mapping[str, str], region: str, account: str, look: Look
+) -> Iterator[Asked]:
     here: dict[str, str | list[str]] = {"ec2:Region": region}
     if action not in ACTIONS:
         # Nearly all questions about EC2 have no resources.
@@ -145,6 +171,20 @@ def arn(kind: str, name: str, region: str, account: str) -> str:
     return f"arn:aws:ec2:{region}:{'' if kind in _GLOBAL else account}:{kind}/{name}"
 
 
+def _passed(parameters: Mapping[str, str], region: str, look: Look) -> tuple[str, ...]:
+    """The roles that an instance gets by a call: those of the profile that it names, or of the one
+    in its launch template."""
+    profile = parameters.get("IamInstanceProfile.Name") or parameters.get("IamInstanceProfile.Arn")
+    if profile:
+        return look("instance-profile", profile.rpartition("/")[2], region).roles
+    template = "LaunchTemplate.LaunchTemplate"
+    named = parameters.get(f"{template}Id") or parameters.get(f"{template}Name")
+    if not named:
+        return ()
+    version = parameters.get("LaunchTemplate.Version", "$Default")
+    return look("launch-template-version", f"{named}/{version}", region).roles
+
+
 def _changed(parameters: Mapping[str, str]) -> dict[str, str | list[str]]:
     """The attributes that a call sets: HttpTokens=required, Description.Value=… and the like."""
     found: dict[str, str | list[str]] = {}
@@ -158,11 +198,13 @@ def _changed(parameters: Mapping[str, str]) -> dict[str, str | list[str]]:
 def _named(parameters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for key, value in parameters.items():
         shape = re.fullmatch(r"([a-z]+)-[0-9a-f]{8,17}", value)
+        if _TEXTS.match(key):
+            continue  # a tag that holds the id of a parent AMI does not concern that AMI
         if shape and shape[1] in _KINDS:
             yield _KINDS[shape[1]], value
         elif key == "KeyName":
             yield "key-pair", value
-        elif key == "LaunchTemplate.LaunchTemplateName":
+        elif key.endswith("LaunchTemplateName"):
             yield "launch-template", "*"
 
 

@@ -30,6 +30,8 @@ BUCKETS = {
     ("GET", "encryption"): "GetEncryptionConfiguration",
     ("PUT", "encryption"): "PutEncryptionConfiguration",
     ("GET", "acl"): "GetBucketAcl",
+    ("GET", "publicAccessBlock"): "GetBucketPublicAccessBlock",
+    ("PUT", "publicAccessBlock"): "PutBucketPublicAccessBlock",
 }
 OBJECTS = {
     ("GET", ""): "GetObject",
@@ -58,12 +60,12 @@ _WORDS: tuple[str, ...] = (
     "tagging",
     "versioning",
 )
-_WORDS += ("encryption", "acl", "versionId", "delete")
+_WORDS += ("encryption", "acl", "versionId", "delete", "publicAccessBlock")
 # Words with actions of their own that are not listed here.
 _OTHER = {
     *("accelerate", "analytics", "attributes", "cors", "inventory", "legal-hold", "lifecycle"),
     *("logging", "metrics", "notification", "object-lock", "ownershipControls", "policyStatus"),
-    *("publicAccessBlock", "replication", "requestPayment", "restore", "retention", "select"),
+    *("replication", "requestPayment", "restore", "retention", "select"),
     *("torrent", "website", "intelligent-tiering"),
 }
 # What stands for an action that is not listed here: only s3:* and * allow it.

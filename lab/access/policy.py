@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lab.access import principals
 from lab.access.conditions import Context, Holds, hold, matches
+from lab.access.principals import ACCOUNT, ROLE, SELF, Caller
+
+Effect = Literal["Allow", "Deny"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,25 @@ class Policies:
     session: str | None = None
 
 
-def refusal(policies: Policies, question: Question) -> str:
+@dataclass(frozen=True)
+class Attached:
+    """The policy of a resource: of a bucket, a topic, a queue, a key, or the trust policy of a
+    role. `alone`: without its allowance the policies of the caller are worth nothing."""
+
+    document: str
+    alone: bool = False
+
+
+# The policy that a resource has about an action, by action and ARN; None without one.
+Find = Callable[[str, str], "Attached | None"]
+
+
+def refusal(
+    policies: Policies,
+    question: Question,
+    caller: Caller | None = None,
+    attached: Attached | None = None,
+) -> str:
     """Why a question is answered with no, in the words of AWS's errors; "" when it is allowed."""
     kinds = [("identity-based policy", policies.identity)]
     kinds += [("permissions boundary", (policies.boundary,))] if policies.boundary else []
@@ -50,12 +73,43 @@ def refusal(policies: Policies, question: Question) -> str:
                 return f"with an explicit deny in a{'n' * (kind[0] == 'i')} {kind}" + _doubt(
                     verdict, question
                 )
-    for kind, documents in kinds:
+    granted = None
+    if caller and attached:
+        verdict, _ = _attached(attached.document, "Deny", question, caller)
+        if verdict is not False:
+            return "with an explicit deny in a resource-based policy" + _doubt(verdict, question)
+        verdict, granted = _attached(attached.document, "Allow", question, caller)
+        crosses = _account(question.resource) not in ("", caller.account)
+        if granted is None and (attached.alone or crosses):
+            doubt = _doubt(verdict, question)
+            return f"because no resource-based policy allows the {question.action} action{doubt}"
+        if crosses:
+            granted = ACCOUNT
+    if granted == SELF:
+        return ""
+    for kind, documents in kinds[1:] if granted == ROLE else kinds:
         verdicts = [_effect(document, "Allow", question) for document in documents]
         if True not in verdicts:
             doubt = _doubt(None if None in verdicts else False, question)
             return f"because no {kind} allows the {question.action} action{doubt}"
     return ""
+
+
+def service_may_assume(trust: str, service: str) -> bool:
+    """Whether a trust policy lets a service, such as ec2.amazonaws.com, assume its role."""
+    question = Question("sts:AssumeRole", "*", Context({}))
+    effects = {
+        statement.get("Effect")
+        for statement in _statements(trust)
+        if principals.names_service(statement, service) and _fits(_whole(statement), question)
+    }
+    return effects == {"Allow"}
+
+
+def _account(resource: str | None) -> str:
+    """The account in an ARN; "" for one without."""
+    parts = (resource or "").split(":", 5)
+    return parts[4] if len(parts) == 6 else ""
 
 
 def _doubt(verdict: Holds, question: Question) -> str:
@@ -65,7 +119,34 @@ def _doubt(verdict: Holds, question: Question) -> str:
     return f" (AMI Kiln lab: it does not judge {what}, and so does not allow it)"
 
 
-def _effect(document: str, effect: Literal["Allow", "Deny"], question: Question) -> Holds:
+def _attached(
+    document: str, effect: Effect, question: Question, caller: Caller
+) -> tuple[Holds, str | None]:
+    """Whether the policy of a resource has a statement with that effect for the caller, and whom
+    the narrowest one names."""
+    found: Holds = False
+    means: set[str] = set()
+    for statement in _statements(document):
+        meant = principals.named(statement, caller)
+        if statement.get("Effect") != effect or meant is None:
+            continue
+        one = _fits(_whole(statement), question)
+        if one:
+            means.add(meant)
+        elif one is None:
+            found = None
+    kind = next((kind for kind in (SELF, ROLE, ACCOUNT) if kind in means), None)
+    return (True if means else found), kind
+
+
+def _whole(statement: dict[str, Any]) -> dict[str, Any]:
+    """A statement of a trust policy has no resource: it means its role."""
+    if "Resource" in statement or "NotResource" in statement:
+        return statement
+    return {**statement, "Resource": "*"}
+
+
+def _effect(document: str, effect: Effect, question: Question) -> Holds:
     """Whether a document has a statement with that effect on the question."""
     found: Holds = False
     for statement in _statements(document):
@@ -114,5 +195,5 @@ def _listed(value: Any) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def _statements(document: str) -> tuple[dict[str, Any], ...]:
-    found = json.loads(document)["Statement"]
+    found = json.loads(document).get("Statement", [])
     return tuple(found) if isinstance(found, list) else (found,)

@@ -16,6 +16,7 @@ from typing import Any
 
 from moto.sts.models import sts_backends
 
+from lab.access import policy
 from lab.guests.instances import LabInstance
 
 # Seen in published answers: six hours and a few minutes. AWS promises new ones "at least five
@@ -41,6 +42,10 @@ def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
     if not profile.roles:
         return {"iam": {"info": _json(_info(profile, now or _now()))}}
     role = profile.roles[0]
+    if not policy.service_may_assume(_trust(role), "ec2.amazonaws.com"):
+        refused = _json(_refused(role, now or _now()))
+        info = _json(_info(profile, now or _now()))
+        return {"iam": {"info": info, "security-credentials": {role.name: refused}}}
     session = _session(instance, role, now or _now())
     return {
         "iam": {
@@ -63,6 +68,23 @@ def instance_of(key_id: str) -> tuple[LabInstance, str] | None:
             if instance.id == instance_id:
                 return instance, role.rpartition("/")[2]
     return None
+
+
+def _trust(role: Any) -> str:
+    document = role.assume_role_policy_document
+    return document if isinstance(document, str) else json.dumps(document)
+
+
+def _refused(role: Any, now: datetime) -> dict[str, str]:
+    """What IMDS says of a role whose trust policy leaves EC2 out, as seen in
+    https://github.com/aws/aws-cli/issues/2060 and described in
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_iam-ec2.html"""
+    return {
+        "Code": "AssumeRoleUnauthorizedAccess",
+        "Message": f"EC2 cannot assume the role {role.name}.  Please see documentation at "
+        "https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_iam-ec2.html.",
+        "LastUpdated": now.strftime(_FORMAT),
+    }
 
 
 def _session(instance: LabInstance, role: Any, now: datetime) -> Any:

@@ -32,6 +32,7 @@ class Agent:
     region: str
     registered: float
     role: str
+    key: str  # that it registered with
     said: dict[str, str] = field(default_factory=dict)
     heard: float = 0.0
     messages: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
@@ -49,14 +50,17 @@ class Agents:
         self._agents: dict[str, Agent] = {}
         self._lock = threading.Lock()
 
-    def hear(self, instance_id: str, region: str, role: str, said: dict[str, Any]) -> None:
+    def hear(
+        self, instance_id: str, region: str, role: str, said: dict[str, Any], key: str = ""
+    ) -> None:
         """An agent says who it is."""
         with self._lock:
             agent = self._agents.get(instance_id)
             if agent is None:
-                agent = Agent(instance_id, region, time.time(), role)
+                agent = Agent(instance_id, region, time.time(), role, key)
                 self._agents[instance_id] = agent
             agent.said |= {name: str(said[name]) for name in SAID if said.get(name)}
+            agent.role, agent.key = role, key
             agent.heard = time.monotonic()
 
     def find(self, instance_id: str) -> Agent | None:

@@ -20,7 +20,7 @@ from moto.ssm.models import ssm_backends
 
 from lab.guests.instances import LabInstance
 from lab.metadata import role_credentials
-from lab.ssm import agents, commands, documents, groups, of_aws, shown
+from lab.ssm import agents, commands, documents, groups, of_aws, session_calls, shown
 from lab.ssm.errors import SsmError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -28,8 +28,9 @@ Asked = dict[str, Any]
 # Users' calls that run in guests, or tell of what ran.
 REAL = (
     *("DescribeInstanceInformation", "SendCommand", "CancelCommand", "ListCommands"),
-    *("ListCommandInvocations", "GetCommandInvocation"),
+    *("ListCommandInvocations", "GetCommandInvocation", *session_calls.CALLS),
 )
+_OF_SESSIONS = {f"AmazonSSM.{call}" for call in session_calls.CALLS}
 _MESSAGES = "EC2WindowsMessageDeliveryService"
 # How long a command waits for its instance when SendCommand does not say.
 _LIFETIME = 3600
@@ -50,7 +51,7 @@ class Manager:
             "AmazonSSM.GetCommandInvocation": self._result,
         }
         self._of_agents: dict[str, Callable[[LabInstance, str, Asked], Any]] = {
-            "AmazonSSM.UpdateInstanceInformation": self._hear,
+            "AmazonSSM.UpdateInstanceInformation": lambda *_: None,
             f"{_MESSAGES}.GetMessages": self._wait,
             f"{_MESSAGES}.SendReply": self._reply,
         }
@@ -60,7 +61,8 @@ class Manager:
 
         def application(environ: Any, start_response: Callable[..., Any]) -> Iterable[bytes]:
             target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
-            if target not in self._calls and target not in self._of_agents:
+            known = target in self._calls or target in self._of_agents
+            if not known and target not in _OF_SESSIONS:
                 return moto(environ, start_response)
             body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             environ["wsgi.input"] = io.BytesIO(body)
@@ -88,15 +90,27 @@ class Manager:
         key, region = scope.groups() if scope else ("", "us-east-1")
         if target in self._calls:
             return self._calls[target](region, asked)
+        if target not in self._of_agents:
+            return self._session(target.rpartition(".")[2], key, region, asked, environ)
         found = role_credentials.instance_of(key)
         if found is None:  # whether its role may has been judged before (lab/access/gate.py)
             raise SsmError("AccessDeniedException", "the key is not that of an instance")
+        if target.endswith("UpdateInstanceInformation"):
+            self.agents.hear(found[0].id, found[0].region_name, found[1], asked, key)
+            return None
         return self._of_agents[target](found[0], found[1], asked)
 
-    # What agents call.
+    def _session(self, call: str, key: str, region: str, asked: Asked, environ: Any) -> Asked:
+        host = str(environ.get("HTTP_HOST", ""))
+        if call == "StartSession":
+            return session_calls.start(self.agents.find, key, region, asked, host)
+        if call == "ResumeSession":
+            return session_calls.resume(region, asked, host)
+        if call == "TerminateSession":
+            return session_calls.terminate(asked)
+        return _page("Sessions", session_calls.describe(region, asked), asked)
 
-    def _hear(self, instance: LabInstance, role: str, asked: Asked) -> None:
-        self.agents.hear(instance.id, instance.region_name, role, asked)
+    # What agents call.
 
     def _wait(self, instance: LabInstance, role: str, asked: Asked) -> Asked:
         return {"Destination": instance.id, "Messages": self.agents.wait(instance.id)}

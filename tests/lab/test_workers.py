@@ -1,6 +1,6 @@
 """A night on three machines that share AWS alone: plan, an item each, finish. One machine is lost
-midway. Each runs the commands of deploy/'s buildspecs with its role's credentials and asks AWS's
-host names; nothing tells it that it is in a lab.
+midway. Each runs deploy/'s buildspec commands with its role's credentials, which may do what
+docs/iam-*.json allow, and asks AWS's host names; nothing tells it that it is in a lab.
 
     KILN_WORKERS=1 .venv/bin/python -m pytest tests/lab/test_workers.py
 """

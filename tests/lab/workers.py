@@ -16,6 +16,7 @@ import yaml
 from conftest import Guest, copied, launching, wait_for
 
 from devel.campaign.world import bare_checkout
+from kiln.cloud import iam
 from lab.network import bridge
 from lab.settings import Lab
 
@@ -70,15 +71,19 @@ def repository(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def role(client: Any) -> str:
-    """The name of a profile whose role may do everything.
-
-    With the documented policies alone the lab still refuses a bake with Packer 1.6.6 half-way.
-    """
+    """The name of a profile whose role may do what the documentation gives a worker, no more."""
+    settings = iam.policy("settings")
+    records = [one for one in settings["Statement"] if one["Sid"] in ("KeepRecords", "ListRecords")]
+    policies = {
+        "build": iam.policy(),
+        "packer-1-6": iam.policy("packer_1_6"),
+        "publish": iam.publishing_policy("publish"),
+        "records": {**settings, "Statement": records},
+    }
     name, made = "ami-kiln-worker", client("iam")
     made.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(_TRUST))
-    everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
-    document = json.dumps({"Version": "2012-10-17", "Statement": [everything]})
-    made.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document)
+    for key, document in policies.items():
+        made.put_role_policy(RoleName=name, PolicyName=key, PolicyDocument=json.dumps(document))
     made.create_instance_profile(InstanceProfileName=name)
     made.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
     return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from kiln.base.account import FORMS, SETTINGS, Account, SubnetFilter
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli import flags
-from kiln.cloud import machine, network, reservations, resources
+from kiln.cloud import machine, network, reservations, resources, session
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.network import Network
 from kiln.cloud.runs import Run
@@ -366,3 +367,39 @@ def test_a_reservation_serves_launches_of_its_type(
     monkeypatch.setattr(reservations.aws, "ec2", lambda target: Answers())
     wanted = Account(capacity_reservation_id="cr-01234567")
     assert reservations.serving(wanted, AWS, "g4dn.xlarge") == ("cr-01234567" if serves else None)
+
+
+def test_ssh_by_session_hands_the_plugin_what_the_cli_hands_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its arguments: awscli/customizations/sessionmanager.py of aws/aws-cli. In the lab it gets the
+    lab's keys too: it resumes and ends sessions by itself."""
+    own = {"endpoint_url": "http://127.0.0.1:1", "aws_access_key_id": "K"}
+    target = SimpleNamespace(region="us-east-1", client_settings=lambda: own)
+    command = session.proxy_command(target, tmp_path)
+    assert command.endswith(" %h %p")
+    settings_file = tmp_path / "session.json"
+    assert str(settings_file) in command
+    assert settings_file.stat().st_mode & 0o777 == 0o600
+    answer = {"SessionId": "s", "TokenValue": "t", "StreamUrl": "ws://x", "ResponseMetadata": {}}
+    asked: list[dict[str, Any]] = []
+    ran: list[Any] = []
+
+    def client(service: str, **given: Any) -> Any:
+        asked.append({"service": service, **given})
+        return SimpleNamespace(
+            start_session=lambda **given: asked.append(given) or answer,
+            meta=SimpleNamespace(endpoint_url=given["endpoint_url"]),
+        )
+
+    monkeypatch.setattr("boto3.client", client)
+    monkeypatch.setattr("os.execve", lambda *given: ran.append(given))
+    session.carry("us-east-1", str(settings_file), "i-0123", "22")
+    assert asked[0] == {"service": "ssm", "region_name": "us-east-1", **own}
+    assert asked[1]["DocumentName"] == "AWS-StartSSHSession"
+    ((_, words, environment),) = ran
+    assert json.loads(words[1]) == {"SessionId": "s", "TokenValue": "t", "StreamUrl": "ws://x"}
+    assert words[2:5] == ["us-east-1", "StartSession", ""]
+    assert json.loads(words[5])["Target"] == "i-0123"
+    assert words[6] == "http://127.0.0.1:1"
+    assert environment["AWS_ACCESS_KEY_ID"] == "K"

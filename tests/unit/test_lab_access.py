@@ -18,10 +18,10 @@ from moto.ec2.models import ec2_backends
 from kiln.base import plain_yaml
 from kiln.base.paths import ROOT
 from lab.access import asked, gate, holders, of_ec2, of_s3, policy
-from lab.access.asked import Caller
 from lab.access.conditions import Context, hold
 from lab.access.of_ec2 import Resource
-from lab.access.policy import Policies, Question
+from lab.access.policy import Attached, Policies, Question
+from lab.access.principals import Caller
 from tests.unit.test_lab_auth import Call
 
 ACCOUNT = "123456789012"
@@ -55,7 +55,14 @@ def deny(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
     return {**allow(action, resource, **more), "Effect": "Deny"}
 
 
-def refused(service: str, call: Call, *statements: dict[str, Any], **limits: str) -> str:
+def refused(
+    service: str,
+    call: Call,
+    *statements: dict[str, Any],
+    attached: Attached | None = None,
+    caller: Caller = ROLE,
+    **limits: str,
+) -> str:
     """The text of the refusal of a call that boto3 makes; "" when it is allowed."""
     sent: list[AWSRequest] = []
     client: Any = boto3.client(
@@ -90,7 +97,11 @@ def refused(service: str, call: Call, *statements: dict[str, Any], **limits: str
         body.encode() if isinstance(body, str) else body.read() if hasattr(body, "read") else body
     )
     policies = Policies((document(*statements),), **limits)
-    answer = gate.refusal("ASIAEXAMPLE", environ, body, lambda _: (ROLE, policies), look)
+
+    def theirs(action: str, arn: str) -> Attached | None:
+        return None if action == "iam:PassRole" else attached
+
+    answer = gate.refusal("ASIAEXAMPLE", environ, body, lambda _: (caller, policies), look, theirs)
     return answer.body.decode() if answer else ""
 
 
@@ -359,6 +370,29 @@ def test_the_table_of_resources_is_awss() -> None:
     assert wrong == []
 
 
+def test_every_call_that_a_documented_policy_narrows_is_judged_by_its_resources() -> None:
+    described = plain_yaml.read_plain(ROOT / "lab" / "access" / "resources.yaml")["services"]
+    known = {f"{name}:{call}" for name, one in described.items() for call in one["actions"]}
+    known |= {f"ec2:{call}" for call in of_ec2.ACTIONS}
+    known |= {f"s3:{call}" for call in (*of_s3.BUCKETS.values(), *of_s3.OBJECTS.values())}
+    # Permissions that no call has the name of, and one that only EC2 asks for.
+    known |= {"iam:PassRole", "kms:ReEncryptFrom", "kms:ReEncryptTo"}
+    # Of CloudFormation and IAM, whose calls a stack needs, the lab describes no resources.
+    documents = [
+        json.loads(path.read_text())
+        for path in (ROOT / "docs").glob("iam-*.json")
+        if path.name != "iam-stack.json"
+    ]
+    narrowed = {
+        action
+        for one in documents
+        for statement in one["Statement"]
+        if statement["Resource"] != "*"
+        for action in statement["Action"]
+    }
+    assert narrowed and narrowed <= known
+
+
 def test_an_image_is_judged_by_its_owner() -> None:
     def share(image: str) -> Any:
         return lambda ec2: ec2.modify_image_attribute(
@@ -432,7 +466,7 @@ def test_a_compressed_body_is_read_as_the_services_read_it() -> None:
     }
     for body, allowed in ((gzip.compress(form), True), (b"\x1f\x8b broken", False)):
         holders = lambda _: (ROLE, Policies((document(KILN),)))  # noqa: E731
-        answer = gate.refusal("A", environ, body, holders, look)
+        answer = gate.refusal("A", environ, body, holders, look, lambda action, arn: None)
         assert (answer is None) is allowed
 
 

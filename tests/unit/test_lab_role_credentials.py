@@ -15,8 +15,21 @@ NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 ACCOUNT = "123456789012"
 
 
-def instance(*roles: str, number: str) -> Any:
-    found = [SimpleNamespace(name=r, arn=f"arn:aws:iam::{ACCOUNT}:role/path/{r}") for r in roles]
+def trust(service: str) -> str:
+    principal = {"Service": service}
+    statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+def instance(*roles: str, number: str, service: str = "ec2.amazonaws.com") -> Any:
+    found = [
+        SimpleNamespace(
+            name=name,
+            arn=f"arn:aws:iam::{ACCOUNT}:role/path/{name}",
+            assume_role_policy_document=trust(service),
+        )
+        for name in roles
+    ]
     profile = SimpleNamespace(
         arn=f"arn:aws:iam::{ACCOUNT}:instance-profile/p", id="AIPA1", roles=found
     )
@@ -67,3 +80,11 @@ def test_an_instance_without_a_profile_sees_nothing() -> None:
     bare = instance(number="i-6")
     bare.ec2_backend.iam_instance_profile_associations.clear()
     assert role_credentials.of(bare, NOW) == {}
+
+
+def test_a_role_that_does_not_trust_ec2_gives_no_keys() -> None:
+    """As seen in https://github.com/aws/aws-cli/issues/2060"""
+    answer = document(instance("worker", number="i-7", service="ecs.amazonaws.com"), NOW)
+    assert answer["Code"] == "AssumeRoleUnauthorizedAccess"
+    assert answer["Message"].startswith("EC2 cannot assume the role worker.")
+    assert sorted(answer) == ["Code", "LastUpdated", "Message"]
