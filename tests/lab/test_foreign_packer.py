@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, launching, plain_client
 
-from devel.campaign.world import bare_checkout
 from devel import packers
+from devel.campaign.world import bare_checkout
 from kiln.packer import program
 from lab import control
 
