@@ -387,8 +387,8 @@ def lay_shims(
     the shell for the command lines whose calls count.
     """
     shutil.rmtree(shims, ignore_errors=True)
-    for folder in (".numbers", ".record", ".replay", ".wanted"):
-        (shims / folder).mkdir(parents=True)
+    for name in (".numbers", ".record", ".replay", ".wanted"):
+        (shims / name).mkdir(parents=True)
     (shims / ".calls").write_text("")
     for command, real in programs.items():
         shim = shims / command
