@@ -24,11 +24,12 @@ from kiln.matrix.load import load_recipes
 
 def test_the_parts_share_the_time_and_what_one_leaves_is_the_later_ones() -> None:
     moment = 0.0
-    clock = Clock(15, now=lambda: moment)
-    assert clock.minutes("kills") == pytest.approx(2)
-    # It ended at once: its two minutes are divided among the others.
-    assert clock.minutes("faults") == pytest.approx(15 * 2 / 13)
-    moment = 15 * 60.0
+    # Their weights are 2, 2, 3 and 1.
+    clock = Clock(16, ("kills", "faults", "commands", "units"), now=lambda: moment)
+    assert clock.minutes("kills") == pytest.approx(4)
+    # It ended at once: its four minutes are divided among the others.
+    assert clock.minutes("faults") == pytest.approx(16 * 2 / 6)
+    moment = 16 * 60.0
     assert clock.minutes("commands") == 0
 
 
