@@ -5,6 +5,7 @@ from invoke import Collection
 import devel.tasks
 from kiln.cli import (
     build,
+    catalogue,
     consume,
     cost,
     deploy,
@@ -43,6 +44,7 @@ ns = Collection(
     retire.retire,
     retire.sweep,
     consume.consume,
+    catalogue.catalogue_,
     cost.cost_,
     image.diff,
     image.sbom,

@@ -15,6 +15,7 @@ from kiln import facts
 from kiln.base.findings import errors
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.catalogue import model as catalogue_model
 from kiln.cloud import iam
 from kiln.compat import engine, evidence
 from kiln.compat.rules import registry
@@ -102,6 +103,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/record.schema.json": (
         record_schema.record_json_schema,
         "kiln/pipeline/record_schema.py",
+    ),
+    ROOT / "docs/catalogue.schema.json": (
+        catalogue_model.catalogue_json_schema,
+        "kiln/catalogue/model.py",
     ),
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     iam.POLICY_FILE_SETTINGS: (

@@ -35,6 +35,8 @@ SLOW = (
     "publish",
     "test_ami_checks.py",
     "test_bad_inputs.py",
+    "test_catalogue.py",
+    "test_catalogue_browser.py",
     "test_cli.py",
     "test_contributing.py",
     "test_first_call.py",
@@ -112,7 +114,7 @@ def quick(*, only: str | None = None) -> int:
 
 def test(*, only: str | None = None, lab: bool = True) -> int:
     """Run linters, unit tests, lab tests; returns the exit status. `only` selects tests by name."""
-    needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
+    needs.ensure("lint", "packer", "ssh", "tests", "browser", install=True, say=note)
     note(f"Packer of this run: {packers.in_words()}")
     chosen = ["-k", only] if only else []
     linters: Callable[[], int] = (lambda: 0) if only else lint

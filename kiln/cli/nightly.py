@@ -4,7 +4,7 @@ stand alone, so that an engine can run the rows on machines of their own."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _REPORT = {
     "out": "folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)",
     "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
+    "catalogue": "S3 place of the catalogue, made anew at the end: --catalogue s3://bucket/catalogue",
 }
 
 
@@ -57,6 +58,7 @@ def nightly_(
     given: dict[str, str],
     out: str | None = None,
     topic: str | None = None,
+    catalogue: str | None = None,
     max_cost: str | None = None,
     target: str = "auto",
     region: str | None = None,
@@ -75,12 +77,14 @@ def nightly_(
     from kiln.publish.lock import exclusively
     from kiln.publish.publish import Publication, publish_row
 
-    recipes = _chosen(selection)
+    recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
     settings = load.load_publishing()
     limit = positive_number(max_cost, "--max-cost") if max_cost is not None else None
     progress = Progress()
-    options = Options(given={name: text for name, text in given.items() if name in RECORDS})
-    place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
+    place = targets.choose(target, region)
+    records = {name: text for name, text in given.items() if name in RECORDS}
+    options = Options(given={**records, "region": place.region})  # as plan_night plans
+    place = builds.announce(recipes, options, place, progress.say)
     if place.preparation and place.gone():
         place.prepare([], progress.say)
 
@@ -114,7 +118,7 @@ def nightly_(
             baked = [due.recipe for due in night.due if due.ami_id is None]
             costs.require_below(baked, settings, place.region, limit)
         results = nights.run_night(night, build, publish)
-    return _reported(results, place, out, topic, as_json=json)
+    return _reported(results, place, sent, as_json=json)
 
 
 @task(help={**ROWS, **PLACE, **account_help(RECORDS), **JSON})
@@ -167,6 +171,7 @@ def finish(
     plan: str | None = None,
     out: str | None = None,
     topic: str | None = None,
+    catalogue: str | None = None,
     target: str = "auto",
     region: str | None = None,
     json: bool = False,
@@ -177,12 +182,12 @@ def finish(
     from kiln.publish import choice
     from kiln.publish.nightly import after_night, plan_night, read_plan
 
-    recipes = _chosen(selection)
+    recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
     planned = read_plan(Path(plan)) if plan else {}
     place = choice.answering(targets.choose(target, region))
     night = plan_night(recipes, load.load_publishing(), place)
     results = after_night(night, planned, _of_the_night(recipes, given, place), place)
-    return _reported(results, place, out, topic, as_json=json)
+    return _reported(results, place, sent, as_json=json)
 
 
 @task(
@@ -205,6 +210,7 @@ def codebuild_(
     given: dict[str, str],
     out: str | None = None,
     topic: str | None = None,
+    catalogue: str | None = None,
     target: str = "auto",
     region: str | None = None,
     json: bool = False,
@@ -216,6 +222,7 @@ def codebuild_(
     from kiln.publish.codebuild import run_batch
     from kiln.publish.nightly import after_night, plan_night
 
+    sent = Sent(out, topic, catalogue, given).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
     place = choice.answering(targets.choose(target, region))
     night = plan_night(recipes, settings, place)
@@ -226,7 +233,7 @@ def codebuild_(
         # What is still due has failed, whatever CodeBuild says.
         night = plan_night(recipes, settings, place)
     results = after_night(night, planned, _of_the_night(recipes, given, place), place)
-    return _reported(results, place, out, topic, as_json=json)
+    return _reported(results, place, sent, as_json=json)
 
 
 def _chosen(selection: Selection) -> list[Recipe]:
@@ -236,15 +243,34 @@ def _chosen(selection: Selection) -> list[Recipe]:
     return select.select(load.load_recipes(), **{**selection, "every": True})
 
 
-def _reported(
-    results: list[RowResult], place: Target, out: str | None, topic: str | None, *, as_json: bool
-) -> int:
-    """Write, send and show the report of a night; the exit status."""
-    from kiln.publish import night_report
+@dataclass(frozen=True)
+class Sent:
+    """Where the report of a night goes, and where the catalogue is (`--catalogue`)."""
 
-    night_report.write(results, out)
-    if topic:
-        night_report.send(place, topic, results)
+    out: str | None
+    topic: str | None
+    catalogue: str | None
+    given: Mapping[str, str]
+
+    def checked(self) -> Sent:
+        """The same. Raises KilnError (exit status 2) for a catalogue that is not in S3."""
+        from kiln.catalogue.site import bucket_and_prefix
+
+        if self.catalogue:
+            bucket_and_prefix(self.catalogue, "--catalogue")
+        return self
+
+
+def _reported(results: list[RowResult], place: Target, sent: Sent, *, as_json: bool) -> int:
+    """Write, send and show the report of a night, and renew the catalogue; the exit status."""
+    from kiln.cli.making_catalogue import publish_catalogue
+    from kiln.publish import choice, night_report
+
+    night_report.write(results, sent.out)
+    if sent.topic:
+        night_report.send(place, sent.topic, results)
+    if sent.catalogue:
+        publish_catalogue(sent.catalogue, place, sent.given, choice.regions_to_show(None))
     show(
         [asdict(result) for result in results],
         as_json=as_json,

@@ -24,8 +24,8 @@ SERVICES = (
     "sts",
 )
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
-# retire and sweep; stack.deploy, whose calls CloudFormation makes; those of the fleet.
-PUBLISHING = ("publish", "promote", "retire", "stack", "fleet")
+# retire and sweep; stack.deploy, whose calls CloudFormation makes; those of the fleet; catalogue.
+PUBLISHING = ("publish", "promote", "retire", "stack", "fleet", "catalogue")
 
 
 @cache
@@ -82,9 +82,9 @@ def allowed(by: str) -> set[str]:
 
 
 def called_in_builds() -> dict[str, str]:
-    """The AWS calls of all tasks but those of kiln/publish, kiln/fleet and of stacks → file:line of
-    their first use."""
-    others = {ROOT / "kiln" / "publish", ROOT / "kiln" / "fleet"}
+    """The AWS calls of all tasks but those of kiln/publish, fleet and catalogue, and of stacks →
+    file:line of their first use."""
+    others = {ROOT / "kiln" / name for name in ("publish", "fleet", "catalogue")}
     of_stacks = {_module(name) for name in publishing_facts()["stack"]["modules"]}
     every = (ROOT / "kiln").rglob("*.py")
     return called(

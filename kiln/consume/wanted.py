@@ -18,7 +18,8 @@ class Wanted:
     """`image_id` is the AMI to write down, None where the document follows the channel by itself.
 
     `label` is the MIG layout that the machines make at boot, None for whole GPUs, and `strategy`
-    how Kubernetes shows its slices.
+    how Kubernetes shows its slices; `owner` makes them: the AMI's gpu-mig, or the GPU operator.
+    `jobs` are those of a workload, 0 for one on each slice of a node.
     """
 
     line: str
@@ -29,6 +30,8 @@ class Wanted:
     label: str | None = None
     strategy: str = "mixed"
     image_id: str | None = None
+    owner: str = "ami"
+    jobs: int = 0
 
     @property
     def parameter(self) -> str:
@@ -55,13 +58,15 @@ def wanted_launch(
     instance_type: str | None = None,
     label: str | None = None,
     strategy: str = "mixed",
+    row: choice.LineRow | None = None,
 ) -> Wanted:
     """What the flags ask for. Without an instance type it is the one that the row is verified on.
 
+    `row` is the line's, if it is known already.
     Raises KilnError (exit status 2) for an unknown line, channel, instance type or label, a type
     whose processor or GPU the image is not for, and a layout that its GPUs cannot hold.
     """
-    row = choice.row_of(line)
+    row = row or choice.row_of(line)
     choice.channel_of(row, channel)
     recipe = row.recipe
     kind = facts.instance(instance_type or recipe.verify_instance_type)

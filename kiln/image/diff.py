@@ -69,7 +69,7 @@ def not_compared(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 
 def _asked(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
-    """The fields in which the recipes of two builds differ; their place in the matrix is none."""
+    """The fields in which the recipes of two builds differ, without their place in the matrix."""
     if not a or not b:
         return {}
     names = (a.recipe.keys() | b.recipe.keys()) - {"row"}
@@ -225,6 +225,17 @@ def _files(info: dict[str, Any]) -> _Values:
     return {
         path: Counter([re.sub(r"^sha256:([0-9a-f]{16})[0-9a-f]*", r"sha256:\1…", text)])
         for path, text in info.get("files", {}).items()
+    }
+
+
+def facts_of(info: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """What `compare_records` compares of an image: kind → name → values; a kind that its bake did
+    not record is not there."""
+    skipped = not_compared(info, info)
+    return {
+        kind: {name: sorted(values.elements()) for name, values in read(info).items()}
+        for kind, read in _READERS.items()
+        if kind not in skipped
     }
 
 

@@ -30,9 +30,18 @@ class LineRow:
         return Telemetry(**self.recipe.telemetry).log_group
 
 
+def line_rows() -> dict[str, LineRow]:
+    """The row of each line of the matrix."""
+    settings = load_publishing()
+    return {
+        recipe.channel_line: LineRow(recipe.channel_line, recipe, settings[recipe.name])
+        for recipe in load_recipes()
+    }
+
+
 def row_of(line: str) -> LineRow:
     """The row of a line. Raises KilnError (exit status 2) if the matrix has no such line."""
-    by_line = {recipe.channel_line: recipe for recipe in load_recipes()}
+    by_line = line_rows()
     if line.startswith("/"):
         raise KilnError(
             f"{vocabulary.shown(line)} is the name of a parameter, not a line",
@@ -41,14 +50,12 @@ def row_of(line: str) -> LineRow:
     if line not in by_line:
         shown = vocabulary.shown(line)
         raise KilnError(f"the matrix has no line {shown}", hint=did_you_mean(line, by_line))
-    recipe = by_line[line]
-    return LineRow(line, recipe, load_publishing()[recipe.name])
+    return by_line[line]
 
 
 def settings_by_line() -> dict[str, Publish]:
     """The `publish` settings of each line of the matrix."""
-    settings = load_publishing()
-    return {recipe.channel_line: settings[recipe.name] for recipe in load_recipes()}
+    return {line: row.settings for line, row in line_rows().items()}
 
 
 def channel_of(row: LineRow, channel: str) -> str:

@@ -173,10 +173,13 @@ def test_a_value_without_a_filter_does_not_render() -> None:
 
 
 def test_every_other_template_escapes_by_itself() -> None:
-    """templates/ has no template besides HCL's but the reports, which Jinja escapes as HTML, and a
-    stack's, whose values are JSON."""
-    others = {path.name for path in TEMPLATES.rglob("*.j2") if path.parent not in OF_HCL}
+    """templates/ has no template besides HCL's but the reports and the catalogue's pages, which
+    Jinja escapes as HTML, and a stack's, whose values are JSON."""
+    pages = TEMPLATES / "catalogue"
+    others = {path.name for path in TEMPLATES.rglob("*.j2") if path.parent not in (*OF_HCL, pages)}
     of = {"report.html.j2": "pipeline/report.py", "nightly.html.j2": "publish/night_report.py"}
+    of |= {f"catalogue/{path.name}": "catalogue/pages.py" for path in pages.glob("*.j2")}
+    others |= {f"catalogue/{path.name}" for path in pages.glob("*.j2")}
     of_json = {"nightly-codebuild.yaml.j2": ["build_policy", "publish_policy"]}
     assert others == {*of, *of_json}
     for name, policies in of_json.items():

@@ -242,6 +242,8 @@ def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
 
 
 def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
+    recipe = replace(CLASSIC, driver="550.163.01")
+    lock.update_lock([recipe], locked)
     url = next(e["url"] for e in lock.load_lock(locked)["artifacts"] if e.get("confirmed") is False)
     sha256 = artifact(locked, url)["sha256"]
     lock.record_hashes(downloads(url, sha256), target="aws", when="build 7", path=locked)
@@ -249,7 +251,7 @@ def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
         entry = artifact(locked, url)
         assert "confirmed" not in entry, f"after update {again}"
         assert (entry["sha256"], entry["source"]) == (sha256, "seen by build 7")
-        lock.update_lock([CLASSIC], locked)
+        lock.update_lock([recipe], locked)
 
 
 def test_an_update_tells_a_better_source_of_the_same_hash(locked):

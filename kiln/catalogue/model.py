@@ -1,0 +1,160 @@
+"""What the catalogue shows, as data: catalogue.json is this, docs/catalogue.schema.json its schema.
+
+Every text from AWS is a text: nothing here is trusted to be a name of a file or to be HTML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from kiln.pipeline.record import Record
+
+SCHEMA = 1
+
+# Only the AMI's own tag, an available image and a whole move make an image verified.
+Trust = Literal["verified", "not verified", "gone"]
+# `unsigned`: the line names no key; `unknown`: nobody could ask (another region, no permission).
+Signed = Literal["matches", "does not match", "unsigned", "unknown"]
+
+
+@dataclass(frozen=True)
+class ChannelInRegion:
+    """What a channel holds in a region. `why_not` says why its AMI is not verified.
+
+    Times are UTC in ISO 8601.
+    """
+
+    channel: str
+    region: str
+    ami_id: str
+    ami_name: str | None
+    trust: Trust
+    why_not: str
+    since: str
+    drift: str
+    parameter: str
+
+
+@dataclass(frozen=True)
+class ChannelMove:
+    """A move of a channel in the home region, from the history of its parameter."""
+
+    channel: str
+    at: str
+    by: str
+    action: str
+    ami_name: str
+    image: str
+    why: str
+
+
+@dataclass(frozen=True)
+class CheckCounts:
+    """How many checks of an image passed, failed and were skipped, and on which instance type."""
+
+    passed: int
+    failed: int
+    skipped: int
+    instance_type: str | None
+
+
+@dataclass(frozen=True)
+class CataloguedImage:
+    """An image that a channel holds or has held. `key` names its files in the site.
+
+    `trust` is of the AMI in the home region. `changes` counts the differences to the image before
+    (`before`: its key) by severity; None where one of the two has no record here.
+    """
+
+    key: str
+    ami_name: str
+    images: dict[str, str]
+    built: str
+    trust: Trust
+    why_not: str
+    signed: Signed
+    signed_why: str
+    installed: dict[str, str | None]
+    recipe: str
+    recipe_digest: str
+    git_commit: str
+    checks: CheckCounts | None = None
+    packages: int | None = None
+    record: str | None = None
+    sbom: str | None = None
+    before: str | None = None
+    changes: dict[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class CataloguedLine:
+    """A line. `in_matrix` is false for one that only its channels still know.
+
+    `driver_ends` is the last day on which the driver's branch gets fixes.
+    """
+
+    line: str
+    page: str
+    in_matrix: bool
+    recipe: str
+    distro: str
+    distro_name: str
+    stack: str
+    flavor: str
+    arch: str
+    driver: str | None
+    kernel_module: str | None
+    cuda: str | None
+    driver_ends: str | None
+    channels: tuple[ChannelInRegion, ...] = ()
+    history: tuple[ChannelMove, ...] = ()
+    images: tuple[CataloguedImage, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServedType:
+    """The lines that serve an instance type, best first: index in `lines`, warnings, and US dollars
+    a month of the line's telemetry there (None: it sends none)."""
+
+    type: str
+    gpus: str
+    lines: tuple[tuple[int, int, float | None], ...]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All of it. `place` says whose channels these are: an account of AWS, or a lab."""
+
+    made: str
+    place: str
+    target: str
+    region: str
+    regions: tuple[str, ...]
+    lines: tuple[CataloguedLine, ...]
+    types: tuple[ServedType, ...] = ()
+    schema: int = SCHEMA
+
+    def as_json(self) -> dict[str, Any]:
+        """The catalogue as plain data, `schema` first."""
+        return {"schema": self.schema, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A catalogue with the records that its pages are made from, by an image's key."""
+
+    catalogue: Catalogue
+    records: Mapping[str, Record] = field(default_factory=dict)
+
+
+def catalogue_json_schema() -> str:
+    """The text of docs/catalogue.schema.json."""
+    from pydantic import TypeAdapter
+
+    made: dict[str, Any] = TypeAdapter(Catalogue).json_schema()
+    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    made["title"] = "Catalogue"
+    return json.dumps(made, indent=2) + "\n"

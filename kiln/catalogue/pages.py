@@ -1,0 +1,275 @@
+"""The catalogue as files: pages, data for their scripts, downloads, feeds.
+
+All that is from AWS or from a record is escaped by Jinja, or written as JSON into files of its own,
+which the pages' Content-Security-Policy lets them load and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import TEMPLATES
+from kiln.catalogue.feed import feed_text
+from kiln.catalogue.gather import changes_between
+from kiln.catalogue.model import (
+    Catalogue,
+    CataloguedImage,
+    CataloguedLine,
+    Gathered,
+    catalogue_json_schema,
+)
+from kiln.catalogue.reference import mig_files, mig_types, xid_codes, xid_state
+from kiln.catalogue.snippets import line_snippets
+from kiln.facts import table
+from kiln.image import diff, sbom
+from kiln.image.version_info import reading
+from kiln.pipeline.record import Record, as_text
+from kiln.publish import choice
+from kiln.publish.ours import moment
+
+FOLDER = TEMPLATES / "catalogue"
+STATIC = ("catalogue.css", "catalogue.js", "line.js", "compare.js")
+# Nothing but the site's own files; the header that --serve sends says more (`serve.HEADERS`).
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'"
+)
+Say = Callable[[str], None]
+# Differences on a line's page; the rest is on the page that compares.
+_MOST_CHANGES = 100
+
+
+def site_files(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
+    """Every file of the site: its path within, and its text. The pages come last.
+
+    `say` is told of an image whose record cannot be read; its page then has no SBOM.
+    """
+    for name in STATIC:
+        yield name, (FOLDER / name).read_text(encoding="utf-8")
+    yield from mig_files()
+    damaged = set()
+    for line in gathered.catalogue.lines:
+        for image in line.images:
+            record = gathered.records.get(image.key)
+            try:
+                yield from list(_image_files(image, record)) if record else ()
+            except KilnError as error:
+                damaged.add(image.key)
+                say(f"{image.ami_name}: its record is left out: {error}")
+    whole = _without(gathered, damaged)
+    catalogue = whole.catalogue
+    for line in catalogue.lines:
+        yield f"lines/{_name(line)}.xml", feed_text(catalogue, line)
+    yield "feed.xml", feed_text(catalogue)
+    yield "data.js", f"window.kilnCatalogue = {_script(_data(catalogue))};\n"
+    yield "catalogue.schema.json", catalogue_json_schema()
+    yield "catalogue.json", json.dumps(catalogue.as_json(), indent=1) + "\n"
+    yield from _pages(whole)
+
+
+def _without(gathered: Gathered, damaged: Set[str]) -> Gathered:
+    """The same as if these images had no record here."""
+    if not damaged:
+        return gathered
+    lines = tuple(
+        replace(
+            line,
+            images=tuple(
+                replace(image, record=None, sbom=None, packages=None, changes=None)
+                if image.key in damaged
+                else image
+                for image in line.images
+            ),
+        )
+        for line in gathered.catalogue.lines
+    )
+    records = {key: one for key, one in gathered.records.items() if key not in damaged}
+    return Gathered(replace(gathered.catalogue, lines=lines), records)
+
+
+def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
+    catalogue = gathered.catalogue
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+
+    def page(template: str, *, here: str, up: str = "", **more: Any) -> str:
+        return environment.get_template(template).render(
+            catalogue=catalogue,
+            policy=POLICY,
+            today=catalogue.made[:10],
+            here=here,
+            up=up,
+            **more,
+        )
+
+    rows = choice.line_rows()
+    for line in catalogue.lines:
+        told = _of_line(line, gathered, rows.get(line.line))
+        yield line.page, page("line.html.j2", here=line.page, up="../", **told)
+    comparable = sum(image.record is not None for line in catalogue.lines for image in line.images)
+    yield "compare.html", page("compare.html.j2", here="compare.html", comparable=comparable)
+    yield "mig.html", page("mig.html.j2", here="mig.html", types=mig_types())
+    yield "xid.html", page("xid.html.j2", here="xid.html", codes=xid_codes(), as_of=xid_state())
+    yield "index.html", page("index.html.j2", here="index.html", **_of_index(catalogue))
+
+
+def _name(line: CataloguedLine) -> str:
+    return line.line.replace("/", "-")
+
+
+def _script(data: Any) -> str:
+    """JSON that stands in a script: no `<`, so that no HTML parser could end the script there."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _of_index(catalogue: Catalogue) -> dict[str, Any]:
+    def each(field: str) -> list[str]:
+        values = {getattr(line, field) for line in catalogue.lines}
+        return sorted(value for value in values if value)
+
+    choices = [
+        ("type", "Instance type", [one.type for one in catalogue.types]),
+        ("distro", "Distribution", each("distro")),
+        ("flavor", "Flavour", each("flavor")),
+        ("cuda", "CUDA", each("cuda")),
+        ("arch", "Processor", each("arch")),
+    ]
+    in_matrix = [line.recipe for line in catalogue.lines if line.in_matrix]
+    return {
+        "choices": choices,
+        "published": any(line.channels for line in catalogue.lines),
+        "example": in_matrix[0] if in_matrix else "NAME",
+        "ages": {
+            line.line: _days(line.images[0].built, catalogue.made) if line.images else None
+            for line in catalogue.lines
+        },
+    }
+
+
+def _days(before: str, after: str) -> int | None:
+    try:
+        return max(0, (moment(after) - moment(before)).days)
+    except ValueError:
+        return None
+
+
+def _data(catalogue: Catalogue) -> dict[str, Any]:
+    """What the scripts search: lines, types, and whatever else has a page."""
+    lines = []
+    found: list[list[str]] = []
+    for line in catalogue.lines:
+        branch = line.driver.split(".")[0] if line.driver else ""
+        held = " ".join(dict.fromkeys(f"{one.channel} {one.ami_id}" for one in line.channels))
+        text = f" {line.line} {line.recipe} {line.distro_name} driver {line.driver} {branch} {held}"
+        cuda = line.cuda or ""
+        lines.append(
+            {
+                "distro": line.distro,
+                "flavor": line.flavor,
+                "arch": line.arch,
+                "cuda": cuda,
+                "text": f"{text} {line.stack} {line.flavor} cuda {cuda} ".lower(),
+            }
+        )
+        for image in line.images:
+            ids = " ".join(image.images.values())
+            words = f" {image.ami_name} {ids} {image.key} ".lower()
+            found.append([f"{image.ami_name} ({line.line})", f"{line.page}#{image.key}", words])
+    for code in xid_codes():
+        name = f"Xid {code['code']}"
+        words = f" xid {code['code']} {code['name']} {code['severity']} ".lower()
+        found.append([name, f"xid.html#xid-{code['code']}", words])
+    for kind in mig_types():
+        name = kind["instance_type"]
+        found.append([f"MIG on {name}", f"mig.html#{name}", f" mig {name} {kind['gpu']} ".lower()])
+    return {
+        "lines": lines,
+        "types": {one.type: [list(served) for served in one.lines] for one in catalogue.types},
+        "found": found,
+        "severities": table("diff")["severities"],
+    }
+
+
+def _of_line(
+    line: CataloguedLine, gathered: Gathered, row: choice.LineRow | None
+) -> dict[str, Any]:
+    image = line.images[0] if line.images else None
+    record = gathered.records.get(image.key) if image else None
+    before = gathered.records.get(image.before or "") if image else None
+    checks = record.checks.checks if record and record.checks else ()
+    skipped: dict[str, list[str]] = {}
+    for check in checks:
+        if check.outcome == "skipped":
+            skipped.setdefault(check.message, []).append(f"{check.file}.py::{check.name}")
+    return {
+        "line": line,
+        "feed": f"{_name(line)}.xml",
+        "image": image,
+        "installed": [(name, value) for name, value in _installed(image, record) if value],
+        "failed": [check for check in checks if check.outcome == "failed"],
+        "passed": [check for check in checks if check.outcome == "passed"],
+        "skipped": list(skipped.items()),
+        "changes": changes_between(before, record),
+        "most": _MOST_CHANGES,
+        **_launching(line, row, gathered.catalogue),
+    }
+
+
+def _installed(image: CataloguedImage | None, record: Record | None) -> Iterator[tuple[str, str]]:
+    """Versions on the image: of its release, and of each component that its record lists."""
+    if image is None:
+        return
+    seen = {name: value for name, value in image.installed.items() if value and name != "digest"}
+    yield from seen.items()
+    parts = (record.versions or {}).get("components") if record else None
+    for name, part in parts.items() if isinstance(parts, dict) else ():
+        version = part.get("version") if isinstance(part, dict) else None
+        if version and name not in (*seen, "nvidia-driver"):
+            yield str(name), str(version)
+
+
+def _launching(
+    line: CataloguedLine, row: choice.LineRow | None, catalogue: Catalogue
+) -> dict[str, Any]:
+    """The documents of `consume` for the last channel that holds something."""
+    if row is None:
+        return {"snippets": []}
+    found = line_snippets(line, row, catalogue.region)
+    places = [(one.region, one.ami_id) for one in line.channels if one.channel == found.channel]
+    first = [pair for pair in places if pair[0] == catalogue.region]
+    rest = [pair for pair in places if pair[0] != catalogue.region]
+    return {
+        "snippets": found.documents,
+        "snippet_channel": found.channel,
+        "snippet_held": found.held,
+        "snippet_type": found.instance_type,
+        "regions": first + rest if first else [(catalogue.region, ""), *rest],
+    }
+
+
+def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, str]]:
+    """Record, SBOM and what pages look up. Raises KilnError for a damaged version-info."""
+    # Where the run's folder was, and how to reach a kept instance, is nobody's business here.
+    yield f"images/{image.key}.record.json", as_text(replace(record, folder="", kept=None))
+    facts: Mapping[str, Any] = {}
+    if record.versions:
+        with reading("its version-info"):
+            facts = diff.facts_of(record.versions)
+            bill = sbom.cyclonedx({"versions": record.versions}, record.recipe)
+        yield f"images/{image.key}.sbom.json", bill
+    told = _script({"name": image.ami_name, "facts": facts})
+    yield (
+        f"images/{image.key}.js",
+        f"(window.kilnImages ||= {{}})[{_script(image.key)}] = {told};\n",
+    )

@@ -1,0 +1,130 @@
+"""The site's files in a folder and in S3."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+
+# Names every file of the site: what stands beside them is not ours.
+MANIFEST = "files.json"
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".xml": "application/atom+xml; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_FRESH = "no-cache"
+
+Files = Iterable[tuple[str, str]]
+
+
+def write_site(files: Files, folder: Path) -> list[str]:
+    """Write the site; what the one before it in the folder had, and this one has not, goes.
+
+    Raises KilnError (exit status 2) for a folder that holds something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise KilnError(f"{folder} is not a folder", hint="--out names the folder of the site")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise KilnError(
+            f"{folder} holds other files than a catalogue",
+            hint="name an empty folder, or one that does not exist: --out DIR",
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as made:
+        fresh, old = Path(made, "site"), Path(made, "old")
+        fresh.mkdir()
+        names = []
+        for name, text in files:
+            path = fresh / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Half a surrogate pair, which JSON of an image may hold, is no character of UTF-8.
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            names.append(name)
+        (fresh / MANIFEST).write_text(json.dumps(sorted([*names, MANIFEST])) + "\n")
+        # A reader sees the old site or the new one.
+        if folder.is_dir():
+            folder.rename(old)
+        fresh.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    return [*names, MANIFEST]
+
+
+def bucket_and_prefix(url: str, called: str = "--publish") -> tuple[str, str]:
+    """The bucket and the prefix (empty, or with a `/` at its end) of s3://BUCKET/PREFIX.
+
+    Raises KilnError (exit status 2) for anything else.
+    """
+    bucket, _, path = url.removeprefix("s3://").partition("/")
+    parts = [part for part in path.split("/") if part]
+    plain = all(part.isascii() and part.isprintable() and part != ".." for part in parts)
+    if not url.startswith("s3://") or not vocabulary.BUCKET.fits(bucket) or not plain:
+        raise KilnError(
+            f"{called} {vocabulary.shown(url)}: not a place in S3",
+            hint=f"{called} s3://BUCKET/PREFIX",
+        )
+    return bucket, "".join(f"{part}/" for part in parts)
+
+
+def publish_site(folder: Path, url: str, target: Target, say: Callable[[str], None]) -> None:
+    """Copy a written site to S3: first what pages need, then the pages, the start page last. Then
+    remove what the site before it had.
+
+    Raises KilnError (exit status 1) if S3 refuses.
+    """
+    bucket, prefix = bucket_and_prefix(url)
+    s3 = aws.s3(target)
+    names = json.loads((folder / MANIFEST).read_text())
+    before = _named_there(s3, bucket, prefix)
+    with aws.explained(f"the catalogue could not be written to s3://{bucket}/{prefix}"):
+        for name in sorted(names, key=lambda name: (name.endswith(".html"), name == "index.html")):
+            s3.put_object(
+                Bucket=bucket,
+                Key=prefix + name,
+                Body=(folder / name).read_bytes(),
+                ContentType=_KINDS[PurePosixPath(name).suffix],
+                CacheControl=_FRESH,
+            )
+        stale = sorted(before - set(names))
+        for name in stale:
+            s3.delete_object(Bucket=bucket, Key=prefix + name)
+    gone = f", {len(stale)} of the site before removed" if stale else ""
+    say(f"{len(names)} files are at s3://{bucket}/{prefix}{gone}")
+
+
+def _named_there(s3: Any, bucket: str, prefix: str) -> set[str]:
+    """The files that the site before named as its own; none where there is none."""
+    from botocore.exceptions import ClientError
+
+    with aws.explained(f"s3://{bucket}/{prefix}{MANIFEST} could not be read"):
+        try:
+            with s3.get_object(Bucket=bucket, Key=prefix + MANIFEST)["Body"] as body:
+                data = json.loads(body.read())
+        except ClientError as error:
+            # Without leave to list the bucket, a file that is not there is a refusal.
+            if error.response["Error"].get("Code") in ("NoSuchKey", "404", "AccessDenied"):
+                return set()
+            raise
+        except ValueError:
+            return set()
+    names = data if isinstance(data, list) else []
+    # Only what a site can have: the manifest is a file that others may have written.
+    return {
+        name
+        for name in names
+        if isinstance(name, str)
+        and PurePosixPath(name).suffix in _KINDS
+        and ".." not in PurePosixPath(name).parts
+        and not name.startswith("/")
+    }

@@ -1,0 +1,52 @@
+"""The documents of `consume` for a line, as its page shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kiln.base.errors import KilnError
+from kiln.catalogue.model import CataloguedLine
+from kiln.consume.kinds import KINDS, write_document
+from kiln.consume.wanted import wanted_launch
+from kiln.publish.choice import LineRow
+
+
+@dataclass(frozen=True)
+class SnippetText:
+    """A document of one kind."""
+
+    kind: str
+    summary: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """The documents for a line's channel. `held`: the channel holds an AMI in the home region."""
+
+    channel: str
+    held: bool
+    instance_type: str
+    documents: tuple[SnippetText, ...]
+
+
+def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> Snippet:
+    """Each kind that takes the line, for the last of its channels that holds something there.
+
+    A document that cannot follow the channel holds the AMI's id; without one it is left out.
+    """
+    declared = row.settings.channels
+    here = {one.channel: one for one in line.channels if one.region == region}
+    channel = next((name for name in reversed(declared) if name in here), declared[-1])
+    asked = wanted_launch(line.line, channel, region, row=row)
+    held = here.get(channel)
+    documents = []
+    for kind in KINDS.values():
+        if kind.needs_id and held is None:
+            continue
+        one = replace(asked, image_id=held.ami_id) if kind.needs_id and held else asked
+        try:
+            documents.append(SnippetText(kind.name, kind.summary, write_document(kind, one)))
+        except KilnError:
+            continue  # the kind is not for this line
+    return Snippet(channel, held is not None, asked.instance_type.type, tuple(documents))

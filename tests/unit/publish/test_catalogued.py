@@ -1,0 +1,152 @@
+"""The catalogue of what was published, promoted and rolled back; its place in S3."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.catalogue.gather import gather_catalogue
+from kiln.catalogue.model import CataloguedLine, Gathered
+from kiln.catalogue.pages import site_files
+from kiln.catalogue.site import publish_site, write_site
+from kiln.matrix.publishing import Publish
+from tests.unit.publish.channel import (
+    AWS,
+    HOME,
+    LINE,
+    OTHER,
+    RECIPE,
+    Bake,
+    back,
+    promoted,
+    published,
+    resolved,
+    versions_of,
+)
+from tests.unit.publish.test_provenance import key_file
+
+
+def gathered(settings: Publish | None = None) -> Gathered:
+    return gather_catalogue(
+        AWS, [RECIPE], {LINE: settings or Publish()}, [OTHER], pytest.fail, types=("p4d.24xlarge",)
+    )
+
+
+def on(driver: str) -> dict[str, Any]:
+    """The version-info of an image."""
+    return {**versions_of(driver), "os": {"id": "amzn", "version_id": "2", "name": "AL2"}}
+
+
+def the_line(settings: Publish | None = None) -> CataloguedLine:
+    return next(line for line in gathered(settings).catalogue.lines if line.line == LINE)
+
+
+def test_a_line_has_its_channels_images_and_moves(bake: Bake) -> None:
+    first, second = bake(1, versions=on("510.47.03")), bake(2, versions=on("525.85.12"))
+    published(OTHER, ami_id=first)
+    promoted("candidate")
+    published(OTHER, ami_id=second)
+    line = the_line()
+    held = {(one.channel, one.region): one for one in line.channels}
+    assert held["nightly", HOME].ami_id == second and held["candidate", HOME].ami_id == first
+    assert held["nightly", OTHER].ami_id != second and len(held) == 4
+    assert {one.trust for one in line.channels} == {"verified"}
+    newest, oldest = line.images
+    assert (newest.images[HOME], newest.before) == (second, oldest.key)
+    assert newest.changes == {"high": 1, "medium": 0, "low": 0}, "a driver of another branch"
+    assert [(move.channel, move.action) for move in line.history] == [
+        ("nightly", "publish"), ("candidate", "promote"), ("nightly", "publish"),
+    ]  # fmt: skip
+    back("nightly")
+    assert the_line().history[0].action == "rollback"
+
+
+def test_only_what_the_amis_own_tag_says_is_verified(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    ami_id = bake(1)
+    published(OTHER, ami_id=ami_id)
+    tags = [{"Key": "kiln:verified", "Value": "fail 2026-11-02T00:00:00Z c0ffee0"}]
+    client("ec2").create_tags(Resources=[ami_id], Tags=tags)
+    line = the_line()
+    trust = {one.region: one.trust for one in line.channels}
+    assert trust == {HOME: "not verified", OTHER: "verified"}
+    assert line.images[0].trust == "not verified"
+    assert "fail 2026-11-02" in line.images[0].why_not
+    client("ec2").delete_tags(Resources=[ami_id], Tags=[{"Key": "kiln:verified"}])
+    assert (the_line().images[0].trust, the_line().images[0].why_not) == (
+        "not verified", "nothing verified it",
+    )  # fmt: skip
+
+
+def test_an_image_that_is_not_there_is_gone(client: Callable[..., Any], bake: Bake) -> None:
+    published(OTHER, ami_id=bake(1))
+    copy = resolved(client, "nightly", OTHER)
+    ec2 = client("ec2", OTHER)
+    ec2.disable_image_deregistration_protection(ImageId=copy)
+    ec2.deregister_image(ImageId=copy)
+    assert {one.region: one.trust for one in the_line().channels} == {
+        HOME: "verified", OTHER: "gone",
+    }  # fmt: skip
+
+
+def test_a_signed_image_matches_until_it_is_changed(
+    client: Callable[..., Any], bake: Bake, tmp_path: Path
+) -> None:
+    settings = Publish.model_validate({"sign": {"key_file": str(key_file(tmp_path))}})
+    ami_id = bake(1)
+    published(settings=settings, ami_id=ami_id)
+    assert the_line(settings).images[0].signed == "matches"
+    assert the_line().images[0].signed == "unsigned"
+    tags = [{"Key": "kiln:recipe-digest", "Value": "e" * 64}]
+    client("ec2").create_tags(Resources=[ami_id], Tags=tags)
+    image = the_line(settings).images[0]
+    assert image.signed == "does not match" and "kiln:recipe-digest" in image.signed_why
+
+
+def test_an_empty_account_has_the_matrixs_lines(tmp_path: Path) -> None:
+    found = gathered()
+    line = next(one for one in found.catalogue.lines if one.line == LINE)
+    assert (line.channels, line.images, line.in_matrix) == ((), (), True)
+    assert "Nothing is published yet" in dict(site_files(found, pytest.fail))["index.html"]
+
+
+def test_the_site_in_s3_takes_the_place_of_the_one_before_and_of_nothing_else(
+    client: Callable[..., Any], bake: Bake, tmp_path: Path
+) -> None:
+    bucket = f"catalogue-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
+    s3 = client("s3")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key="site/thesis.txt", Body=b"years of work")
+    published(ami_id=bake(1, versions=on("510.47.03")))
+    site, said = tmp_path / "site", []
+    write_site(site_files(gathered(), pytest.fail), site)
+    publish_site(site, f"s3://{bucket}/site", AWS, said.append)
+    there = {one["Key"] for one in s3.list_objects_v2(Bucket=bucket)["Contents"]}
+    files = {f"site/{path.relative_to(site)}" for path in site.rglob("*") if path.is_file()}
+    assert there == files | {"site/thesis.txt"}
+    page = s3.get_object(Bucket=bucket, Key="site/index.html")
+    assert page["ContentType"] == "text/html; charset=utf-8"
+    assert json.loads(s3.get_object(Bucket=bucket, Key="site/catalogue.json")["Body"].read())
+    # A line goes, with its pages.
+    empty = gathered()
+    empty = replace(empty, catalogue=replace(empty.catalogue, lines=()))
+    write_site(site_files(empty, pytest.fail), site)
+    publish_site(site, f"s3://{bucket}/site/", AWS, said.append)
+    there = {one["Key"] for one in s3.list_objects_v2(Bucket=bucket)["Contents"]}
+    assert "site/thesis.txt" in there
+    assert not any(key.startswith(("site/lines/", "site/images/")) for key in there)
+    assert "of the site before removed" in said[1]
+
+
+def test_a_bucket_that_is_not_there_is_said(tmp_path: Path) -> None:
+    write_site([("index.html", "")], tmp_path / "site")
+    with pytest.raises(KilnError, match=r"s3://no-such-bucket/x/.*NoSuchBucket") as refused:
+        publish_site(tmp_path / "site", "s3://no-such-bucket/x", AWS, pytest.fail)
+    assert refused.value.exit_status == 1

@@ -1,0 +1,250 @@
+"""The catalogue's files: what they say, what they never say, where they may be written."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.catalogue.model import Gathered
+from kiln.catalogue.pages import site_files
+from kiln.catalogue.serve import site_server
+from kiln.catalogue.site import MANIFEST, bucket_and_prefix, write_site
+from kiln.cli.front import guarded
+from tests.unit import catalogued, commands
+from tests.unit.catalogued import EKS, HOSTILE
+
+PAGE = f"lines/{EKS.replace('/', '-')}.html"
+
+
+def made(gathered: Gathered) -> dict[str, str]:
+    said: list[str] = []
+    files = dict(site_files(gathered, said.append))
+    assert said == []
+    return files
+
+
+@cache
+def usual() -> dict[str, str]:
+    """Two images of a line, the newest in a channel."""
+    return made(catalogued.published())
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_what_comes_from_aws_stays_text() -> None:
+    files = made(catalogued.published(name=f"ami {HOSTILE}"))
+    for name in (PAGE, "index.html", "compare.html"):
+        scripts = [each for tag, each in Tags(files[name]).found if tag == "script"]
+        assert all(each.get("src") for each in scripts), name
+    text = Tags(files[PAGE]).text
+    assert (
+        f"ami {HOSTILE}" in text and "a <b>reason</b>" in text and f"no EFA here {HOSTILE}" in text
+    )
+    # In scripts no parser of HTML can find an end.
+    assert not any("<" in text for name, text in files.items() if name.endswith("data.js"))
+    entry = ET.fromstring(files["feed.xml"]).find("{*}entry/{*}title")
+    assert entry is not None and HOSTILE in str(entry.text)
+
+
+@pytest.mark.parametrize("trust", ["not verified", "gone"])
+def test_an_image_that_is_not_verified_is_never_shown_as_verified(trust: str) -> None:
+    files = made(catalogued.published(count=1, trust=trust))
+    for name in (PAGE, "index.html", "compare.html"):
+        words = re.sub(r"not verified|nothing verified it", "", Tags(files[name]).text)
+        assert "verified" not in words, name
+        assert trust in Tags(files[name]).text, name
+    (line,) = [one for one in json.loads(files["catalogue.json"])["lines"] if one["channels"]]
+    assert {one["trust"] for one in (*line["channels"], *line["images"])} == {trust}
+
+
+def test_the_published_schema_takes_the_json() -> None:
+    schema = json.loads((ROOT / "docs/catalogue.schema.json").read_text())
+    for files in (usual(), made(Gathered(catalogued.catalogue()))):
+        jsonschema.Draft202012Validator(schema).validate(json.loads(files["catalogue.json"]))
+        assert files["catalogue.schema.json"] == (ROOT / "docs/catalogue.schema.json").read_text()
+
+
+def test_a_page_asks_for_no_file_that_is_not_there() -> None:
+    files = usual()
+    ids = {name: {each.get("id") for _, each in Tags(text).found}
+           for name, text in files.items() if name.endswith(".html")}  # fmt: skip
+    for name in ids:
+        for _, each in Tags(files[name]).found:
+            for target in filter(None, (each.get("href"), each.get("src"))):
+                path, _, anchor = target.partition("#")
+                there = (
+                    str((Path("/") / name).parent.joinpath(path).resolve())[1:] if path else name
+                )
+                assert there in files, (name, target)
+                if anchor and "=" not in anchor:
+                    assert anchor in ids[there], (name, target)
+
+
+def test_pages_bring_no_style_or_script_of_their_own() -> None:
+    """So that the policy needs no `unsafe-inline`."""
+    files = usual()
+    for name, text in files.items():
+        if name.endswith(".html"):
+            assert "unsafe" not in text
+            for tag, each in Tags(text).found:
+                assert tag != "style" and "style" not in each, (name, tag)
+                assert not [key for key in each if key.startswith("on")], (name, tag)
+
+
+def test_the_first_view_of_five_hundred_images_is_small() -> None:
+    files = made(catalogued.published(count=500))
+    first = ("index.html", "catalogue.css", "catalogue.js", "data.js")
+    sizes = {name: len(files[name].encode()) for name in first}
+    assert sum(sizes.values()) <= 200_000, sizes
+
+
+def test_an_empty_account_says_what_to_do() -> None:
+    text = Tags(made(Gathered(catalogued.catalogue()))["index.html"]).text
+    assert "Nothing is published yet" in text
+    assert "./invoke publish --name" in text
+    nothing = Tags(made(Gathered(catalogued.catalogue(lines=(), types=())))["index.html"]).text
+    assert "0 lines" in nothing
+
+
+def test_the_difference_to_the_image_before_has_the_grave_first() -> None:
+    rows = re.findall(r'<td class="(high|medium|low)">', usual()[PAGE])
+    assert rows == sorted(rows, key=("high", "medium", "low").index) and rows[0] == "high"
+
+
+def test_each_kind_of_document_for_the_line_is_there() -> None:
+    text = usual()[PAGE]
+    shown = re.findall(r'<pre tabindex="0" aria-label="([\w-]+)">', text)
+    assert {"launch-template", "karpenter", "eksctl", "terraform", "cli"} <= set(shown)
+    assert f"/ami-kiln/{EKS}/stable/image_id" in text
+
+
+def test_a_line_that_the_matrix_dropped_is_still_shown() -> None:
+    gathered = catalogued.published()
+    lines = tuple(
+        replace(line, in_matrix=False, line="al2023/old/eks/x86_64", page="lines/old.html")
+        for line in gathered.catalogue.lines
+        if line.line == EKS
+    )
+    files = made(replace(gathered, catalogue=catalogued.catalogue(lines, types=())))
+    assert "does not have this line any more" in files["lines/old.html"]
+
+
+def test_the_feed_has_each_move_newest_first() -> None:
+    feed = ET.fromstring(made(catalogued.published(count=3))["feed.xml"])
+    times = [one.text for one in feed.findall("{*}entry/{*}updated")]
+    assert len(times) == 3 and times == sorted(times, key=str, reverse=True)
+    assert len({one.text for one in feed.findall("{*}entry/{*}id")}) == 3
+
+
+def test_a_record_tells_nobody_how_to_reach_a_machine() -> None:
+    files = usual()
+    (first, *_) = [text for name, text in files.items() if name.endswith(".record.json")]
+    assert (json.loads(first)["folder"], json.loads(first)["kept"]) == ("", None)
+
+
+def test_the_site_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    site = tmp_path / "a" / "site"
+    write_site([("index.html", "1"), ("lines/old.html", "1")], site)
+    write_site([("index.html", "2")], site)
+    assert sorted(str(p.relative_to(site)) for p in site.rglob("*")) == [MANIFEST, "index.html"]
+    assert sorted(p.name for p in site.parent.iterdir()) == ["site"]
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.odt").write_text("years of work")
+    with pytest.raises(KilnError, match="holds other files than a catalogue") as refused:
+        write_site([("index.html", "")], tmp_path)
+    assert refused.value.exit_status == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.odt"]
+
+
+def test_it_is_served_with_the_headers_that_a_server_should_send(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<p>hello")
+    with site_server(tmp_path, 0) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        with urllib.request.urlopen(url) as answer:
+            sent = answer.headers
+        status = guarded(lambda: bool(site_server(tmp_path, int(server.server_address[1]))))
+        server.shutdown()
+    assert "default-src 'none'" in sent["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in sent["Content-Security-Policy"]
+    assert sent["X-Content-Type-Options"] == "nosniff"
+    assert status == 1  # the port is taken
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [("s3://bucket", ("bucket", "")), ("s3://bucket/a/b/", ("bucket", "a/b/"))],
+)
+def test_a_place_in_s3(url: str, place: tuple[str, str]) -> None:
+    assert bucket_and_prefix(url) == place
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--publish", "https://bucket"], "--publish https://bucket: not a place in S3"),
+        (["--publish", "s3://B_ucket/x"], "not a place in S3"),
+        (["--publish", "s3://bucket/../x"], "not a place in S3"),
+        (["--port", "99999"], "--port 99999 is not a port"),
+        (["--regions", "eu-wst-1"], "did you mean eu-west-1?"),
+        (["--target", "moon"], "--target moon is not known"),
+    ],
+)
+def test_bad_input_is_refused(flags: list[str], words: str) -> None:
+    done = commands.invoke("catalogue", *flags)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert words in done.stderr
+
+
+def test_a_lab_that_is_not_up_is_said(tmp_path: Path) -> None:
+    done = commands.invoke("catalogue", "--target", "lab", "--out", str(tmp_path / "site"),
+                           env={"KILN_LAB_INDEX": "33"})  # fmt: skip
+    assert done.returncode == 1 and "./invoke lab.up" in done.stderr
+    assert not (tmp_path / "site").exists()
+
+
+def test_an_image_with_a_damaged_record_is_shown_without_its_sbom() -> None:
+    gathered = catalogued.published()
+    key = (
+        gathered.catalogue.lines[[one.line for one in gathered.catalogue.lines].index(EKS)]
+        .images[0]
+        .key
+    )
+    odd: dict[str, Any] = {**dict(gathered.records[key].versions or {})}
+    # Half a surrogate pair, which JSON may hold and UTF-8 may not.
+    odd["packages"] = [{**odd["packages"][0], "name": "odd \ud800"}]
+    known = {**gathered.records, key: replace(gathered.records[key], versions=odd)}
+    said: list[str] = []
+    files = dict(site_files(replace(gathered, records=known), said.append))
+    assert len(said) == 1 and "its record is left out" in said[0]
+    assert f"images/{key}.sbom.json" not in files and f"images/{key}." not in files[PAGE]
+    assert "The record of this image is not here" in files[PAGE]

@@ -1,0 +1,206 @@
+"""The catalogue in a real browser, from files: choose, compare, copy, read, with keys as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln.base.paths import ROOT
+from kiln.catalogue.pages import site_files
+from kiln.catalogue.site import write_site
+from kiln.image.diff import compare_records
+from tests.unit import catalogued, chromium
+from tests.unit.catalogued import ARM, EKS, HOSTILE
+
+# One browser and one site for all tests of this file.
+pytestmark = pytest.mark.xdist_group("browser")
+IMAGES = 500
+AXE = ROOT / "tests" / "data" / "axe" / "axe.min.js"
+WHEN_THERE = (
+    "new Promise(done => { const look = () => { const all = document.querySelectorAll('SELECTOR');"
+    " all.length ? done(VALUE) : setTimeout(look, 20); }; look(); })"
+)
+# The hundredth row of a table is like the tenth.
+LIKE_OTHERS = ["tbody tr:nth-child(n+15)", "section ~ section ~ section", "li:nth-child(n+15)"]
+LINE = f"lines/{EKS.replace('/', '-')}.html"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("catalogue") / "site"
+    gathered = catalogued.published(count=IMAGES, name=f"newest {HOSTILE}")
+    write_site(site_files(gathered, print), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def the_page() -> Iterator[chromium.Page]:
+    path = chromium.program()
+    if path is None:
+        pytest.skip("no chromium on PATH")
+    with chromium.browser(path) as browser:
+        yield browser.page()
+
+
+@pytest.fixture
+def page(the_page: chromium.Page, site: Path) -> Iterator[chromium.Page]:
+    """A page that may complain of nothing, and ask for nothing but the site's files."""
+    the_page.errors.clear()
+    the_page.looks(1280)
+    yield the_page
+    assert the_page.errors == []
+    strange = [url for url in the_page.requests if not url.startswith((site.as_uri(), "about:"))]
+    assert strange == []
+
+
+def shown(page: chromium.Page) -> list[str]:
+    """The lines that the start page shows, in their order."""
+    names: list[str] = page.run(
+        "[...document.querySelectorAll('#lines li:not([hidden]) h2')].map(e => e.textContent)"
+    )
+    return names
+
+
+def choose(page: chromium.Page, field: str, value: str) -> None:
+    page.run(
+        f"(() => {{ const e = document.getElementById('{field}'); e.value = '{value}';"
+        " e.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+
+
+def test_an_instance_type_brings_the_lines_that_serve_it_best_first(
+    page: chromium.Page, site: Path
+) -> None:
+    page.open((site / "index.html").as_uri())
+    assert len(shown(page)) == 4
+    choose(page, "type", "p5.48xlarge")
+    served = next(one for one in catalogued.types() if one.type == "p5.48xlarge").lines
+    lines = [line.line for line in catalogued.known_lines()]
+    assert shown(page) == [lines[index] for index, _, _ in served]
+    assert "US$" in page.run("document.querySelector('#lines li .telemetry').textContent")
+    choose(page, "flavor", "eks")
+    assert shown(page) == [EKS]
+    choose(page, "type", "g5g.xlarge")
+    choose(page, "flavor", "")
+    assert shown(page) == [ARM]
+
+
+def test_a_choice_is_in_the_url_and_comes_back_with_it(page: chromium.Page, site: Path) -> None:
+    page.open((site / "index.html").as_uri())
+    choose(page, "distro", "al2")
+    page.type_in("#q", "classic")
+    url = page.run("location.href")
+    page.open((site / "xid.html").as_uri())
+    page.open(url)
+    assert shown(page) == ["al2/classic/base/x86_64"]
+    assert page.run("document.getElementById('q').value") == "classic"
+
+
+def test_search_finds_images_and_xids_and_looks_at_each_entry_once(
+    page: chromium.Page, site: Path
+) -> None:
+    page.open((site / "index.html").as_uri())
+    page.type_in("#q", "xid 79")
+    first = page.run("document.querySelector('#others a').href")
+    assert first.endswith("xid.html#xid-79")
+    ami = catalogued.image(7).images[catalogued.HOME]
+    page.type_in("#q", ami)
+    links = page.run("[...document.querySelectorAll('#others a')].map(e => e.href)")
+    assert [link.rpartition("#")[2] for link in links] == [catalogued.image(7).key]
+    entries = page.run("kilnCatalogue.lines.length + kilnCatalogue.found.length")
+    assert IMAGES < entries == page.run("kilnLooked")
+    # And builds no more of the page than a person reads.
+    page.type_in("#q", "al2023")
+    assert page.run("document.querySelectorAll('#others li').length") == 20
+
+
+def test_a_name_with_markup_stays_text(page: chromium.Page, site: Path) -> None:
+    for name in ("index.html#q=newest", LINE, "compare.html"):
+        page.open(f"{site.as_uri()}/{name}")
+        assert page.run("document.title").endswith("· AMI Kiln")
+        assert page.run("document.body.textContent.includes('newest <script>')"), name
+
+
+def test_a_document_is_copied_for_the_region_that_was_chosen(
+    page: chromium.Page, site: Path
+) -> None:
+    page.open(f"{site.as_uri()}/{LINE}")
+    page.run(
+        "(() => { const e = document.getElementById('region'); e.value = 'eu-west-1';"
+        " e.dispatchEvent(new Event('change')); })()"
+    )
+    script = (
+        "new Promise(done => {"
+        " navigator.clipboard.writeText = text => { done(text); return Promise.resolve(); };"
+        " const pre = document.querySelector('pre[aria-label=KIND]');"
+        " pre.closest('details').open = true;"
+        " pre.closest('details').querySelector('button').click(); })"
+    )
+    copied = page.run(script.replace("KIND", "cli"))
+    assert "--region eu-west-1" in copied and catalogued.HOME not in copied
+    eksctl = page.run(script.replace("KIND", "eksctl"))
+    assert catalogued.image(IMAGES).images[catalogued.OTHER] in eksctl
+    said = page.run("document.getElementById('copied').textContent")
+    assert said == "eksctl is copied"
+
+
+def test_packages_are_searched(page: chromium.Page, site: Path) -> None:
+    page.open(f"{site.as_uri()}/{LINE}")
+    page.type_in("#package", "nccl")
+    found = page.run(
+        WHEN_THERE.replace("SELECTOR", "#packages li").replace("VALUE", "all[0].textContent")
+    )
+    assert found == "libnccl 2.28.9-1+cuda13.0"
+
+
+def test_two_images_differ_as_diff_says(page: chromium.Page, site: Path) -> None:
+    """The page's own comparison is that of `./invoke diff`."""
+    a, b = (catalogued.image(number) for number in (IMAGES - 1, IMAGES))
+    page.open(f"{site.as_uri()}/compare.html#a={a.key}&b={b.key}")
+    rows = page.run(
+        WHEN_THERE.replace("SELECTOR", "tbody tr").replace(
+            "VALUE", "[...all].map(row => [...row.cells].map(cell => cell.textContent))"
+        )
+    )
+    before, after = (catalogued.record(driver).versions for driver in ("570.211.01", "580.178.04"))
+    expected = [
+        [one.severity, f"{one.kind} {one.name}", one.old or "–", one.new or "–"]
+        for one in compare_records(before or {}, after or {})
+    ]
+    assert rows == expected and rows[0][0] == "high"
+
+
+@pytest.mark.parametrize("name", ["index.html", LINE, "compare.html", "mig.html", "xid.html"])
+def test_a_page_is_accessible_and_as_wide_as_the_window(
+    page: chromium.Page, site: Path, name: str
+) -> None:
+    """By axe-core, at 360 px dark and 1600 px light."""
+    for width, scheme in ((360, "dark"), (1600, "light")):
+        page.looks(width, scheme)
+        page.open(f"{site.as_uri()}/{name}")
+        assert page.run("document.documentElement.scrollWidth") <= width, width
+        page.run(AXE.read_text() + ";0")
+        found: list[dict[str, Any]] = page.run(
+            f"axe.run({{exclude: {json.dumps(LIKE_OTHERS)}}},"
+            " {resultTypes: ['violations'], preload: false})"
+            ".then(all => all.violations.map(v =>"
+            " ({id: v.id, nodes: v.nodes.slice(0, 3).map(n => n.html.slice(0, 160))})))"
+        )
+        assert found == [], json.dumps(found, indent=1)
+
+
+def test_the_keyboard_reaches_everything(page: chromium.Page, site: Path) -> None:
+    page.open((site / "index.html").as_uri())
+    reached = []
+    for _ in range(12):
+        page.press("Tab", 9)
+        reached.append(
+            page.run("document.activeElement.id || document.activeElement.textContent.trim()")
+        )
+    assert reached[:3] == ["To the content", "AMI Kiln", "Images"]
+    assert "q" in reached
+    page.press("Tab", 9)
