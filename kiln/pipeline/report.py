@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,6 @@ def write_report(path: Path, record: Record, before: Record | None = None) -> No
 
 def report_html(record: Record, before: Record | None = None) -> str:
     """The page. Everything in it comes from the records and is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     components = _by_component(record.checks.checks if record.checks else ())
     failed = [
         check
@@ -34,7 +32,8 @@ def report_html(record: Record, before: Record | None = None) -> str:
         for check in component["checks"]
         if check["outcome"] == "failed"
     ]
-    return environment.get_template("report.html.j2").render(
+    page = pages().get_template("report.html.j2")
+    return page.render(
         record=record,
         components=components,
         failed=failed,
@@ -45,6 +44,14 @@ def report_html(record: Record, before: Record | None = None) -> str:
         changed=_changed(before, record) if before else [],
         launches="; ".join(map(_told, record.tries)),
         begun=_begun(record),
+    )
+
+
+@cache
+def pages() -> Environment:
+    """The templates of pages, whose values are escaped. A build writes its report three times."""
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
 
 
