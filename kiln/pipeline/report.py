@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, Template
 
 from kiln.base.paths import TEMPLATES
 from kiln.cloud.capacity import Try
@@ -24,9 +25,6 @@ def write_report(path: Path, record: Record, before: Record | None = None) -> No
 
 def report_html(record: Record, before: Record | None = None) -> str:
     """The page. Everything in it comes from the records and is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     components = _by_component(record.checks.checks if record.checks else ())
     failed = [
         check
@@ -34,7 +32,7 @@ def report_html(record: Record, before: Record | None = None) -> str:
         for check in component["checks"]
         if check["outcome"] == "failed"
     ]
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         record=record,
         components=components,
         failed=failed,
@@ -46,6 +44,15 @@ def report_html(record: Record, before: Record | None = None) -> str:
         launches="; ".join(map(_told, record.tries)),
         begun=_begun(record),
     )
+
+
+@cache
+def _template() -> Template:
+    """Compiled once: a build writes its report three times."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("report.html.j2")
 
 
 def _begun(record: Record) -> str | None:
