@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, Template
+from jinja2 import Environment, FileSystemLoader
 
 from kiln.base.paths import TEMPLATES
 from kiln.cloud.capacity import Try
@@ -32,7 +32,8 @@ def report_html(record: Record, before: Record | None = None) -> str:
         for check in component["checks"]
         if check["outcome"] == "failed"
     ]
-    return _template().render(
+    page = pages().get_template("report.html.j2")
+    return page.render(
         record=record,
         components=components,
         failed=failed,
@@ -47,12 +48,11 @@ def report_html(record: Record, before: Record | None = None) -> str:
 
 
 @cache
-def _template() -> Template:
-    """Compiled once: a build writes its report three times."""
-    environment = Environment(
+def pages() -> Environment:
+    """The templates of pages, whose values are escaped. A build writes its report three times."""
+    return Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("report.html.j2")
 
 
 def _begun(record: Record) -> str | None:
