@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from devel import bench_publish_wide
 from devel.bench import Figure
 from kiln.base.errors import operation_failed
 from kiln.base.paths import ROOT
@@ -98,6 +99,7 @@ def _measured() -> Iterator[tuple[str, float, str, float | None, str]]:
         yield "API calls per region of a rollback", sum(calls.values()) / 17, "calls", None, ""
         seconds, calls = _timed(lambda: channel_rows(target, REGIONS, {}))
         yield f"channels of {len(rows)} lines, 17 regions", seconds, "s", 5.0, _calls(calls)
+        yield from bench_publish_wide.wide_figures(rows, REGIONS, target, amis.make, _timed)
 
 
 @contextmanager
@@ -145,7 +147,8 @@ class _Amis:
             InstanceIds=[self._instance], WaiterConfig={"Delay": 1}
         )
 
-    def make(self, row: Recipe, input_digest: str) -> None:
+    def make(self, row: Recipe, input_digest: str) -> str:
+        """An AMI of a row, with its record; its id."""
         self._made += 1
         run_id = f"20261101T{self._made:06}Z-aaaa"
         ec2 = aws.ec2(self._target)
@@ -177,6 +180,7 @@ class _Amis:
             ami_id=ami_id,
         )
         write_record(Run(run_id, row.name, folder), record)
+        return str(ami_id)
 
 
 def _published(row: Recipe, regions: Sequence[str], target: AwsTarget) -> None:

@@ -25,7 +25,11 @@ LIFTED_BY = (
     (r"chromium", "the package chromium, or KILN_CHROMIUM=/path/to/chromium"),
     (r"session-manager-plugin", "AWS's session-manager-plugin on PATH"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),
-    (r"Karpenter", "a Go module proxy that this machine can reach"),
+    (
+        r"KILN_PCLUSTER",
+        "aws-parallelcluster: KILN_PCLUSTER=/path/to/python (docs/consume.md)",
+    ),
+    (r"definitions cannot be fetched", "a Go module proxy that this machine can reach"),
     (r"no other Python", "other Python versions from pyenv, 3.7 to 3.13: pyenv install 3.12"),
     (r"no Python (?P<version>[\d.]+|{\w+})", "that Python version: pyenv install 3.x"),
     (r"Debian mirror", "a package mirror that this machine can reach"),

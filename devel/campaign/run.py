@@ -66,7 +66,7 @@ class Clock:
 def chosen(names: str | None) -> list[str]:
     """The parts that `--part a,b` names, in their order; all without one.
 
-    Raises KilnError for a name that is no part's.
+    Raises KilnError for an unknown part.
     """
     wanted = [name.strip() for name in names.split(",")] if names else list(WEIGHTS)
     for name in wanted:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from invoke import Context
 
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, did_you_mean
 from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import note, say, show, task
 
@@ -18,6 +19,9 @@ from kiln.cli.front import note, say, show, task
         "channel": "a channel of the line's `publish`: --channel stable",
         "instance-type": "instead of the one that verifies the row: --instance-type p5.48xlarge",
         "label": "a MIG layout of mig-config.yaml: --label all-1g.5gb",
+        "owner": "with --for gpu-operator, who makes slices: ami or operator: --owner operator",
+        "jobs": "with --for argo: --jobs 56 (default: one for each slice of a node)",
+        "walkthrough": "with --for argo: a script from no cluster to the last job, and back",
         "strategy": "how Kubernetes shows slices, single or mixed: --strategy mixed",
         "pin": "write the AMI id that the channel holds now, instead of following the channel",
         "out": "a file instead of standard output: --out nodes.yaml",
@@ -34,6 +38,9 @@ def consume(
     instance_type: str | None = None,
     label: str | None = None,
     strategy: str = "mixed",
+    owner: str = "ami",
+    jobs: str | None = None,
+    walkthrough: bool = False,
     pin: bool = False,
     out: str | None = None,
     list_: bool = False,
@@ -43,9 +50,11 @@ def consume(
 ) -> int:
     """Write what launches a channel's image: for EKS, ECS, Batch, ParallelCluster, Terraform …"""
     from kiln.cli import targets
+    from kiln.consume.argo import walk_through
     from kiln.consume.kinds import KINDS, kind_of, pinned, suits, write_document
     from kiln.consume.wanted import wanted_launch
     from kiln.matrix import load
+    from kiln.mig.makespan import whole_jobs
     from kiln.publish import choice
 
     if list_:
@@ -59,20 +68,35 @@ def consume(
                 hint="./invoke consume --line L --for KIND; see --list",
             )
     kind = kind_of(for_)
+    _only_for(kind.name, owner=owner, jobs=jobs, walkthrough=walkthrough)
     where = region or load.default_region() or "us-east-1"
     asked = wanted_launch(
         line, channel, where, instance_type=instance_type, label=label, strategy=strategy
     )
     suits(kind, asked)
+    asked = replace(asked, owner=owner, jobs=whole_jobs(jobs) if jobs is not None else 0)
     if pin or kind.needs_id:
         asked = pinned(choice.answering(targets.choose(target, region)), asked)
-    text = write_document(kind, asked)
+    text = walk_through(asked) if walkthrough else write_document(kind, asked)
     if out is None:
         say(text.removesuffix("\n"))
     else:
         Path(out).write_text(text, encoding="utf-8")
         note(f"wrote {out}")
     return 0
+
+
+def _only_for(kind: str, *, owner: str, jobs: str | None, walkthrough: bool) -> None:
+    """Raises KilnError (exit status 2) for a flag of another kind of document."""
+    from kiln.mig.k8s import OWNERS
+
+    if owner not in OWNERS:
+        raise KilnError(f"unknown owner {owner!r}", hint=did_you_mean(owner, OWNERS))
+    given = {"--owner": owner != "ami", "--jobs": jobs is not None, "--walkthrough": walkthrough}
+    for flag, used in given.items():
+        belongs = "gpu-operator" if flag == "--owner" else "argo"
+        if used and kind != belongs:
+            raise KilnError(f"{flag} is for --for {belongs}, not for {kind}")
 
 
 def _listed(names: dict[str, str]) -> str:

@@ -81,8 +81,10 @@ def nightly_(
     settings = load.load_publishing()
     limit = positive_number(max_cost, "--max-cost") if max_cost is not None else None
     progress = Progress()
-    options = Options(given={name: text for name, text in given.items() if name in RECORDS})
-    place = builds.announce(recipes, options, targets.choose(target, region), progress.say)
+    place = targets.choose(target, region)
+    records = {name: text for name, text in given.items() if name in RECORDS}
+    options = Options(given={**records, "region": place.region})  # as plan_night plans
+    place = builds.announce(recipes, options, place, progress.say)
     if place.preparation and place.gone():
         place.prepare([], progress.say)
 

@@ -20,10 +20,12 @@ from kiln.consume.ec2 import (
 )
 from kiln.consume.machine import instance_tags, network_interfaces, root_disk
 from kiln.consume.wanted import Wanted
-from kiln.mig.k8s import k8s_configuration
+from kiln.facts import table
+from kiln.mig.k8s import k8s_configuration, operator_values
 
 # The taint that NVIDIA's charts tolerate by default.
 _TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
+_NODE_LABEL = table("mig-kubernetes")["node_label"]
 _CLUSTER = {
     "ClusterName": text_parameter("the cluster's name"),
     "ApiServerEndpoint": text_parameter("aws eks describe-cluster: endpoint"),
@@ -127,7 +129,7 @@ def karpenter(wanted: Wanted) -> str:
     ]
     if wanted.label:
         notes.append("Karpenter counts no slices: pods that request them start no node.")
-    offered = ", ".join(f"{name}: {count}" for name, count in _resources(wanted).items())
+    offered = ", ".join(f"{name}: {count}" for name, count in node_resources(wanted).items())
     return as_yaml(
         [*notes, f"A node offers {offered}. A promotion replaces nodes, one at a time (drift)."],
         node_class,
@@ -152,7 +154,7 @@ def _disk_of_karpenter(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _resources(wanted: Wanted) -> dict[str, int]:
+def node_resources(wanted: Wanted) -> dict[str, int]:
     """What a node offers to pods, EFA included."""
     kind = wanted.instance_type
     if wanted.label:
@@ -292,11 +294,21 @@ def self_managed(wanted: Wanted) -> str:
 
 def gpu_operator(wanted: Wanted) -> str:
     """Values of the chart gpu-operator for nodes of the image."""
-    if wanted.label:
+    notes = ["Driver and container toolkit are on the image; its gpu-mig makes the slices at boot."]
+    if wanted.owner == "operator":
+        # With a layout or without: the node's label selects it.
+        values: dict[str, Any] = operator_values(wanted.strategy, wanted.owner)
+        label = wanted.label or "all-balanced"
+        notes = [
+            "Driver and container toolkit are on the image. The chart's mig-manager makes the",
+            f"slices that a node's label names: kubectl label node NODE {_NODE_LABEL}={label}",
+            "Nodes must leave them to it: MIG_OWNER=operator in /etc/default/gpu-mig of the image.",
+        ]
+    elif wanted.label:
         answer = k8s_configuration(
             wanted.label, wanted.strategy, instance_type=wanted.instance_type.type
         )
-        values: dict[str, Any] = answer["gpu_operator"]
+        values = answer["gpu_operator"]
     else:
         values = {
             "driver": {"enabled": False},
@@ -309,7 +321,7 @@ def gpu_operator(wanted: Wanted) -> str:
     return as_yaml(
         [
             title(wanted, "helm upgrade --install gpu-operator nvidia/gpu-operator -f THIS-FILE"),
-            "Driver and container toolkit are on the image; its gpu-mig makes the slices at boot.",
+            *notes,
         ],
         values,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
-from kiln.consume import containers, ec2, eks, hcl_documents, slurm
+from kiln.consume import argo, containers, ec2, eks, hcl_documents, slurm
 from kiln.consume.wanted import Wanted
 from kiln.publish import channels
 
@@ -51,6 +51,7 @@ _KINDS = (
     Kind("eks-self-managed", f"self-managed EKS nodes ({_CFN})", eks.self_managed, _EKS, _NODEADM),
     Kind("gpu-operator", "values of the chart gpu-operator", eks.gpu_operator, _EKS),
     Kind("device-plugin", "values of nvidia-device-plugin", eks.device_plugin, _EKS),
+    Kind("argo", "Argo Workflow over the slices", argo.workflow, _EKS, _NODEADM),
     Kind("ecs", f"capacity provider and task ({_CFN})", containers.ecs, _ECS),
     Kind(
         "batch",

@@ -18,7 +18,8 @@ class Wanted:
     """`image_id` is the AMI to write down, None where the document follows the channel by itself.
 
     `label` is the MIG layout that the machines make at boot, None for whole GPUs, and `strategy`
-    how Kubernetes shows its slices.
+    how Kubernetes shows its slices; `owner` makes them: the AMI's gpu-mig, or the GPU operator.
+    `jobs` are those of a workload, 0 for one on each slice of a node.
     """
 
     line: str
@@ -29,6 +30,8 @@ class Wanted:
     label: str | None = None
     strategy: str = "mixed"
     image_id: str | None = None
+    owner: str = "ami"
+    jobs: int = 0
 
     @property
     def parameter(self) -> str:

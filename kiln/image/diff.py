@@ -69,7 +69,7 @@ def not_compared(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 
 def _asked(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
-    """The fields in which the recipes of two builds differ; their place in the matrix is none."""
+    """The fields in which the recipes of two builds differ, without their place in the matrix."""
     if not a or not b:
         return {}
     names = (a.recipe.keys() | b.recipe.keys()) - {"row"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,6 @@ def write_report(path: Path, record: Record, before: Record | None = None) -> No
 
 def report_html(record: Record, before: Record | None = None) -> str:
     """The page. Everything in it comes from the records and is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     components = _by_component(record.checks.checks if record.checks else ())
     failed = [
         check
@@ -34,7 +32,8 @@ def report_html(record: Record, before: Record | None = None) -> str:
         for check in component["checks"]
         if check["outcome"] == "failed"
     ]
-    return environment.get_template("report.html.j2").render(
+    page = pages().get_template("report.html.j2")
+    return page.render(
         record=record,
         components=components,
         failed=failed,
@@ -44,7 +43,25 @@ def report_html(record: Record, before: Record | None = None) -> str:
         before=before,
         changed=_changed(before, record) if before else [],
         launches="; ".join(map(_told, record.tries)),
+        begun=_begun(record),
     )
+
+
+@cache
+def pages() -> Environment:
+    """The templates of pages, whose values are escaped. A build writes its report three times."""
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _begun(record: Record) -> str | None:
+    """Where the bake began, if not at its beginning, in words."""
+    on = record.continued
+    if on is None:
+        return None
+    what = "the state before it" if on.same_inputs else f"the instance that run {on.run_id} left"
+    return f"{on.start}, on {what} ({on.on})"
 
 
 def _told(launch: Try) -> str:
@@ -66,9 +83,12 @@ def _changed(before: Record, record: Record) -> list[tuple[str, str, str]]:
         ("packages", lambda r: len((r.versions or {}).get("packages") or ())),
         ("checks passed", lambda r: r.checks and r.checks.passed),
         ("checks failed", lambda r: r.checks and r.checks.failed),
-        ("seconds of the bake", lambda r: round(r.seconds.get("packer build", 0))),
+        ("baked from", _begun),
     ):
         rows.append((name, read(before), read(record)))
+    if not (before.continued or record.continued):  # a part of a bake takes other seconds
+        old, new = (round(one.seconds.get("packer build", 0)) for one in (before, record))
+        rows.append(("seconds of the bake", old, new))
     return [(name, _word(old), _word(new)) for name, old, new in rows if old != new]
 
 

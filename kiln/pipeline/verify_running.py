@@ -50,7 +50,7 @@ def of_host(host: str) -> Running:
 def of_instance(instance_id: str, target: Target) -> Running:
     """The machine of an instance id, as EC2 describes it.
 
-    Raises KilnError: exit status 2 for an id that is none, 1 if the instance does not run.
+    Raises KilnError: exit status 2 for a malformed id, 1 if the instance does not run.
     """
     vocabulary.INSTANCE_ID.required(instance_id, "--instance")
     with aws.explained(f"{instance_id} could not be looked up in {target.region}"):

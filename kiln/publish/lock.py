@@ -53,7 +53,7 @@ class Holder:
 def _space() -> str:
     """This boot of this machine, and this PID namespace: two containers may share a host's name."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - it is no path
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - not a path
 
 
 def lock_parameter(name: str) -> str:

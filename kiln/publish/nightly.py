@@ -87,8 +87,9 @@ def plan_night(
 ) -> Night:
     """Which of the recipes are due. `settings` are by the recipe's name; starts nothing.
 
-    Requests grow with the rows by one look-up of a parent AMI each; images and channels are listed
-    once. Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
+    A night has one region, the target's: where its rows are built, and where it looks for what was
+    built. Requests grow with the rows by one look-up of a parent AMI each; images and channels are
+    listed once. Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
@@ -96,7 +97,7 @@ def plan_night(
     skipped: list[Skipped] = []
     for recipe in recipes:
         chosen = settings[recipe.name]
-        plan = planning.plan_build(recipe, target, Options())
+        plan = planning.plan_build(recipe, target, Options(given={"region": target.region}))
         now = held.get((recipe.channel_line, chosen.channels[0]))
         judged = _judge(plan, images, now, chosen)
         if isinstance(judged, Due):

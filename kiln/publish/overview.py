@@ -100,7 +100,7 @@ def _row(holding: Held, home: Held | None, verdicts: Mapping[str, str]) -> Chann
 
 
 def _age(built: str) -> float | None:
-    """Days since a time in ISO 8601; None for one that is none."""
+    """Days since a time in ISO 8601; None if the text is not one."""
     try:
         age = datetime.now(timezone.utc) - moment(built)
     except ValueError:

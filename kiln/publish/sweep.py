@@ -83,7 +83,7 @@ def _found(target: Target, now: datetime, before: datetime) -> Iterator[Leftover
 
 
 def _began_before(run_id: str, before: datetime) -> bool:
-    """False for what is no id of a run: nobody knows whose that is."""
+    """False for a value that is not a run id: nobody knows whose that is."""
     if not vocabulary.RUN_ID.fits(run_id):
         return False
     try:

@@ -90,8 +90,12 @@ class Machine(guests.Guest):
             json.dumps({"instance_type": instance_type, "instance_id": "i-0guest"}),
         )
         self.faults()
-        shutil.rmtree(self.run_dir / "nvidia-smi", ignore_errors=True)
+        self.forget()
         shutil.rmtree(self.root / "var/lib/kiln-lab/nvidia-smi", ignore_errors=True)
+
+    def forget(self) -> None:
+        """What a reboot does to the GPUs: all goes that is not in their InfoROM."""
+        shutil.rmtree(self.run_dir / "nvidia-smi", ignore_errors=True)
 
     @property
     def run_dir(self) -> Path:

@@ -174,6 +174,8 @@ def test_a_failed_layout_fails_the_unit_and_joins_only_if_allowed(machine, block
 
 
 def test_killed_after_any_command_the_next_boot_ends_as_wanted(machine):
+    """After the first, the middle and the last command the guest reboots. After the others its
+    GPUs alone do: they forget what a reboot makes them forget, and the unit starts anew."""
     machine.boot()
     machine.run("gpu-mig", "apply", "all-balanced")
     machine.changes()
@@ -186,5 +188,9 @@ def test_killed_after_any_command_the_next_boot_ends_as_wanted(machine):
         machine.run("systemctl", "restart", "aws-gpu-mig.service", check=False)
         assert machine.unit("Result") == ["signal"], f"command {n}"
         machine.faults()
-        machine.reboot()
+        if ALL or n in (1, commands // 2, commands):
+            machine.reboot()
+        else:
+            machine.forget()
+            machine.restart()
         assert machine.verify()["ok"] is True, f"command {n}"

@@ -1,12 +1,48 @@
 """What the process that `commands` forks reads once, so that no call of `./invoke` does.
 
-The matrix alone: its document is kept by its text. What else a call reads depends on the
-environment.
+Only what is known by its content, or by a file's path and time: a call that reads something else,
+or in another environment, reads it by itself.
 """
 
 from __future__ import annotations
 
-from kiln.base.located import load_yaml
-from kiln.base.paths import ROOT
+from typing import Any
 
+import boto3
+
+from kiln.base import plain_yaml
+from kiln.base.located import load_yaml
+from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
+from kiln.facts import indexes
+from kiln.facts import lock_file as lock
+from kiln.packer import hclfile, render
+from kiln.pipeline import report
+from lab.api import botocore_data
+
+_parse = plain_yaml.parse_plain
+_parsed: dict[tuple[str, str, bool], Any] = {}
+
+
+def _parse_plain(text: str, name: str, *, versions_as_text: bool = False) -> Any:
+    """Data that was read here is given away: who reads the same text twice may change one."""
+    asked = (text, name, versions_as_text)
+    if asked in _parsed:
+        return _parsed.pop(asked)
+    return _parse(text, name, versions_as_text=versions_as_text)
+
+
+for _path in sorted(KNOWLEDGE.glob("*.yaml")):
+    _text = _path.read_text(encoding="utf-8")
+    _parsed[_text, _path.name, True] = _parse(_text, _path.name, versions_as_text=True)
+indexes.recorded_indexes()
+plain_yaml.parse_plain = _parse_plain
 load_yaml(ROOT / "amis.yaml")
+lock.read_lock_file(lock_file())
+for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
+    hclfile._parsed(_path.read_text(encoding="utf-8"))
+report.pages().get_template("report.html.j2")
+for _name in render.hcl_templates().list_templates():
+    render.hcl_templates().get_template(_name)
+botocore_data.read_once()
+for _service in ("ec2", "ssm", "sts"):
+    boto3.Session("preloaded", "preloaded", region_name="us-east-1").client(_service)  # type: ignore[call-overload]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import yaml
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
+from kiln.consume.argo import walk_through
 from kiln.consume.kinds import KINDS, kind_of, write_document
 from kiln.consume.machine import network_interfaces
 from kiln.consume.wanted import Wanted, wanted_launch
@@ -82,21 +86,25 @@ def test_cloudformation_takes_its_templates(tmp_path: Path) -> None:
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
-@cache
-def karpenters_own() -> dict[str, Any]:
-    """Karpenter's definitions of its kinds, from its Go module."""
-    module = "github.com/aws/karpenter-provider-aws@v1.14.0"
+def go_module(module: str, whose: str) -> Path:
+    """The folder of a Go module; skips the test where it cannot be had."""
     if not shutil.which("go"):
-        pytest.skip("no go on PATH, which fetches Karpenter's definitions")
+        pytest.skip(f"no go on PATH, which fetches {whose} definitions")
     done = subprocess.run(
         ["go", "mod", "download", "-json", module],
         cwd="/", capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     if done.returncode:
-        pytest.skip(f"Karpenter's definitions cannot be fetched: {module}")
-    crds = Path(json.loads(done.stdout)["Dir"], "pkg/apis/crds")
+        pytest.skip(f"{whose} definitions cannot be fetched: {module}")
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+@cache
+def karpenters_own() -> dict[str, Any]:
+    """Karpenter's definitions of its kinds, from its Go module."""
+    folder = go_module("github.com/aws/karpenter-provider-aws@v1.14.0", "Karpenter's")
     found = {}
-    for path in crds.glob("*.yaml"):
+    for path in (folder / "pkg/apis/crds").glob("*.yaml"):
         crd = yaml.safe_load(path.read_text())["spec"]
         found[crd["names"]["kind"]] = crd["versions"][0]["schema"]["openAPIV3Schema"]
     return found
@@ -130,6 +138,171 @@ def test_karpenters_own_definitions_take_the_node_class_and_the_pool() -> None:
             assert unknown(one, schema) == []
 
 
+WORKFLOW = "io.argoproj.workflow.v1alpha1.Workflow"
+
+
+@cache
+def argos_own() -> dict[str, Any]:
+    """Argo's JSON schema, from its Go module."""
+    folder = go_module("github.com/argoproj/argo-workflows/v3@v3.7.2", "Argo's")
+    schema: dict[str, Any] = json.loads((folder / "api/jsonschema/schema.json").read_text())
+    return schema
+
+
+def astray(workflow: dict[str, Any]) -> list[str]:
+    """What Argo's schema takes and its controller refuses, or drops."""
+    definitions = argos_own()["definitions"]
+
+    def fields(data: Any, schema: dict[str, Any], place: str) -> list[str]:
+        if "$ref" in schema:
+            schema = definitions[schema["$ref"].removeprefix("#/definitions/")]
+        if isinstance(data, list):
+            return [name for one in data for name in fields(one, schema.get("items", {}), place)]
+        known = schema.get("properties")
+        if not isinstance(data, dict) or known is None:
+            return []
+        here = [f"{place}.{key}" for key in data if key not in known]
+        return here + [
+            name
+            for key, value in data.items()
+            if key in known
+            for name in fields(value, known[key], f"{place}.{key}")
+        ]
+
+    wrong = fields(workflow, {"$ref": WORKFLOW}, "")
+    spec = workflow["spec"]
+    templates = {one["name"]: one for one in spec["templates"]}
+    if spec["entrypoint"] not in templates:
+        wrong.append(f"entrypoint {spec['entrypoint']}")
+    for one in templates.values():
+        for step in (step for group in one.get("steps", []) for step in group):
+            called = templates.get(step["template"])
+            given = {each["name"] for each in step.get("arguments", {}).get("parameters", [])}
+            takes = {
+                each["name"] for each in (called or {}).get("inputs", {}).get("parameters", [])
+            }
+            if called is None or given != takes:
+                wrong.append(f"step {step['name']}")
+        used = set(re.findall(r"\{\{inputs\.parameters\.([\w-]+)\}\}", json.dumps(one)))
+        wrong += sorted(
+            used - {each["name"] for each in one.get("inputs", {}).get("parameters", [])}
+        )
+    return wrong
+
+
+def test_argos_own_schema_takes_the_workflow() -> None:
+    sliced = asked(label="all-1g.5gb")
+    for text in (*of_kinds("argo").values(), made("argo", replace(sliced, jobs=56))):
+        workflow = yaml.safe_load(text)
+        schema = argos_own() | {"oneOf": [{"$ref": f"#/definitions/{WORKFLOW}"}]}
+        jsonschema.Draft202012Validator(schema).validate(workflow)
+        assert astray(workflow) == []
+    workflow["spec"]["entrypoint"] = "all-job"
+    workflow["spec"]["paralelism"] = 1
+    del workflow["spec"]["templates"][1]["inputs"]
+    assert astray(workflow) == [".spec.paralelism", "entrypoint all-job", "step job", "number"]
+
+
+def test_jobs_fan_out_over_the_slices_of_a_node() -> None:
+    workflow = yaml.safe_load(made("argo", replace(asked(label="all-1g.5gb"), jobs=200)))
+    (((step,),), job) = (
+        workflow["spec"]["templates"][0]["steps"],
+        workflow["spec"]["templates"][1],
+    )
+    assert (step["withSequence"], workflow["spec"]["parallelism"]) == ({"count": "200"}, 56)
+    assert job["container"]["resources"] == {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+    assert job["nodeSelector"]["node.kubernetes.io/instance-type"] == "p4d.24xlarge"
+    whole = yaml.safe_load(made("argo", asked()))
+    assert whole["spec"]["templates"][1]["container"]["resources"] == {
+        "limits": {"nvidia.com/gpu": "1"}
+    }
+    assert whole["spec"]["templates"][0]["steps"][0][0]["withSequence"] == {"count": "8"}
+
+
+PROGRAM = """#!/bin/bash
+# A stand-in: notes its call, and answers as the walk-through needs it.
+echo "${0##*/} $*" >> "$CALLS"
+case "${0##*/} $*" in
+  "aws ssm get-parameter"*) echo ami-0123456789abcdef0 ;;
+  "eksctl create"*) cp "${!#}" "$CALLS.cluster" ;;
+  "kubectl get nodes"*) echo "56 56 " ;;
+  "kubectl create"*) cp "$3" "$CALLS.jobs"; echo workflow.argoproj.io/jobs-1 ;;
+  "kubectl wait"*) [[ $FAIL != wait ]]; exit ;;
+  "kubectl get workflow"*) [[ $FAIL = jobs ]] && echo Failed || echo Succeeded ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("fail", ["", "wait", "jobs"])
+def test_the_walk_through_runs_the_jobs_and_removes_the_cluster(tmp_path: Path, fail: str) -> None:
+    """Its own bash, with stand-ins for aws, eksctl, kubectl and helm."""
+    script = tmp_path / "walk.sh"
+    script.write_text(walk_through(replace(asked(label="all-1g.5gb"), jobs=56)))
+    assert subprocess.run(["shellcheck", script], check=False).returncode == 0
+    for name in ("aws", "eksctl", "kubectl", "helm"):
+        (tmp_path / name).write_text(PROGRAM)
+        (tmp_path / name).chmod(0o755)
+    calls = tmp_path / "calls"
+    done = subprocess.run(
+        ["bash", script], capture_output=True, text=True, check=False,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(calls), "FAIL": fail,
+             "CLUSTER": "mine", "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == bool(fail), done.stderr
+    words = [" ".join(line.split()[:3]) for line in calls.read_text().splitlines()]
+    assert words[:2] == ["aws ssm get-parameter", "eksctl create cluster"]
+    assert words[-1] == "eksctl delete cluster"
+    cluster = yaml.safe_load((tmp_path / "calls.cluster").read_text())
+    assert cluster["metadata"]["name"] == "mine"
+    gpus, system = cluster["managedNodeGroups"]
+    # The charts' own pods tolerate no taint.
+    assert gpus["ami"] == AMI and gpus["taints"] and "taints" not in system
+    assert yaml.safe_load((tmp_path / "calls.jobs").read_text())["kind"] == "Workflow"
+
+
+def test_only_values_that_the_charts_have() -> None:
+    def paths(values: Any, at: str = "") -> set[str]:
+        if not isinstance(values, dict):
+            return {at}
+        return {p for key, one in values.items() for p in paths(one, f"{at}.{key}".lstrip("."))}
+
+    charts = facts.table("mig-kubernetes")["charts"]
+    operators = replace(asked(label="all-1g.5gb"), owner="operator")
+    texts = [*of_kinds("gpu-operator").values(), made("gpu-operator", operators)]
+    for chart, every in (
+        ("gpu-operator", texts),
+        ("nvidia-device-plugin", list(of_kinds("device-plugin").values())),
+    ):
+        assert every
+        for text in every:
+            assert paths(yaml.safe_load(text)) <= set(charts[chart]["values"])
+
+
+def test_slices_of_the_operator_are_not_made_by_the_image() -> None:
+    text = made("gpu-operator", replace(asked(label="all-1g.5gb"), owner="operator"))
+    values = yaml.safe_load(text)
+    assert values["migManager"]["enabled"] and values["mig"] == {"strategy": "mixed"}
+    assert "nvidia.com/mig.config=all-1g.5gb" in text and "MIG_OWNER=operator" in text
+
+
+def test_parallelclusters_own_schema_takes_the_cluster_file(tmp_path: Path) -> None:
+    python = os.environ.get("KILN_PCLUSTER")
+    if not python:
+        pytest.skip("KILN_PCLUSTER names no Python with aws-parallelcluster")
+    script = (
+        "import sys, yaml; from pcluster.schemas.cluster_schema import ClusterSchema\n"
+        "for text in yaml.safe_load_all(sys.stdin):\n"
+        "    ClusterSchema(cluster_name='judged').load(text)\n"
+    )
+    judged = "---\n".join(of_kinds("parallelcluster").values())
+    for text, status in ((judged, 0), (judged.replace("CustomAmi", "CustomAmy"), 1)):
+        done = subprocess.run(
+            [python, "-c", script], input=text, capture_output=True, text=True, check=False,
+            env={"PATH": os.environ["PATH"], "AWS_DEFAULT_REGION": "us-east-1"},
+        )  # fmt: skip
+        assert done.returncode == status, done.stderr
+
+
 def test_terraform_is_laid_out_as_terraform_lays_it_out(tmp_path: Path) -> None:
     several = {**of_kinds("terraform"), "efa": made("terraform", asked(BASE, label="all-1g.5gb"))}
     for name, text in several.items():
@@ -156,7 +329,7 @@ def test_an_image_is_followed_by_the_parameter_unless_it_is_pinned() -> None:
     assert node_class["spec"]["amiSelectorTerms"] == [{"ssmParameter": parameter}]
     template = json.loads(made("launch-template-json", asked()))
     assert template["LaunchTemplateData"]["ImageId"] == f"resolve:ssm:{parameter}"
-    values = {"gpu-operator", "device-plugin"}
+    values = {"gpu-operator", "device-plugin", "argo"}
     for name, text in of_every_line().items():
         if name.endswith("pinned") and name.split(" ")[0] not in values:
             # Not only in what the document says of itself.
@@ -214,6 +387,11 @@ def test_a_mig_layout_reaches_the_instance_and_the_charts() -> None:
         (["--line", EKS, "--for", "cli", "--instance-type", "g5g.xlarge"], "a processor of arm64"),
         (["--line", EKS, "--for", "cli", "--instance-type", "g7.2xlarge"], "does not serve g7"),
         (["--line", EKS, "--for", "cli", "--label", "all-1g.5gb"], "no MIG on this GPU"),
+        (["--line", EKS, "--for", "cli", "--jobs", "5"], "--jobs is for --for argo, not for cli"),
+        (["--line", EKS, "--for", "argo", "--jobs", "0"], "--jobs 0: give a number from 1"),
+        (["--line", EKS, "--for", "argo", "--jobs", "20000"], "fans out over 1 to 10000"),
+        (["--line", EKS, "--for", "cli", "--walkthrough"], "--walkthrough is for --for argo"),
+        (["--line", EKS, "--for", "cli", "--owner", "operatr"], "did you mean 'operator'?"),
         (
             ["--line", EKS, "--for", "device-plugin", "--instance-type", "p4d.24xlarge",
              "--label", "all-balanced", "--strategy", "single"],
