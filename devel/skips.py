@@ -17,6 +17,7 @@ LIFTED_BY = (
     (r"binutils", "the package binutils"),
     (r"KILN_OWN_KERNEL", "minutes: ./invoke test --all, or KILN_OWN_KERNEL=1"),
     (r"KILN_WORKERS", "minutes: ./invoke test --all, or KILN_WORKERS=1"),
+    (r"KILN_FLEET", "minutes: ./invoke test --all, or KILN_FLEET=1"),
     (r"KILN_REAL_RUNTIMES", "Debian's mirror: ./invoke test --all, or KILN_REAL_RUNTIMES=1"),
     (r"KILN_REAL_SLURM", "Debian's mirror: ./invoke test --all, or KILN_REAL_SLURM=1"),
     (r"KILN_ANSIBLE", "ansible-core: KILN_ANSIBLE=/path/to/ansible-playbook"),

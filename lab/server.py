@@ -70,6 +70,7 @@ def serve(lab: Lab) -> None:
     from lab import mirror
     from lab.access import attached, gate, holders
     from lab.api import buckets, entry, moto_fixes, principals, web
+    from lab.cloudformation.front import CloudFormation
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -86,10 +87,10 @@ def serve(lab: Lab) -> None:
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
-    moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(moto, ordered, admin)
     own = keys.ensure(lab)
     known = keys.first_of(keys.only(own), principals.find)
+    managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    application = entry.wrap(CloudFormation(known).over(managed), ordered, admin)
     judge = functools.partial(
         gate.refusal, holders=holders.find, look=holders.look, attached=attached.find
     )

@@ -50,7 +50,8 @@ RUNTIMES = Profile(
     ("tests/lab/test_vendors.py", "tests/lab/test_slurm.py"),
 )
 WORKERS = Profile("workers", {"KILN_WORKERS": "1"}, ("tests/lab/test_workers.py",))
-WHOLE = (MIG_ROWS, MIG_PAIRS, OWN_KERNEL, RUNTIMES, WORKERS)
+FLEET = Profile("fleet", {"KILN_FLEET": "1"}, ("tests/lab/test_whole_fleet.py",))
+WHOLE = (MIG_ROWS, MIG_PAIRS, OWN_KERNEL, RUNTIMES, WORKERS, FLEET)
 
 
 @dataclass(frozen=True)

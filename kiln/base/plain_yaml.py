@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,22 @@ _TextLoader.yaml_implicit_resolvers = {
 }
 
 
+@cache
+def _with_tags(loader: Any, tagged: Tagged) -> Any:
+    """A loader that also knows local tags."""
+
+    def construct(reader: Any, tag: str, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return tagged(tag, reader.construct_scalar(node))
+        if isinstance(node, yaml.SequenceNode):
+            return tagged(tag, reader.construct_sequence(node, deep=True))
+        return tagged(tag, reader.construct_mapping(node, deep=True))
+
+    made = type("_TaggedLoader", (loader,), {})
+    made.add_multi_constructor("!", construct)  # type: ignore[attr-defined]
+    return made
+
+
 def read_plain(path: Path, *, versions_as_text: bool = False) -> Any:
     """The plain data of a YAML file; with `versions_as_text` numbers with a dot and dates are text.
 
@@ -51,9 +69,20 @@ def read_plain(path: Path, *, versions_as_text: bool = False) -> Any:
     )
 
 
-def parse_plain(text: str, name: str, *, versions_as_text: bool = False) -> Any:
-    """Like `read_plain`, from text. `name` is how errors call the file."""
-    loader = _TextLoader if versions_as_text else _Loader
+# A local tag such as Ref of `!Ref x`, and the tagged value → what stands in its place.
+Tagged = Callable[[str, Any], Any]
+
+
+def parse_plain(
+    text: str, name: str, *, versions_as_text: bool = False, tagged: Tagged | None = None
+) -> Any:
+    """Like `read_plain`, from text. `name` is how errors call the file.
+
+    `tagged` says what local tags mean; without it they are refused.
+    """
+    loader: Any = _TextLoader if versions_as_text else _Loader
+    if tagged is not None:
+        loader = _with_tags(loader, tagged)
     try:
         return yaml.load(text, Loader=loader)  # noqa: S506 (a safe loader)
     except yaml.MarkedYAMLError as error:

@@ -17,9 +17,9 @@ _NOTHING = ("didn't contain changes", "No updates are to be performed")
 
 @dataclass(frozen=True)
 class Proposed:
-    """A change set that waits to be executed, and its changes as lines."""
+    """A change set that waits to be executed (stack and name), and its changes as lines."""
 
-    id: str
+    which: Mapping[str, str]
     lines: tuple[str, ...]
 
 
@@ -58,18 +58,17 @@ def propose(client: Any, asked: Mapping[str, Any], pause: float) -> Proposed | N
 
     Raises KilnError (exit status 1) if CloudFormation cannot make one.
     """
-    made = client.create_change_set(
-        **asked, ChangeSetName=f"kiln-{uuid.uuid4().hex[:12]}", ChangeSetType="UPDATE"
-    )
-    found = str(made["Id"])
+    name = f"kiln-{uuid.uuid4().hex[:12]}"
+    client.create_change_set(**asked, ChangeSetName=name, ChangeSetType="UPDATE")
+    which = {"StackName": asked["StackName"], "ChangeSetName": name}
     lines: list[str] = []
     while True:
-        answer = client.describe_change_set(ChangeSetName=found)
+        answer = client.describe_change_set(**which)
         if not answer["Status"].endswith(("_PENDING", "_IN_PROGRESS")):
             break
         time.sleep(pause)
     if answer["Status"] == "FAILED":
-        client.delete_change_set(ChangeSetName=found)
+        client.delete_change_set(**which)
         reason = answer.get("StatusReason", "")
         if any(words in reason for words in _NOTHING):
             return None
@@ -77,8 +76,8 @@ def propose(client: Any, asked: Mapping[str, Any], pause: float) -> Proposed | N
     while True:
         lines += [_line(one["ResourceChange"]) for one in answer.get("Changes", [])]
         if "NextToken" not in answer:
-            return Proposed(found, tuple(lines))
-        answer = client.describe_change_set(ChangeSetName=found, NextToken=answer["NextToken"])
+            return Proposed(which, tuple(lines))
+        answer = client.describe_change_set(**which, NextToken=answer["NextToken"])
 
 
 def _line(change: Mapping[str, Any]) -> str:

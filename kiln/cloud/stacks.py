@@ -63,10 +63,10 @@ def deploy_stack(
         for line in proposed.lines:
             say(line)
         if plan:
-            client.delete_change_set(ChangeSetName=proposed.id)
+            client.delete_change_set(**proposed.which)
             return stack_outputs(present)
         seen = _newest_event(client, name)
-        client.execute_change_set(ChangeSetName=proposed.id)
+        client.execute_change_set(**proposed.which)
         _follow(client, str(present["StackId"]), seen, say, seconds)
         return stack_outputs(find_stack(target, name))
 

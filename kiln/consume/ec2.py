@@ -15,7 +15,9 @@ GROUPS = {
     "Description": "with EFA they must allow all traffic within themselves",
 }
 SIZE = {"Type": "Number", "Default": 1, "MinValue": 0}
-PROFILE = text_parameter("name of an instance profile; empty for none", "")
+PROFILE = text_parameter(
+    "name of an instance profile, such as that of stack.deploy; empty for none", ""
+)
 RESERVATION = text_parameter("id of a capacity reservation or block (cr-…); empty for none", "")
 PLACEMENT = text_parameter("name of a placement group; empty for none", "")
 CONDITIONS = {

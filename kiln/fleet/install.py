@@ -191,6 +191,8 @@ def _run_wave(
     mark = f"kiln-fleet-{secrets.token_hex(4)}"
     began = datetime.now(timezone.utc)
     bare = [key for key, one in states.items() if not one.agent_version]
+    # A run that was killed may have brought the agent.
+    came = [*bare, *(k for k, one in states.items() if one.found and one.found.agent_package)]
     answers = _document(
         target, document, wave.instances, bare, say,
         action="install", source=stored.url, sha256=stored.sha256, mark=mark,
@@ -204,18 +206,19 @@ def _run_wave(
     wave.ok = [key for key in states if key not in wave.why]
     for key in wave.failed:
         say(f"failed {key}: {wave.why[key]}")
-    _put_back(target, document, wave, bare, say)
+    _put_back(target, document, wave, came, say)
     return wave
 
 
 def _put_back(
-    target: Target, document: CommandDocument, wave: Wave, bare: Sequence[str], say: Say
+    target: Target, document: CommandDocument, wave: Wave, came: Sequence[str], say: Say
 ) -> None:
-    """Take back what the wave did to its instances that failed."""
+    """Take back what the wave did to its instances that failed. On those of `came` the agent's
+    package came with us."""
     lost = lost_machines(target, wave.failed) if wave.failed else {}
     wave.kept = {key: f"it is {state}" for key, state in lost.items()}
     alive = [key for key in wave.failed if key not in lost]
-    answers = _document(target, document, alive, bare, say, action="put-back")
+    answers = _document(target, document, alive, came, say, action="put-back")
     for key, answer in answers.items():
         if answer.ok:
             wave.rolled_back.append(key)

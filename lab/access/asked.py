@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import secrets
 import time
 import zlib
 from collections.abc import Mapping
@@ -35,11 +36,16 @@ _GLOBAL = frozenset(
     {
         *("aws:RequestedRegion", "aws:PrincipalAccount", "aws:PrincipalArn", "aws:PrincipalType"),
         *("aws:userid", "aws:username", "aws:SourceIp", "aws:CurrentTime", "aws:EpochTime"),
-        *("aws:ResourceAccount", "aws:PrincipalTag/", "ec2:SourceInstanceARN"),
+        *("aws:ResourceAccount", "aws:PrincipalTag/", "ec2:SourceInstanceARN", "aws:CalledVia"),
         # Only calls that a service of AWS makes for somebody have these, and those with MFA this.
         *("aws:SourceArn", "aws:SourceAccount", "aws:SourceOwner", "aws:MultiFactorAuthPresent"),
     }
 )
+
+
+# What the lab's CloudFormation makes with its caller's key says so; nobody else knows the value.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html#condition-keys-calledvia
+VIA_HEADER, VIA = "X-Kiln-Called-Via", secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,8 @@ def _context(environ: Mapping[str, Any], call: Call, caller: Caller) -> dict[str
         "aws:CurrentTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "aws:EpochTime": str(int(now)),
     }
+    if environ.get("HTTP_X_KILN_CALLED_VIA") == VIA:
+        found["aws:CalledVia"] = ["cloudformation.amazonaws.com"]
     address = caller.address or str(environ.get("REMOTE_ADDR", ""))
     found |= {"aws:SourceIp": address} if address else {}
     found |= {"aws:username": caller.name} if caller.name else {}

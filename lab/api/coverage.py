@@ -104,7 +104,7 @@ def page(found: dict[str, str]) -> str:
             f"{counts(found)}.",
             "",
             "A call without a service is EC2's. Of the services that are not here (IAM, S3, "
-            "CloudFormation, Auto Scaling, …) moto answers as it does.",
+            "Auto Scaling, …) moto answers as it does.",
             "",
             "**Real**: what the call does on AWS happens in the lab, or decides what other calls "
             "answer.",

@@ -6,6 +6,7 @@ import importlib
 
 import botocore.session
 
+from lab.cloudformation import front as stacks
 from lab.cloudwatch import layer
 from lab.ssm import front
 
@@ -38,4 +39,6 @@ def table() -> dict[str, str]:
             there = hasattr(moto, botocore.xform_name(call))
             kind = "real" if call in real[service] else "booked only" if there else "refused"
             found[f"{service}:{call}"] = kind
+    for call in session.get_service_model("cloudformation").operation_names:
+        found[f"cloudformation:{call}"] = "real" if call in stacks.REAL else "refused"
     return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from moto.cloudwatch.exceptions import ValidationError
+from moto.cloudwatch.exceptions import ResourceNotFoundException, ValidationError
 from moto.cloudwatch.models import Alarm, CloudWatchBackend
 from moto.cloudwatch.responses import CloudWatchResponse
 from moto.core.responses import ActionResult, EmptyResult
 
-from lab.cloudwatch import alarms, composite, watch
+from lab.cloudwatch import alarms, composite, fleet, insights, watch
 
 _MISSING = ("missing", "ignore", "breaching", "notBreaching")
 _PAGE = 50
@@ -19,10 +19,23 @@ def install() -> None:
     """Put them over moto's."""
     CloudWatchBackend.put_metric_alarm = _keeps_state(CloudWatchBackend.put_metric_alarm)
     CloudWatchBackend.set_alarm_state = _acts(CloudWatchBackend.set_alarm_state)
+    for chosen in ("action_prefix", "alarm_name_prefix", "alarm_names", "state_value"):
+        name = f"get_alarms_by_{chosen}"
+        setattr(CloudWatchBackend, name, _listed(getattr(CloudWatchBackend, name)))
     CloudWatchResponse.put_metric_alarm = _checked(CloudWatchResponse.put_metric_alarm)
     CloudWatchResponse.put_composite_alarm = _put_composite
     CloudWatchResponse.describe_alarms = _paged(CloudWatchResponse.describe_alarms)
     CloudWatchResponse.describe_alarm_history = _history
+    CloudWatchResponse.describe_alarm_contributors = _contributors
+
+
+def _listed(moto: Any) -> Any:
+    """moto gives an iterator, of which its metric alarms leave nothing for the composite ones."""
+
+    def alarms_by(backend: Any, value: Any) -> list[Any]:
+        return list(moto(backend, value))
+
+    return alarms_by
 
 
 def _checked(moto: Any) -> Any:
@@ -47,9 +60,25 @@ def _checked(moto: Any) -> Any:
             asked.get("Statistic") or asked.get("ExtendedStatistic")
         ):
             raise ValidationError("Exactly one of Statistic and ExtendedStatistic must be given")
+        for query in asked.get("Metrics") or ():
+            _check_expression(str(query.get("Expression") or ""))
         return moto(response)
 
     return put_metric_alarm
+
+
+def _check_expression(text: str) -> None:
+    """An alarm takes metric math or a query, and no search.
+
+    https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/using-search-expressions.html
+    """
+    if "SEARCH(" in text.replace(" ", ""):
+        raise ValidationError("SEARCH is not supported on Metric Alarms.")
+    if insights.is_insight(text):
+        try:
+            insights.parse(text)
+        except insights.InsightsError as error:
+            raise ValidationError(f"Error in expression: {error}") from None
 
 
 def _keeps_state(moto: Any) -> Any:
@@ -134,6 +163,14 @@ def _paged(moto: Any) -> Any:
         return ActionResult(shown | ({"NextToken": str(end)} if end < len(found) else {}))
 
     return describe_alarms
+
+
+def _contributors(response: Any) -> ActionResult:
+    name = response._get_params()["AlarmName"]
+    alarm = response.cloudwatch_backend.alarms.get(name)
+    if alarm is None:
+        raise ResourceNotFoundException
+    return ActionResult({"AlarmContributors": fleet.contributors(alarm)})
 
 
 def _history(response: Any) -> ActionResult:

@@ -29,6 +29,7 @@ REAL = {
         *("PutMetricData", "GetMetricData", "GetMetricStatistics", "ListMetrics"),
         *("PutMetricAlarm", "PutCompositeAlarm", "DeleteAlarms", "DescribeAlarms"),
         *("DescribeAlarmHistory", "DescribeAlarmsForMetric", "SetAlarmState"),
+        "DescribeAlarmContributors",
         *("EnableAlarmActions", "DisableAlarmActions"),
     ),
     "logs": (

@@ -15,7 +15,7 @@ from typing import Any
 from lark import Lark
 from lark.exceptions import LarkError
 
-from lab.cloudwatch import functions, series
+from lab.cloudwatch import functions, insights, series
 from lab.cloudwatch.functions import Line, Value
 from lab.cloudwatch.series import Key, Store
 
@@ -90,13 +90,24 @@ class Asked:
 
     def _expression(self, query: Mapping[str, Any]) -> Value:
         text = str(query["Expression"])
-        if text.lstrip()[:6].upper() == "SELECT":
-            raise QueryError("AMI Kiln lab: Metrics Insights is not implemented")
+        if insights.is_insight(text):
+            return self._insight(text, int(query.get("Period") or 0) or self.period())
         try:
             tree = _parser().parse(text)
         except LarkError as error:
             raise QueryError(str(error).splitlines()[0]) from None
         return self._value(tree)
+
+    def _insight(self, text: str, period: int) -> Value:
+        """A line for each group; without groups one, also where no series is there."""
+        try:
+            insight = insights.parse(text)
+        except insights.InsightsError as error:
+            raise QueryError(str(error)) from None
+        found = insight.run(self.store, self.start, self.end, period)
+        if not insight.by:
+            return Line(found.get((), {}), insight.metric)
+        return [Line(values, insights.label(group, insight)) for group, values in found.items()]
 
     def _value(self, node: Any) -> Value:
         kind, parts = str(node.data), list(node.children)

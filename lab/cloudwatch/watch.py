@@ -14,9 +14,10 @@ from typing import Any
 
 from moto.cloudwatch.models import cloudwatch_backends
 from moto.core.exceptions import ServiceException
+from moto.kms.models import kms_backends
 from moto.sns.models import sns_backends
 
-from lab.cloudwatch import alarms, composite, notices, queries, series
+from lab.cloudwatch import alarms, composite, fleet, notices, queries, series
 from lab.cloudwatch.alarms import Rule
 from lab.cloudwatch.series import Key, Store
 
@@ -77,6 +78,12 @@ def _judge(backend: Any, alarm: Any, now: float) -> None:
 
 def _judge_metric(backend: Any, alarm: Any, now: float) -> None:
     rule = rule_of(alarm)
+    insight = fleet.insight_of(alarm)
+    if insight is not None and insight.by:
+        _judge_fleet(
+            backend, alarm, fleet.judge(insight, rule, _period(alarm), store_of(backend), now)
+        )
+        return
     periods = values_of(alarm, rule, store_of(backend), now)
     new = alarms.state(rule, [value for _, value in periods])
     if new is None or new == alarm.state_value:
@@ -90,6 +97,18 @@ def _judge_metric(backend: Any, alarm: Any, now: float) -> None:
         notices.reason(alarm, new, judged, rule.to_alarm),
         notices.reason_data(alarm, judged, now),
     )
+
+
+def _judge_fleet(backend: Any, alarm: Any, verdict: fleet.Verdict) -> None:
+    fleet.remember(alarm, verdict)
+    if verdict.state is None or verdict.state == alarm.state_value:
+        alarm.state_reason = verdict.reason
+        return
+    change(backend, alarm, verdict.state, verdict.reason, "{}")
+
+
+def _period(alarm: Any) -> int:
+    return int(alarm.period or 0) or queries.period_of(alarm.metric_data_queries)
 
 
 def rule_of(alarm: Any) -> Rule:
@@ -107,7 +126,7 @@ def rule_of(alarm: Any) -> Rule:
 def values_of(alarm: Any, rule: Rule, store: Store, now: float) -> list[tuple[float, float | None]]:
     """The periods that an alarm is judged by: (beginning, value or None), oldest first."""
     statistic = alarm.statistic or alarm.extended_statistic or ""
-    period = int(alarm.period or 0) or queries.period_of(alarm.metric_data_queries)
+    period = _period(alarm)
     step = min(period, 60)
     count = rule.periods + alarms.MORE_PERIODS
 
@@ -167,12 +186,31 @@ def _done(backend: Any, alarm: Any, action: str, old: str) -> str:
         log.warning("alarm %s: actions of %s are not implemented", alarm.name, action)
         return f"Failed to execute action {action}: AMI Kiln lab: not implemented"
     subject, message = notices.message(alarm, backend.account_id, old)
+    if refusal := _key_refuses(backend, action, region):
+        log.warning("alarm %s: %s: %s", alarm.name, action, refusal)
+        return f'Failed to execute action {action}. Received error: "{refusal}"'
     try:
         sns_backends[backend.account_id][region].publish(message, arn=action, subject=subject)
     except ServiceException as error:
         log.warning("alarm %s: %s: %s", alarm.name, action, error)
         return f"Failed to execute action {action}. Received error: {error}"
     return f"Successfully executed action {action}"
+
+
+def _key_refuses(backend: Any, topic: str, region: str) -> str:
+    """Why an alarm cannot use the key of an encrypted topic; "" where it can.
+
+    https://repost.aws/knowledge-center/cloudwatch-configure-alarm-sns
+    """
+    found = sns_backends[backend.account_id][region].topics.get(topic)
+    key = str(getattr(found, "kms_master_key_id", "") or "")
+    if not key:
+        return ""
+    keys = kms_backends[backend.account_id][region].keys
+    known = keys.get(key.rpartition("/")[2])
+    if known is not None and "cloudwatch.amazonaws.com" in str(known.policy):
+        return ""
+    return "CloudWatch Alarms does not have authorization to access the SNS topic encryption key."
 
 
 def remember(backend: Any, alarm: Any, kind: str, summary: str) -> None:

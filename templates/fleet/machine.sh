@@ -6,10 +6,13 @@
 #   bundle.sh       the installer that is in force
 #   former.sh       the one before it, where there was one
 #   agent-before/   the agent's configuration that --replace put aside
+#   aside-now       those of its files that the last installation put there
 #   agent-was       whether the agent ran before: active or inactive
 #   agent-package   the version of the agent that came with us
 set -uo pipefail
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+umask 022
 
 home=/var/lib/kiln/fleet
 incoming=$home/incoming/kiln-telemetry.sh
@@ -81,6 +84,7 @@ prepare() {
 put_aside() {
     local file
     while IFS= read -r file; do
+        printf '%s\n' "$file" >>"$home/aside-now" || die "$home cannot be written"
         mkdir -p "$home/agent-before${file%/*}" || die "$home cannot be written"
         cp -a "$file" "$home/agent-before$file" || die "$home cannot be written"
         rm -f "$file"
@@ -95,6 +99,7 @@ install_bundle() {
     fi
     mv -f "$incoming" "$home/bundle.sh" || die "$home cannot be written"
     rmdir "$home/incoming"
+    rm -f "$home/aside-now"
     [[ $1 != yes ]] || put_aside
     bash "$home/bundle.sh" </dev/null || exit 1
     test_event "$2"
@@ -124,8 +129,13 @@ test_event() {
 # ------------------------------------------------------------------ the way back
 
 bring_back_configuration() {
+    local file
     [[ -d $home/agent-before ]] || return 0
-    cp -a "$home/agent-before/." / || die "the agent's former configuration cannot be brought back"
+    # File by file: a copy of the folders would give / and /opt the mode of ours.
+    while IFS= read -r file; do
+        mkdir -p "${file%/*}"
+        cp -a "$home/agent-before$file" "$file" || die "$file cannot be brought back"
+    done < <(find "$home/agent-before" -type f | sed "s|^$home/agent-before||")
     rm -rf "$home/agent-before"
     say "brought back the agent's former configuration"
 }
@@ -151,16 +161,25 @@ uninstall() {
     say "everything is as it was before"
 }
 
-# put_back: what this installation changed; an earlier bundle is in force again.
+# put_back: what this installation changed; an earlier bundle is in force again. Exit status 168 ends the
+# document there, so that the agent's package stays.
 put_back() {
+    local file
     if [[ ! -e $home/former.sh ]]; then
         uninstall
         return
     fi
     rm -rf "$home/incoming"
+    if [[ -e $home/aside-now ]]; then
+        while IFS= read -r file; do
+            mv -f "$home/agent-before$file" "$file" || die "$file cannot be brought back"
+        done <"$home/aside-now"
+        rm -f "$home/aside-now"
+    fi
     mv -f "$home/former.sh" "$home/bundle.sh" || die "$home cannot be written"
     bash "$home/bundle.sh" </dev/null || die "the bundle from before does not install: see above"
     say "the bundle from before is in force again"
+    exit 168
 }
 
 main() {

@@ -10,6 +10,8 @@
 set -euo pipefail
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
+umask 022
+
 readonly BUNDLE_SHA256=@PAYLOAD_SHA256@
 
 usage() {
@@ -448,6 +450,17 @@ remove_agent() {
     rmdir "${agent_home%/*}" 2>/dev/null || true
 }
 
+# File by file: a copy of the folders would give / and others the mode of ours.
+bring_back() {
+    local path paths
+    paths=$(cd "$state/before" && find . ! -type d) || die 1 "$state/before cannot be listed"
+    while IFS= read -r path; do
+        [[ -n $path ]] || continue
+        mkdir -p "$root/${path%/*}"
+        cp -a "$state/before/$path" "$root/$path" || die 1 "$root/$path cannot be brought back"
+    done <<<"$paths"
+}
+
 bundle_uninstall() {
     local path units all
     if [[ ! -d $state ]]; then
@@ -471,7 +484,7 @@ bundle_uninstall() {
     done <"$state/manifest"
     rm -f "$agent_home/etc/amazon-cloudwatch-agent.d"/kiln-{gpu,efa,host,dcgm}.json
     if [[ -d $state/before ]]; then
-        cp -a "$state/before/." "$root/"
+        bring_back
         say "brought back what was here before"
     fi
     [[ -n $root ]] || systemctl daemon-reload

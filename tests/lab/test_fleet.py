@@ -11,11 +11,28 @@ from typing import Any
 
 import pytest
 from conftest import Guest, launching, users_environment
-from fleet_guests import AGENT_ETC, MANAGED, REPORTS, did, lay, role, tree, until_online
+from fleet_guests import (
+    AGENT_ETC,
+    MANAGED,
+    REPORTS,
+    did,
+    lay,
+    operator,
+    role,
+    tree,
+    until_online,
+)
 
+from kiln.cloud.aws_target import AwsTarget
+from kiln.fleet.document import fleet_bucket, remove_stored
+from kiln.fleet.install import HowToInstall, install_fleet
+from kiln.fleet.machines import find_machines, parse_targets
+from kiln.fleet.waves import parse_waves
+from kiln.telemetry import Telemetry
 from tests.unit import commands
 
 GROUP = "/fleet/events"
+SETTINGS = Telemetry(flush_interval=2, namespace="Fleet", log_group=GROUP)
 PLACE = ("--namespace", "Fleet", "--log-group", GROUP)
 OLD_AGENT = "1.300031.0b313"
 THEIRS = f"{AGENT_ETC}/amazon-cloudwatch-agent.d/theirs.json"
@@ -61,8 +78,8 @@ def fleet(ec2: Any, client: Any, key: Any, source_ami: str) -> Iterator[Fleet]:
 
 @dataclass
 class Walked:
-    """What came of it: an installation that fails, a canary, the rest, status, uninstall. The
-    trees are those of `mute` and `bare`."""
+    """What came of it: an installation that fails; by an operator with the documented policy a
+    canary and the rest; status, uninstall. The trees are those of `mute` and `bare`."""
 
     failed: dict[str, Any]
     said: str
@@ -70,6 +87,7 @@ class Walked:
     rest: dict[str, Any]
     status: dict[str, dict[str, Any]]
     removed: dict[str, Any]
+    removed_in_account: list[str]
     before: list[set[str]]
     after_failure: list[set[str]]
     after: list[set[str]]
@@ -78,7 +96,7 @@ class Walked:
 
 
 @pytest.fixture(scope="module")
-def walked(fleet: Fleet, client: Any, tmp_path_factory: pytest.TempPathFactory) -> Walked:
+def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Walked:
     home = tmp_path_factory.mktemp("fleet")
     targets = ",".join(one.id for one in fleet.both)
 
@@ -100,16 +118,32 @@ def walked(fleet: Fleet, client: Any, tmp_path_factory: pytest.TempPathFactory) 
     after_failure = [tree(one) for one in fleet.both]
     agents.append(each(AGENT_STATE))
     client("iam").attach_role_policy(RoleName=fleet.role_of_mute, PolicyArn=REPORTS)
-    canary, _ = invoke(*install, "--waves", "1")
-    rest, _ = invoke(*install)
-    rows, _ = invoke("fleet.status", *PLACE)
-    jobs.append(each(JOB))
-    removed, _ = invoke("fleet.uninstall", "--clean")
+    aws = AwsTarget("a test", "us-east-1", account="123456789012")
+    with operator(client, lab):
+        machines = find_machines(aws, parse_targets(targets))
+        how = HowToInstall(SETTINGS, parse_waves("1"), bucket=fleet_bucket(aws), patience=120)
+        canary = install_fleet(aws, machines, how, print).as_json()
+        rest = install_fleet(aws, machines, how, print).as_json()
+        rows, _ = invoke("fleet.status", *PLACE)
+        jobs.append(each(JOB))
+        removed, _ = invoke("fleet.uninstall")
+        account = remove_stored(aws, fleet_bucket(aws))
     agents.append(each(AGENT_STATE))
     after = [tree(one) for one in fleet.both]
     status = {one["instance_id"]: one for one in rows}
     return Walked(
-        failed, said, canary, rest, status, removed, before, after_failure, after, agents, jobs
+        failed,
+        said,
+        canary,
+        rest,
+        status,
+        removed,
+        account,
+        before,
+        after_failure,
+        after,
+        agents,
+        jobs,
     )
 
 
@@ -154,6 +188,7 @@ def test_uninstall_brings_everything_back_and_leaves_nothing_in_the_account(
     assert walked.agents[2] == walked.agents[0]
     listed = client("ssm").list_documents(Filters=[{"Key": "Owner", "Values": ["Self"]}])
     assert "AMIKiln-InstallTelemetry" not in [one["Name"] for one in listed["DocumentIdentifiers"]]
+    assert walked.removed_in_account[0] == "document AMIKiln-InstallTelemetry"
     buckets = [one["Name"] for one in client("s3").list_buckets()["Buckets"]]
     assert not [name for name in buckets if name.startswith("ami-kiln-fleet-")]
 

@@ -123,6 +123,8 @@ def main(folder: Path) -> None:
 
     from lab.api import entry, moto_fixes
     from lab.api.faults import Faults
+    from lab.api.keys import Key
+    from lab.cloudformation.front import CloudFormation
     from lab.guests import instances
     from lab.guests.machines import Machines
     from lab.network import bridge
@@ -136,7 +138,9 @@ def main(folder: Path) -> None:
     bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
-    moto = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    # Nobody checks keys here: any is known.
+    stacks = CloudFormation(lambda key_id: Key(key_id, "secret", "a test"))
+    moto = stacks.over(front.Manager().over(DomainDispatcherApplication(create_backend_app)))
     application = entry.wrap(moto, faults, lambda path, body: {})
     served = make_server(
         "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler

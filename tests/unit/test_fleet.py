@@ -137,26 +137,117 @@ def test_the_agents_version_is_pinned_to_a_build() -> None:
 
 
 def on_a_machine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the document's script with its notes in a folder of the test's."""
-    script = SCRIPT.replace("home=/var/lib/kiln/fleet", f"home={folder}").replace(
-        "/var/lib/kiln/telemetry", f"{folder}/nothing"
-    )
+    """Run the document's script as on a machine that lies in a folder of the test's."""
+    script = SCRIPT
+    for name in ("/var/lib/kiln", "/var/lib/cloud", "/opt/aws", "/dev/kmsg"):
+        script = script.replace(name, f"{folder}{name}")
     return subprocess.run(
         ["bash", "-s", "--", *arguments], input=script, capture_output=True, text=True, check=False
     )
 
 
-def test_a_bundle_of_another_hash_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
-    bundle = tmp_path / "incoming" / "kiln-telemetry.sh"
-    bundle.parent.mkdir()
-    bundle.write_text("#!/bin/bash\n")
-    right = hashlib.sha256(bundle.read_bytes()).hexdigest()
-    assert on_a_machine(tmp_path, "prepare", right, "Keep", "1").returncode == 0
-    (tmp_path / "agent-was").unlink()
-    done = on_a_machine(tmp_path, "prepare", "0" * 64, "Install", "1")
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A machine with an id and a kernel log."""
+    for name, text in (("var/lib/cloud/data/instance-id", f"{ONE}\n"), ("dev/kmsg", "")):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def downloaded(machine: Path, name: str, status: int = 0) -> str:
+    """A bundle that notes each call, where the document downloads it to; its SHA-256."""
+    bundle = machine / "var/lib/kiln/fleet/incoming/kiln-telemetry.sh"
+    bundle.parent.mkdir(parents=True)
+    bundle.write_text(f"echo {name} $1 >>{machine}/calls\nexit {status}\n")
+    return hashlib.sha256(bundle.read_bytes()).hexdigest()
+
+
+def installed(machine: Path, name: str, replace: str = "no", status: int = 0) -> int:
+    """Install such a bundle; the exit status."""
+    digest = downloaded(machine, name, status)
+    assert on_a_machine(machine, "prepare", digest, "Keep", "1").returncode == 0
+    return on_a_machine(machine, "install", replace, "kiln-fleet-1").returncode
+
+
+def files(machine: Path, folder: str) -> list[str]:
+    return sorted(path.name for path in (machine / folder).rglob("*") if path.is_file())
+
+
+def test_a_bundle_of_another_hash_is_refused_before_anything_is_changed(machine: Path) -> None:
+    digest = downloaded(machine, "a")
+    done = on_a_machine(machine, "prepare", "0" * 64, "Install", "1")
     assert done.returncode == 1
-    assert f"SHA-256 is {right} and not {'0' * 64}" in done.stderr
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert f"SHA-256 is {digest} and not {'0' * 64}" in done.stderr
+    assert files(machine, "var/lib/kiln") == []
+    assert not (machine / "calls").exists()
+
+
+def test_the_test_event_names_run_and_instance_as_the_driver_would(machine: Path) -> None:
+    assert installed(machine, "a") == 0
+    line = (machine / "dev/kmsg").read_text()
+    assert line.startswith("NVRM: Xid (PCI:0000:00:00): 14, pid=1, ")
+    assert f"name=kiln-fleet-1-{ONE}, " in line
+
+
+def test_a_first_installation_is_taken_back_whole(machine: Path) -> None:
+    assert installed(machine, "a", status=1) == 1
+    # The bundle fails here, also when it is to go: that is not hidden, and what is needed stays.
+    assert on_a_machine(machine, "put-back").returncode == 1
+    assert "bundle.sh" in files(machine, "var/lib/kiln/fleet")
+    bundle = machine / "var/lib/kiln/fleet/bundle.sh"
+    bundle.write_text(bundle.read_text().replace("exit 1", "exit 0"))
+    assert on_a_machine(machine, "put-back").returncode == 0
+    assert (machine / "calls").read_text().split() == ["a", "a", "--uninstall", "a", "--uninstall"]
+    assert not (machine / "var/lib/kiln").exists()
+
+
+def test_the_bundle_from_before_is_in_force_again_and_the_agents_package_stays(
+    machine: Path,
+) -> None:
+    theirs = machine / "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/theirs.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("{}")
+    assert installed(machine, "a") == 0
+    assert installed(machine, "b", replace="yes") == 0
+    assert not theirs.exists()
+    # Exit status 168 keeps the document from its last step, which removes the package.
+    assert on_a_machine(machine, "put-back").returncode == 168
+    assert (machine / "calls").read_text().split() == ["a", "b", "a"]
+    assert theirs.read_text() == "{}"
+    assert on_a_machine(machine, "uninstall").returncode == 0
+    assert (machine / "calls").read_text().split()[-2:] == ["a", "--uninstall"]
+    assert theirs.read_text() == "{}"
+
+
+def test_a_configuration_that_was_replaced_comes_back_with_uninstall(machine: Path) -> None:
+    etc = machine / "opt/aws/amazon-cloudwatch-agent/etc"
+    (etc / "amazon-cloudwatch-agent.d").mkdir(parents=True)
+    for name in ("amazon-cloudwatch-agent.json", "amazon-cloudwatch-agent.d/ssm_theirs"):
+        (etc / name).write_text(name)
+    (etc / "amazon-cloudwatch-agent.d/kiln-events.json").write_text("ours")
+    assert installed(machine, "a", replace="yes") == 0
+    assert files(machine, "opt/aws") == ["kiln-events.json"]
+    assert on_a_machine(machine, "uninstall").returncode == 0
+    for name in ("amazon-cloudwatch-agent.json", "amazon-cloudwatch-agent.d/ssm_theirs"):
+        assert (etc / name).read_text() == name
+
+
+def test_without_replace_others_configuration_is_not_touched(machine: Path) -> None:
+    theirs = machine / "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("{}")
+    assert installed(machine, "a") == 0
+    assert theirs.read_text() == "{}"
+
+
+def test_a_bundle_that_was_installed_by_hand_is_left_alone(machine: Path) -> None:
+    (machine / "var/lib/kiln/telemetry").mkdir(parents=True)
+    done = on_a_machine(machine, "prepare", downloaded(machine, "a"), "Keep", "1")
+    assert done.returncode == 1
+    assert "installed here by hand: run it with --uninstall first" in done.stderr
+    assert "bundle_by_hand=yes" in on_a_machine(machine, "look").stdout
 
 
 def test_what_a_machine_says_is_read(tmp_path: Path) -> None:

@@ -46,3 +46,11 @@ def test_yaml_is_read_by_these_two_modules_alone() -> None:
         and re.search(r"\byaml\.(safe_)?load|YAML\(", path.read_text())
     }
     assert readers == {"kiln/base/plain_yaml.py", "kiln/base/located.py"}
+
+
+def test_local_tags_mean_what_their_reader_says_and_are_refused_otherwise() -> None:
+    text = "a: !Ref b\nc: !GetAtt [d, !Sub e]\n"
+    found = plain_yaml.parse_plain(text, "x.yaml", tagged=lambda tag, value: {tag: value})
+    assert found == {"a": {"Ref": "b"}, "c": {"GetAtt": ["d", {"Sub": "e"}]}}
+    with pytest.raises(KilnError, match=r"x\.yaml:1:4: .*!Ref"):
+        plain_yaml.parse_plain(text, "x.yaml")

@@ -173,6 +173,22 @@ def test_what_was_there_before_comes_back(installer, image):
 
 
 @needs_root
+def test_folders_keep_their_modes_when_what_was_there_before_comes_back(installer, image):
+    """Amazon Linux has / with mode 0555, and root may have a umask of 077."""
+    put(image / MONITOR, "[Service]\nExecStart=/bin/theirs\n")
+    folders = [image, image / "etc", image / "opt", (image / MONITOR).parent]
+    image.chmod(0o555)
+    before = [oct(folder.stat().st_mode) for folder in folders]
+    umask = os.umask(0o077)
+    try:
+        run(installer, image, "--no-start")
+        run(installer, image, "--uninstall")
+    finally:
+        os.umask(umask)
+    assert [oct(folder.stat().st_mode) for folder in folders] == before
+
+
+@needs_root
 def test_what_a_run_that_was_cut_off_early_left_is_taken_back(installer, image):
     put(image / MONITOR, "theirs")
     before = tree(image)

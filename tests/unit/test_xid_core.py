@@ -571,8 +571,10 @@ class Machine(unittest.TestCase):
             monitor.work()
         self.assertNotIn("image_id", self.rows()[-1])
         known = {"instance-id": "i-0a", "ami-id": "ami-0b", "instance-type": "p4d.24xlarge"}
-        with open(data, "w") as file:
-            json.dump({"ds": {"meta_data": known}, "v1": {}}, file)
+        for key in ("meta_data", "meta-data"):  # older and newer ones
+            with open(data, "w") as file:
+                json.dump({"ds": {key: known}, "v1": {}}, file)
+            self.assertEqual(host.machine()["image_id"], "ami-0b")
         monitor.lines.next_look = 0.0
         self.ring.say(XID_79.replace("3b", "3c"))
         monitor.work()

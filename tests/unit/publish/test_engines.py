@@ -146,6 +146,7 @@ def test_a_stack_that_fails_names_the_reason_and_is_removed(stubbed: Any) -> Non
     assert "what it had made is removed" in failed.value.message
 
 
+CHANGES = {"StackName": "nights", "ChangeSetName": ANY}
 TEMPLATE = '{"Parameters":{"Repository":{},"Timezone":{}}}'
 
 
@@ -169,13 +170,13 @@ def proposing(stub: Any, answer: dict[str, Any]) -> None:
     }
     stub.add_response("create_change_set", {"Id": "arn:c"}, wanted)
     stub.add_response("describe_change_set", {"Status": "CREATE_IN_PROGRESS"})
-    stub.add_response("describe_change_set", answer, {"ChangeSetName": "arn:c"})
+    stub.add_response("describe_change_set", answer, CHANGES)
 
 
 def test_an_update_keeps_what_was_not_given(stubbed: Any) -> None:
     stub, told = stubbed("cloudformation"), []
     proposing(stub, {"Status": "FAILED", "StatusReason": "The template didn't contain changes."})
-    stub.add_response("delete_change_set", {}, {"ChangeSetName": "arn:c"})
+    stub.add_response("delete_change_set", {}, CHANGES)
     stacks.deploy_stack(AWS, "nights", TEMPLATE, {"Timezone": "UTC"}, told.append, pause=0)
     assert told == ["nights is as the template says: nothing to change"]
 
@@ -193,7 +194,7 @@ def test_a_planned_update_shows_its_changes_and_makes_none(stubbed: Any) -> None
         stub,
         {"Status": "CREATE_COMPLETE", "Changes": [{"Type": "Resource", "ResourceChange": change}]},
     )
-    stub.add_response("delete_change_set", {}, {"ChangeSetName": "arn:c"})
+    stub.add_response("delete_change_set", {}, CHANGES)
     given = {"Timezone": "UTC"}
     stacks.deploy_stack(AWS, "nights", TEMPLATE, given, told.append, plan=True, pause=0)
     assert told == ["Modify  AWS::SNS::Topic  Topic  (TopicName)  is replaced"]

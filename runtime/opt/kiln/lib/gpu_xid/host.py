@@ -29,7 +29,8 @@ def machine(path: str | None = None) -> dict[str, str]:
     """
     try:
         with open(path or INSTANCE_DATA) as file:
-            found = json.load(file)["ds"]["meta_data"]
+            source = json.load(file)["ds"]
+        found = source.get("meta-data") or source["meta_data"]  # by the version of cloud-init
         known = {key: found.get(name) for key, name in _METADATA.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

@@ -1,0 +1,308 @@
+"""CloudFormation's calls."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from lab.cloudformation import change_sets, stacks, template
+from lab.cloudformation.errors import CloudFormationError
+from lab.cloudformation.kinds.kind import Place
+from lab.cloudformation.stacks import Stack, Wanted
+
+Asked = Mapping[str, Any]
+_LONGEST = 51_200
+_IAM = ("AWS::IAM::Role", "AWS::IAM::Policy", "AWS::IAM::InstanceProfile")
+_PAGE = 100
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-supplied-parameter-types.html
+_LOOKED_UP = re.compile(r"AWS::SSM::Parameter::Value<(String|AWS::EC2::Image::Id)>")
+_TYPES = re.compile(r"String|Number|CommaDelimitedList|AWS::EC2::\w+::\w+")
+# Parameters of calls that this lab does as they are, or that change nothing here.
+_READ = {
+    "CreateStack": "StackName TemplateBody Parameters Capabilities Tags ClientRequestToken",
+    "UpdateStack": "StackName TemplateBody Parameters Capabilities Tags UsePreviousTemplate",
+    "DeleteStack": "StackName ClientRequestToken",
+    "DescribeStacks": "StackName NextToken",
+    "DescribeStackEvents": "StackName NextToken",
+    "DescribeStackResources": "StackName",
+    "ListStackResources": "StackName NextToken",
+    "GetTemplate": "StackName TemplateStage",
+    "ValidateTemplate": "TemplateBody",
+    "CreateChangeSet": "StackName ChangeSetName ChangeSetType TemplateBody Parameters Capabilities "
+    "Tags UsePreviousTemplate Description ClientToken",
+    "DescribeChangeSet": "ChangeSetName StackName NextToken",
+    "ExecuteChangeSet": "ChangeSetName StackName ClientRequestToken",
+    "DeleteChangeSet": "ChangeSetName StackName",
+}
+NAMES = tuple(_READ)
+
+
+class Region:
+    """The stacks of an account in a region."""
+
+    def __init__(self) -> None:
+        self.stacks: list[Stack] = []
+        self.lock = threading.Lock()
+
+    def live(self, name: str) -> Stack | None:
+        """The stack of that name or id that is there; of an id also one that is gone."""
+        for stack in reversed(self.stacks):
+            if stack.id == name or (stack.name == name and stack.status != "DELETE_COMPLETE"):
+                return stack
+        return None
+
+    def find(self, name: str) -> Stack:
+        """Raises CloudFormationError for a stack that is not there."""
+        stack = self.live(name)
+        if stack is None:
+            raise CloudFormationError(f"Stack with id {name} does not exist")
+        return stack
+
+
+def answer(region: Region, call: str, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    """What a call returns. Raises CloudFormationError."""
+    if call not in _READ:
+        raise CloudFormationError(f"AMI Kiln lab: {call} is not implemented", "InvalidAction")
+    extra = sorted(set(asked) - set(_READ[call].split()))
+    if extra:
+        raise CloudFormationError(f"AMI Kiln lab: {', '.join(extra)} of {call} is not implemented")
+    return _CALLS[call](region, asked, place)
+
+
+def _create(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    name = str(asked["StackName"])
+    there = place(asked)
+    with region.lock:
+        if region.live(name):
+            raise CloudFormationError(f"Stack [{name}] already exists", "AlreadyExistsException")
+        wanted = _wanted(asked, there, None)
+        arn = f"arn:aws:cloudformation:{there.region}:{there.account}:stack/{name}/{uuid.uuid4()}"
+        stack = Stack(name, arn, there, wanted)
+        stack.become("CREATE_IN_PROGRESS", "User Initiated")
+        region.stacks.append(stack)
+    stacks.start(stacks.create, stack)
+    return {"StackId": stack.id}
+
+
+def _wanted(asked: Asked, place: Place, stack: Stack | None) -> Wanted:
+    """The template and parameters of a request. Raises CloudFormationError."""
+    text = asked.get("TemplateBody")
+    if text is None and stack is not None and asked.get("UsePreviousTemplate") == "true":
+        text = stack.wanted.text
+    if not text:
+        raise CloudFormationError("Either Template URL or Template Body must be specified.")
+    if len(text.encode()) > _LONGEST:
+        raise CloudFormationError(
+            "1 validation error detected: Value at 'templateBody' failed to satisfy constraint: "
+            f"Member must have length less than or equal to {_LONGEST}"
+        )
+    data = template.read_template(text)
+    for name, one in data["Resources"].items():
+        if one["Type"] not in stacks.KINDS:
+            raise CloudFormationError(f"AMI Kiln lab: {name}: {one['Type']} is not implemented")
+    kinds = {one["Type"] for one in data["Resources"].values()}
+    capable = {*asked.get("Capabilities", [])} & {"CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"}
+    if kinds & set(_IAM) and not capable:
+        raise CloudFormationError(
+            "Requires capabilities : [CAPABILITY_IAM]", "InsufficientCapabilitiesException"
+        )
+    given = {
+        one["ParameterKey"]: None
+        if one.get("UsePreviousValue") == "true"
+        else one.get("ParameterValue", "")
+        for one in asked.get("Parameters", [])
+    }
+    before = stack.wanted.given if stack else {}
+    values = template.parameter_values(data, given, before)
+    return Wanted(text, data, values, _resolved(data, values, place))
+
+
+def _resolved(data: Mapping[str, Any], values: Mapping[str, str], place: Place) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        kind = data["Parameters"][name]["Type"]
+        if _LOOKED_UP.fullmatch(kind):
+            answer = place.client("ssm").get_parameters(Names=[value])
+            if not answer["Parameters"]:
+                raise CloudFormationError(
+                    f"Unable to fetch parameters [{value}] from parameter store for this account."
+                )
+            found[name] = answer["Parameters"][0]["Value"]
+        elif kind == "CommaDelimitedList" or kind.startswith("List<"):
+            found[name] = [one.strip() for one in value.split(",")]
+        elif _TYPES.fullmatch(kind):
+            found[name] = value
+        else:
+            raise CloudFormationError(f"AMI Kiln lab: parameters of {kind} are not implemented")
+    return found
+
+
+def _update(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    stack = _settled(region.find(asked["StackName"]))
+    wanted = _wanted(asked, stack.place, stack)
+    if not change_sets.changes(stack, wanted):
+        raise CloudFormationError("No updates are to be performed.")
+    _begin_update(stack, wanted)
+    return {"StackId": stack.id}
+
+
+def _begin_update(stack: Stack, wanted: Wanted) -> None:
+    stack.become("UPDATE_IN_PROGRESS", "User Initiated")
+    stacks.start(lambda one: stacks.update(one, wanted), stack)
+
+
+def _settled(stack: Stack) -> Stack:
+    if stack.status.endswith("_IN_PROGRESS") or stack.status == "ROLLBACK_COMPLETE":
+        raise CloudFormationError(
+            f"Stack:{stack.id} is in {stack.status} state and can not be updated."
+        )
+    return stack
+
+
+def _delete(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    stack = region.live(asked["StackName"])
+    if stack and not stack.status.startswith("DELETE_IN") and stack.status != "DELETE_COMPLETE":
+        stack.become("DELETE_IN_PROGRESS", "User Initiated")
+        stacks.start(stacks.delete, stack)
+    return None
+
+
+def _describe(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    if "StackName" in asked:
+        return {"Stacks": [_shown(region.find(asked["StackName"]))]}
+    return {"Stacks": [_shown(one) for one in region.stacks if one.status != "DELETE_COMPLETE"]}
+
+
+def _shown(stack: Stack) -> dict[str, Any]:
+    return {
+        "StackId": stack.id,
+        "StackName": stack.name,
+        "Description": stack.wanted.data.get("Description", ""),
+        "Parameters": [
+            {"ParameterKey": key, "ParameterValue": value}
+            for key, value in stack.wanted.given.items()
+        ],
+        "CreationTime": stack.created,
+        "StackStatus": stack.status,
+        **({"StackStatusReason": stack.reason} if stack.reason else {}),
+        "Capabilities": ["CAPABILITY_IAM"],
+        "Outputs": [
+            {"OutputKey": key, "OutputValue": value} for key, value in stack.outputs.items()
+        ],
+        "Tags": stack.place.all_tags(),
+    }
+
+
+def _events(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    newest_first = list(reversed(region.find(asked["StackName"]).events))
+    start = int(asked.get("NextToken") or 0)
+    more = {"NextToken": str(start + _PAGE)} if len(newest_first) > start + _PAGE else {}
+    return {"StackEvents": newest_first[start : start + _PAGE], **more}
+
+
+def _resources(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    stack = region.find(asked["StackName"])
+    return {"StackResources": [{**_resource(one), "StackName": stack.name, "StackId": stack.id,
+                                "Timestamp": datetime.now(timezone.utc)}
+                               for one in stack.resources.values()]}  # fmt: skip
+
+
+def _listed(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    found = region.find(asked["StackName"]).resources.values()
+    now = datetime.now(timezone.utc)
+    return {"StackResourceSummaries": [
+        {**_resource(one), "LastUpdatedTimestamp": now} for one in found
+    ]}  # fmt: skip
+
+
+def _resource(one: stacks.Resource) -> dict[str, Any]:
+    return {
+        "LogicalResourceId": one.name,
+        "PhysicalResourceId": one.made.id,
+        "ResourceType": one.type,
+        "ResourceStatus": "CREATE_COMPLETE",
+    }
+
+
+def _get_template(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    return {"TemplateBody": region.find(asked["StackName"]).wanted.text}
+
+
+def _validate(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    data = template.read_template(asked["TemplateBody"])
+    shown = [
+        {"ParameterKey": name, "DefaultValue": str(rules.get("Default", ""))}
+        for name, rules in data.get("Parameters", {}).items()
+    ]
+    return {"Parameters": shown, "Description": data.get("Description", "")}
+
+
+def _create_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    if asked.get("ChangeSetType", "UPDATE") != "UPDATE":
+        raise CloudFormationError("AMI Kiln lab: change sets are of updates only")
+    stack = _settled(region.find(asked["StackName"]))
+    wanted = _wanted(asked, stack.place, stack)
+    made = change_sets.made(stack, str(asked["ChangeSetName"]), wanted)
+    return {"Id": made.id, "StackId": stack.id}
+
+
+def _change_set(region: Region, asked: Asked) -> tuple[Stack, change_sets.ChangeSet]:
+    wanted = asked["ChangeSetName"]
+    for stack in region.stacks:
+        for one in stack.change_sets.values():
+            if one.id == wanted or (one.name == wanted and asked.get("StackName") == stack.name):
+                return stack, one
+    raise CloudFormationError(f"ChangeSet [{wanted}] does not exist", "ChangeSetNotFound")
+
+
+def _describe_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    stack, one = _change_set(region, asked)
+    return {
+        "ChangeSetName": one.name,
+        "ChangeSetId": one.id,
+        "StackId": stack.id,
+        "StackName": stack.name,
+        "Status": "CREATE_COMPLETE" if one.changes else "FAILED",
+        **({} if one.changes else {"StatusReason": change_sets.NOTHING}),
+        "ExecutionStatus": "AVAILABLE" if one.changes else "UNAVAILABLE",
+        "Changes": [{"Type": "Resource", "ResourceChange": change} for change in one.changes],
+    }
+
+
+def _execute(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    stack, one = _change_set(region, asked)
+    if not one.changes:
+        raise CloudFormationError(
+            f"ChangeSet [{one.id}] cannot be executed in its current status of [FAILED]",
+            "InvalidChangeSetStatus",
+        )
+    _begin_update(_settled(stack), one.wanted)
+    stack.change_sets.clear()
+    return {}
+
+
+def _delete_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    stack, one = _change_set(region, asked)
+    del stack.change_sets[one.id]
+    return {}
+
+
+_CALLS: Mapping[str, Callable[[Region, Asked, Callable[[Asked], Place]], Any]] = {
+    "CreateStack": _create,
+    "UpdateStack": _update,
+    "DeleteStack": _delete,
+    "DescribeStacks": _describe,
+    "DescribeStackEvents": _events,
+    "DescribeStackResources": _resources,
+    "ListStackResources": _listed,
+    "GetTemplate": _get_template,
+    "ValidateTemplate": _validate,
+    "CreateChangeSet": _create_change_set,
+    "DescribeChangeSet": _describe_change_set,
+    "ExecuteChangeSet": _execute,
+    "DeleteChangeSet": _delete_change_set,
+}

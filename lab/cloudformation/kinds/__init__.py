@@ -1,0 +1,1 @@
+"""How each type of resource is made: by the lab's own API."""

@@ -1,0 +1,140 @@
+"""AWS::IAM and AWS::KMS."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from lab.cloudformation.kinds.kind import Kind, Made, Place, Properties, words
+
+
+def _role(place: Place, name: str, given: Properties) -> Made:
+    iam = place.client("iam")
+    called = given.get("RoleName") or place.new_name(name)
+    boundary = given.get("PermissionsBoundary")
+    role = iam.create_role(
+        RoleName=called,
+        AssumeRolePolicyDocument=json.dumps(given["AssumeRolePolicyDocument"]),
+        Description=given.get("Description", ""),
+        Tags=place.all_tags(given.get("Tags")),
+        **({"PermissionsBoundary": boundary} if boundary else {}),
+    )["Role"]
+    made = Made(called, {"Arn": role["Arn"], "RoleId": role["RoleId"], "policies": ()})
+    return _with_policies(iam, made, given)
+
+
+def _with_policies(iam: Any, made: Made, given: Properties) -> Made:
+    wanted = {one["PolicyName"]: one["PolicyDocument"] for one in given.get("Policies", [])}
+    for old in made.attributes["policies"]:
+        if old not in wanted:
+            iam.delete_role_policy(RoleName=made.id, PolicyName=old)
+    for name, document in wanted.items():
+        text = json.dumps(document)
+        iam.put_role_policy(RoleName=made.id, PolicyName=name, PolicyDocument=text)
+    return Made(made.id, {**made.attributes, "policies": tuple(wanted)})
+
+
+def _changed_role(place: Place, made: Made, given: Properties) -> Made:
+    iam = place.client("iam")
+    if boundary := given.get("PermissionsBoundary"):
+        iam.put_role_permissions_boundary(RoleName=made.id, PermissionsBoundary=boundary)
+    else:
+        iam.delete_role_permissions_boundary(RoleName=made.id)
+    iam.update_assume_role_policy(
+        RoleName=made.id, PolicyDocument=json.dumps(given["AssumeRolePolicyDocument"])
+    )
+    return _with_policies(iam, made, given)
+
+
+def _without_role(place: Place, made: Made) -> None:
+    iam = place.client("iam")
+    with contextlib.suppress(iam.exceptions.NoSuchEntityException):
+        for name in made.attributes["policies"]:
+            iam.delete_role_policy(RoleName=made.id, PolicyName=name)
+        iam.delete_role(RoleName=made.id)
+
+
+def _policy(place: Place, name: str, given: Properties) -> Made:
+    made = Made(place.new_name(name), {"roles": given["Roles"], "name": given["PolicyName"]})
+    for role in given["Roles"]:
+        place.client("iam").put_role_policy(
+            RoleName=role,
+            PolicyName=given["PolicyName"],
+            PolicyDocument=json.dumps(given["PolicyDocument"]),
+        )
+    return made
+
+
+def _without_policy(place: Place, made: Made) -> None:
+    iam = place.client("iam")
+    for role in made.attributes["roles"]:
+        with contextlib.suppress(iam.exceptions.NoSuchEntityException):
+            iam.delete_role_policy(RoleName=role, PolicyName=made.attributes["name"])
+
+
+def _profile(place: Place, name: str, given: Properties) -> Made:
+    iam = place.client("iam")
+    called = given.get("InstanceProfileName") or place.new_name(name)
+    profile = iam.create_instance_profile(InstanceProfileName=called)["InstanceProfile"]
+    for role in given["Roles"]:
+        iam.add_role_to_instance_profile(InstanceProfileName=called, RoleName=role)
+    return Made(called, {"Arn": profile["Arn"], "roles": given["Roles"]})
+
+
+def _without_profile(place: Place, made: Made) -> None:
+    iam = place.client("iam")
+    with contextlib.suppress(iam.exceptions.NoSuchEntityException):
+        for role in made.attributes["roles"]:
+            iam.remove_role_from_instance_profile(InstanceProfileName=made.id, RoleName=role)
+        iam.delete_instance_profile(InstanceProfileName=made.id)
+
+
+def _key(place: Place, name: str, given: Properties) -> Made:
+    kms = place.client("kms")
+    key = kms.create_key(
+        Policy=json.dumps(given["KeyPolicy"]),
+        Description=given.get("Description", ""),
+        Tags=[
+            {"TagKey": one["Key"], "TagValue": one["Value"]}
+            for one in place.all_tags(given.get("Tags"))
+        ],
+    )["KeyMetadata"]
+    if given.get("EnableKeyRotation"):
+        kms.enable_key_rotation(KeyId=key["KeyId"])
+    days = int(given.get("PendingWindowInDays", 30))
+    return Made(key["KeyId"], {"Arn": key["Arn"], "KeyId": key["KeyId"], "days": days})
+
+
+def _changed_key(place: Place, made: Made, given: Properties) -> Made:
+    kms = place.client("kms")
+    document = json.dumps(given["KeyPolicy"])
+    kms.put_key_policy(KeyId=made.id, PolicyName="default", Policy=document)
+    return made
+
+
+def _without_key(place: Place, made: Made) -> None:
+    place.client("kms").schedule_key_deletion(
+        KeyId=made.id, PendingWindowInDays=made.attributes["days"]
+    )
+
+
+KINDS = {
+    "AWS::IAM::Role": Kind(
+        _role,
+        _without_role,
+        words("RoleName Description AssumeRolePolicyDocument PermissionsBoundary Policies"),
+        _changed_role,
+        words("RoleName Description"),
+    ),
+    "AWS::IAM::Policy": Kind(_policy, _without_policy, words("PolicyName PolicyDocument Roles")),
+    "AWS::IAM::InstanceProfile": Kind(
+        _profile, _without_profile, words("InstanceProfileName Roles")
+    ),
+    "AWS::KMS::Key": Kind(
+        _key,
+        _without_key,
+        words("Description EnableKeyRotation PendingWindowInDays KeyPolicy Tags"),
+        _changed_key,
+    ),
+}

@@ -1,0 +1,372 @@
+"""The lab's CloudFormation: stacks are made by the lab's own API, in order, and rolled back.
+
+The template of stack.deploy is deployed, looked at and deleted; no guest boots.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kiln.base.errors import KilnError
+from kiln.cloud import aws, stacks, telemetry_stack
+from kiln.cloud.target import Target
+from kiln.telemetry import Telemetry
+from kiln.telemetry.stack import template
+from kiln.telemetry.stack.inputs import StackInputs
+from lab.cloudformation.kinds import identity, machines, watching
+from tests.unit import lab_api
+
+Client = Callable[[str], Any]
+INPUTS = StackInputs(Telemetry(), ("p4d.24xlarge",), ("i-0123456789abcdef0",))
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with lab_api.serving(tmp_path_factory.mktemp("cloudformation")) as where:
+        yield where
+
+
+class OneLab:
+    """A target: the lab of this test."""
+
+    region = "us-east-1"
+    poll_seconds = 0.05
+
+
+@pytest.fixture
+def client(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Client:
+    def of(service: str) -> Any:
+        return lab_api.client(endpoint, service)
+
+    for service in ("cloudformation", "cloudwatch", "logs"):
+        monkeypatch.setattr(aws, service, lambda target, service=service: of(service))
+    return of
+
+
+def deployed(name: str, data: dict[str, Any], **given: str) -> tuple[dict[str, str], list[str]]:
+    """The outputs of a stack, and what was told."""
+    told: list[str] = []
+    place: Target = OneLab()  # type: ignore[assignment]
+    return stacks.deploy_stack(place, name, json.dumps(data), given, told.append), told
+
+
+def removed(name: str) -> None:
+    place: Target = OneLab()  # type: ignore[assignment]
+    assert stacks.remove_stack(place, name, lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def whole(endpoint: str) -> Iterator[dict[str, str]]:
+    """The outputs of the stack, which is there for some tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for service in ("cloudformation", "cloudwatch", "logs"):
+            one = lab_api.client(endpoint, service)
+            patch.setattr(aws, service, lambda target, one=one: one)
+        outputs, told = deployed("ml", template.template_data(INPUTS), Email="a@example.com")
+        assert all("FAILED" not in line for line in told)
+        yield outputs
+        removed("ml")
+
+
+def test_the_lab_makes_every_type_of_the_template_and_refuses_others() -> None:
+    used = {one["Type"] for one in template.template_data(INPUTS)["Resources"].values()}
+    assert used <= {*identity.KINDS, *machines.KINDS, *watching.KINDS}
+
+
+def test_the_outputs_name_what_is_there(whole: dict[str, str], client: Client) -> None:
+    profile = client("iam").get_instance_profile(InstanceProfileName=whole["InstanceProfile"])
+    assert profile["InstanceProfile"]["Roles"][0]["RoleName"] == whole["InstanceRole"]
+    body = client("cloudwatch").get_dashboard(DashboardName=whole["DashboardName"])
+    assert whole["DashboardName"] == "GPU-ml"
+    assert "${PROP('Dim.InstanceId')}" in body["DashboardBody"]
+    (group,) = client("logs").describe_log_groups(logGroupNamePrefix=whole["EventLogGroup"])[
+        "logGroups"
+    ]
+    assert (group["retentionInDays"], group["logGroupClass"]) == (90, "STANDARD")
+    parameter = client("ssm").get_parameter(Name=whole["ConfigParameterCompute"])["Parameter"]
+    assert json.loads(parameter["Value"])["metrics"]["namespace"] == "CWAgent"
+    topic = client("sns").get_topic_attributes(TopicArn=whole["TopicArn"])["Attributes"]
+    assert "key/" in topic["KmsMasterKeyId"]
+    assert "cloudwatch.amazonaws.com" in topic["Policy"]
+
+
+def event(**more: Any) -> str:
+    now = datetime.now(timezone.utc)
+    line = {"time": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "event": "xid", "severity": "fatal"}
+    machine = {"instance_id": "i-1", "image_id": "ami-1", "instance_type": "p4d.24xlarge"}
+    return json.dumps({**line, **machine, **more})
+
+
+def until(done: Callable[[], Any], seconds: float = 30) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := done()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return found
+
+
+def search(client: Client, title: str, whole: dict[str, str]) -> list[dict[str, Any]]:
+    """What a graph of the dashboard shows now: its expressions, evaluated."""
+    body = json.loads(
+        client("cloudwatch").get_dashboard(DashboardName=whole["DashboardName"])["DashboardBody"]
+    )
+    (widget,) = [one for one in body["widgets"] if one["properties"].get("title") == title]
+    queries = [
+        {"Id": one["id"], "Expression": one["expression"]}
+        for (one,) in widget["properties"]["metrics"]
+    ]
+    now = datetime.now(timezone.utc)
+    found = client("cloudwatch").get_metric_data(
+        MetricDataQueries=queries,
+        StartTime=now - timedelta(hours=1),
+        EndTime=now + timedelta(minutes=1),
+    )
+    return list(found["MetricDataResults"])
+
+
+def test_a_fatal_xid_raises_the_alarm_pages_and_is_on_the_dashboard(
+    whole: dict[str, str], client: Client
+) -> None:
+    queue = client("sqs").create_queue(QueueName="pages")["QueueUrl"]
+    arn = client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
+    client("sns").subscribe(
+        TopicArn=whole["TopicArn"], Protocol="sqs", Endpoint=arn["Attributes"]["QueueArn"]
+    )
+    group = whole["EventLogGroup"]
+    client("logs").create_log_stream(logGroupName=group, logStreamName="i-1")
+    now = int(time.time() * 1000)
+    client("logs").put_log_events(
+        logGroupName=group,
+        logStreamName="i-1",
+        logEvents=[
+            {"timestamp": now, "message": event(xid=79, sxid=None)},
+            {"timestamp": now, "message": event(xid=94, sxid=None, count=7)},
+            {"timestamp": now, "message": event(event="start", severity=None)},
+        ],
+    )
+
+    def alarmed() -> set[str]:
+        found = client("cloudwatch").describe_alarms(
+            StateValue="ALARM", AlarmTypes=["MetricAlarm", "CompositeAlarm"]
+        )
+        listed = [*found["MetricAlarms"], *found["CompositeAlarms"]]
+        return {one["AlarmName"] for one in listed if one["StateValue"] == "ALARM"}
+
+    wanted = {"ml-fatal-xid", "ml-gpu-lost", "ml-paging"}
+    assert until(lambda: wanted <= alarmed()), alarmed()
+    assert "ml-silent-i-0123456789abcdef0" in until(alarmed), "it never reported"
+    assert not {"ml-row-remap-failure", "ml-idle"} & alarmed()
+
+    def paged() -> set[str]:
+        got = client("sqs").receive_message(QueueUrl=queue, MaxNumberOfMessages=10)
+        for one in got.get("Messages", []):
+            heard.add(json.loads(json.loads(one["Body"])["Message"])["AlarmName"])
+        return heard
+
+    heard: set[str] = set()
+    assert until(lambda: {"ml-fatal-xid", "ml-gpu-lost"} <= paged()), heard
+    # The silent instance paged before the queue was there.
+    history = client("cloudwatch").describe_alarm_history(
+        AlarmName="ml-paging", HistoryItemType="Action"
+    )["AlarmHistoryItems"]
+    assert "Successfully executed action" in history[0]["HistorySummary"]
+    by_xid = {one["Label"]: sum(one["Values"]) for one in search(client, "Events by Xid", whole)}
+    assert {label.split()[-1]: total for label, total in by_xid.items()} != {}
+    assert sorted(by_xid.values()) == [1, 7], "a folded storm counts as many as it stands for"
+
+
+def sample(
+    metric: str, value: float, gpus: int, instance: str, **more: str
+) -> list[dict[str, Any]]:
+    """What the agent sends of an instance: a series for each GPU, and one of all."""
+    dimensions = {
+        "InstanceId": instance,
+        "InstanceType": "p4d.24xlarge",
+        "ImageId": "ami-1",
+        **more,
+    }
+    now = datetime.now(timezone.utc)
+    found = []
+    for minute in range(15):
+        at = now - timedelta(minutes=minute)
+        of_gpu = {"MetricName": metric, "Timestamp": at, "Value": value}
+        for index in range(gpus):
+            named = {**dimensions, "index": str(index), "name": "A100"}
+            listed = [{"Name": key, "Value": text} for key, text in named.items()]
+            found.append({**of_gpu, "Dimensions": listed})
+        found.append({**of_gpu, "Dimensions": [{"Name": "InstanceId", "Value": instance}]})
+    return found
+
+
+def test_a_gpu_that_stopped_reporting_is_found_and_named(
+    whole: dict[str, str], client: Client
+) -> None:
+    for data in (
+        sample("nvidia_smi_memory_used", 1.0, 8, "i-8"),
+        sample("nvidia_smi_memory_used", 1.0, 7, "i-7", arch="Ampere"),
+        sample("nvidia_smi_utilization_gpu", 90.0, 8, "i-8"),
+    ):
+        client("cloudwatch").put_metric_data(Namespace="CWAgent", MetricData=data)
+    place: Target = OneLab()  # type: ignore[assignment]
+
+    def state() -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in telemetry_stack.stack_state(place, "ml")["alarms"]}
+
+    silent = "ml-gpu-silent-p4d.24xlarge"
+    assert until(lambda: state()[silent]["state"] == "ALARM"), state()[silent]
+    assert state()[silent]["about"] == [{"InstanceId": "i-7"}]
+    assert state()[silent]["reason"] == "1 out of 2 time series evaluated to ALARM"
+    memory = search(client, "Memory in use (MB)", whole)
+    assert len(memory) == 15, "each GPU once, with and without the dimension arch, and no sums"
+    (idle,) = [one for one in search(client, title_of_cost(client, whole), whole) if one["Values"]]
+    # Eight GPUs at 90 %: a tenth of the instance's price.
+    assert idle["Values"][0] == pytest.approx(21.957642 / 10, rel=1e-3)
+
+
+def title_of_cost(client: Client, whole: dict[str, str]) -> str:
+    body = client("cloudwatch").get_dashboard(DashboardName=whole["DashboardName"])
+    titles = [one["properties"]["title"] for one in json.loads(body["DashboardBody"])["widgets"]]
+    return str(next(title for title in titles if title.startswith("Idle cost")))
+
+
+def test_an_update_shows_what_it_changes_and_does_only_that(
+    whole: dict[str, str], client: Client
+) -> None:
+    before = client("cloudformation").list_stack_resources(StackName="ml")
+    _, told = deployed("ml", template.template_data(INPUTS), TemperatureLimit="80")
+    modified = [line for line in told if line.startswith("Modify")]
+    assert modified == [
+        "Modify  AWS::CloudWatch::Alarm  Hot  (Threshold)",
+        "Modify  AWS::CloudWatch::Alarm  HotByDcgm  (Threshold)",
+    ]
+    after = client("cloudformation").list_stack_resources(StackName="ml")
+    ids = [
+        {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in seen}
+        for seen in (before["StackResourceSummaries"], after["StackResourceSummaries"])
+    ]
+    assert ids[0] == ids[1]
+    _, told = deployed("ml", template.template_data(INPUTS))
+    assert told == ["ml is as the template says: nothing to change"]
+
+
+def small(**resources: Any) -> dict[str, Any]:
+    return {"Resources": resources}
+
+
+GROUP = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": "/a"}}
+
+
+def test_a_creation_that_fails_says_why_and_leaves_nothing(client: Client) -> None:
+    bad = {
+        "Type": "AWS::CloudWatch::Alarm",
+        "DependsOn": "Group",
+        "Properties": {
+            "Metrics": [{"Id": "a", "Expression": "SEARCH('x', 'Sum', 60)", "ReturnData": True}],
+            "ComparisonOperator": "GreaterThanThreshold",
+            "Threshold": 1,
+            "EvaluationPeriods": 1,
+        },
+    }
+    with pytest.raises(KilnError, match="SEARCH is not supported on Metric Alarms") as failed:
+        deployed("bad", small(Group=GROUP, Alarm=bad))
+    assert failed.value.exit_status == 1
+    assert client("logs").describe_log_groups(logGroupNamePrefix="/a")["logGroups"] == []
+    with pytest.raises(ClientError, match="does not exist"):
+        client("cloudformation").describe_stacks(StackName="bad")
+
+
+def test_an_update_that_fails_is_rolled_back(client: Client) -> None:
+    deployed("back", small(Group=GROUP))
+    changed = {**GROUP, "Properties": {"LogGroupName": "/a", "RetentionInDays": 7}}
+    broken = {
+        "Type": "AWS::SNS::TopicPolicy",
+        "Properties": {"Topics": ["arn:x"], "PolicyDocument": {}},
+    }
+    with pytest.raises(KilnError, match="UPDATE_ROLLBACK_COMPLETE"):
+        deployed("back", small(Group=changed, Policy={**broken, "DependsOn": "Group"}))
+    (group,) = client("logs").describe_log_groups(logGroupNamePrefix="/a")["logGroups"]
+    assert "retentionInDays" not in group
+    removed("back")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (small(A={"Type": "AWS::CodeBuild::Project"}), "CodeBuild::Project is not implemented"),
+        (small(A={**GROUP, "CreationPolicy": {}}), "CreationPolicy of A is not implemented"),
+        ({**small(A=GROUP), "Transform": "x"}, "the section Transform is not implemented"),
+        (
+            small(A=GROUP) | {"Parameters": {"P": {"Type": "Number"}}},
+            r"Parameters: \[P\] must have values",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_lab_cannot_do_is_refused_before_anything_is_made(
+    client: Client, data: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(KilnError, match=said):
+        deployed("refused", data)
+
+
+def test_an_unknown_property_fails_its_resource(client: Client) -> None:
+    odd = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": "/b", "Colour": "red"}}
+    with pytest.raises(KilnError, match="Colour of AWS::Logs::LogGroup is not implemented"):
+        deployed("odd", small(Group=odd))
+
+
+def test_the_network_and_its_instances_come_and_go(client: Client) -> None:
+    data = template.template_data(INPUTS)
+    names = [
+        name
+        for name, one in data["Resources"].items()
+        if one.get("Condition") == "WithInfra" and one["Type"].startswith("AWS::EC2")
+    ]
+    kept = {*names, "Role", "InstanceProfile", "BundlePolicy"}
+    data["Resources"] = {k: v for k, v in data["Resources"].items() if k in kept}
+    data["Outputs"] = {k: v for k, v in data["Outputs"].items() if "Instance" in k}
+    public = client("ssm").get_parameters_by_path(
+        Path="/aws/service/ami-amazon-linux-latest", Recursive=True
+    )["Parameters"][0]["Name"]
+    outputs, _ = deployed("trial", data, DeployInfra="true", Image=public)
+    ids = [outputs["FirstInstance"], outputs["SecondInstance"]]
+    found = client("ec2").describe_instances(InstanceIds=ids)["Reservations"]
+    (group,) = {one["GroupId"] for each in found for one in each["Instances"][0]["SecurityGroups"]}
+    (shown,) = client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    assert shown["IpPermissions"] == []
+    profiles = {each["Instances"][0]["IamInstanceProfile"]["Arn"] for each in found}
+    assert all(arn.endswith(outputs["InstanceProfile"]) for arn in profiles)
+    removed("trial")
+    vpcs = client("ec2").describe_vpcs(Filters=[{"Name": "tag:Name", "Values": ["trial"]}])
+    assert vpcs["Vpcs"] == []
+
+
+def test_short_forms_and_expressions_have_the_values_of_cloudformation(client: Client) -> None:
+    text = """
+Parameters: {Size: {Type: Number, Default: 2}, Names: {Type: CommaDelimitedList, Default: "a, b"}}
+Mappings: {Days: {"2": {Of: 7}}}
+Conditions:
+  Large: !Not [!Equals [!Ref Size, 1]]
+  Never: !And [!Condition Large, !Equals [a, b]]
+Resources:
+  Group:
+    Type: AWS::Logs::LogGroup
+    Properties:
+      LogGroupName: !Join ["/", ["", !Select [1, !Ref Names], !Sub "${AWS::StackName}-${!x}"]]
+      RetentionInDays: !If [Large, !FindInMap [Days, !Ref Size, Of], !Ref AWS::NoValue]
+  Not: {Type: AWS::Logs::LogGroup, Condition: Never}
+Outputs:
+  Arn: {Value: !GetAtt Group.Arn}
+  Gone: {Condition: Never, Value: !Ref Not}
+"""
+    place: Target = OneLab()  # type: ignore[assignment]
+    outputs = stacks.deploy_stack(place, "short", text, {}, lambda line: None)
+    (group,) = client("logs").describe_log_groups(logGroupNamePrefix="/b/")["logGroups"]
+    assert (group["logGroupName"], group["retentionInDays"]) == ("/b/short-${x}", 7)
+    assert list(outputs) == ["Arn"]
+    removed("short")
