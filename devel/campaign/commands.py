@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -320,7 +320,7 @@ def _attack(
     checkpoint: Checkpoint | None = None,
 ) -> Attack:
     """Run a script with one call failing, from a checkpoint or from its beginning."""
-    _lay_shims(shims, programs)
+    lay_shims(shims, programs)
     if checkpoint:
         (shims / ".replay").rmdir()
         shutil.copytree(checkpoint.replay, shims / ".replay", copy_function=os.link)
@@ -347,7 +347,7 @@ def _record(
     box: Sandbox, shims: Path, programs: dict[str, str], name: str
 ) -> tuple[Done, list[str], list[Checkpoint]]:
     """Run a script as it is: what it said, its calls, and the checkpoints after slow ones."""
-    _lay_shims(shims, programs)
+    lay_shims(shims, programs)
     (shims / ".trace.sh").write_text(_TRACE)
     folder = Path(tempfile.mkdtemp(prefix="checkpoints-", dir=box.folder))
     found: list[Checkpoint] = []
@@ -373,24 +373,37 @@ def _record(
     return done, (shims / ".calls").read_text().splitlines(), found
 
 
-def _lay_shims(shims: Path, programs: dict[str, str]) -> None:
-    """The shims of these programs, and nothing of a run before."""
+def lay_shims(
+    shims: Path,
+    programs: Mapping[str, str],
+    *,
+    path: str = PATH,
+    folder: str = SHIMS,
+    caller: str = _CALLER,
+) -> None:
+    """The shims of these programs, and nothing of a run before.
+
+    `folder` is where the machine has `shims`, `path` its other programs; `caller` is a pattern of
+    the shell for the command lines whose calls count.
+    """
     shutil.rmtree(shims, ignore_errors=True)
-    for folder in (".numbers", ".record", ".replay", ".wanted"):
-        (shims / folder).mkdir(parents=True)
+    for name in (".numbers", ".record", ".replay", ".wanted"):
+        (shims / name).mkdir(parents=True)
     (shims / ".calls").write_text("")
     for command, real in programs.items():
         shim = shims / command
-        shim.write_text(shim_of(command, real))
+        shim.write_text(shim_of(command, real, path=path, folder=folder, caller=caller))
         shim.chmod(0o755)
 
 
-def shim_of(command: str, real: str, folder: str = SHIMS, caller: str = _CALLER) -> str:
+def shim_of(
+    command: str, real: str, *, path: str = PATH, folder: str = SHIMS, caller: str = _CALLER
+) -> str:
     """The program that stands in for one while a script runs."""
     return SHIM.format(
         name=command,
         real=real,
-        path=PATH,
+        path=path,
         status=STATUS,
         slow=SLOW,
         folder=folder,

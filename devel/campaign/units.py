@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devel.campaign.book import Book
-from devel.campaign.commands import SHIM, STATUS, Case, Counts, cases, excuse
+from devel.campaign.commands import STATUS, Case, Counts, cases, excuse, lay_shims
 from devel.campaign.sandbox import nspawn, overlay
 from devel.campaign.world import deadline
 from kiln.base.paths import ROOT, RUNTIME
@@ -225,13 +225,7 @@ def _unit(
 def _attack(folder: Path, layers: list[Path], unit: Unit, case: Case) -> tuple[int, str, list[str]]:
     """Run a unit's program with one call failing: status, output, the calls that it made."""
     shims = folder / "shims"
-    shutil.rmtree(shims, ignore_errors=True)
-    shims.mkdir()
-    (shims / ".calls").touch()
-    for command, real in _programs(layers, unit).items():
-        shim = SHIM.format(name=command, real=real, path=_PATH, status=STATUS, caller="*")
-        (shims / command).write_text(shim)
-        (shims / command).chmod(0o755)
+    lay_shims(shims, _programs(layers, unit), path=_PATH, folder=_SHIMS, caller="*")
     machine = json.dumps({"instance_type": unit.type, "instance_id": "i-0campaign"})
     before = f"""\
 mkdir -p /etc/kiln-lab /run/kiln /run/gpu-xid /var/lib/gpu-xid

@@ -169,7 +169,7 @@ def rollback(
     name="channels",
     help={
         "line": "only this line: --line al2023/lts/base/x86_64",
-        "regions": "instead of all regions of the matrix: --regions eu-west-1,us-west-2",
+        "regions": "instead of all that are published to: --regions eu-west-1,us-west-2",
         **PLACE,
         **JSON,
     },
@@ -191,7 +191,8 @@ def channels_(
     wanted = choice.row_of(line).line if line else None
     shown, settings = choice.regions_to_show(regions), choice.settings_by_line()
     place = choice.answering(targets.choose(target, region))
-    rows = [row for row in channel_rows(place, shown, settings) if wanted in (None, row.line)]
+    found = channel_rows(place, shown, settings, only=regions is not None)
+    rows = [row for row in found if wanted in (None, row.line)]
     show([asdict(row) for row in rows], as_json=json, text=lambda data: channels_table(rows))
 
 

@@ -253,7 +253,10 @@ def validated(document: Located, *, needs_stacks: bool = True) -> MatrixModel:
         data = document.data if needs_stacks else {"stacks": {}, **document.data}
         return MatrixModel.model_validate(data)
     except ValidationError as error:
-        raise refused(_explain(document, dict(problem)) for problem in error.errors()) from None
+        problems = [dict(problem) for problem in error.errors()]
+        # Pydantic counts what is right: a list of one wrong value is not empty for its author.
+        meant = [one for one in problems if not (one["type"] == "too_short" and one["input"])]
+        raise refused(_explain(document, problem) for problem in meant or problems) from None
 
 
 def _explain(document: Located, problem: dict[str, Any]) -> Finding:

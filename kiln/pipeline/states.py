@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -77,19 +77,25 @@ def state_before(
     if name == order[0]:
         return None
     there = _there(plan.target)
-    keys = {each: digest_before(plan, each) for each in order[1 : order.index(name) + 1]}
-    known = [BakeState(each, there[key]) for each, key in keys.items() if key in there]
-    if known and known[-1].start == name:
-        progress.say(
-            f"from {name}: what the components before it made is kept ({known[-1].ami_id})"
-        )
-        return known[-1]
-    begin = known[-1] if known else BakeState(order[0], "")
-    since = f"as before {begin.start} it is kept" if known else "nothing fitting is kept"
+    wanted = digest_before(plan, name)
+    if wanted in there:
+        progress.say(f"from {name}: what the components before it made is kept ({there[wanted]})")
+        return BakeState(name, there[wanted])
+    begin = _latest(plan, order[1 : order.index(name)], there) or BakeState(order[0], "")
+    since = f"as before {begin.start} it is kept" if begin.ami_id else "nothing fitting is kept"
     progress.say(f"from {name}: the state before it is baked first ({since})")
-    made = _make(plan, begin, BakeState(name, keys[name]), packer, first, progress, stop)
+    made = _make(plan, begin, BakeState(name, wanted), packer, first, progress, stop)
     _bound(plan.target, progress)
     return made
+
+
+def _latest(plan: Plan, names: Sequence[str], there: Mapping[str, str]) -> BakeState | None:
+    """The latest of the states before these components that is kept; each digest takes its time."""
+    for each in reversed(names if there else ()):
+        key = digest_before(plan, each)
+        if key in there:
+            return BakeState(each, there[key])
+    return None
 
 
 def _make(

@@ -38,15 +38,21 @@ class ChannelRow:
 
 
 def channel_rows(
-    target: Target, regions: Sequence[str], settings: Mapping[str, Publish]
+    target: Target, regions: Sequence[str], settings: Mapping[str, Publish], *, only: bool = False
 ) -> list[ChannelRow]:
-    """Every channel of every line in these regions, the target's first; channels in the order that
-    `settings`, by line, declare. One that is declared no more comes last.
+    """Every channel of every line in the target's region, in these, and unless `only` these in
+    those to which the releases there were published; channels in the order that `settings`, by
+    line, declare. One that is declared no more comes last.
 
     Raises KilnError (exit status 1) if a region does not answer.
     """
-    everywhere = list(dict.fromkeys([target.region, *regions]))
-    held = in_regions(everywhere, lambda region: channels.all_held(target.in_region(region)))
+    here = channels.all_held(target)
+    named = [region for one in here if one.release for region in one.release.images]
+    everywhere = list(dict.fromkeys([target.region, *regions, *([] if only else named)]))
+    held = {
+        target.region: here,
+        **in_regions(everywhere[1:], lambda region: channels.all_held(target.in_region(region))),
+    }
     known = in_regions(everywhere, lambda region: _verdicts(target.in_region(region)))
     home = {(holding.line, holding.channel): holding for holding in held[target.region]}
     rows = [

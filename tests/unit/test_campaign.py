@@ -24,11 +24,12 @@ from kiln.matrix.load import load_recipes
 
 def test_the_parts_share_the_time_and_what_one_leaves_is_the_later_ones() -> None:
     moment = 0.0
-    clock = Clock(15, now=lambda: moment)
-    assert clock.minutes("kills") == pytest.approx(2)
-    # It ended at once: its two minutes are divided among the others.
-    assert clock.minutes("faults") == pytest.approx(15 * 2 / 13)
-    moment = 15 * 60.0
+    # Their weights are 2, 2, 3 and 1.
+    clock = Clock(16, ("kills", "faults", "commands", "units"), now=lambda: moment)
+    assert clock.minutes("kills") == pytest.approx(4)
+    # It ended at once: its four minutes are divided among the others.
+    assert clock.minutes("faults") == pytest.approx(16 * 2 / 6)
+    moment = 16 * 60.0
     assert clock.minutes("commands") == 0
 
 
@@ -159,7 +160,9 @@ def shimmed(place: Path, *, fail: str = "", record: bool = False) -> list[str]:
             path.unlink()
     (place / "real").write_text("#!/bin/sh\necho $* | tr a-z A-Z\n")
     (place / "script.sh").write_text(SCRIPT)
-    text = commands.shim_of("prog", str(place / "real"), str(shims), f'"/bin/bash {place}/"*')
+    text = commands.shim_of(
+        "prog", str(place / "real"), folder=str(shims), caller=f'"/bin/bash {place}/"*'
+    )
     (shims / "prog").write_text(text)
     for path in (place / "real", shims / "prog"):
         path.chmod(0o755)
@@ -189,6 +192,22 @@ def test_a_recorded_command_answers_again_and_is_not_run(tmp_path: Path) -> None
     (shims / ".replay" / "prog.1.line").write_text("other")
     assert shimmed(tmp_path, fail="2") == ["ONE", "two failed: 97", "THREE"]
     assert (shims / ".diverged").exists()
+
+
+def test_each_call_of_a_units_program_is_counted_whoever_makes_it(tmp_path: Path) -> None:
+    shims = tmp_path / "shims"
+    commands.lay_shims(
+        shims, {"uname": "/bin/uname"}, path="/usr/bin:/bin", folder=str(shims), caller="*"
+    )
+    done = subprocess.run(
+        ["/bin/sh", "-c", "uname -s; uname -m; echo $?"],
+        env={"PATH": f"{shims}:/usr/bin:/bin", "KILN_FAIL": "uname", "KILN_NTH": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["Linux", "97"]
+    assert (shims / ".calls").read_text().splitlines() == ["uname -s ", "uname -m "]
 
 
 def test_cases_are_tried_in_several_places_at_once_and_each_one_once() -> None:

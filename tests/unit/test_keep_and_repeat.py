@@ -228,6 +228,16 @@ def test_a_state_depends_on_parent_variables_and_mirrors_but_not_on_tags(plan: P
     assert digest(account=Account(tags={"team": "a"})) == digest(recipe=late) == digest()
 
 
+def test_a_bake_begins_at_the_latest_state_that_fits(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "digest_before", lambda plan, name: f"digest of {name}")
+    kept = {"digest of cuda": "ami-1", "digest of efa": "ami-2", "of another row": "ami-3"}
+    names = ("cuda", "efa", "tuning")
+    assert states._latest(plan, names, kept) == states.BakeState("efa", "ami-2")
+    assert states._latest(plan, ("tuning",), kept) is None
+
+
 def test_in_aws_a_bake_goes_on_only_on_an_instance_that_is_kept_here(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

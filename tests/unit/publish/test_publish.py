@@ -9,6 +9,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.matrix.publishing import Publish
@@ -157,6 +158,37 @@ def test_a_failed_copy_moves_no_channel(
     with pytest.raises(KilnError, match="the key may not be used"):
         published(OTHER)
     assert channels.held(AWS, LINE, "nightly") is None
+
+
+def test_the_copy_of_each_region_is_tried_before_any_channel_moves(bake: Bake) -> None:
+    ami_id = bake(6)
+    tried: dict[str, str] = {}
+
+    def smoke(target: Any, image_id: str) -> None:
+        tried[target.region] = image_id
+        if target.region == OTHER:
+            raise KilnError(f"{image_id} does not boot", exit_status=1)
+
+    with pytest.raises(KilnError, match="does not boot"):
+        published(OTHER, smoke=smoke)
+    assert tried[HOME] == ami_id
+    assert set(tried) == {HOME, OTHER}
+    assert channels.held(AWS, LINE, "nightly") is None
+
+
+def test_a_copy_takes_as_long_as_was_asked_for(bake: Bake, monkeypatch: pytest.MonkeyPatch) -> None:
+    bake(6)
+    asked: list[dict[str, Any]] = []
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        if operation == "CopyImage":
+            asked.append(parameters)
+        return real(self, operation, parameters)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    published(OTHER, settings=Publish(copy_minutes=60))
+    assert [one["SnapshotCopyCompletionDurationMinutes"] for one in asked] == [60]
 
 
 def test_a_channel_that_somebody_else_moved_is_not_overwritten(
@@ -446,6 +478,13 @@ def test_channels_show_each_region_with_its_verdict_and_drift(
     assert rows[HOME].driver == "510.47.03"
     assert rows[HOME].drift == ""
     assert rows[OTHER].drift.startswith(f"{HOME} holds {RECIPE.name}-20261129")
+
+
+def test_channels_show_also_a_region_that_only_the_publish_named(bake: Bake) -> None:
+    bake(1)
+    published(OTHER)
+    assert [row.region for row in channel_rows(AWS, [], {})] == [HOME, OTHER]
+    assert [row.region for row in channel_rows(AWS, [], {}, only=True)] == [HOME]
 
 
 def test_channels_stand_in_the_order_in_which_a_release_passes_them(bake: Bake) -> None:

@@ -1,0 +1,60 @@
+"""`publish:` in amis.yaml: a wrong setting is one message with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.matrix import load
+
+MATRIX = """\
+stacks:
+  lts: {driver: 580.178.04, kernel_module: open}
+amis:
+- {distro: al2023, stack: lts}
+defaults:
+  publish:
+    """
+
+
+@pytest.fixture
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KILN_MATRIX", str(tmp_path / "amis.yaml"))
+    return tmp_path / "amis.yaml"
+
+
+@pytest.mark.parametrize(
+    ("setting", "place", "said"),
+    [
+        ("keep: {stable: 0}", "7:20", "keep.stable: must be at least 1, not 0"),
+        ("keep: {stabel: 2}", "7:20", "there is no channel 'stabel': did you mean 'stable'?"),
+        ("channels: []", "7:15", "channels: must not be empty"),
+        ("channels: [../x]", "7:16", "channels.0: '../x' is not a channel's name"),
+        ("channels: [a, a]", "7:15", "channels: a channel stands twice"),
+        ("regions: [eu-west]", "7:15", "'eu-west' is not a region such as eu-central-1"),
+        ("share: {accounts: ['12']}", "7:24", "'12' is not an account id of 12 digits"),
+        ("share: {accounts: [123456789012]}", "7:24", "put it in quotes"),
+        ("share: {organizations: [o-123]}", "7:29", "is not an organization's ARN such as"),
+        ("share: {organizational_units: [x]}", "7:36", "is not an organizational unit's ARN"),
+        ("kms_keys: {eu-west-1: ''}", "7:27", "'' is not a KMS key: its id, alias/NAME, or an"),
+        ("soak_hours: {stable: -1}", "7:26", "soak_hours.stable: must be at least 0"),
+        ("soak_hours: {nightly: 1}", "7:27", "nightly is the first channel: nothing soaks"),
+        ("max_fatal_xids: -1", "7:21", "max_fatal_xids: must be at least 0, not -1"),
+        ("copy_minutes: 20", "7:19", "copy_minutes: must be a multiple of 15, not 20"),
+        ("deprecate_after: 10\n    deregister_after: 5", "8:23", "5 is not after deprecate_after"),
+        ("sign: {}", "7:11", "sign: needs kms_key or key_file, and not both"),
+        ("chanels: [nightly]", "7:5", "there is no key 'chanels' here: did you mean 'channels'?"),
+    ],
+)
+def test_a_wrong_setting_is_one_message_with_its_place(
+    matrix: Path, setting: str, place: str, said: str
+) -> None:
+    matrix.write_text(f"{MATRIX}{setting}\n")
+    with pytest.raises(KilnError) as refused:
+        load.load_publishing()
+    assert refused.value.exit_status == 2
+    (line,) = refused.value.message.splitlines()
+    assert line.startswith(f"amis.yaml:{place}: defaults.publish.")
+    assert said in line
