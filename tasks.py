@@ -52,6 +52,7 @@ ns = Collection(
     devel.tasks.lint,
     devel.tasks.bench,
     devel.tasks.generate,
+    devel.tasks.pictures,
 )
 _GROUPS = {
     "deploy": deploy,

@@ -1,4 +1,4 @@
-"""Tasks for developers of AMI Kiln: test, lint, bench, generate."""
+"""Tasks for developers of AMI Kiln: test, lint, bench, generate, pictures."""
 
 from __future__ import annotations
 
@@ -54,6 +54,16 @@ def generate(c: Context, check: bool = False) -> int:
     from devel import generate as generating
 
     return generating.generate(check_only=check)
+
+
+@task(help={"site": "a folder that ./invoke catalogue made: --site build/catalogue"})
+def pictures(c: Context, site: str = "build/catalogue") -> None:
+    """Screenshots of a catalogue for the docs: docs/images/catalogue-….png."""
+    from pathlib import Path
+
+    from devel.pictures import take_pictures
+
+    note("\n".join(map(str, take_pictures(Path(site)))))
 
 
 @task(

@@ -146,7 +146,8 @@ def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
         # count what is in it run while no AMI is checked. They mostly wait: beside the linters.
         background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
         status = linters()
-        background.start("unit", ["tests/unit", "-n", "2", *chosen])
+        # By groups: the tests that open a browser share one.
+        background.start("unit", ["tests/unit", "-n", "2", "--dist", "loadgroup", *chosen])
         background.start("beside", [*_files_beside(), "-m", "beside", *chosen])
         status |= background.finish("kernel-log")
         several = ["-n", str(_LABS_AT_ONCE), "--no-loadscope-reorder"]

@@ -172,7 +172,8 @@ def _broken(row: ChannelRow) -> bool:
 
 def _moves(past: Mapping[str, Sequence[Release]]) -> Iterator[ChannelMove]:
     every = [(one.moved.at, channel, one) for channel, each in past.items() for one in each]
-    for at, channel, release in sorted(every, key=lambda each: each[:2], reverse=True):
+    # What a channel held in one second stays in its own order.
+    for at, channel, release in sorted(every, key=lambda each: each[0], reverse=True):
         moved = release.moved
         yield ChannelMove(
             channel, at, moved.by, moved.action, release.ami_name, image_key(release), moved.why

@@ -24,7 +24,7 @@ from kiln.catalogue.model import (
     Gathered,
     catalogue_json_schema,
 )
-from kiln.catalogue.reference import mig_files, mig_types, xid_codes, xid_state
+from kiln.catalogue.reference import mig_files, mig_gpus, xid_codes, xid_state
 from kiln.catalogue.snippets import line_snippets
 from kiln.facts import table
 from kiln.image import diff, sbom
@@ -119,7 +119,7 @@ def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
         yield line.page, page("line.html.j2", here=line.page, up="../", **told)
     comparable = sum(image.record is not None for line in catalogue.lines for image in line.images)
     yield "compare.html", page("compare.html.j2", here="compare.html", comparable=comparable)
-    yield "mig.html", page("mig.html.j2", here="mig.html", types=mig_types())
+    yield "mig.html", page("mig.html.j2", here="mig.html", gpus=mig_gpus())
     yield "xid.html", page("xid.html.j2", here="xid.html", codes=xid_codes(), as_of=xid_state())
     yield "index.html", page("index.html.j2", here="index.html", **_of_index(catalogue))
 
@@ -190,9 +190,11 @@ def _data(catalogue: Catalogue) -> dict[str, Any]:
         name = f"Xid {code['code']}"
         words = f" xid {code['code']} {code['name']} {code['severity']} ".lower()
         found.append([name, f"xid.html#xid-{code['code']}", words])
-    for kind in mig_types():
-        name = kind["instance_type"]
-        found.append([f"MIG on {name}", f"mig.html#{name}", f" mig {name} {kind['gpu']} ".lower()])
+    for gpu in mig_gpus():
+        for kind in gpu["types"]:
+            name = kind["instance_type"]
+            words = f" mig {name} {gpu['gpu']} ".lower()
+            found.append([f"MIG on {name}", f"mig.html#{name}", words])
     return {
         "lines": lines,
         "types": {one.type: [list(served) for served in one.lines] for one in catalogue.types},

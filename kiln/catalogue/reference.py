@@ -17,31 +17,46 @@ from kiln.xid.catalogue import CATALOGUE
 
 
 @cache
-def mig_types() -> list[dict[str, Any]]:
-    """Every instance type with MIG as `profiles_for` describes it, with its pictures' files."""
-    found = []
-    measured = {one["instance_type"]: one for one in facts.table("mig-kubernetes")["measured"]}
-    for kind in facts.instances().values():
-        if not kind.mig or not kind.offered:
-            continue
+def mig_gpus() -> list[dict[str, Any]]:
+    """Every GPU with MIG that an instance type has: as `profiles_for` describes it, its `types`
+    (the one with most GPUs last), `most` slices, `pictures` as file and what it shows."""
+    found: dict[str, dict[str, Any]] = {}
+    measured = {one["instance_type"] for one in facts.table("mig-kubernetes")["measured"]}
+    kinds = [kind for kind in facts.instances().values() if kind.mig and kind.offered]
+    for kind in sorted(kinds, key=lambda kind: kind.gpu_count):
         answer = profiles_for(kind.type)
-        name = kind.type.replace(".", "-")
-        answer["want"] = _shown(answer)
-        answer["picture"] = f"mig/{name}.svg"
-        answer["alt"] = f"{answer['want']} placed on the GPUs of {kind.type}"
-        answer["spans"] = f"mig/{name}-jobs.svg" if kind.type in measured else None
-        answer["spans_alt"] = f"when many jobs end on {kind.type}, whole GPUs and slices"
-        found.append(answer)
-    return found
+        gpu = found.setdefault(answer["gpu"], {**answer, "types": []})
+        gpu["types"].append({"instance_type": kind.type, "gpus": kind.gpu_count})
+    for gpu in found.values():
+        largest = gpu["types"][-1]["instance_type"]
+        gpu["most"] = max(profile["per_gpu"] for profile in gpu["profiles"])
+        gpu["want"] = _shown(gpu, gpu["types"][-1]["gpus"])
+        gpu["pictures"] = [
+            (f"mig/{largest.replace('.', '-')}.svg", f"{gpu['want']} on the GPUs of {largest}")
+        ]
+        gpu["pictures"] += [
+            (
+                _jobs_file(one["instance_type"]),
+                f"When many jobs end on {one['instance_type']}, as AWS measured them on whole GPUs "
+                "and the smallest slices (unconfirmed)",
+            )
+            for one in gpu["types"]
+            if one["instance_type"] in measured
+        ]
+    return list(found.values())
 
 
-def _shown(answer: dict[str, Any]) -> str:
+def _jobs_file(instance_type: str) -> str:
+    return f"mig/{instance_type.replace('.', '-')}-jobs.svg"
+
+
+def _shown(answer: dict[str, Any], gpus: int) -> str:
     """A mix for the picture: one GPU of the smallest slices, one of the largest that fit twice."""
     profiles = [one for one in answer["profiles"] if "+" not in one["profile"]]
     profiles = [one for one in profiles if not one["profile"].endswith("-me")] or profiles
     smallest = max(profiles, key=lambda one: (one["per_gpu"], one["memory_slices"] == 1))
     twice = [one for one in profiles if one["per_gpu"] == 2 and one is not smallest]
-    if answer["gpus"] < 2 or not twice:
+    if gpus < 2 or not twice:
         return f"{smallest['profile']}={smallest['per_gpu']}"
     return f"{smallest['profile']}={smallest['per_gpu']},{twice[0]['profile']}=2"
 
@@ -53,12 +68,12 @@ def mig_files() -> tuple[tuple[str, str], ...]:
 
 
 def _pictures() -> Iterator[tuple[str, str]]:
-    for one in mig_types():
-        yield one["picture"], draw_svg(plan_layout(one["instance_type"], one["want"]))
+    for gpu in mig_gpus():
+        largest = gpu["types"][-1]["instance_type"]
+        yield gpu["pictures"][0][0], draw_svg(plan_layout(largest, gpu["want"]))
     for measured in facts.table("mig-kubernetes")["measured"]:
-        name = measured["instance_type"].replace(".", "-")
-        work = _as_measured(measured)
-        yield f"mig/{name}-jobs.svg", makespan_svg(compare_ways(measured["instance_type"], work))
+        name, work = measured["instance_type"], _as_measured(measured)
+        yield _jobs_file(name), makespan_svg(compare_ways(name, work))
 
 
 def _as_measured(measured: dict[str, Any]) -> Work:

@@ -17,6 +17,7 @@ _profile = runtime_module("gpu_mig.profile")
 _placement = runtime_module("gpu_mig.placement")
 _smi = runtime_module("gpu_mig.smi")
 _target = runtime_module("gpu_mig.target")
+_hardware = runtime_module("gpu_mig.hardware")
 _config = runtime_module("gpu_mig.config")
 
 SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.yaml"
@@ -88,17 +89,18 @@ def check_label(
     `labels` is the result of `gpu_mig.config.load`, by default of the shipped map.
     """
     types = [facts.instance(t) for t in instance_types]
+    known = labels if labels is not None else shipped_labels()
+    capable = [t for t in types if t.mig]
     try:
-        known = labels if labels is not None else shipped_labels()
-        chosen_label = _config.choose(known, label)
+        if label not in _hardware.labels_of(gpu_types()[t.gpu] for t in capable):
+            _config.choose(known, label)
     except _errors.MigError as e:
         return [f"{e.message}: {e.hint}"]
-    capable = [t for t in types if t.mig]
     if not capable:
         return [
             f"MIG label {label!r}: none of {', '.join(t.type for t in types)} has a GPU with MIG"
         ]
-    label_problems = (_label_problem(chosen_label, t) for t in capable)
+    label_problems = (_label_problem(known, label, t) for t in capable)
     return [problem for problem in label_problems if problem]
 
 
@@ -109,15 +111,16 @@ def shipped_labels() -> dict[str, Any]:
     return labels
 
 
-def _label_problem(label: Any, machine: facts.InstanceType) -> str:
+def _label_problem(known: dict[str, Any], name: str, machine: facts.InstanceType) -> str:
     kind = gpu_types()[machine.gpu]
-    where = f"MIG label {label.name!r} on {machine.type} ({kind.name})"
+    where = f"MIG label {name!r} on {machine.type} ({kind.name})"
     device_id = f"0x{machine.pci_device_ids[0].upper()}10DE"
     gpus = [
         _smi.Gpu(i, "", "", device_id, "", machine.product, False, False)
         for i in range(machine.gpu_count)
     ]
     try:
+        label = _hardware.find(known, name, gpus, gpu_types())
         for wanted in _target.resolve(label, gpus).values():
             _target.check(wanted, kind)
     except _errors.MigError as e:

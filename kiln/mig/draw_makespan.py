@@ -47,7 +47,7 @@ def _title(answer: dict[str, Any]) -> str:
     need = f" with {answer['memory_gib']:g} GiB" if answer["memory_gib"] else ""
     return (
         f"{answer['instance_type']}: {answer['gpus']} × {answer['gpu']}; {answer['jobs']} jobs"
-        f"{need}, each {answer['seconds']:g} s alone on a whole GPU"
+        f"{need}, each {answer['seconds']:.4g} s alone on a whole GPU"
     )
 
 

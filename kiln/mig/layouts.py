@@ -9,11 +9,13 @@ from kiln.base.errors import KilnError
 from kiln.base.runtime_import import runtime_module
 from kiln.mig.check import SHIPPED_MAP, shipped_labels
 from kiln.mig.plan import plan_layout
+from kiln.mig.profiles import gpu_types
 
 _config = runtime_module("gpu_mig.config")
 _errors = runtime_module("gpu_mig.errors")
 _smi = runtime_module("gpu_mig.smi")
 _target = runtime_module("gpu_mig.target")
+_hardware = runtime_module("gpu_mig.hardware")
 
 # The name of a label that mig.plan makes.
 PLANNED = "planned"
@@ -72,7 +74,7 @@ def slices_of(
         for i in range(count)
     ]
     try:
-        wanted = _target.resolve(_config.choose(labels, label), gpus)
+        wanted = _target.resolve(_hardware.find(labels, label, gpus, gpu_types()), gpus)
         for setting in wanted.values():
             _target.check(setting, kind)
     except _errors.MigError as e:

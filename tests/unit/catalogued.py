@@ -90,6 +90,9 @@ def record(driver: str = "580.178.04", **more: Any) -> Record:
     """A record whose image has that driver, with a check that was skipped."""
     info = copy.deepcopy(INFO)
     info["components"]["nvidia-driver"]["version"] = driver
+    if driver != "580.178.04":
+        # Of the same first number: less grave.
+        info["components"]["cuda"]["version"] = "13.0.1"
     checks = records.checks(
         ("test_cuda", "test_the_packages_are_held", "passed", ""),
         ("test_efa", "test_it_sends", "skipped", f"no EFA here {HOSTILE}"),

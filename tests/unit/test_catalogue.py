@@ -138,6 +138,13 @@ def test_the_difference_to_the_image_before_has_the_grave_first() -> None:
     assert rows == sorted(rows, key=("high", "medium", "low").index) and rows[0] == "high"
 
 
+def test_a_labs_catalogue_says_so_on_each_page() -> None:
+    files = made(Gathered(catalogued.catalogue(target="lab")))
+    pages = [text for name, text in files.items() if name.endswith(".html")]
+    assert all("AWS has none of these AMIs" in text for text in pages)
+    assert "AWS has none" not in usual()[PAGE]
+
+
 def test_each_kind_of_document_for_the_line_is_there() -> None:
     text = usual()[PAGE]
     shown = re.findall(r'<pre tabindex="0" aria-label="([\w-]+)">', text)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from devel import chromium
 from kiln.base.paths import ROOT
 from kiln.catalogue.pages import site_files
 from kiln.catalogue.site import write_site
 from kiln.image.diff import compare_records
-from tests.unit import catalogued, chromium
+from tests.unit import catalogued
 from tests.unit.catalogued import ARM, EKS, HOSTILE
 
 # One browser and one site for all tests of this file.

@@ -281,6 +281,21 @@ def test_a_creation_that_fails_says_why_and_leaves_nothing(client: Client) -> No
         client("cloudformation").describe_stacks(StackName="bad")
 
 
+def test_a_creation_is_rolled_back_as_aws_does_it(client: Client) -> None:
+    odd = {"Type": "AWS::SNS::Topic", "DependsOn": "Group", "Properties": {"Colour": "red"}}
+    formation = client("cloudformation")
+    body = json.dumps(small(Group=GROUP, Topic=odd))
+    formation.create_stack(StackName="rolled", TemplateBody=body)
+
+    def status() -> str:
+        return str(formation.describe_stacks(StackName="rolled")["Stacks"][0]["StackStatus"])
+
+    assert until(lambda: not status().endswith("_IN_PROGRESS"))
+    assert status() == "ROLLBACK_COMPLETE"
+    assert client("logs").describe_log_groups(logGroupNamePrefix="/a")["logGroups"] == []
+    formation.delete_stack(StackName="rolled")
+
+
 def test_an_update_that_fails_is_rolled_back(client: Client) -> None:
     deployed("back", small(Group=GROUP))
     changed = {**GROUP, "Properties": {"LogGroupName": "/a", "RetentionInDays": 7}}

@@ -97,6 +97,12 @@ def test_a_series_that_ends_leaves_the_query_and_nobody_misses_it() -> None:
     assert fleet.judge(insights.parse(QUERY), ignored, 300, MACHINES, START + 7200).state == "OK"
 
 
+def test_a_series_that_has_just_begun_is_not_judged_yet() -> None:
+    low = alarms.Rule("LessThanThreshold", 500, 3, 1, "breaching")
+    verdict = fleet.judge(insights.parse(QUERY), low, 300, MACHINES, START + 30)
+    assert verdict.breaching == ()
+
+
 @pytest.mark.parametrize(
     ("key", "policy", "refused"),
     [

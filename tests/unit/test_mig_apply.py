@@ -143,6 +143,17 @@ def test_what_export_writes_can_be_read_whatever_the_label(p4d):
     assert p4d.json("apply", 'a"b: \\c')["changed"] == []
 
 
+def test_a_label_that_no_file_has_is_made_from_the_gpus(p4d):
+    p4d.write("/etc/kiln/mig-config.yaml", "version: v1\nmig-configs:\n  all-1g.5gb:\n  - "
+              "{device-filter: ['0x233010DE'], devices: all, mig-enabled: true, mig-devices: "
+              "{1g.10gb: 7}}\n")  # fmt: skip
+    p4d.json("apply", "all-3g.20gb")
+    assert p4d.slices()[7] == ["3g.20gb"] * 2
+    p4d.json("apply", "all-1g.5gb")
+    assert p4d.slices()[7] == ["1g.5gb"] * 7
+    assert p4d.json("verify", "all-1g.5gb")["ok"] is True
+
+
 # --- refusals, before anything moves -------------------------------------------------------
 
 

@@ -177,6 +177,12 @@ def test_the_dashboard_is_of_cloudwatchs_form() -> None:
         assert errors == []
 
 
+def test_where_only_sums_are_sent_the_graphs_search_for_sums() -> None:
+    found = dashboard.gpu_search(Telemetry(drop_original=True), "power_draw")
+    assert found.startswith("{CWAgent,InstanceId} ")
+    assert "index" not in found
+
+
 def test_no_two_widgets_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for one in body()["widgets"]:

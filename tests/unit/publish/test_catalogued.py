@@ -16,6 +16,7 @@ from kiln.catalogue.model import CataloguedLine, Gathered
 from kiln.catalogue.pages import site_files
 from kiln.catalogue.site import publish_site, write_site
 from kiln.matrix.publishing import Publish
+from tests.unit import commands
 from tests.unit.publish.channel import (
     AWS,
     HOME,
@@ -60,11 +61,15 @@ def test_a_line_has_its_channels_images_and_moves(bake: Bake) -> None:
     newest, oldest = line.images
     assert (newest.images[HOME], newest.before) == (second, oldest.key)
     assert newest.changes == {"high": 1, "medium": 0, "low": 0}, "a driver of another branch"
-    assert [(move.channel, move.action) for move in line.history] == [
-        ("nightly", "publish"), ("candidate", "promote"), ("nightly", "publish"),
+    # Of moves of one second, those of a channel are in order.
+    assert [move.image for move in line.history if move.channel == "nightly"] == [
+        newest.key, oldest.key,
+    ]  # fmt: skip
+    assert sorted((move.channel, move.action) for move in line.history) == [
+        ("candidate", "promote"), ("nightly", "publish"), ("nightly", "publish"),
     ]  # fmt: skip
     back("nightly")
-    assert the_line().history[0].action == "rollback"
+    assert next(one for one in the_line().history if one.channel == "nightly").action == "rollback"
 
 
 def test_only_what_the_amis_own_tag_says_is_verified(
@@ -94,6 +99,19 @@ def test_an_image_that_is_not_there_is_gone(client: Callable[..., Any], bake: Ba
     assert {one.region: one.trust for one in the_line().channels} == {
         HOME: "verified", OTHER: "gone",
     }  # fmt: skip
+
+
+def test_an_ami_that_its_release_does_not_describe_is_not_verified(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    other, held = bake(1), bake(2)
+    published(ami_id=other)
+    published(ami_id=held)
+    name = f"/ami-kiln/{LINE}/nightly/image_id"
+    client("ssm").put_parameter(Name=name, Value=other, Overwrite=True)
+    (channel,) = the_line().channels
+    assert (channel.ami_id, channel.trust) == (other, "not verified")
+    assert channel.why_not == "a move was interrupted"
 
 
 def test_a_signed_image_matches_until_it_is_changed(
@@ -150,3 +168,19 @@ def test_a_bucket_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match=r"s3://no-such-bucket/x/.*NoSuchBucket") as refused:
         publish_site(tmp_path / "site", "s3://no-such-bucket/x", AWS, pytest.fail)
     assert refused.value.exit_status == 1
+
+
+def test_the_end_of_a_night_renews_the_catalogue(
+    client: Callable[..., Any], bake: Bake, tmp_path: Path
+) -> None:
+    bucket = f"night-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
+    client("s3").create_bucket(Bucket=bucket)
+    ami_id = bake(1)
+    published(ami_id=ami_id)
+    flags = ["--name", RECIPE.name, "--target", "aws", "--region", HOME, "--out", str(tmp_path)]
+    done = commands.invoke("nightly.finish", *flags, "--catalogue", f"s3://{bucket}/catalogue")
+    assert f"files are at s3://{bucket}/catalogue/" in done.stderr, done.stderr
+    found = client("s3").get_object(Bucket=bucket, Key="catalogue/catalogue.json")
+    lines = json.loads(found["Body"].read())["lines"]
+    held = {one["ami_id"] for line in lines for one in line["channels"]}
+    assert held == {ami_id} and lines[0]["line"] == LINE, "what can be had stands first"

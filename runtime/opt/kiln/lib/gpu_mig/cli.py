@@ -18,6 +18,7 @@ from . import (
     config,
     facts,
     glance,
+    hardware,
     paths,
     rebooting,
     report,
@@ -131,7 +132,7 @@ class Context:
     ) -> dict[int, Wanted]:
         if chosen.partition:
             return from_partition(chosen.partition, gpus, types)
-        return resolve(config.choose(self.labels(), chosen.label), gpus)
+        return resolve(hardware.find(self.labels(), chosen.label, gpus, types), gpus)
 
 
 def say(message: str) -> None:
@@ -144,7 +145,7 @@ def _validate(args: Namespace) -> Answer:
     labels = s.labels()
     problems, warnings = checking.problems(labels, s.types())
     chosen = selection.select(s.settings, ask_imds=False)
-    if chosen.label:
+    if chosen.label and chosen.label not in hardware.labels_of(s.types().values()):
         config.choose(labels, chosen.label)
     if chosen.partition:
         check_partition(chosen.partition, s.types())

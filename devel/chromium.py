@@ -1,5 +1,5 @@
-"""A browser for tests: Debian's chromium, driven through a pipe by the protocol of its developer
-tools (https://chromedevtools.github.io/devtools-protocol/)."""
+"""A browser for tests and pictures: Debian's chromium, driven through a pipe by the protocol of its
+developer tools (https://chromedevtools.github.io/devtools-protocol/)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ class Browser:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         self.read_until(lambda: number in self._answers)
         answer = self._answers.pop(number)
-        assert "error" not in answer, (method, answer)
+        if "error" in answer:
+            raise AssertionError(f"{method}: {answer['error']}")
         return answer["result"]
 
     def read_until(self, done: Any) -> None:
@@ -121,7 +122,9 @@ class Browser:
         while not done():
             ready, _, _ = select.select([self._out], [], [], _SECONDS)
             read = os.read(self._out, 1 << 20) if ready else b""
-            assert read, f"the browser said nothing (it has ended with {self._process.poll()})"
+            if not read:
+                ended = self._process.poll()
+                raise AssertionError(f"the browser said nothing (it has ended with {ended})")
             *whole, self._buffer = (self._buffer + read).split(b"\0")
             for text in whole:
                 self._heard(json.loads(text))
