@@ -23,6 +23,7 @@ LIFTED_BY = (
     (r"KILN_ANSIBLE", "ansible-core: KILN_ANSIBLE=/path/to/ansible-playbook"),
     (r"no go on PATH", "the package golang-go, and Go's module proxy"),
     (r"nvidia-mig-parted", "NVIDIA's mig-parted 0.15.0 on PATH: go build ./cmd/nvidia-mig-parted"),
+    (r"KILN_SECOND_PACKER", "Packer 1.7 or newer: KILN_SECOND_PACKER, PACKER_PLUGIN_PATH"),
     (r"chromium", "the package chromium, or KILN_CHROMIUM=/path/to/chromium"),
     (r"session-manager-plugin", "AWS's session-manager-plugin on PATH"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),

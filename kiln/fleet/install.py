@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud.target import Target
 from kiln.fleet import seen
 from kiln.fleet.commands import (
@@ -121,7 +122,8 @@ def install_fleet(
     done: list[Wave] = []
     for number, ids in enumerate(planned, start=1):
         say(f"wave {number} of {len(planned)}: {len(ids)} of {len(todo)} instances: {named(ids)}")
-        wave = _run_wave(target, document, stored, how, {key: states[key] for key in ids}, say)
+        with _resumable(ids):
+            wave = _run_wave(target, document, stored, how, {key: states[key] for key in ids}, say)
         done.append(wave)
         say(f"wave {number}: {len(wave.ok)} report, {len(wave.failed)} failed")
         if sum(len(one.failed) for one in done) > allowed:
@@ -162,6 +164,19 @@ def uninstall_fleet(
     say(f"ours is on {len(ours)} of {len(ids)} instances")
     bare = [key for key, one in ours.items() if one.agent_package]
     return silent | _document(target, document, list(ours), bare, say, action="uninstall")
+
+
+@contextmanager
+def _resumable(ids: Sequence[str]) -> Iterator[None]:
+    """What ends the program inside a wave says how to go on."""
+    how = f"the same command goes on here; {named(ids)} may be installed in part"
+    try:
+        yield
+    except KilnError as error:
+        hint = "; ".join(text for text in (error.hint, how) if text)
+        raise KilnError(error.message, hint=hint, exit_status=error.exit_status) from None
+    except KeyboardInterrupt:
+        raise operation_failed("interrupted", hint=how) from None
 
 
 def _done(one: FleetStatus, stored: StoredBundle) -> bool:

@@ -219,7 +219,7 @@ def _failed(watched: _Watched, result: program.BuildResult) -> KilnError:
     """Why a bake failed."""
     plan, run, log = watched.plan, watched.draft.run, watched.draft.run.folder / "packer.log"
     messages = [line for line in result.errors if line.strip()]
-    last = messages[-1] if messages else "see its log"
+    last = watched.provisioners.cause or (messages[-1] if messages else "see its log")
     failure = watched.provisioners.failure(last)
     if failure:
         known = plan.target.about_packages(failure.missing, plan.recipe)

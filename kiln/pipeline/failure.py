@@ -25,6 +25,8 @@ _OTHER = re.compile(r"kiln: [\w-]+: ")
 # The script as Packer uploads it, in bash's own messages.
 _UPLOADED = re.compile(r"\S*/script_\d+\.sh: line (\d+)")
 _EXIT_STATUS = re.compile(r"Script exited with non-zero exit status: (\d+)")
+# Packer's words before it removes the AMI of a build that failed later.
+_REMOVES = "Deregistering the AMI and deleting associated snapshots because"
 _IN_THE_LIBRARY = re.compile(r"lib/[\w.]+ line \d+, \w+")
 
 # Exit statuses that say why: https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html,
@@ -98,9 +100,15 @@ class ProvisionerError(KilnError):
 
 
 class FailureReader:
-    """Reads Packer's events; `failure` says how a provisioner failed, if one did."""
+    """Reads Packer's events; `failure` says how a provisioner failed, if one did.
+
+    `cause` is the error for which Packer removes an AMI that it has made: where it cannot do that,
+    its last words tell of nothing else. Empty when it removes none.
+    """
 
     def __init__(self) -> None:
+        self.cause = ""
+        self._error = ""
         self._instance = "the build instance"
         self._starts: list[tuple[str, int]] = []
         self._last = 0
@@ -117,6 +125,10 @@ class FailureReader:
     def read(self, event: Event) -> None:
         """Take one line of Packer's output."""
         self._last = max(self._last, event.seconds)
+        if event.kind == "error":
+            self._error = event.text
+        elif event.kind == "say" and event.text.startswith(_REMOVES):
+            self.cause = self._error
         if event.instance_id:
             self._instance = event.instance_id
         elif event.component:

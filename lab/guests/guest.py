@@ -104,12 +104,10 @@ class Guest:
 
     def wait_until_booted(self, timeout: float) -> bool:
         """Wait until the guest answers on port 22; False after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline and not self._off.is_set():
-            if not self.never_boots and answers(self.address, 22):
-                return True
-            time.sleep(0.03)
-        return False
+        if self.never_boots:
+            self._off.wait(timeout)
+            return False
+        return has_booted(self.address, self._off, timeout, 0.03)
 
     def power_off(self, timeout: float) -> None:
         """Ask systemd in the guest to shut down; kill the guest after `timeout` seconds."""
@@ -226,10 +224,7 @@ class Guest:
         self.ended()
 
     def _clear(self) -> None:
-        if self._process and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        end(self._process)
         self.disks.close()
         bridge.detach(self.lab, self.address, self.mac)
         cgroups.remove(self._group)
@@ -298,6 +293,29 @@ def _limits() -> list[str]:
 def _last_line(console: Path) -> str:
     lines = console.read_text(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "systemd-nspawn ended")
+
+
+def has_booted(
+    address: str, off: threading.Event, timeout: float, pause: float, patience: float = 0.5
+) -> bool:
+    """Wait until a machine answers on port 22; False after `timeout` seconds and when it is off.
+
+    Between two tries are `pause` seconds; `patience` is how long its first word may take.
+    """
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline and not off.is_set():
+        if answers(address, 22, patience):
+            return True
+        time.sleep(pause)
+    return False
+
+
+def end(process: subprocess.Popen[bytes] | None) -> None:
+    """Kill a machine's process with its group, if it runs, and wait for its end."""
+    if process and process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def answers(address: str, port: int, timeout: float = 0.5) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.guests.guest import MARK, DidNotStartError, answers, hypervisor_id
+from lab.guests.guest import MARK, DidNotStartError, end, has_booted, hypervisor_id
 from lab.network import bridge, hostnames
 from lab.own_kernel import accelerator, dhcp
 from lab.settings import Lab
@@ -73,12 +72,7 @@ class QemuMachine:
 
     def wait_until_booted(self, timeout: float) -> bool:
         """Wait until the machine answers on port 22; False after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline and not self._off.is_set():
-            if answers(self.address, 22, _SSH_TIMEOUT):
-                return True
-            time.sleep(0.2)
-        return False
+        return has_booted(self.address, self._off, timeout, 0.2, _SSH_TIMEOUT)
 
     def power_off(self, timeout: float) -> None:
         """Press the power button; kill the machine after `timeout` seconds."""
@@ -183,10 +177,7 @@ class QemuMachine:
         self.ended()
 
     def _clear(self) -> None:
-        if self._process and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        end(self._process)
         dhcp.forget(self.mac)
         bridge.detach_tap(self.lab, self.address, self.mac)
         hostnames.remove(self.lab, self.address)

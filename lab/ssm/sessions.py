@@ -29,8 +29,9 @@ from lab.ssm.websocket import ClosedError, WebSocket
 PATH = "/v1/data-channel/"
 # Connects to a port on localhost in the guest. Raises OSError.
 Connect = Callable[[int], socket.socket]
-# Seconds after which a message is sent again, and a session ends that its client has left.
-_AGAIN, _LEFT = 0.5, 60.0
+# Seconds after which a message is sent again, and a session ends that its client has left: the
+# plugin tries to come back five times, with at most five seconds between them.
+_AGAIN, _LEFT = 0.5, 20.0
 # Messages that may be on their way; the plugin keeps 10,000.
 _WINDOW = 1000
 _TERMINATE = messages.TERMINATE_SESSION.to_bytes(4, "big")
@@ -57,7 +58,7 @@ class Session:
         self._client: WebSocket | None = None
         self._left = time.monotonic()
         self._lock = threading.Condition()
-        # Sent and not acknowledged: number → message and when it was sent.
+        # Data sent and not acknowledged: number → message and when it was sent.
         self._waiting: dict[int, tuple[bytes, float]] = {}
         self._sent = self._expected = 0
         self._way: Mux | _Direct | None = None
@@ -130,7 +131,9 @@ class Session:
             if self.ended:
                 return
             message = messages.packed(Message(messages.OUTPUT, payload, kind, self._sent))
-            self._waiting[self._sent] = (message, time.monotonic())
+            # The plugin takes those of the handshake at once, and not twice.
+            if kind in (messages.DATA, messages.FLAG):
+                self._waiting[self._sent] = (message, time.monotonic())
             self._sent += 1
             if self._client:
                 with contextlib.suppress(ClosedError):  # it is sent again when there is a client
@@ -147,16 +150,23 @@ class Session:
                 self._waiting.pop(number, None)
                 self._lock.notify_all()
         elif message.kind == messages.INPUT and message.sequence <= self._expected:
+            # Before anything that follows from it: the plugin ends, or hears nothing any more, when
+            # something comes between the end of the handshake and its first connection.
+            # github:aws/session-manager-plugin
+            # src/sessionmanagerplugin/session/portsession/portsession.go (IsStreamNotSet)
+            # @61cf1288c7c66b4cbff922b7ed8a6604b3a3c2ea
+            if self._client:
+                self._client.send(messages.packed(messages.acknowledgement(message)))
             # What came before is acknowledged anew, and not taken twice.
             if message.sequence == self._expected:
                 self._expected += 1
                 self._do(message)
-            if self._client:
-                self._client.send(messages.packed(messages.acknowledgement(message)))
 
     def _do(self, message: Message) -> None:
         if message.payload_type == messages.HANDSHAKE_RESPONSE:
-            self._send(messages.handshake_complete(time.time() - self.started), 7)
+            self._send(
+                messages.handshake_complete(time.time() - self.started), messages.HANDSHAKE_COMPLETE
+            )
             self._begin()
         elif message.payload_type == messages.DATA and self._way:
             self._way.feed(message.payload)

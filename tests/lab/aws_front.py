@@ -17,7 +17,8 @@ from urllib.parse import parse_qsl
 from lab.mirror import ca
 from lab.settings import Lab
 
-HOSTS = [f"{service}.us-east-1.amazonaws.com" for service in ("ec2", "ssm", "sts", "iam")]
+_SERVICES = ("ec2", "ssm", "ssmmessages", "sts", "iam")
+HOSTS = [f"{service}.us-east-1.amazonaws.com" for service in _SERVICES]
 CHECK_IP = "checkip.amazonaws.com"
 
 
@@ -91,6 +92,8 @@ def _requests(sent: bytes) -> Calls:
     while sent:
         head, _, rest = sent.partition(b"\r\n\r\n")
         fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        if b"upgrade" in fields:  # what follows is no HTTP
+            break
         size = int(fields.get(b"content-length", 0))
         body, sent = rest[:size], rest[size:]
         if b"Action=" in body:

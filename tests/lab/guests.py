@@ -25,6 +25,7 @@ from lab.rootfs import bases
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
 # With the host's kernel log, which all guests share.
 KERNEL_LOG = ("--bind=/dev/kmsg", "--capability=CAP_SYSLOG")
+UNTIL_RUNNING = ("timeout", "30", "systemctl", "is-system-running", "--wait")
 _PATH = "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -68,7 +69,8 @@ class Guest:
                 assert status == REBOOT, (self.home / "console.log").read_text()[-2000:]
                 return False
             self.leader = leader_of(self.nspawn.pid) or 0
-            if self.leader and self.run("systemctl", "is-system-running", check=False).strip() in (
+            # Asked once, it waits: each question costs as much as a small unit.
+            if self.leader and self.run(*UNTIL_RUNNING, check=False).strip() in (
                 "running",
                 "degraded",
             ):

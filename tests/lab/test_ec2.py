@@ -180,9 +180,19 @@ def test_guests_do_not_reach_each_other(pair):
     assert answer.stdout.strip() == "closed"
 
 
-def test_an_image_holds_what_its_instance_had_on_disk(ec2, launch):
-    guest = launch()
-    guest.run("echo kept | sudo tee /opt/kept; sync")
+@pytest.fixture(scope="module")
+def lasting(ec2, key, source_ami):
+    """An instance that runs before and after each test. With a file on its disk."""
+    with launching(ec2, key, source_ami) as launch:
+        guest = launch()
+        guest.run("echo kept | sudo tee /opt/kept; sync")
+        yield guest
+
+
+def test_an_image_holds_what_its_instance_had_on_disk_and_the_instance_starts_again_with_it(
+    ec2, launch, lasting
+):
+    guest = lasting
     ec2.stop_instances(InstanceIds=[guest.id])
     wait_for(ec2, guest.id, "stopped")
     name = f"kept-{time.time()}"
@@ -194,16 +204,9 @@ def test_an_image_holds_what_its_instance_had_on_disk(ec2, launch):
     assert fresh.run("cat /opt/kept").stdout == "kept\n"
     with pytest.raises(ClientError, match=r"InvalidAMIName\.Duplicate"):
         ec2.create_image(InstanceId=guest.id, Name=name)
-
-
-def test_a_stopped_instance_starts_again_with_its_disk(ec2, launch):
-    guest = launch()
-    guest.run("echo still | sudo tee /opt/still; sync")
-    ec2.stop_instances(InstanceIds=[guest.id])
-    wait_for(ec2, guest.id, "stopped")
     ec2.start_instances(InstanceIds=[guest.id])
     wait_for(ec2, guest.id, "running")
-    assert guest.run("cat /opt/still").stdout == "still\n"
+    assert guest.run("cat /opt/kept").stdout == "kept\n"
     public = ec2.describe_instances(InstanceIds=[guest.id])["Reservations"][0]["Instances"][0][
         "PublicIpAddress"
     ]
@@ -213,8 +216,8 @@ def test_a_stopped_instance_starts_again_with_its_disk(ec2, launch):
     assert reached.run(told).stdout == public
 
 
-def test_a_reboot_brings_the_same_machine_back(ec2, launch):
-    guest = launch()
+def test_a_reboot_brings_the_same_machine_back(ec2, lasting):
+    guest = lasting
     before = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
     ec2.reboot_instances(InstanceIds=[guest.id])
     deadline = time.monotonic() + 120
@@ -314,8 +317,10 @@ def test_an_image_without_an_init_runs_and_never_answers(ec2, launch):
     ec2.deregister_image(ImageId=image["ImageId"])
 
 
-def test_an_image_is_made_of_an_instance_that_runs_on_when_no_reboot_is_asked_for(ec2, launch):
-    guest = launch()
+def test_an_image_is_made_of_an_instance_that_runs_on_when_no_reboot_is_asked_for(
+    ec2, launch, lasting
+):
+    guest = lasting
     guest.run("sudo touch /root/was-here")
     started = guest.run("systemctl show -p UserspaceTimestampMonotonic --value").stdout
     # One after the other, before the first is available.
@@ -333,9 +338,8 @@ def test_an_image_is_made_of_an_instance_that_runs_on_when_no_reboot_is_asked_fo
         ec2.deregister_image(ImageId=image)
 
 
-def test_calls_that_moto_lacks_are_answered(ec2, launch):
-    guest = launch()
-    image = ec2.create_image(InstanceId=guest.id, Name=f"extra-{time.time()}", NoReboot=True)[
+def test_calls_that_moto_lacks_are_answered(ec2, lasting):
+    image = ec2.create_image(InstanceId=lasting.id, Name=f"extra-{time.time()}", NoReboot=True)[
         "ImageId"
     ]
     ec2.enable_image_deprecation(ImageId=image, DeprecateAt="2030-01-01T00:00:00Z")

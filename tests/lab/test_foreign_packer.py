@@ -8,8 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 from conftest import ROOT, launching, plain_client
 
+from devel import packers
 from devel.campaign.world import bare_checkout
 from kiln.packer import program
 from lab import control
@@ -124,3 +126,57 @@ def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_am
     tags = {tag["Key"]: tag["Value"] for tag in image["Tags"]}
     assert tags["kiln:recipe"] == "al2-510.47.03-cuda11.6-base-x86_64"
     assert tags["kiln:run-id"].startswith("by-hand-")
+
+
+def test_todays_packer_builds_on_spot_instances_and_on_a_second_disk(
+    lab, ec2, client, key, tmp_path: Path
+):
+    """What Debian's Packer 1.6.6 cannot: a fleet with tags of its own, and an AMI that is made of a
+    disk of the build instance."""
+    packer = next((one.path for one in packers.usable() if one.has_plugins), None)
+    if not packer:
+        pytest.skip("a Packer with the amazon plugin: KILN_SECOND_PACKER")
+    parameter = client("ssm").get_parameter(Name="/aws/service/debian/release/12/latest/amd64")
+    name = f"newer-{time.time():.0f}"
+    done = subprocess.run(
+        [
+            *(str(packer), "build", "-var", f"source_ami={parameter['Parameter']['Value']}"),
+            *("-var", f"name={name}", str(Path(__file__).parent / "foreign" / "newer.pkr.hcl")),
+        ],
+        env={
+            **control.environment(lab),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "AWS_POLL_DELAY_SECONDS": "1",
+            **{n: os.environ[n] for n in ("PACKER_PLUGIN_PATH",) if n in os.environ},
+        },
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    found = ec2.describe_images(Filters=[{"Name": "name", "Values": [f"{name}-*"]}])["Images"]
+    disk, spot = sorted(found, key=lambda image: image["Name"])
+    assert (spot["Description"], spot["ImdsSupport"]) == ("built on a spot instance", "v2.0")
+    assert [one["DeviceName"] for one in spot["BlockDeviceMappings"]][1:] == ["/dev/xvdg"]
+    snapshot = spot["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    shared = ec2.describe_snapshot_attribute(
+        SnapshotId=snapshot, Attribute="createVolumePermission"
+    )["CreateVolumePermissions"]
+    assert shared == [{"UserId": "111122223333"}]
+    asked = ec2.describe_spot_instance_requests(Filters=[{"Name": "tag:kind", "Values": ["spot"]}])[
+        "SpotInstanceRequests"
+    ]
+    assert len(asked) == 1
+    tags = ec2.describe_instances(InstanceIds=[asked[0]["InstanceId"]])["Reservations"][0]
+    assert {"Key": "team", "Value": "ml"} in tags["Instances"][0]["Tags"]
+    assert (disk["RootDeviceName"], disk["Architecture"]) == ("/dev/xvda", "x86_64")
+    assert (disk["Description"], disk["EnaSupport"]) == ("made on a second disk", True)
+    assert disk["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 3
+    with launching(ec2, key, disk["ImageId"]) as launch:
+        for image, made in ((disk, "disk"), (spot, "spot")):
+            guest = launch(image["ImageId"], user="admin", InstanceType="t3.micro")
+            assert guest.run("cat /opt/made-by").stdout.strip() == made
+    for image in (disk, spot):
+        ec2.deregister_image(ImageId=image["ImageId"])

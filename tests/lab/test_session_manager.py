@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aws_front
 import boto3
 import pytest
 import yaml
@@ -235,9 +236,12 @@ def test_the_documented_policy_reaches_instances_of_runs_and_ends_its_own_sessio
         made.delete_role(RoleName=name)
 
 
+@pytest.mark.parametrize("target", ["lab", "aws"])
 def test_a_row_that_asks_for_session_manager_is_baked_and_verified_by_it(
-    lab: Any, ec2: Any, ssm: Any, profile: str, plugin: str, tmp_path: Path
+    lab: Any, ssm: Any, profile: str, plugin: str, tmp_path: Path, target: str
 ) -> None:
+    """In the lab, and as in AWS, by AWS's names alone."""
+    before = {one["SessionId"] for one in ssm.describe_sessions(State="History")["Sessions"]}
     checkout = bare_checkout(tmp_path)
     path = checkout / "amis.yaml"
     aws = {"ssh_interface": "session_manager", "iam_instance_profile": profile}
@@ -246,19 +250,24 @@ def test_a_row_that_asks_for_session_manager_is_baked_and_verified_by_it(
     path.write_text(yaml.safe_dump({**matrix, "amis": [row]}, sort_keys=False))
     environment = users_environment(tmp_path / "home")
     environment["PATH"] = f"{Path(plugin).parent}:{environment['PATH']}"
-    done = subprocess.run(
-        [str(checkout / "invoke"), "build", "--target", "lab", "--json"],
-        cwd=checkout,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    with aws_front.serve(lab, []) as way:
+        if target == "aws":
+            own = control.environment(lab)
+            keys = {name: own[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+            environment |= {**way, **keys, "PKR_VAR_poll_seconds": "1"}
+        done = subprocess.run(
+            [str(checkout / "invoke"), "build", "--target", target, "--json"],
+            cwd=checkout,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     # Packer's and ours: no connection of this machine's to the guest.
     used = ssm.describe_sessions(State="History")["Sessions"]
-    documents = {one["DocumentName"] for one in used}
+    documents = {one["DocumentName"] for one in used if one["SessionId"] not in before}
     assert {FORWARDING, "AWS-StartSSHSession"} <= documents
     assert ssm.describe_sessions(State="Active")["Sessions"] == []

@@ -1,5 +1,6 @@
 """Twelve instances of four distributions, as a team's fleet is: agents of three versions and none,
 configurations of others, one instance without a GPU, one whose disk is full, one that dies midway.
+Around them the stack of stack.deploy: its role, alarms and dashboard. In the end nothing is left.
 
     KILN_FLEET=1 .venv/bin/python -m pytest tests/lab/test_whole_fleet.py
 """
@@ -12,13 +13,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from conftest import Guest, launching, users_environment, wait_for
-from fleet_guests import AGENT_ETC, MANAGED, REPORTS, did, lay, role, tree, until_online
+from fleet_guests import AGENT_ETC, did, lay, tree, until_online
 
 from tests.unit import commands
 
@@ -59,7 +60,26 @@ FLEET: dict[str, tuple[str, str, Any]] = {
 }
 REPORTING = [name for name in FLEET if name not in ("no-gpu", "full", "dies")]
 JOB = "systemctl show -p MainPID --value job; cat /proc/sys/kernel/random/boot_id"
+STACK = "team"
+# An Xid as the monitor writes it, made of the last line that it wrote.
+XID = """
+import json
+path = "/var/log/gpuevent.log"
+line = json.loads(open(path).read().splitlines()[-1])
+line.update(xid=79, severity="fatal", process="python", name="GPU has fallen off the bus")
+line.pop("injected", None)
+open(path, "a").write(json.dumps(line) + "\\n")
+"""
 QUICK = ("--flush-interval", "5")
+
+
+def _task(home: Any, *words: str, rc: int = 0) -> Any:
+    """What a task prints, as JSON."""
+    done = commands.invoke(
+        *words, "--target", "lab", "--json", timeout=600, env=users_environment(home)
+    )
+    assert done.returncode == rc, done.stdout + done.stderr
+    return json.loads(done.stdout)
 
 
 @dataclass
@@ -68,6 +88,7 @@ class Fleet:
 
     guests: dict[str, Guest]
     home: Any
+    stack: dict[str, str]
     before: dict[str, set[str]] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
 
@@ -79,12 +100,8 @@ class Fleet:
 
     def invoke(self, task: str, names: list[str], *flags: str, rc: int = 0) -> Any:
         """What a task prints about these instances, in this order."""
-        done = commands.invoke(
-            task, "--targets", ",".join(map(self.id, names)), "--target", "lab", "--json", *flags,
-            timeout=600, env=users_environment(self.home),
-        )  # fmt: skip
-        assert done.returncode == rc, done.stdout + done.stderr
-        return json.loads(done.stdout)
+        targets = ",".join(map(self.id, names))
+        return _task(self.home, task, "--targets", targets, *flags, rc=rc)
 
     def trees(self) -> dict[str, set[str]]:
         with ThreadPoolExecutor(4) as pool:
@@ -127,14 +144,16 @@ def fleet(
 ) -> Iterator[Fleet]:
     ssm = client("ssm")
     amis = {name: ssm.get_parameter(Name=of)["Parameter"]["Value"] for name, of in AMI.items()}
-    with ExitStack() as stack:
-        profile = stack.enter_context(role(client, MANAGED, REPORTS))
-        launch = stack.enter_context(launching(ec2, key, source_ami))
+    home = tmp_path_factory.mktemp("fleet")
+    bucket = "BundleBucket=ami-kiln-fleet-123456789012-us-east-1"
+    outputs = _task(home, "stack.deploy", "--name", STACK, "--parameter", bucket)
+    with launching(ec2, key, source_ami) as launch:
+        profile = outputs["InstanceProfile"]
         with ThreadPoolExecutor(4) as pool:
             made = pool.map(lambda one: _prepared(launch, amis[FLEET[one][0]], profile, one), FLEET)
             guests = dict(zip(FLEET, made, strict=True))
         until_online(ssm, list(guests.values()))
-        found = Fleet(guests, tmp_path_factory.mktemp("fleet"))
+        found = Fleet(guests, home, outputs)
         found.before = found.trees()
         found.jobs = {name: did(guests[name], JOB) for name in REPORTING}
         full = "sudo mkdir -p /opt/kiln && sudo mount -t tmpfs -o size=64k tmpfs /opt/kiln"
@@ -151,11 +170,70 @@ class Walked:
     after_failure: set[str]
     again: dict[str, Any]
     status: dict[str, dict[str, Any]]
+    alarm: dict[str, Any]
+    graphs: dict[str, list[str]]
     refused: dict[str, Any]
     replaced: dict[str, Any]
     jobs: dict[str, str]
     removed: dict[str, Any]
     after: dict[str, set[str]]
+    left: list[str]
+
+
+def _alarm(fleet: Fleet) -> dict[str, Any]:
+    """The alarm about fatal Xids, when it is raised or after a minute."""
+    deadline = time.monotonic() + 60
+    while True:
+        shown = _task(fleet.home, "stack.status", "--name", STACK)["alarms"]
+        (found,) = [one for one in shown if one["name"] == f"{STACK}-fatal-xid"]
+        if found["state"] == "ALARM" or time.monotonic() > deadline:
+            return dict(found)
+        time.sleep(1)
+
+
+def _graphs(watch: Any, dashboard: str) -> dict[str, list[str]]:
+    """The dashboard's graphs → the series that their expressions find, by their dimensions."""
+    body = json.loads(watch.get_dashboard(DashboardName=dashboard)["DashboardBody"])
+    now = datetime.now(timezone.utc)
+    found: dict[str, list[str]] = {}
+    for widget in body["widgets"]:
+        rows = widget["properties"].get("metrics", [])
+        queries = [
+            {"Id": f"e{number}", "Expression": row[0]["expression"]}
+            for number, row in enumerate(rows)
+            if row[0].get("expression") and "SEARCH" in row[0]["expression"]
+        ]
+        if not queries or len(queries) != len(rows):
+            continue
+        answer = watch.get_metric_data(
+            MetricDataQueries=queries, StartTime=now - timedelta(hours=1),
+            EndTime=now + timedelta(minutes=1),
+        )  # fmt: skip
+        results = answer["MetricDataResults"]
+        title = widget["properties"]["title"]
+        found[title] = [one["Label"] for one in results if one["Values"]]
+    return found
+
+
+def _left(client: Any) -> list[str]:
+    """What is still in the account of stack and fleet."""
+    ssm, watch = client("ssm"), client("cloudwatch")
+    documents = ssm.list_documents(Filters=[{"Key": "Owner", "Values": ["Self"]}])
+    parameters = ssm.describe_parameters()["Parameters"]
+    roles = client("iam").list_roles()["Roles"]
+    topics = client("sns").list_topics()["Topics"]
+    alarms = watch.describe_alarms(AlarmTypes=["MetricAlarm", "CompositeAlarm"])
+    groups = client("logs").describe_log_groups()["logGroups"]
+    return [
+        *(one["Name"] for one in documents["DocumentIdentifiers"]),
+        *(one["Name"] for one in client("s3").list_buckets()["Buckets"]),
+        *(one["Name"] for one in parameters if one["Name"].startswith("AmazonCloudWatch-kiln")),
+        *(one["RoleName"] for one in roles if one["RoleName"].startswith(STACK)),
+        *(one["TopicArn"] for one in topics if STACK in one["TopicArn"]),
+        *(one["AlarmName"] for one in (*alarms["MetricAlarms"], *alarms["CompositeAlarms"])),
+        *(one["DashboardName"] for one in watch.list_dashboards()["DashboardEntries"]),
+        *(one["logGroupName"] for one in groups if "accelerated" in one["logGroupName"]),
+    ]
 
 
 def _end_when_it_begins(client: Any, ec2: Any, instance_id: str) -> None:
@@ -182,6 +260,9 @@ def walked(fleet: Fleet, client: Any, ec2: Any) -> Walked:
     did(guests["full"], "sudo umount /opt/kiln && sudo rmdir /opt/kiln")
     after_failure = tree(guests["full"])
     again = fleet.invoke("fleet.install", [one for one in names if one != "dies"], *QUICK)
+    did(guests["ubuntu"], f"sudo python3 -c '{XID}'")
+    alarm = _alarm(fleet)
+    graphs = _graphs(client("cloudwatch"), fleet.stack["DashboardName"])
     rows = fleet.invoke("fleet.status", names)
     # Their configuration changes, and the two cannot be together.
     other = ["ubuntu-theirs"]
@@ -195,10 +276,16 @@ def walked(fleet: Fleet, client: Any, ec2: Any) -> Walked:
     jobs = {name: did(guests[name], JOB) for name in REPORTING}
     fleet.before[other[0]] = before
     removed = fleet.invoke("fleet.uninstall", [one for one in names if one != "dies"], "--clean")
+    after = fleet.trees()
+    done = commands.invoke(
+        *("stack.delete", "--name", STACK, "--target", "lab", "--with-logs"),
+        timeout=300, env=users_environment(fleet.home),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
     print(f"\ninstalled on {len(names)} instances in {seconds:.1f} s")
     return Walked(
-        first, seconds, after_failure, again, {one["instance_id"]: one for one in rows}, refused,
-        replaced, jobs, removed, fleet.trees(),
+        first, seconds, after_failure, again, {one["instance_id"]: one for one in rows}, alarm,
+        graphs, refused, replaced, jobs, removed, after, _left(client),
     )  # fmt: skip
 
 
@@ -245,6 +332,17 @@ def test_status_tells_each_agent_and_configuration(fleet: Fleet, walked: Walked)
     assert walked.status[fleet.id("dies")]["missing"] == ["not running: it is terminated"]
 
 
+def test_an_xid_of_one_instance_raises_the_alarm_and_is_on_dashboard_and_in_status(
+    fleet: Fleet, walked: Walked
+) -> None:
+    assert walked.alarm["state"] == "ALARM"
+    xids = {key: row["xids"] for key, row in walked.status.items() if row["xids"]}
+    assert xids == {fleet.id("ubuntu"): {"79": 1}}
+    assert [label for label in walked.graphs["Events by Xid"] if "79" in label.split()]
+    shown = " ".join(walked.graphs["GPU use (%)"])
+    assert [name for name in REPORTING if fleet.id(name) not in shown] == []
+
+
 def test_a_configuration_that_cannot_be_joined_stays_unless_it_is_to_be_replaced(
     fleet: Fleet, walked: Walked
 ) -> None:
@@ -256,6 +354,10 @@ def test_a_configuration_that_cannot_be_joined_stays_unless_it_is_to_be_replaced
 
 def test_jobs_on_the_instances_go_on(fleet: Fleet, walked: Walked) -> None:
     assert walked.jobs == fleet.jobs
+
+
+def test_nothing_is_left_in_the_account(walked: Walked) -> None:
+    assert walked.left == []
 
 
 def test_uninstall_brings_every_instance_back(fleet: Fleet, walked: Walked) -> None:

@@ -246,6 +246,21 @@ def test_a_component_that_worked_is_not_blamed_for_what_follows() -> None:
     assert FailureReader().failure("Timeout waiting for SSH.") is None
 
 
+def test_what_fails_in_packers_own_clean_up_is_not_the_cause() -> None:
+    """As Packer 1.6.6 ends when tags are refused, and then the AMI's removal too."""
+    reader = FailureReader()
+    for kind, text in (
+        ("say", "Creating snapshot tags"),
+        ("error", "Error adding tags to Resources ([ami-1]): UnauthorizedOperation: tags"),
+        ("say", "Deregistering the AMI and deleting associated snapshots because of cancellation"),
+        ("error", "Error deregistering existing AMI: UnauthorizedOperation: image"),
+        ("error", "Build 'kiln' errored: Error deregistering existing AMI"),
+    ):
+        reader.read(Event(0, kind, text))
+    assert reader.cause.startswith("Error adding tags to Resources")
+    assert FailureReader().cause == ""
+
+
 # ------------------------------------------------------------------- bash -n
 
 

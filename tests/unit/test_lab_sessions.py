@@ -87,6 +87,8 @@ class Plugin:
         asked = self.take()
         assert asked.payload_type == messages.HANDSHAKE_REQUEST
         self.say(json.dumps({"ClientVersion": "1.2.0.0"}).encode(), messages.HANDSHAKE_RESPONSE)
+        acknowledged = self.read()  # nothing may come after the end of the handshake
+        assert acknowledged and acknowledged.kind == messages.ACKNOWLEDGE
         assert self.take().payload_type == messages.HANDSHAKE_COMPLETE
         return dict(json.loads(asked.payload))
 

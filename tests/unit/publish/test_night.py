@@ -1,9 +1,11 @@
-"""What a night has to do, decided from the tags of AMIs and from channels."""
+"""What a night has to do, decided from the tags of AMIs and from channels; and its report."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from kiln.cloud import parents
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
-from kiln.publish.nightly import Night, plan_night
+from kiln.publish import night_report
+from kiln.publish.nightly import Night, RowResult, plan_night
 from tests.unit.publish.channel import AWS, OTHER, RECIPE, Bake, published
 
 
@@ -71,3 +74,35 @@ def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_ami
     recipe = replace(RECIPE, row=replace(RECIPE.row, account=elsewhere))
     assert [one.row for one in planned(recipe).skipped] == [RECIPE.name]
     assert asked == [AWS.region]
+
+
+RESULTS = [
+    RowResult("row-a", "built", "its inputs <have> changed", ami_id="ami-0a", checks="97 passed"),
+    RowResult("row-b", "failed", "no capacity | anywhere"),
+]
+
+
+def test_the_report_of_a_night_has_a_form_for_programs_forges_and_people(tmp_path: Path) -> None:
+    night_report.write(RESULTS, str(tmp_path))
+    rows = json.loads((tmp_path / "report.json").read_text())
+    assert [(row["row"], row["action"]) for row in rows] == [
+        ("row-a", "built"),
+        ("row-b", "failed"),
+    ]
+    summary = (tmp_path / "report.md").read_text()
+    assert summary.startswith("## AMI Kiln, nightly: 1 built, 0 skipped, 1 failed\n")
+    assert "| row-b | failed | no capacity \\| anywhere |" in summary
+    assert "its inputs &lt;have&gt; changed" in (tmp_path / "report.html").read_text()
+
+
+def test_the_report_of_a_night_reaches_its_topic(client: Callable[..., Any]) -> None:
+    sqs, sns = client("sqs"), client("sns")
+    queue = sqs.create_queue(QueueName="nights")["QueueUrl"]
+    known = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]
+    topic = sns.create_topic(Name="nights")["TopicArn"]
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=known["QueueArn"])
+    night_report.send(AWS, topic, RESULTS)
+    (message,) = sqs.receive_message(QueueUrl=queue)["Messages"]
+    told = json.loads(message["Body"])
+    assert told["Subject"] == "AMI Kiln, nightly: 1 built, 0 skipped, 1 failed"
+    assert told["Message"].splitlines()[0] == "built   row-a  ami-0a  its inputs <have> changed"

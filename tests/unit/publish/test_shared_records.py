@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -141,6 +142,14 @@ def test_list_shows_what_is_here_when_s3_does_not_answer(
     with faulty(faults.region_down(HOME)):
         shared.bring_for_rows({"records_bucket": shelf.bucket}, [RECIPE.name])
     assert "only what was built here is shown" in capsys.readouterr().err
+
+
+def test_without_a_bucket_nothing_of_aws_or_the_lab_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Importing both takes half as long again as the rest of `list`."""
+    monkeypatch.setitem(sys.modules, "kiln.cli.targets", None)
+    assert shared.shelf_for({}) is None
 
 
 @pytest.mark.parametrize("name", ["s3://mine", "Mine", "a/b", "x", "a" * 64])

@@ -1,0 +1,195 @@
+"""Waves of an installation: what follows when instances fail or are silent, or AWS is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from kiln.base.errors import KilnError, operation_failed
+from kiln.cloud.aws_target import AwsTarget
+from kiln.fleet import install, seen
+from kiln.fleet.commands import CommandAnswer, CommandDocument
+from kiln.fleet.document import StoredBundle
+from kiln.fleet.machines import FleetMachine
+from kiln.fleet.status import FleetStatus, Found
+from kiln.fleet.waves import parse_waves
+from kiln.telemetry import Telemetry
+
+AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+IDS = [f"i-{number:017x}" for number in range(6)]
+BUNDLE = "0" * 64
+
+
+@dataclass
+class Account:
+    """Instances with an agent of their own. Those of `broken` fail to install, of `unseen` send no
+    metric, of `unheard` no event; `lost` are gone."""
+
+    broken: Sequence[str] = ()
+    unseen: Sequence[str] = ()
+    unheard: Sequence[str] = ()
+    lost: dict[str, str] = field(default_factory=dict)
+    bare: Sequence[str] = ()
+    metric_before: datetime | None = None
+    done: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
+
+    def status(self, one: str) -> FleetStatus:
+        agent = "" if one in self.bare else "1.300031.0b313"
+        return FleetStatus(
+            one, "ami-1", "g4dn.xlarge", "", "running", "", "580.1", agent, "none",
+            self.metric_before, None, {}, reports=False, missing=(), found=Found(), online=True,
+        )  # fmt: skip
+
+    def run(self, target: Any, document: Any, batches: Any, **_: Any) -> dict[str, CommandAnswer]:
+        answers = {}
+        for ids, parameters in batches:
+            (action,) = parameters["action"]
+            (package,) = parameters.get("package", ["Keep"])
+            if ids:
+                self.done.append((action, package, tuple(ids)))
+            for one in ids:
+                bad = action == "install" and one in self.broken
+                answers[one] = CommandAnswer(not bad, why="it broke" if bad else "")
+        return answers
+
+
+Install = Callable[..., install.Installation]
+
+
+@pytest.fixture
+def account() -> Account:
+    return Account()
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def installing(account: Account, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Install:
+    fakes: dict[str, Any] = {
+        "bundle_script": lambda settings: "",
+        "publish_document": lambda target: CommandDocument("ours", "1", "0"),
+        "store_bundle": lambda *_: StoredBundle("https://bucket/key", BUNDLE),
+        "fleet_status": lambda target, some, *_, **__: [
+            account.status(m.instance_id) for m in some
+        ],
+        "run_command": account.run,
+        "lost_machines": lambda target, ids: {k: v for k, v in account.lost.items() if k in ids},
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(install, name, fake)
+    monkeypatch.setattr(
+        seen, "last_metrics",
+        lambda target, settings, ids, since: {k: since for k in ids if k not in account.unseen},
+    )  # fmt: skip
+    monkeypatch.setattr(
+        seen, "arrived_tests", lambda *_: {key for key in IDS if key not in account.unheard}
+    )
+    monkeypatch.setattr(install.time, "sleep", lambda seconds: None)
+    machines = [FleetMachine(one, "ami-1", "g4dn.xlarge", "running", "gpu", "") for one in IDS]
+
+    def run(waves: str = "1,2,100%", **more: Any) -> install.Installation:
+        how = install.HowToInstall(Telemetry(), parse_waves(waves), patience=0.05, **more)
+        return install.install_fleet(AWS, machines, how, said.append)
+
+    return run
+
+
+def test_all_waves_run_when_everybody_reports(account: Account, installing: Install) -> None:
+    done = installing()
+    assert [wave.ok for wave in done.waves] == [IDS[:1], IDS[1:3], IDS[3:]]
+    assert (done.stopped, done.left) == (False, ())
+    assert {action for action, _, _ in account.done} == {"install"}
+
+
+def test_one_that_fails_is_put_back_alone_and_the_next_wave_does_not_start(
+    account: Account, installing: Install
+) -> None:
+    account.broken = IDS[1:2]
+    done = installing()
+    assert (done.waves[1].ok, done.waves[1].failed) == (IDS[2:3], IDS[1:2])
+    assert done.waves[1].rolled_back == IDS[1:2]
+    assert (done.stopped, done.left) == (True, tuple(IDS[3:]))
+    assert account.done[-1] == ("put-back", "Keep", (IDS[1],))
+
+
+def test_so_many_may_fail_over_all_waves(account: Account, installing: Install) -> None:
+    account.broken = [IDS[0], IDS[2]]
+    done = installing(max_errors="1")
+    assert ([len(wave.failed) for wave in done.waves], done.stopped) == ([1, 1], True)
+    done = installing(max_errors="2")
+    assert ([len(wave.failed) for wave in done.waves], done.stopped) == ([1, 1, 0], False)
+
+
+@pytest.mark.parametrize(
+    ("what", "missing"),
+    [
+        ("unseen", "no GPU metric in CWAgent in"),
+        ("unheard", "no test event in /ec2/accelerated/accel-event-log in"),
+    ],
+)
+def test_metrics_and_the_test_event_must_both_arrive(
+    account: Account, installing: Install, what: str, missing: str
+) -> None:
+    setattr(account, what, IDS[:1])
+    done = installing()
+    assert done.waves[0].failed == done.waves[0].rolled_back == IDS[:1]
+    assert done.waves[0].why[IDS[0]].startswith(missing)
+
+
+def test_a_metric_from_before_the_installation_does_not_count(
+    account: Account, installing: Install
+) -> None:
+    account.metric_before = datetime.now(timezone.utc) - timedelta(seconds=1)
+    assert installing().waves[0].why[IDS[0]].startswith("no GPU metric")
+
+
+def test_the_agents_package_comes_and_goes_with_us_where_there_was_none(
+    account: Account, installing: Install
+) -> None:
+    account.bare = account.broken = IDS[1:2]
+    installing()
+    assert account.done[1:] == [
+        ("install", "Keep", (IDS[2],)),
+        ("install", "Install", (IDS[1],)),
+        ("put-back", "Uninstall", (IDS[1],)),
+    ]
+
+
+def test_an_instance_that_is_gone_is_named_and_not_put_back(
+    account: Account, installing: Install
+) -> None:
+    account.broken, account.lost = IDS[:1], {IDS[0]: "terminated"}
+    (wave,) = installing().waves
+    assert (wave.rolled_back, wave.kept) == ([], {IDS[0]: "it is terminated"})
+
+
+@pytest.mark.parametrize(
+    "error", [operation_failed("AWS is away", hint="wait"), KeyboardInterrupt()]
+)
+def test_what_ends_a_wave_says_how_to_go_on(
+    installing: Install, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(install, "run_command", fail)
+    with pytest.raises(KilnError, match=r"AWS is away|interrupted") as failed:
+        installing()
+    assert failed.value.exit_status == 1
+    assert f"the same command goes on here; {IDS[0]} may be installed" in failed.value.hint
+
+
+def test_what_is_waited_for_is_said(
+    account: Account, installing: Install, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.unheard = IDS[:1]
+    monkeypatch.setattr(install, "reminding", lambda say: say)
+    installing()
+    assert f"{IDS[0]}: no test event in /ec2/accelerated/accel-event-log" in said
