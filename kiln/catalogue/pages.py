@@ -254,7 +254,7 @@ def _launching(
     return {
         "snippets": found.documents,
         "snippet_channel": found.channel,
-        "snippet_held": found.held,
+        "snippet_warning": found.warning,
         "snippet_type": found.instance_type,
         "regions": first + rest if first else [(catalogue.region, ""), *rest],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kiln.base.errors import KilnError
-from kiln.catalogue.model import CataloguedLine
+from kiln.catalogue.model import CataloguedLine, ChannelInRegion
 from kiln.consume.kinds import KINDS, write_document
 from kiln.consume.wanted import wanted_launch
 from kiln.publish.choice import LineRow
@@ -22,10 +22,10 @@ class SnippetText:
 
 @dataclass(frozen=True)
 class Snippet:
-    """The documents for a line's channel. `held`: the channel holds an AMI in the home region."""
+    """The documents for a line's channel. `warning` says what is wrong with what it holds."""
 
     channel: str
-    held: bool
+    warning: str
     instance_type: str
     documents: tuple[SnippetText, ...]
 
@@ -49,4 +49,12 @@ def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> Snippet:
             documents.append(SnippetText(kind.name, kind.summary, write_document(kind, one)))
         except KilnError:
             continue  # the kind is not for this line
-    return Snippet(channel, held is not None, asked.instance_type.type, tuple(documents))
+    return Snippet(channel, _warning(held), asked.instance_type.type, tuple(documents))
+
+
+def _warning(held: ChannelInRegion | None) -> str:
+    if held is None:
+        return "which holds nothing yet"
+    if held.trust == "gone":
+        return "whose AMI is not there any more"
+    return "" if held.trust == "verified" else f"whose AMI is {held.trust}"

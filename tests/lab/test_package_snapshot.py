@@ -23,6 +23,7 @@ from conftest import (
 )
 
 from devel.campaign.world import bare_checkout
+from tests.unit import commands
 
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
 ROW = "al2023-580.178.04-open-cuda13.0-base-x86_64"
@@ -130,7 +131,11 @@ def history(world: World, todays: str, ec2: Any, key: tuple[str, Path]) -> Histo
 
 
 def difference(world: World, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    answer = world.json("diff", a["run_id"], b["run_id"])
+    done = commands.invoke(
+        "diff", a["run_id"], b["run_id"], "--json", env=world.environment("pinned")
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
     return {change["name"]: (change["old"], change["new"]) for change in answer["changes"]}
 
 
@@ -175,7 +180,7 @@ def test_a_state_that_the_lab_does_not_have_is_refused_before_anything_starts(
     world: World,
 ) -> None:
     world.write_matrix("unknown", package_snapshot="2023.8.20250721")
-    done = world.run("build", "--all", matrix="unknown")
+    done = commands.invoke("build", "--all", env=world.environment("unknown"))
     assert done.returncode == 2, done.stderr
     assert "the lab has no state 2023.8.20250721 of the packages of al2023" in done.stderr
     assert PINNED in done.stderr

@@ -80,6 +80,8 @@ def test_an_image_that_is_not_verified_is_never_shown_as_verified(trust: str) ->
         words = re.sub(r"not verified|nothing verified it", "", Tags(files[name]).text)
         assert "verified" not in words, name
         assert trust in Tags(files[name]).text, name
+    warned = {"gone": "AMI is not there any more", "not verified": "AMI is not verified"}
+    assert warned[trust] in Tags(files[PAGE]).text
     (line,) = [one for one in json.loads(files["catalogue.json"])["lines"] if one["channels"]]
     assert {one["trust"] for one in (*line["channels"], *line["images"])} == {trust}
 

@@ -126,6 +126,10 @@ def test_a_signed_image_matches_until_it_is_changed(
     client("ec2").create_tags(Resources=[ami_id], Tags=tags)
     image = the_line(settings).images[0]
     assert image.signed == "does not match" and "kiln:recipe-digest" in image.signed_why
+    for day in range(2, 7):
+        published(settings=settings, ami_id=bake(day))
+    signed = [one.signed for one in the_line(settings).images]
+    assert signed == ["matches"] * 3 + ["unknown"] * 3, "only the newest are asked about"
 
 
 def test_an_empty_account_has_the_matrixs_lines(tmp_path: Path) -> None:
