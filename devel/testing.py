@@ -114,7 +114,8 @@ def quick(*, only: str | None = None) -> int:
 
 def test(*, only: str | None = None, lab: bool = True) -> int:
     """Run linters, unit tests, lab tests; returns the exit status. `only` selects tests by name."""
-    needs.ensure("lint", "packer", "ssh", "tests", "browser", install=True, say=note)
+    needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
+    browser_if_there_is_one()
     note(f"Packer of this run: {packers.in_words()}")
     chosen = ["-k", only] if only else []
     linters: Callable[[], int] = (lambda: 0) if only else lint
@@ -125,6 +126,14 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
             status = linters() | _unit_tests(Path(folder), chosen)
         _list_skips(Path(folder))
     return status
+
+
+def browser_if_there_is_one() -> None:
+    """Install the browser; where it cannot be had, its tests are skipped and nothing else."""
+    try:
+        needs.ensure("browser", install=True, say=note)
+    except KilnError as error:
+        note(f"the catalogue is not opened in a browser: {error}")
 
 
 def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:

@@ -12,7 +12,8 @@ from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.pipeline.shared_records import Shelf, bring_row, keep_record
+from kiln.pipeline.record import all_of
+from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_record
 from kiln.publish import copies, moving
 from kiln.publish import images as amis
 from kiln.publish.attestation import attest
@@ -63,6 +64,8 @@ def publish_row(
     target = answering(target)
     line = recipe.channel_line
     kept = bring_row(shelf, recipe.name, say) if shelf else set()
+    if shelf and ami_id and all(one.ami_id != ami_id for one in all_of(recipe.name)):
+        bring_named(shelf, ami_id, say)  # not among the row's newest
     source = verified_ami(recipe, ami_id, target)
     if shelf and source.record.run_id not in kept:
         keep_record(shelf, source.record)

@@ -137,3 +137,11 @@ def test_quick_runs_the_unit_tests_without_the_slow_ones(
     assert {f"--ignore=tests/unit/{name}" for name in testing.SLOW} < set(arguments)
     assert arguments[-2:] == ["-k", "matrix"]
     assert "left out by --quick: tests/lab" in capsys.readouterr().err
+
+
+def test_a_browser_that_cannot_be_had_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kiln.base.needs.shutil.which", lambda command: None)
+    testing.browser_if_there_is_one()
+    assert "not opened in a browser: missing on this machine" in capsys.readouterr().err

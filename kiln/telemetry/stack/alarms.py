@@ -182,7 +182,7 @@ def alarm_resources(inputs: StackInputs) -> dict[str, Resource]:
             found[f"Silent{name}"] = {**own, "Condition": INFRA}
     # A rule cannot name an alarm that a condition leaves out.
     paging = [name for name, one in found.items() if _pages(name) and "Condition" not in one]
-    rule = " OR ".join(f"ALARM(${{{name}}})" for name in paging)
+    rule = " OR ".join(f'ALARM("${{{name}}}")' for name in paging)
     found["PagingAlarm"] = {
         "Type": "AWS::CloudWatch::CompositeAlarm",
         "Properties": {

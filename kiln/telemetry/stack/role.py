@@ -30,7 +30,7 @@ PARAMETERS = {
     "BundleBucket": {
         "Type": "String",
         "Default": "",
-        "Description": "bucket from which instances fetch what they install; may be empty",
+        "Description": "bucket of fleet.install --bucket; empty for its default",
     },
 }
 CONDITIONS = {
@@ -139,6 +139,14 @@ def _policy(settings: Telemetry) -> dict[str, Any]:
                 "logs:PutRetentionPolicy",
             ],
             "Resource": groups,
+        },
+        # Where fleet.install puts its bundle if no bucket is named.
+        {
+            "Sid": "FleetBundle",
+            "Action": "s3:GetObject",
+            "Resource": substituted(
+                f"{_ARN}:s3:::ami-kiln-fleet-${{AWS::AccountId}}-${{AWS::Region}}/telemetry/*"
+            ),
         },
         # DescribeTags has no resources: the agent asks it for AutoScalingGroupName.
         {"Sid": "Tags", "Action": "ec2:DescribeTags", "Resource": "*"},

@@ -60,6 +60,19 @@ def test_what_one_machine_has_built_another_one_publishes(
     assert here.folder == str(build_dir() / RECIPE.name / here.run_id), "another machine's folder"
 
 
+def test_an_ami_that_is_not_among_the_newest_of_another_machine_is_published(
+    client: Callable[..., Any], bake: Bake, shelf: Shelf
+) -> None:
+    ami_id = bake(1)
+    (first,) = records.all_of(RECIPE.name)
+    keep_record(shelf, first)
+    for day in range(2, 23):
+        keep_record(shelf, a_record(run_id=f"202611{day:02}T000000Z-bbbb", recipe=first.recipe))
+    on_another_machine()
+    published(shelf=shelf, ami_id=ami_id)
+    assert resolved(client, "nightly") == ami_id
+
+
 def test_a_record_is_kept_before_a_channel_moves(bake: Bake, shelf: Shelf) -> None:
     bake(2)
     with (
