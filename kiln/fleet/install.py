@@ -106,22 +106,22 @@ def install_fleet(
     }
     already = tuple(key for key, status in states.items() if _done(status, stored))
     skipped = {key: why for key, status in states.items() if (why := _hindrance(status))}
-    todo = [key for key in states if key not in already and key not in skipped]
+    due = [key for key in states if key not in already and key not in skipped]
     for key, why in skipped.items():
         say(f"skipped {key}: {why}")
     if already:
         say(f"{len(already)} report already: {named(already)}")
-    if not todo and not already:
+    if not due and not already:
         raise operation_failed(
             "telemetry can be installed on none of these instances:\n  "
             + "\n  ".join(f"{key}: {why}" for key, why in skipped.items()),
             hint="./invoke fleet.status shows what each one lacks",
         )
-    planned = plan_waves(todo, how.sizes)
-    allowed = parse_max_errors(how.max_errors, len(todo))
+    planned = plan_waves(due, how.sizes)
+    allowed = parse_max_errors(how.max_errors, len(due))
     done: list[Wave] = []
     for number, ids in enumerate(planned, start=1):
-        say(f"wave {number} of {len(planned)}: {len(ids)} of {len(todo)} instances: {named(ids)}")
+        say(f"wave {number} of {len(planned)}: {len(ids)} of {len(due)} instances: {named(ids)}")
         with _resumable(ids):
             wave = _run_wave(target, document, stored, how, {key: states[key] for key in ids}, say)
         done.append(wave)
@@ -135,7 +135,7 @@ def install_fleet(
         stopped=stopped,
         already=already,
         skipped=skipped,
-        left=tuple(key for key in todo if key not in tried),
+        left=tuple(key for key in due if key not in tried),
         bundle=stored.sha256,
         document=f"{document.name} version {document.version}, sha256 {document.sha256}",
         machines=states,
