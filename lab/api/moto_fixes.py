@@ -100,14 +100,16 @@ def install(machines: Machines) -> None:
 
 def _serve_parameters(machines: Machines) -> None:
     """The public SSM parameters of the parent images, in every region."""
-    parameters = {name: image.id for image in machines.public.values() for name in image.parameters}
+    images = machines.public.values()
+    ids = [(name, image.id, "aws:ec2:image") for image in images for name in image.parameters]
+    texts = [(name, text, "text") for image in images for name, text in image.texts]
 
     def prepare(self: Any, account_id: str, region_name: str) -> None:
         super(moto_ssm.ParameterDict, self).__init__(list)
         self.account_id, self.region_name = account_id, region_name
         self.latest_amis_loaded = self.latest_ecs_amis_loaded = True
         self.latest_region_defaults_loaded = self.latest_service_defaults_loaded = False
-        for name, value in parameters.items():
+        for name, value, data_type in (*ids, *texts):
             super(moto_ssm.ParameterDict, self).__getitem__(name).append(
                 moto_ssm.Parameter(
                     account_id=account_id,
@@ -119,7 +121,7 @@ def _serve_parameters(machines: Machines) -> None:
                     keyid=None,
                     last_modified_date=utcnow(),
                     version=1,
-                    data_type="aws:ec2:image",
+                    data_type=data_type,
                 )
             )
 
