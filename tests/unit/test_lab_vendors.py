@@ -13,6 +13,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cli.targets import choose
+from kiln.components.package_repositories import Repository
 from kiln.matrix import load
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
 from lab import control, mirror, settings, users, vendors
@@ -191,6 +192,22 @@ def test_ubuntu_comes_from_its_own_archive_by_its_own_keyring(
     parts = "main restricted universe multiverse"
     suites = ["noble", "noble-updates", "noble-security"]
     assert given[-5:] == ["noble", str(base), *(f"{archive} {s} {parts}" for s in suites)][-5:]
+
+
+def test_apts_own_user_may_read_the_keyring(
+    made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ask(repository: Repository, fetcher: object, keys: Path) -> Index:
+        keyring = keys / "pinned.gpg"
+        keyring.touch()
+        return Index(repository, repository, SIGNED, keyring)
+
+    monkeypatch.setattr(real_bases, "ask_repository", ask)
+    look = 'case $w in --keyring=*) stat -c %A "${w#*=}" "$(dirname "$w" | cut -d= -f2)"'
+    program(made, "mmdebstrap", f'for w in "$@"; do {look} >{tmp_path}/modes ;; esac; done')
+    real_bases.ensure(row(UBUNTU), print)
+    keyring, folder = (tmp_path / "modes").read_text().split()
+    assert (keyring[-3], folder[-3:]) == ("r", "r-x")
 
 
 def test_a_repository_that_is_not_signed_by_its_vendor_is_not_installed_from(
