@@ -72,7 +72,11 @@ def gather_catalogue(
     lines = []
     for line in dict.fromkeys([*by_line, *past]):
         releases = _releases(past.get(line, {}))
-        known = {key: one for key, one in ((k, _record(r)) for k, r in releases.items()) if one}
+        known = {
+            key: release
+            for key, release in ((k, _record(r)) for k, r in releases.items())
+            if release
+        }
         found |= known
         here = [row for row in rows if row.line == line]
         asked = _to_check(releases, {row.ami_id for row in here})
@@ -98,7 +102,7 @@ def gather_catalogue(
             region=target.region,
             regions=tuple(dict.fromkeys([target.region, *regions])),
             lines=tuple(lines),
-            types=served_types(list(by_line.values()), [one.line for one in lines], types),
+            types=served_types(list(by_line.values()), [line.line for line in lines], types),
         ),
         found,
     )
@@ -113,7 +117,9 @@ def image_key(release: Release) -> str:
 
 def _releases(past: Mapping[str, Sequence[Release]]) -> dict[str, Release]:
     """Each image that a line's channels have held, newest first."""
-    every = sorted((one for each in past.values() for one in each), key=lambda one: one.moved.at)
+    every = sorted(
+        (move for each in past.values() for move in each), key=lambda entry: entry.moved.at
+    )
     newest_word = {image_key(release): release for release in every}
     return dict(
         sorted(newest_word.items(), key=lambda pair: (pair[1].built, pair[0]), reverse=True)
@@ -124,7 +130,10 @@ def _to_check(releases: Mapping[str, Release], held: Set[str]) -> set[str]:
     """The images whose statements are checked, which takes three requests each: those that a
     channel holds, and the newest."""
     newest = list(releases)[:_NEWEST_CHECKED]
-    return {*newest, *(key for key, one in releases.items() if held & {*one.images.values()})}
+    return {
+        *newest,
+        *(key for key, release in releases.items() if held & {*release.images.values()}),
+    }
 
 
 def _record(release: Release) -> Record | None:
@@ -133,8 +142,12 @@ def _record(release: Release) -> Record | None:
         return None
     every = records.all_of(release.recipe)
     ids = set(release.images.values())
-    judged = (one for one in every if one.ami_id in ids and not one.says_nothing and one.checks)
-    built = (one for one in every if one.run_id == release.run_id)
+    judged = (
+        record
+        for record in every
+        if record.ami_id in ids and not record.says_nothing and record.checks
+    )
+    built = (record for record in every if record.run_id == release.run_id)
     return next(judged, next(built, None))
 
 
@@ -156,7 +169,7 @@ def _channel(row: ChannelRow, past: Sequence[Release]) -> ChannelInRegion:
     why = "" if trust == "verified" else row.drift or f"its tag {VERIFIED} does not say that it is"
     if row.drift == "the image is not available here":
         trust = "gone"
-    held = next((one for one in past if row.ami_id in one.images.values()), None)
+    held = next((move for move in past if row.ami_id in move.images.values()), None)
     return ChannelInRegion(
         channel=row.channel,
         region=row.region,
@@ -180,7 +193,7 @@ def _broken(row: ChannelRow) -> bool:
 
 
 def _moves(past: Mapping[str, Sequence[Release]]) -> Iterator[ChannelMove]:
-    every = [(one.moved.at, channel, one) for channel, each in past.items() for one in each]
+    every = [(move.moved.at, channel, move) for channel, each in past.items() for move in each]
     # What a channel held in one second stays in its own order.
     for at, channel, release in sorted(every, key=lambda each: each[0], reverse=True):
         moved = release.moved

@@ -89,7 +89,7 @@ def _without(gathered: Gathered, damaged: Set[str]) -> Gathered:
         )
         for line in gathered.catalogue.lines
     )
-    records = {key: one for key, one in gathered.records.items() if key not in damaged}
+    records = {key: record for key, record in gathered.records.items() if key not in damaged}
     return Gathered(replace(gathered.catalogue, lines=lines), records)
 
 
@@ -139,7 +139,7 @@ def _of_index(catalogue: Catalogue) -> dict[str, Any]:
         return sorted(value for value in values if value)
 
     choices = [
-        ("type", "Instance type", [one.type for one in catalogue.types]),
+        ("type", "Instance type", [kind.type for kind in catalogue.types]),
         ("distro", "Distribution", each("distro")),
         ("flavor", "Flavour", each("flavor")),
         ("cuda", "CUDA", each("cuda")),
@@ -170,7 +170,9 @@ def _data(catalogue: Catalogue) -> dict[str, Any]:
     found: list[list[str]] = []
     for line in catalogue.lines:
         branch = line.driver.split(".")[0] if line.driver else ""
-        held = " ".join(dict.fromkeys(f"{one.channel} {one.ami_id}" for one in line.channels))
+        held = " ".join(
+            dict.fromkeys(f"{holding.channel} {holding.ami_id}" for holding in line.channels)
+        )
         text = f" {line.line} {line.recipe} {line.distro_name} driver {line.driver} {branch} {held}"
         cuda = line.cuda or ""
         lines.append(
@@ -197,7 +199,7 @@ def _data(catalogue: Catalogue) -> dict[str, Any]:
             found.append([f"MIG on {name}", f"mig.html#{name}", words])
     return {
         "lines": lines,
-        "types": {one.type: [list(served) for served in one.lines] for one in catalogue.types},
+        "types": {kind.type: [list(served) for served in kind.lines] for kind in catalogue.types},
         "found": found,
         "severities": table("diff")["severities"],
     }
@@ -248,7 +250,11 @@ def _launching(
     if row is None:
         return {"snippets": []}
     found = line_snippets(line, row, catalogue.region)
-    places = [(one.region, one.ami_id) for one in line.channels if one.channel == found.channel]
+    places = [
+        (holding.region, holding.ami_id)
+        for holding in line.channels
+        if holding.channel == found.channel
+    ]
     first = [pair for pair in places if pair[0] == catalogue.region]
     rest = [pair for pair in places if pair[0] != catalogue.region]
     return {

@@ -21,7 +21,7 @@ def mig_gpus() -> list[dict[str, Any]]:
     """Every GPU with MIG that an instance type has: as `profiles_for` describes it, its `types`
     (the one with most GPUs last), `most` slices, `pictures` as file and what it shows."""
     found: dict[str, dict[str, Any]] = {}
-    measured = {one["instance_type"] for one in facts.table("mig-kubernetes")["measured"]}
+    measured = {entry["instance_type"] for entry in facts.table("mig-kubernetes")["measured"]}
     kinds = [kind for kind in facts.instances().values() if kind.mig and kind.offered]
     for kind in sorted(kinds, key=lambda kind: kind.gpu_count):
         answer = profiles_for(kind.type)
@@ -36,12 +36,12 @@ def mig_gpus() -> list[dict[str, Any]]:
         ]
         gpu["pictures"] += [
             (
-                _jobs_file(one["instance_type"]),
-                f"When many jobs end on {one['instance_type']}, as AWS measured them on whole GPUs "
-                "and the smallest slices (unconfirmed)",
+                _jobs_file(kind["instance_type"]),
+                f"When many jobs end on {kind['instance_type']}, as AWS measured them on whole "
+                "GPUs and the smallest slices (unconfirmed)",
             )
-            for one in gpu["types"]
-            if one["instance_type"] in measured
+            for kind in gpu["types"]
+            if kind["instance_type"] in measured
         ]
     return list(found.values())
 
@@ -52,10 +52,12 @@ def _jobs_file(instance_type: str) -> str:
 
 def _shown(answer: dict[str, Any], gpus: int) -> str:
     """A mix for the picture: one GPU of the smallest slices, one of the largest that fit twice."""
-    profiles = [one for one in answer["profiles"] if "+" not in one["profile"]]
-    profiles = [one for one in profiles if not one["profile"].endswith("-me")] or profiles
-    smallest = max(profiles, key=lambda one: (one["per_gpu"], one["memory_slices"] == 1))
-    twice = [one for one in profiles if one["per_gpu"] == 2 and one is not smallest]
+    profiles = [profile for profile in answer["profiles"] if "+" not in profile["profile"]]
+    profiles = [
+        profile for profile in profiles if not profile["profile"].endswith("-me")
+    ] or profiles
+    smallest = max(profiles, key=lambda entry: (entry["per_gpu"], entry["memory_slices"] == 1))
+    twice = [profile for profile in profiles if profile["per_gpu"] == 2 and profile is not smallest]
     if gpus < 2 or not twice:
         return f"{smallest['profile']}={smallest['per_gpu']}"
     return f"{smallest['profile']}={smallest['per_gpu']},{twice[0]['profile']}=2"
@@ -83,9 +85,9 @@ def _as_measured(measured: dict[str, Any]) -> Work:
     alone = measured["whole_seconds"] / waves
     profile = measured["label"].removeprefix("all-")
     places = next(
-        one["per_instance"]
-        for one in profiles_for(machine.type)["profiles"]
-        if one["profile"] == profile
+        each_profile["per_instance"]
+        for each_profile in profiles_for(machine.type)["profiles"]
+        if each_profile["profile"] == profile
     )
     slower = measured["seconds"] / -(-measured["jobs"] // places) / alone
     return Work(measured["jobs"], alone, slowdown={profile: slower})

@@ -36,7 +36,7 @@ def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> Snippet:
     A document that cannot follow the channel holds the AMI's id; without one it is left out.
     """
     declared = row.settings.channels
-    here = {one.channel: one for one in line.channels if one.region == region}
+    here = {holding.channel: holding for holding in line.channels if holding.region == region}
     channel = next((name for name in reversed(declared) if name in here), declared[-1])
     asked = wanted_launch(line.line, channel, region, row=row)
     held = here.get(channel)

@@ -40,7 +40,7 @@ def status(
     settings = _settings("compute", namespace=namespace, log_group=log_group)
     place, machines = _chosen(targets, target, region)
     rows = fleet_status(place, machines, settings, waits=reminding(note))
-    show([one.as_json() for one in rows], as_json=json, text=lambda _: status_text(rows))
+    show([row.as_json() for row in rows], as_json=json, text=lambda _: status_text(rows))
     return 0
 
 
@@ -141,7 +141,7 @@ def uninstall(
         vocabulary.BUCKET.required(bucket, "--bucket")
     place, machines = _chosen(targets, target, region)
     answers = uninstall_fleet(place, machines, note)
-    failed = {key: one.why for key, one in answers.items() if not one.ok}
+    failed = {key: answer.why for key, answer in answers.items() if not answer.ok}
     gone = remove_stored(place, bucket or fleet_bucket(place)) if clean and not failed else []
     data = {"ok": [key for key in answers if key not in failed], "failed": failed, "removed": gone}
 
@@ -149,7 +149,8 @@ def uninstall(
         lines = [f"ok      {key}" for key in data["ok"]]
         lines += [f"failed  {key}  {why}" for key, why in failed.items()]
         return (
-            "\n".join([*lines, *(f"removed {one}" for one in gone)]) or "nothing of ours is there"
+            "\n".join([*lines, *(f"removed {removed}" for removed in gone)])
+            or "nothing of ours is there"
         )
 
     show(data, as_json=json, text=text)

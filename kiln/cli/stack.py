@@ -173,8 +173,8 @@ def _inputs(row: str | None, gpu_types: Sequence[str], watch: Sequence[str]) -> 
             names = [recipe.name for recipe in recipes]
             raise KilnError(f"--row {row}: no such AMI", hint=did_you_mean(row, names))
         recipes, settings = of_row, Telemetry(**of_row[0].telemetry)
-    for one in watch:
-        vocabulary.INSTANCE_ID.required(one, "--watch")
+    for item in watch:
+        vocabulary.INSTANCE_ID.required(item, "--watch")
     types = gpu_types or {
         kind
         for recipe in recipes
@@ -193,8 +193,8 @@ def _state(state: dict[str, Any]) -> str:
     lines = [f"{state['stack']}: {state['status']}", _lines(state["outputs"])]
     for alarm in state["alarms"]:
         about = "; ".join(
-            ", ".join(f"{key} {value}" for key, value in one.items())
-            for one in alarm.get("about", [])
+            ", ".join(f"{key} {value}" for key, value in about.items())
+            for about in alarm.get("about", [])
         )
         lines.append(f"{alarm['state']:18}{alarm['name']}" + (f"  ({about})" if about else ""))
     return "\n".join(lines)

@@ -35,9 +35,9 @@ def stack_request(
         {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
     ]
     given += [
-        {"ParameterKey": one["ParameterKey"], "UsePreviousValue": True}
-        for one in (present or {}).get("Parameters", [])
-        if one["ParameterKey"] not in parameters and _has(template, one["ParameterKey"])
+        {"ParameterKey": parameter["ParameterKey"], "UsePreviousValue": True}
+        for parameter in (present or {}).get("Parameters", [])
+        if parameter["ParameterKey"] not in parameters and _has(template, parameter["ParameterKey"])
     ]
     return {
         "StackName": name,
@@ -74,7 +74,7 @@ def propose(client: Any, asked: Mapping[str, Any], pause: float) -> Proposed | N
             return None
         raise operation_failed(f"the changes of {asked['StackName']} cannot be made: {reason}")
     while True:
-        lines += [_line(one["ResourceChange"]) for one in answer.get("Changes", [])]
+        lines += [_line(change["ResourceChange"]) for change in answer.get("Changes", [])]
         if "NextToken" not in answer:
             return Proposed(which, tuple(lines))
         answer = client.describe_change_set(**which, NextToken=answer["NextToken"])
@@ -82,7 +82,9 @@ def propose(client: Any, asked: Mapping[str, Any], pause: float) -> Proposed | N
 
 def _line(change: Mapping[str, Any]) -> str:
     replaced = {"True": "  is replaced", "Conditional": "  may be replaced"}
-    parts = sorted({one["Target"].get("Name", "") for one in change.get("Details", [])} - {""})
+    parts = sorted(
+        {detail["Target"].get("Name", "") for detail in change.get("Details", [])} - {""}
+    )
     text = f"{change['Action']}  {change['ResourceType']}  {change['LogicalResourceId']}"
     text += f"  ({', '.join(parts)})" if parts else ""
     return text + replaced.get(change.get("Replacement", ""), "")

@@ -155,4 +155,6 @@ def _events_since(client: Any, stack_id: str, seen: str | None) -> tuple[list[An
 
 def stack_outputs(stack: Any) -> dict[str, str]:
     """The outputs of a stack, as `find_stack` has it, by key."""
-    return {one["OutputKey"]: one["OutputValue"] for one in (stack or {}).get("Outputs", [])}
+    return {
+        output["OutputKey"]: output["OutputValue"] for output in (stack or {}).get("Outputs", [])
+    }

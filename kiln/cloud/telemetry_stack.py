@@ -29,7 +29,7 @@ def groups_that_are_there(target: Target, name: str, groups: Mapping[str, str]) 
 def _exists(target: Target, group: str) -> bool:
     with aws.explained(f"the log group {group} could not be looked up"):
         found = aws.logs(target).describe_log_groups(logGroupNamePrefix=group)["logGroups"]
-    return any(one["logGroupName"] == group for one in found)
+    return any(item["logGroupName"] == group for item in found)
 
 
 def stack_state(target: Target, name: str) -> dict[str, Any]:
@@ -59,26 +59,28 @@ def _alarms(client: Any, name: str) -> list[dict[str, Any]]:
         AlarmNamePrefix=f"{name}-", AlarmTypes=["MetricAlarm", "CompositeAlarm"]
     )
     for page in pages:
-        for one in (*page["MetricAlarms"], *page["CompositeAlarms"]):
+        for alarm in (*page["MetricAlarms"], *page["CompositeAlarms"]):
             shown = {
-                "name": one["AlarmName"],
-                "state": one["StateValue"],
-                "reason": one.get("StateReason", ""),
+                "name": alarm["AlarmName"],
+                "state": alarm["StateValue"],
+                "reason": alarm.get("StateReason", ""),
             }
-            if one["StateValue"] == "ALARM" and _is_query(one):
-                shown["about"] = _contributors(client, one["AlarmName"])
+            if alarm["StateValue"] == "ALARM" and _is_query(alarm):
+                shown["about"] = _contributors(client, alarm["AlarmName"])
             found.append(shown)
-    return sorted(found, key=lambda one: (one["state"] != "ALARM", one["name"]))
+    return sorted(found, key=lambda entry: (entry["state"] != "ALARM", entry["name"]))
 
 
 def _is_query(alarm: Mapping[str, Any]) -> bool:
-    return any("GROUP BY" in one.get("Expression", "") for one in alarm.get("Metrics", []))
+    return any("GROUP BY" in metric.get("Expression", "") for metric in alarm.get("Metrics", []))
 
 
 def _contributors(client: Any, alarm: str) -> list[dict[str, str]]:
     """What breaches, which the alarm's own message does not say."""
     answer = client.describe_alarm_contributors(AlarmName=alarm)
-    return [dict(one["ContributorAttributes"]) for one in answer["AlarmContributors"]]
+    return [
+        dict(contributor["ContributorAttributes"]) for contributor in answer["AlarmContributors"]
+    ]
 
 
 def remove_logs(target: Target, groups: Mapping[str, str]) -> list[str]:

@@ -28,7 +28,11 @@ def ecs(wanted: Wanted) -> str:
         "ECS capacity provider; every launch resolves the channel anew",
         parameters={
             "Cluster": text_parameter("name of the ECS cluster"),
-            **{name: one for name, one in optional().items() if name != "InstanceProfile"},
+            **{
+                name: parameter
+                for name, parameter in optional().items()
+                if name != "InstanceProfile"
+            },
             "InstanceProfile": text_parameter("name of the container instances' profile"),
             "Subnets": SUBNETS,
             "MostInstances": {"Type": "Number", "Default": 4, "MinValue": 1},

@@ -33,7 +33,7 @@ def stack(
         "Resources": resources,
         "Outputs": {name: {"Value": value} for name, value in outputs.items()},
     }
-    needed = [name for name, one in parameters.items() if "Default" not in one]
+    needed = [name for name, parameter in parameters.items() if "Default" not in parameter]
     notes = [f"aws cloudformation deploy --stack-name {wanted.name} --template-file THIS-FILE \\"]
     if needed:
         notes.append(f"  --parameter-overrides {' '.join(f'{name}=…' for name in needed)}")

@@ -217,8 +217,10 @@ def managed_node_group(wanted: Wanted) -> str:
     # EKS refuses a launch template that names a profile: the node group has the role.
     data = node_template["Properties"]["LaunchTemplateData"]
     del data["IamInstanceProfile"]
-    parameters = {name: one for name, one in optional().items() if name != "InstanceProfile"}
-    conditions = {name: one for name, one in CONDITIONS.items() if name != "HasProfile"}
+    parameters = {
+        name: parameter for name, parameter in optional().items() if name != "InstanceProfile"
+    }
+    conditions = {name: condition for name, condition in CONDITIONS.items() if name != "HasProfile"}
     return stack(
         wanted,
         "EKS managed node group; an update of the stack takes the channel's image of that moment",

@@ -60,7 +60,7 @@ def run_command(
     is waited for. Raises KilnError (exit status 1) if Systems Manager refuses.
     """
     deadline = time.monotonic() + patience
-    ids = [one for some, _ in batches for one in some]
+    ids = [item for some, _ in batches for item in some]
     sent = {
         _send(target, document, some, parameters): list(some)
         for all_of_it, parameters in batches
@@ -70,19 +70,24 @@ def run_command(
     looked = time.monotonic()
     while True:
         for command, some in sent.items():
-            if any(one not in answers for one in some):
+            if any(item not in answers for item in some):
                 answers |= _ended(target, command)
-        pending = [one for one in ids if one not in answers]
+        pending = [instance_id for instance_id in ids if instance_id not in answers]
         if pending and time.monotonic() - looked > _LOOK:
             looked = time.monotonic()
             lost = lost_machines(target, pending)
-            answers |= {one: CommandAnswer(False, why=f"is {lost[one]}") for one in lost}
-            pending = [one for one in pending if one not in lost]
+            answers |= {
+                instance_id: CommandAnswer(False, why=f"is {lost[instance_id]}")
+                for instance_id in lost
+            }
+            pending = [instance_id for instance_id in pending if instance_id not in lost]
         if not pending:
             return answers
         if time.monotonic() > deadline:
             late = f"Systems Manager had no answer of it after {patience:.0f} s"
-            return answers | {one: CommandAnswer(False, why=late) for one in pending}
+            return answers | {
+                instance_id: CommandAnswer(False, why=late) for instance_id in pending
+            }
         waits(f"{document.name} on {named(pending)}")
         time.sleep(max(target.poll_seconds, _POLL))
 
@@ -140,22 +145,24 @@ def _ended(target: Target, command: str) -> dict[str, CommandAnswer]:
     client: Any = aws.ssm(target)
     with aws.explained(f"the answers to command {command} could not be read"):
         found = [
-            one
+            invocation
             for page in client.get_paginator("list_command_invocations").paginate(
                 CommandId=command, Details=True, PaginationConfig={"PageSize": _AT_ONCE}
             )
-            for one in page["CommandInvocations"]
+            for invocation in page["CommandInvocations"]
         ]
-    return {str(one["InstanceId"]): _answer(one) for one in found if one["Status"] in _FINAL}
+    return {str(item["InstanceId"]): _answer(item) for item in found if item["Status"] in _FINAL}
 
 
-def _answer(one: Any) -> CommandAnswer:
-    outputs = [(str(p["Status"]), str(p.get("Output", ""))) for p in one["CommandPlugins"]]
+def _answer(described: Any) -> CommandAnswer:
+    outputs = [(str(p["Status"]), str(p.get("Output", ""))) for p in described["CommandPlugins"]]
     output = "\n".join(text.partition(_ERRORS_BEGIN)[0].strip() for _, text in outputs).strip()
-    if one["Status"] == "Success":
+    if described["Status"] == "Success":
         return CommandAnswer(True, output)
     failed = [text for status, text in outputs if status not in ("Success", "Pending") and text]
-    return CommandAnswer(False, output, _last_words(failed[0] if failed else one["StatusDetails"]))
+    return CommandAnswer(
+        False, output, _last_words(failed[0] if failed else described["StatusDetails"])
+    )
 
 
 def _last_words(text: str) -> str:

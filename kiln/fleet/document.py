@@ -171,7 +171,7 @@ def remove_stored(target: Target, bucket: str) -> list[str]:
     with aws.explained(f"the bundles could not be deleted from {bucket}"):
         try:
             pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-            keys = [one["Key"] for page in pages for one in page.get("Contents", [])]
+            keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
         except s3.exceptions.ClientError as error:
             if error.response["Error"]["Code"] != "NoSuchBucket":
                 raise

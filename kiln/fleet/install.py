@@ -70,14 +70,14 @@ class Installation:
         return {
             "waves": [
                 {
-                    "instances": one.instances,
-                    "ok": one.ok,
-                    "failed": one.failed,
-                    "rolled_back": one.rolled_back,
-                    "why": one.why,
-                    "not_put_back": one.kept,
+                    "instances": wave.instances,
+                    "ok": wave.ok,
+                    "failed": wave.failed,
+                    "rolled_back": wave.rolled_back,
+                    "why": wave.why,
+                    "not_put_back": wave.kept,
                 }
-                for one in self.waves
+                for wave in self.waves
             ],
             "stopped": self.stopped,
             "already": list(self.already),
@@ -101,41 +101,41 @@ def install_fleet(
     stored = store_bundle(target, how.bucket, script)
     say(f"document {document.name} version {document.version}, bundle sha256 {stored.sha256[:12]}")
     states = {
-        one.instance_id: one
-        for one in fleet_status(target, machines, how.settings, waits=reminding(say))
+        status.instance_id: status
+        for status in fleet_status(target, machines, how.settings, waits=reminding(say))
     }
-    already = tuple(key for key, one in states.items() if _done(one, stored))
-    skipped = {key: why for key, one in states.items() if (why := _hindrance(one))}
-    todo = [key for key in states if key not in already and key not in skipped]
+    already = tuple(key for key, status in states.items() if _done(status, stored))
+    skipped = {key: why for key, status in states.items() if (why := _hindrance(status))}
+    due = [key for key in states if key not in already and key not in skipped]
     for key, why in skipped.items():
         say(f"skipped {key}: {why}")
     if already:
         say(f"{len(already)} report already: {named(already)}")
-    if not todo and not already:
+    if not due and not already:
         raise operation_failed(
             "telemetry can be installed on none of these instances:\n  "
             + "\n  ".join(f"{key}: {why}" for key, why in skipped.items()),
             hint="./invoke fleet.status shows what each one lacks",
         )
-    planned = plan_waves(todo, how.sizes)
-    allowed = parse_max_errors(how.max_errors, len(todo))
+    planned = plan_waves(due, how.sizes)
+    allowed = parse_max_errors(how.max_errors, len(due))
     done: list[Wave] = []
     for number, ids in enumerate(planned, start=1):
-        say(f"wave {number} of {len(planned)}: {len(ids)} of {len(todo)} instances: {named(ids)}")
+        say(f"wave {number} of {len(planned)}: {len(ids)} of {len(due)} instances: {named(ids)}")
         with _resumable(ids):
             wave = _run_wave(target, document, stored, how, {key: states[key] for key in ids}, say)
         done.append(wave)
         say(f"wave {number}: {len(wave.ok)} report, {len(wave.failed)} failed")
-        if sum(len(one.failed) for one in done) > allowed:
+        if sum(len(wave.failed) for wave in done) > allowed:
             break
-    stopped = sum(len(one.failed) for one in done) > allowed
+    stopped = sum(len(wave.failed) for wave in done) > allowed
     tried = {key for wave in done for key in wave.instances}
     return Installation(
         waves=tuple(done),
         stopped=stopped,
         already=already,
         skipped=skipped,
-        left=tuple(key for key in todo if key not in tried),
+        left=tuple(key for key in due if key not in tried),
         bundle=stored.sha256,
         document=f"{document.name} version {document.version}, sha256 {document.sha256}",
         machines=states,
@@ -150,19 +150,23 @@ def uninstall_fleet(
     One that never registered with Systems Manager has none of ours. Raises KilnError (exit status
     1) if AWS refuses.
     """
-    running = [one.instance_id for one in machines if one.runs]
+    running = [machine.instance_id for machine in machines if machine.runs]
     managed = managed_machines(target, running)
-    ids = [one for one in running if one in managed and managed[one].ping == "Online"]
+    ids = [
+        instance_id
+        for instance_id in running
+        if instance_id in managed and managed[instance_id].ping == "Online"
+    ]
     document = publish_document(target)
     answers = ask_machines(target, ids, reminding(say))
-    found = {key: read_found(one.output) for key, one in answers.items() if one.ok}
-    silent = {key: one for key, one in answers.items() if not one.ok}
-    for key, one in managed.items():
+    found = {key: read_found(answer.output) for key, answer in answers.items() if answer.ok}
+    silent = {key: answer for key, answer in answers.items() if not answer.ok}
+    for key, info in managed.items():
         if key not in ids:
-            silent[key] = CommandAnswer(False, why=f"Systems Manager's agent is {one.ping}")
-    ours = {key: one for key, one in found.items() if one.bundle or one.agent_package}
+            silent[key] = CommandAnswer(False, why=f"Systems Manager's agent is {info.ping}")
+    ours = {key: item for key, item in found.items() if item.bundle or item.agent_package}
     say(f"ours is on {len(ours)} of {len(ids)} instances")
-    bare = [key for key, one in ours.items() if one.agent_package]
+    bare = [key for key, status in ours.items() if status.agent_package]
     return silent | _document(target, document, list(ours), bare, say, action="uninstall")
 
 
@@ -179,17 +183,17 @@ def _resumable(ids: Sequence[str]) -> Iterator[None]:
         raise operation_failed("interrupted", hint=how) from None
 
 
-def _done(one: FleetStatus, stored: StoredBundle) -> bool:
+def _done(status: FleetStatus, stored: StoredBundle) -> bool:
     """Whether there is nothing to do: it reports, with this bundle or by its own image."""
-    found = one.found
-    return one.reports and found is not None and (found.image or found.bundle == stored.sha256)
+    found = status.found
+    return status.reports and found is not None and (found.image or found.bundle == stored.sha256)
 
 
-def _hindrance(one: FleetStatus) -> str:
+def _hindrance(status: FleetStatus) -> str:
     """Why telemetry cannot be installed on an instance, "" if it can."""
     stops = ("not running", "no GPU", "no role", "no SSM", "no driver", "old agent")
-    why = "; ".join(text for text in one.missing if text.startswith(stops))
-    if not why and one.found and one.found.by_hand:
+    why = "; ".join(text for text in status.missing if text.startswith(stops))
+    if not why and status.found and status.found.by_hand:
         return "telemetry.bundle was installed by hand: run it there with --uninstall first"
     return why
 
@@ -205,15 +209,18 @@ def _run_wave(
     wave = Wave(list(states))
     mark = f"kiln-fleet-{secrets.token_hex(4)}"
     began = datetime.now(timezone.utc)
-    bare = [key for key, one in states.items() if not one.agent_version]
+    bare = [key for key, status in states.items() if not status.agent_version]
     # A run that was killed may have brought the agent.
-    came = [*bare, *(k for k, one in states.items() if one.found and one.found.agent_package)]
+    came = [
+        *bare,
+        *(k for k, status in states.items() if status.found and status.found.agent_package),
+    ]
     answers = _document(
         target, document, wave.instances, bare, say,
         action="install", source=stored.url, sha256=stored.sha256, mark=mark,
         replace="yes" if how.replace else "no",
     )  # fmt: skip
-    wave.why = {key: one.why for key, one in answers.items() if not one.ok}
+    wave.why = {key: answer.why for key, answer in answers.items() if not answer.ok}
     installed = [key for key in states if key not in wave.why]
     late = _wait_for_reports(target, how, {k: states[k] for k in installed}, mark, began, say)
     wave.why |= late

@@ -80,10 +80,10 @@ def parse_targets(text: str) -> Selected:
                 raise KilnError(f"--targets {text}: a value between the commas is missing")
         return Selected(tag=key, values=chosen)
     ids = tuple(dict.fromkeys(text.split(",")))
-    for one in ids:
-        if not vocabulary.INSTANCE_ID.fits(one):
+    for instance_id in ids:
+        if not vocabulary.INSTANCE_ID.fits(instance_id):
             raise KilnError(
-                f"--targets {vocabulary.shown(one)} is not known",
+                f"--targets {vocabulary.shown(instance_id)} is not known",
                 hint="write tag:KEY=VALUE, the ids of instances (i-…,i-…), or all",
             )
     return Selected(ids=ids)
@@ -96,18 +96,18 @@ def find_machines(target: Target, selected: Selected) -> list[FleetMachine]:
     """
     if selected.ids:
         found = {
-            one.instance_id: one
+            machine.instance_id: machine
             for some in in_pages(selected.ids, _PER_FILTER)
-            for one in _described(target, [{"Name": "instance-id", "Values": list(some)}])
+            for machine in _described(target, [{"Name": "instance-id", "Values": list(some)}])
         }
-        unknown = [one for one in selected.ids if one not in found]
+        unknown = [instance_id for instance_id in selected.ids if instance_id not in found]
         if unknown:
             raise KilnError(f"--targets: {', '.join(unknown)} is not in {target.where}")
-        return [found[one] for one in selected.ids]
+        return [found[instance_id] for instance_id in selected.ids]
     filters = [{"Name": "instance-state-name", "Values": ["pending", _RUNNING]}]
     if selected.tag:
         filters.append({"Name": f"tag:{selected.tag}", "Values": list(selected.values)})
-    return sorted(_described(target, filters), key=lambda one: one.instance_id)
+    return sorted(_described(target, filters), key=lambda entry: entry.instance_id)
 
 
 def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
@@ -116,12 +116,12 @@ def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
     Raises KilnError (exit status 1) if EC2 refuses.
     """
     found = {
-        one.instance_id: one.state
+        machine.instance_id: machine.state
         for some in in_pages(ids, _PER_FILTER)
-        for one in _described(target, [{"Name": "instance-id", "Values": list(some)}])
+        for machine in _described(target, [{"Name": "instance-id", "Values": list(some)}])
     }
-    states = {one: found.get(one, "gone") for one in ids}
-    return {one: state for one, state in states.items() if state not in ("pending", _RUNNING)}
+    states = {instance_id: found.get(instance_id, "gone") for instance_id in ids}
+    return {key: state for key, state in states.items() if state not in ("pending", _RUNNING)}
 
 
 def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Managed]:
@@ -132,20 +132,20 @@ def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Managed]:
     with aws.explained(f"Systems Manager could not be asked in {target.region}"):
         client: Any = aws.ssm(target)
         answers = [
-            one
+            info
             for some in in_pages(ids, _MANAGED_PER_PAGE)
             for page in client.get_paginator("describe_instance_information").paginate(
                 Filters=[{"Key": "InstanceIds", "Values": list(some)}],
                 PaginationConfig={"PageSize": _MANAGED_PER_PAGE},
             )
-            for one in page["InstanceInformationList"]
+            for info in page["InstanceInformationList"]
         ]
     return {
-        str(one["InstanceId"]): Managed(
-            str(one.get("PingStatus", "")),
-            f"{one.get('PlatformName', '')} {one.get('PlatformVersion', '')}".strip(),
+        str(answer["InstanceId"]): Managed(
+            str(answer.get("PingStatus", "")),
+            f"{answer.get('PlatformName', '')} {answer.get('PlatformVersion', '')}".strip(),
         )
-        for one in answers
+        for answer in answers
     }
 
 
@@ -158,21 +158,21 @@ def _described(target: Target, filters: list[Any]) -> list[FleetMachine]:
     with aws.explained(f"the instances could not be listed in {target.region}"):
         pages = aws.ec2(target).get_paginator("describe_instances")
         return [
-            _machine(one)
+            _machine(instance)
             for page in pages.paginate(Filters=filters, PaginationConfig={"PageSize": _PER_PAGE})
             for reservation in page["Reservations"]
-            for one in reservation["Instances"]
+            for instance in reservation["Instances"]
         ]
 
 
-def _machine(one: Any) -> FleetMachine:
-    profile = str(one.get("IamInstanceProfile", {}).get("Arn", ""))
-    tags = {tag["Key"]: tag["Value"] for tag in one.get("Tags", [])}
+def _machine(described: Any) -> FleetMachine:
+    profile = str(described.get("IamInstanceProfile", {}).get("Arn", ""))
+    tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
     return FleetMachine(
-        instance_id=str(one["InstanceId"]),
-        image_id=str(one["ImageId"]),
-        instance_type=str(one["InstanceType"]),
-        state=str(one["State"]["Name"]),
+        instance_id=str(described["InstanceId"]),
+        image_id=str(described["ImageId"]),
+        instance_type=str(described["InstanceType"]),
+        state=str(described["State"]["Name"]),
         role=profile.rpartition("/")[2],
         name=tags.get("Name", ""),
     )

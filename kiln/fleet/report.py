@@ -18,7 +18,7 @@ def status_text(rows: Sequence[FleetStatus]) -> str:
     """For a terminal: a line for each instance, and below it what is missing."""
     if not rows:
         return "no running instance"
-    columns = [_cells(one) for one in rows]
+    columns = [_cells(row) for row in rows]
     heads = (
         "instance",
         "type",
@@ -35,10 +35,10 @@ def status_text(rows: Sequence[FleetStatus]) -> str:
         for place, head in enumerate(heads)
     ]
     lines = [_line(heads, widths)]
-    for one, row in zip(rows, columns, strict=True):
+    for each_row, row in zip(rows, columns, strict=True):
         lines.append(_line(row, widths))
-        lines += [f"    {text}" for text in one.missing]
-    good = sum(one.reports for one in rows)
+        lines += [f"    {text}" for text in each_row.missing]
+    good = sum(row.reports for row in rows)
     return "\n".join([*lines, f"{good} of {len(rows)} instances report"])
 
 
@@ -75,17 +75,17 @@ def write_installation(done: Installation) -> Path:
     return folder
 
 
-def _cells(one: FleetStatus) -> tuple[str, ...]:
-    xids = ", ".join(f"{code}×{count}" for code, count in sorted(one.xids.items()))
+def _cells(status: FleetStatus) -> tuple[str, ...]:
+    xids = ", ".join(f"{code}×{count}" for code, count in sorted(status.xids.items()))
     return (
-        one.instance_id,
-        one.instance_type,
-        one.image_id,
-        one.driver or "-",
-        one.agent_version or "-",
-        one.configuration or "-",
-        _clock(one.last_metric),
-        _clock(one.last_event),
+        status.instance_id,
+        status.instance_type,
+        status.image_id,
+        status.driver or "-",
+        status.agent_version or "-",
+        status.configuration or "-",
+        _clock(status.last_metric),
+        _clock(status.last_event),
         xids or "-",
     )
 

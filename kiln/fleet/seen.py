@@ -34,7 +34,7 @@ def last_metrics(
     client: Any = aws.cloudwatch(target)
     found: dict[str, datetime] = {}
     for some in in_pages(ids, _QUERIES):
-        queries = [_query(settings, number, one) for number, one in enumerate(some)]
+        queries = [_query(settings, number, item) for number, item in enumerate(some)]
         with aws.explained("CloudWatch could not be asked for metrics"):
             pages = client.get_paginator("get_metric_data").paginate(
                 MetricDataQueries=queries,
@@ -44,7 +44,7 @@ def last_metrics(
             )
             for page in pages:
                 for result in page["MetricDataResults"]:
-                    times = [_aware(one) for one in result["Timestamps"]]
+                    times = [_aware(moment) for moment in result["Timestamps"]]
                     if times:
                         one = some[int(result["Id"][1:])]
                         found[one] = max([*times, *([found[one]] if one in found else [])])

@@ -92,29 +92,33 @@ def fleet_status(
     KilnError (exit status 1) if AWS refuses.
     """
     now = datetime.now(timezone.utc)
-    ids = [one.instance_id for one in machines]
+    ids = [machine.instance_id for machine in machines]
     managed = managed_machines(target, ids)
-    running = {one.instance_id for one in machines if one.runs}
-    online = [one for one in ids if one in running and managed.get(one, _NOBODY).ping == _ONLINE]
+    running = {machine.instance_id for machine in machines if machine.runs}
+    online = [
+        instance_id
+        for instance_id in ids
+        if instance_id in running and managed.get(instance_id, _NOBODY).ping == _ONLINE
+    ]
     answers = ask_machines(target, online, waits)
     metrics = seen.last_metrics(target, settings, ids, now - seen.RECENT) if ids else {}
     events = seen.last_events(target, settings.log_group, ids) if ids else {}
     xids = seen.xids_since(target, settings.log_group, now - timedelta(days=1)) if ids else {}
     fresh = max(_INTERVALS * timedelta(seconds=settings.interval), _FRESH)
     result = []
-    for one in machines:
-        key = one.instance_id
+    for machine in machines:
+        key = machine.instance_id
         answer = answers.get(key)
         found = read_found(answer.output) if answer and answer.ok else None
         metric, event = metrics.get(key), events.get(key)
-        reports = one.runs and event is not None and metric is not None and now - metric < fresh
+        reports = machine.runs and event is not None and metric is not None and now - metric < fresh
         result.append(
             FleetStatus(
                 instance_id=key,
-                image_id=one.image_id,
-                instance_type=one.instance_type,
-                name=one.name,
-                state=one.state,
+                image_id=machine.image_id,
+                instance_type=machine.instance_type,
+                name=machine.name,
+                state=machine.state,
                 system=managed.get(key, _NOBODY).system,
                 driver=found.driver if found else "",
                 agent_version=found.agent if found else "",
@@ -123,7 +127,9 @@ def fleet_status(
                 last_event=event,
                 xids=xids.get(key, {}),
                 reports=reports,
-                missing=tuple(_missing(one, managed.get(key), answer, found, metric, event, fresh)),
+                missing=tuple(
+                    _missing(machine, managed.get(key), answer, found, metric, event, fresh)
+                ),
                 found=found,
                 online=key in online,
             )

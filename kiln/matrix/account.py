@@ -137,10 +137,10 @@ class Aws(_Block):
     @whole(mode="after")
     def _mirrors_can_be_undone(self) -> Aws:
         targets = list(self.mirrors.values())
-        for index, one in enumerate(targets):
+        for index, entry in enumerate(targets):
             others = targets[index + 1 :] + targets[:index]
-            if any(f"{other}/".startswith(f"{one}/") for other in others):
-                raise ValueError(f"mirrors: {one} takes the place of two vendors' URLs")
+            if any(f"{other}/".startswith(f"{entry}/") for other in others):
+                raise ValueError(f"mirrors: {entry} takes the place of two vendors' URLs")
         return self
 
 

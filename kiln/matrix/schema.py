@@ -255,7 +255,11 @@ def validated(document: Located, *, needs_stacks: bool = True) -> MatrixModel:
     except ValidationError as error:
         problems = [dict(problem) for problem in error.errors()]
         # Pydantic counts what is right: a list of one wrong value is not empty for its author.
-        meant = [one for one in problems if not (one["type"] == "too_short" and one["input"])]
+        meant = [
+            problem
+            for problem in problems
+            if not (problem["type"] == "too_short" and problem["input"])
+        ]
         raise refused(_explain(document, problem) for problem in meant or problems) from None
 
 

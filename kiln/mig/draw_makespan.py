@@ -39,7 +39,7 @@ def makespan_text(answer: dict[str, Any]) -> str:
 def _bar(way: dict[str, Any] | None, ways: list[dict[str, Any]]) -> str:
     if way is None:
         return ""
-    longest: float = max(one["seconds"] for one in ways)
+    longest: float = max(way["seconds"] for way in ways)
     return "█" * max(1, round(_BAR * float(way["seconds"]) / longest))
 
 

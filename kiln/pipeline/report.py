@@ -87,7 +87,9 @@ def _changed(before: Record, record: Record) -> list[tuple[str, str, str]]:
     ):
         rows.append((name, read(before), read(record)))
     if not (before.continued or record.continued):  # a part of a bake takes other seconds
-        old, new = (round(one.seconds.get("packer build", 0)) for one in (before, record))
+        old, new = (
+            round(each_record.seconds.get("packer build", 0)) for each_record in (before, record)
+        )
         rows.append(("seconds of the bake", old, new))
     return [(name, _word(old), _word(new)) for name, old, new in rows if old != new]
 

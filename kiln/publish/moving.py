@@ -36,7 +36,7 @@ def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> 
     found = in_regions(
         regions, lambda region: channels.held(target.in_region(region), line, channel)
     )
-    return {region: one for region, one in found.items() if one is not None}
+    return {region: item for region, item in found.items() if item is not None}
 
 
 def moved_now(target: Target, action: Action, why: str) -> Moved:

@@ -47,7 +47,7 @@ def channel_rows(
     Raises KilnError (exit status 1) if a region does not answer.
     """
     here = channels.all_held(target)
-    named = [region for one in here if one.release for region in one.release.images]
+    named = [region for channel in here if channel.release for region in channel.release.images]
     everywhere = list(dict.fromkeys([target.region, *regions, *([] if only else named)]))
     held = {
         target.region: here,

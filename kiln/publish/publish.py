@@ -64,7 +64,7 @@ def publish_row(
     target = answering(target)
     line = recipe.channel_line
     kept = bring_row(shelf, recipe.name, say) if shelf else set()
-    if shelf and ami_id and all(one.ami_id != ami_id for one in all_of(recipe.name)):
+    if shelf and ami_id and all(record.ami_id != ami_id for record in all_of(recipe.name)):
         bring_named(shelf, ami_id, say)  # not among the row's newest
     source = verified_ami(recipe, ami_id, target)
     if shelf and source.record.run_id not in kept:

@@ -80,9 +80,9 @@ def _patterns(entry: dict[str, Any], path: Path) -> Iterator[Found]:
         for key in ("multi_line_start_pattern", "blacklist")
         if entry.get(key) and entry[key] != "{timestamp_format}"
     ]
-    for number, one in enumerate(entry.get("filters", [])):
+    for number, item in enumerate(entry.get("filters", [])):
         here: Path = ("filters", number)
-        missing = [key for key in ("type", "expression") if not one.get(key)]
+        missing = [key for key in ("type", "expression") if not item.get(key)]
         if missing:
             yield (
                 "error",
@@ -92,7 +92,7 @@ def _patterns(entry: dict[str, Any], path: Path) -> Iterator[Found]:
                 (*path, *here),
             )
         else:
-            patterns.append(((*here, "expression"), one["expression"]))
+            patterns.append(((*here, "expression"), item["expression"]))
     for inner, text in patterns:
         if reason := go_pattern_problem(text):
             yield (

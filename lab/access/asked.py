@@ -95,8 +95,10 @@ def questions(
     found = _resources(call, caller.account, look)
     if call.service == "ssm":
         return [
-            Question(action, one, Context({**context, **_tags_in_ssm(one, look)}, known | _OF_SSM))
-            for one in found
+            Question(
+                action, item, Context({**context, **_tags_in_ssm(item, look)}, known | _OF_SSM)
+            )
+            for item in found
         ]
     return [Question(action, resource, Context(context, known)) for resource in found]
 

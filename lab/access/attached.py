@@ -40,7 +40,7 @@ def key_id(name: str, region: str) -> str | None:
     keys = kms_backends[DEFAULT_ACCOUNT_ID][region].keys
     text = name.rpartition(":")[2]
     if text.startswith("alias/"):
-        return next((one.id for one in keys.values() if text in one.aliases), None)
+        return next((key.id for key in keys.values() if text in key.aliases), None)
     return text
 
 
@@ -55,7 +55,7 @@ def _bucket(arn: str, region: str, account: str, name: str) -> Attached | None:
 
 def _role(arn: str, region: str, account: str, name: str) -> Attached:
     iam = iam_backends[account]["aws"]
-    role = next((one for one in iam.roles.values() if one.arn == arn), None)
+    role = next((role for role in iam.roles.values() if role.arn == arn), None)
     return Attached(_plain(role.assume_role_policy_document), alone=True) if role else _NOBODY
 
 

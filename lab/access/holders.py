@@ -68,8 +68,12 @@ def _profile_of(ec2: Any, template: str, version: str) -> str:
 
 def _roles_of(profile: str) -> tuple[str, ...]:
     iam = iam_backends[DEFAULT_ACCOUNT_ID]["aws"]
-    found = [one for one in iam.instance_profiles.values() if one.name == profile]
-    return tuple(role.arn for one in found for role in one.roles)
+    found = [
+        each_profile
+        for each_profile in iam.instance_profiles.values()
+        if each_profile.name == profile
+    ]
+    return tuple(role.arn for item in found for role in item.roles)
 
 
 def _session(session: Any) -> tuple[Caller, Policies]:

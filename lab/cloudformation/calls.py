@@ -101,20 +101,22 @@ def _wanted(asked: Asked, place: Place, stack: Stack | None) -> Wanted:
             f"Member must have length less than or equal to {_LONGEST}"
         )
     data = template.read_template(text)
-    for name, one in data["Resources"].items():
-        if one["Type"] not in stacks.KINDS:
-            raise CloudFormationError(f"AMI Kiln lab: {name}: {one['Type']} is not implemented")
-    kinds = {one["Type"] for one in data["Resources"].values()}
+    for name, resource in data["Resources"].items():
+        if resource["Type"] not in stacks.KINDS:
+            raise CloudFormationError(
+                f"AMI Kiln lab: {name}: {resource['Type']} is not implemented"
+            )
+    kinds = {resource["Type"] for resource in data["Resources"].values()}
     capable = {*asked.get("Capabilities", [])} & {"CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"}
     if kinds & set(_IAM) and not capable:
         raise CloudFormationError(
             "Requires capabilities : [CAPABILITY_IAM]", "InsufficientCapabilitiesException"
         )
     given = {
-        one["ParameterKey"]: None
-        if one.get("UsePreviousValue") == "true"
-        else one.get("ParameterValue", "")
-        for one in asked.get("Parameters", [])
+        parameter["ParameterKey"]: None
+        if parameter.get("UsePreviousValue") == "true"
+        else parameter.get("ParameterValue", "")
+        for parameter in asked.get("Parameters", [])
     }
     before = stack.wanted.given if stack else {}
     values = template.parameter_values(data, given, before)
@@ -133,7 +135,7 @@ def _resolved(data: Mapping[str, Any], values: Mapping[str, str], place: Place) 
                 )
             found[name] = answer["Parameters"][0]["Value"]
         elif kind == "CommaDelimitedList" or kind.startswith("List<"):
-            found[name] = [one.strip() for one in value.split(",")]
+            found[name] = [part.strip() for part in value.split(",")]
         elif _TYPES.fullmatch(kind):
             found[name] = value
         else:
@@ -152,7 +154,7 @@ def _update(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> An
 
 def _begin_update(stack: Stack, wanted: Wanted) -> None:
     stack.become("UPDATE_IN_PROGRESS", "User Initiated")
-    stacks.start(lambda one: stacks.update(one, wanted), stack)
+    stacks.start(lambda entry: stacks.update(entry, wanted), stack)
 
 
 def _settled(stack: Stack) -> Stack:
@@ -174,7 +176,9 @@ def _delete(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> An
 def _describe(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
     if "StackName" in asked:
         return {"Stacks": [_shown(region.find(asked["StackName"]))]}
-    return {"Stacks": [_shown(one) for one in region.stacks if one.status != "DELETE_COMPLETE"]}
+    return {
+        "Stacks": [_shown(stack) for stack in region.stacks if stack.status != "DELETE_COMPLETE"]
+    }
 
 
 def _shown(stack: Stack) -> dict[str, Any]:
@@ -206,24 +210,24 @@ def _events(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> An
 
 def _resources(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
     stack = region.find(asked["StackName"])
-    return {"StackResources": [{**_resource(one), "StackName": stack.name, "StackId": stack.id,
+    return {"StackResources": [{**_resource(resource), "StackName": stack.name, "StackId": stack.id,
                                 "Timestamp": datetime.now(timezone.utc)}
-                               for one in stack.resources.values()]}  # fmt: skip
+                               for resource in stack.resources.values()]}  # fmt: skip
 
 
 def _listed(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
     found = region.find(asked["StackName"]).resources.values()
     now = datetime.now(timezone.utc)
     return {"StackResourceSummaries": [
-        {**_resource(one), "LastUpdatedTimestamp": now} for one in found
+        {**_resource(item), "LastUpdatedTimestamp": now} for item in found
     ]}  # fmt: skip
 
 
-def _resource(one: stacks.Resource) -> dict[str, Any]:
+def _resource(resource: stacks.Resource) -> dict[str, Any]:
     return {
-        "LogicalResourceId": one.name,
-        "PhysicalResourceId": one.made.id,
-        "ResourceType": one.type,
+        "LogicalResourceId": resource.name,
+        "PhysicalResourceId": resource.made.id,
+        "ResourceType": resource.type,
         "ResourceStatus": "CREATE_COMPLETE",
     }
 
@@ -253,9 +257,11 @@ def _create_change_set(region: Region, asked: Asked, place: Callable[[Asked], Pl
 def _change_set(region: Region, asked: Asked) -> tuple[Stack, change_sets.ChangeSet]:
     wanted = asked["ChangeSetName"]
     for stack in region.stacks:
-        for one in stack.change_sets.values():
-            if one.id == wanted or (one.name == wanted and asked.get("StackName") == stack.name):
-                return stack, one
+        for change_set in stack.change_sets.values():
+            if change_set.id == wanted or (
+                change_set.name == wanted and asked.get("StackName") == stack.name
+            ):
+                return stack, change_set
     raise CloudFormationError(f"ChangeSet [{wanted}] does not exist", "ChangeSetNotFound")
 
 

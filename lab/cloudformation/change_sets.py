@@ -81,7 +81,7 @@ def _change(
         change["Replacement"] = "False" if kept else "True"
         change["Scope"] = ["Properties"]
         change["Details"] = [
-            {"Target": {"Attribute": "Properties", "Name": one}, "Evaluation": "Static"}
-            for one in differ or []
+            {"Target": {"Attribute": "Properties", "Name": name}, "Evaluation": "Static"}
+            for name in differ or []
         ]
     return change

@@ -74,7 +74,7 @@ class CloudFormation:
     def _place(self, key: Key | None, endpoint: str, region: str, given: calls.Asked) -> Place:
         if key is None:
             raise CloudFormationError("the key is not known", "AccessDenied")
-        tags = tuple((one["Key"], one["Value"]) for one in given.get("Tags", []))
+        tags = tuple((tag["Key"], tag["Value"]) for tag in given.get("Tags", []))
         client = functools.partial(_client, key, endpoint, region)
         return Place(client, str(given["StackName"]), region, DEFAULT_ACCOUNT_ID, tags)
 
@@ -109,7 +109,7 @@ def read_query(text: str) -> dict[str, Any]:
         for part in path:
             node = node.setdefault(part, {})
         node[last] = value
-    return {key: _listed(one) for key, one in found.items()}
+    return {key: _listed(item) for key, item in found.items()}
 
 
 def _listed(node: Any) -> Any:
@@ -118,7 +118,7 @@ def _listed(node: Any) -> Any:
     if set(node) == {"member"}:
         members = node["member"]
         return [_listed(members[number]) for number in sorted(members, key=int)]
-    return {key: _listed(one) for key, one in node.items()}
+    return {key: _listed(part) for key, part in node.items()}
 
 
 def _xml(call: str, result: Any) -> str:
@@ -129,9 +129,9 @@ def _xml(call: str, result: Any) -> str:
 
 def _element(value: Any) -> str:
     if isinstance(value, dict):
-        return "".join(f"<{key}>{_element(one)}</{key}>" for key, one in value.items())
+        return "".join(f"<{key}>{_element(part)}</{key}>" for key, part in value.items())
     if isinstance(value, list | tuple):
-        return "".join(f"<member>{_element(one)}</member>" for one in value)
+        return "".join(f"<member>{_element(part)}</member>" for part in value)
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return escape(str(value).lower() if isinstance(value, bool) else str(value))

@@ -117,9 +117,9 @@ def pseudo(place: Place, stack: Stack | None = None) -> dict[str, str]:
 def present(wanted: Wanted, scope: Scope) -> dict[str, Any]:
     """The resources of a template whose conditions hold."""
     return {
-        name: one
-        for name, one in wanted.data["Resources"].items()
-        if "Condition" not in one or scope.holds(one["Condition"])
+        name: resource
+        for name, resource in wanted.data["Resources"].items()
+        if "Condition" not in resource or scope.holds(resource["Condition"])
     }
 
 
@@ -131,8 +131,8 @@ def start(work: Callable[[Stack], None], stack: Stack) -> None:
 def create(stack: Stack) -> None:
     """Make all resources; when one fails, delete what was made."""
     try:
-        for name, one in _wanted(stack, stack.wanted):
-            _make(stack, name, one, stack.wanted)
+        for name, item in _wanted(stack, stack.wanted):
+            _make(stack, name, item, stack.wanted)
         stack.outputs = _outputs(stack, stack.wanted)
     except _FAILURES as error:
         stack.become(
@@ -150,11 +150,11 @@ def update(stack: Stack, wanted: Wanted) -> None:
     touched: list[str] = []
     try:
         names = []
-        for name, one in _wanted(stack, wanted):
+        for name, item in _wanted(stack, wanted):
             names.append(name)
-            if _differs(stack, name, one, wanted):
+            if _differs(stack, name, item, wanted):
                 touched.append(name)
-                _change(stack, name, one, wanted)
+                _change(stack, name, item, wanted)
         outputs = _outputs(stack, wanted)
     except _FAILURES as error:
         stack.become("UPDATE_ROLLBACK_IN_PROGRESS", _why(error))
@@ -189,52 +189,52 @@ def _wanted(stack: Stack, wanted: Wanted) -> list[tuple[str, dict[str, Any]]]:
     return [(name, there[name]) for name in template.in_order(there)]
 
 
-def _evaluated(stack: Stack, one: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
-    found = stack.scope(wanted).value(one.get("Properties", {}))
+def _evaluated(stack: Stack, declared: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    found = stack.scope(wanted).value(declared.get("Properties", {}))
     return {} if found is NO_VALUE else dict(found)
 
 
-def _make(stack: Stack, name: str, one: Mapping[str, Any], wanted: Wanted) -> None:
-    kind = KINDS[one["Type"]]
-    stack.say("CREATE_IN_PROGRESS", name, one["Type"])
+def _make(stack: Stack, name: str, declared: Mapping[str, Any], wanted: Wanted) -> None:
+    kind = KINDS[declared["Type"]]
+    stack.say("CREATE_IN_PROGRESS", name, declared["Type"])
     try:
-        properties = _evaluated(stack, one, wanted)
-        kind.check(one["Type"], properties)
+        properties = _evaluated(stack, declared, wanted)
+        kind.check(declared["Type"], properties)
         made = kind.create(stack.place, name, properties)
     except _FAILURES as error:
-        stack.say("CREATE_FAILED", name, one["Type"], reason=_why(error))
+        stack.say("CREATE_FAILED", name, declared["Type"], reason=_why(error))
         raise ResourceError(f"[{name}].") from None
-    deletion = one.get("DeletionPolicy", "Delete")
-    stack.resources[name] = Resource(name, one["Type"], properties, made, deletion)
-    stack.say("CREATE_COMPLETE", name, one["Type"], made.id)
+    deletion = declared.get("DeletionPolicy", "Delete")
+    stack.resources[name] = Resource(name, declared["Type"], properties, made, deletion)
+    stack.say("CREATE_COMPLETE", name, declared["Type"], made.id)
 
 
-def _differs(stack: Stack, name: str, one: Mapping[str, Any], wanted: Wanted) -> bool:
+def _differs(stack: Stack, name: str, declared: Mapping[str, Any], wanted: Wanted) -> bool:
     there = stack.resources.get(name)
-    if there is None or there.type != one["Type"]:
+    if there is None or there.type != declared["Type"]:
         return True
-    new = _evaluated(stack, one, wanted)
+    new = _evaluated(stack, declared, wanted)
     return template.canonical(new) != template.canonical(there.properties)
 
 
-def _change(stack: Stack, name: str, one: Mapping[str, Any], wanted: Wanted) -> None:
+def _change(stack: Stack, name: str, declared: Mapping[str, Any], wanted: Wanted) -> None:
     there = stack.resources.get(name)
-    if there is None or there.type != one["Type"]:
-        _make(stack, name, one, wanted)
+    if there is None or there.type != declared["Type"]:
+        _make(stack, name, declared, wanted)
         return
-    kind, properties = KINDS[one["Type"]], _evaluated(stack, one, wanted)
-    stack.say("UPDATE_IN_PROGRESS", name, one["Type"], there.made.id)
+    kind, properties = KINDS[declared["Type"]], _evaluated(stack, declared, wanted)
+    stack.say("UPDATE_IN_PROGRESS", name, declared["Type"], there.made.id)
     try:
-        kind.check(one["Type"], properties)
+        kind.check(declared["Type"], properties)
         if kind.update is not None and kind.in_place(changed(there.properties, properties)):
             made = kind.update(stack.place, there.made, properties)
         else:
             made = kind.create(stack.place, name, properties)
     except _FAILURES as error:
-        stack.say("UPDATE_FAILED", name, one["Type"], there.made.id, _why(error))
+        stack.say("UPDATE_FAILED", name, declared["Type"], there.made.id, _why(error))
         raise ResourceError(f"[{name}]: {_why(error)}") from None
     stack.resources[name] = replace(there, properties=properties, made=made)
-    stack.say("UPDATE_COMPLETE", name, one["Type"], made.id)
+    stack.say("UPDATE_COMPLETE", name, declared["Type"], made.id)
 
 
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
@@ -281,23 +281,23 @@ def _delete_all(stack: Stack, *, on_create: bool) -> list[str]:
     return failed
 
 
-def _delete(stack: Stack, one: Resource) -> bool:
-    stack.say("DELETE_IN_PROGRESS", one.name, one.type, one.made.id)
+def _delete(stack: Stack, resource: Resource) -> bool:
+    stack.say("DELETE_IN_PROGRESS", resource.name, resource.type, resource.made.id)
     try:
-        KINDS[one.type].delete(stack.place, one.made)
+        KINDS[resource.type].delete(stack.place, resource.made)
     except _FAILURES as error:
-        stack.say("DELETE_FAILED", one.name, one.type, one.made.id, _why(error))
+        stack.say("DELETE_FAILED", resource.name, resource.type, resource.made.id, _why(error))
         return False
-    stack.say("DELETE_COMPLETE", one.name, one.type, one.made.id)
+    stack.say("DELETE_COMPLETE", resource.name, resource.type, resource.made.id)
     return True
 
 
 def _outputs(stack: Stack, wanted: Wanted) -> dict[str, str]:
     scope = stack.scope(wanted)
     return {
-        name: template.as_text(scope.value(one["Value"]))
-        for name, one in wanted.data.get("Outputs", {}).items()
-        if "Condition" not in one or scope.holds(one["Condition"])
+        name: template.as_text(scope.value(output["Value"]))
+        for name, output in wanted.data.get("Outputs", {}).items()
+        if "Condition" not in output or scope.holds(output["Condition"])
     }
 
 

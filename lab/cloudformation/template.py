@@ -87,7 +87,7 @@ def parameter_values(
 
 
 def _allowed(name: str, value: str, rules: Mapping[str, Any]) -> None:
-    allowed = [as_text(one) for one in rules.get("AllowedValues", [])]
+    allowed = [as_text(value) for value in rules.get("AllowedValues", [])]
     if allowed and value not in allowed:
         raise CloudFormationError(
             f"Parameter '{name}' must be one of AllowedValues [{', '.join(allowed)}]"
@@ -126,8 +126,8 @@ class Scope:
     def value(self, node: Any) -> Any:
         """The value of an expression; NO_VALUE stays out of maps and lists."""
         if isinstance(node, list):
-            found = [self.value(one) for one in node]
-            return [one for one in found if one is not NO_VALUE]
+            found = [self.value(part) for part in node]
+            return [item for item in found if item is not NO_VALUE]
         if not isinstance(node, dict):
             return node
         if len(node) == 1:
@@ -138,8 +138,8 @@ class Scope:
                 return self.holds(argument)
             if name.startswith("Fn::"):
                 return self._function(name, argument)
-        values = {key: self.value(one) for key, one in node.items()}
-        return {key: one for key, one in values.items() if one is not NO_VALUE}
+        values = {key: self.value(part) for key, part in node.items()}
+        return {key: value for key, value in values.items() if value is not NO_VALUE}
 
     def _ref(self, name: str) -> Any:
         if name == "AWS::NoValue":
@@ -164,7 +164,7 @@ def _get_att(scope: Scope, argument: Any) -> Any:
 
 def _sub(scope: Scope, argument: Any) -> str:
     text, more = (argument, {}) if isinstance(argument, str) else argument
-    values = {name: scope.value(one) for name, one in more.items()}
+    values = {name: scope.value(part) for name, part in more.items()}
 
     def named(match: re.Match[str]) -> str:
         name = match[1].strip()
@@ -181,7 +181,7 @@ def _if(scope: Scope, argument: Any) -> Any:
 
 
 def _find(scope: Scope, argument: Any) -> Any:
-    first, second, third = (scope.value(one) for one in argument)
+    first, second, third = (scope.value(part) for part in argument)
     try:
         return scope.data["Mappings"][first][str(second)][str(third)]
     except KeyError:
@@ -189,7 +189,7 @@ def _find(scope: Scope, argument: Any) -> Any:
 
 
 def _equals(scope: Scope, argument: Any) -> bool:
-    left, right = (as_text(scope.value(one)) for one in argument)
+    left, right = (as_text(scope.value(part)) for part in argument)
     return left == right
 
 
@@ -200,8 +200,8 @@ _FUNCTIONS: dict[str, Callable[[Scope, Any], Any]] = {
     "Fn::FindInMap": _find,
     "Fn::Equals": _equals,
     "Fn::Not": lambda scope, argument: not scope.value(argument[0]),
-    "Fn::And": lambda scope, argument: all(scope.value(one) for one in argument),
-    "Fn::Or": lambda scope, argument: any(scope.value(one) for one in argument),
+    "Fn::And": lambda scope, argument: all(scope.value(part) for part in argument),
+    "Fn::Or": lambda scope, argument: any(scope.value(part) for part in argument),
     "Fn::Join": lambda scope, argument: str(argument[0]).join(
         map(as_text, scope.value(argument[1]))
     ),
@@ -217,20 +217,20 @@ def named_resources(node: Any, resources: Mapping[str, Any]) -> set[str]:
 
 def _names(node: Any) -> Iterator[str]:
     if isinstance(node, list):
-        for one in node:
-            yield from _names(one)
+        for part in node:
+            yield from _names(part)
     elif isinstance(node, dict):
-        for key, one in node.items():
-            if key == "Ref" and isinstance(one, str):
-                yield one
+        for key, part in node.items():
+            if key == "Ref" and isinstance(part, str):
+                yield part
             elif key == "Fn::GetAtt":
-                yield (one.split(".", 1) if isinstance(one, str) else one)[0]
+                yield (part.split(".", 1) if isinstance(part, str) else part)[0]
             elif key == "Fn::Sub":
-                text = one if isinstance(one, str) else one[0]
+                text = part if isinstance(part, str) else part[0]
                 yield from (match[1].strip().split(".", 1)[0] for match in _NAME.finditer(text))
-                yield from _names(one)
+                yield from _names(part)
             else:
-                yield from _names(one)
+                yield from _names(part)
 
 
 def in_order(resources: Mapping[str, Any]) -> list[str]:

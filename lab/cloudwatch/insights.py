@@ -119,17 +119,19 @@ def parse(text: str) -> Insight:
         tree = _parser().parse(text)
     except LarkError as error:
         raise InsightsError(str(error).splitlines()[0]) from None
-    parts = {str(one.data): one for one in tree.children if isinstance(one, Tree)}
-    function, metric, source = (_any(one) for one in tree.children[:3])
-    names = [_name(one) for one in source.children] if source.data == "schema" else [_name(source)]
+    parts = {str(child.data): child for child in tree.children if isinstance(child, Tree)}
+    function, metric, source = (_any(child) for child in tree.children[:3])
+    names = (
+        [_name(child) for child in source.children] if source.data == "schema" else [_name(source)]
+    )
     order = parts.get("order")
-    by = tuple(_name(one) for one in parts["group"].children) if "group" in parts else ()
+    by = tuple(_name(child) for child in parts["group"].children) if "group" in parts else ()
     return Insight(
         _STATISTICS[str(function).upper()],
         _name(metric),
         names[0],
         frozenset(names[1:]) if source.data == "schema" else None,
-        tuple(_condition(one) for one in parts["where"].children) if "where" in parts else (),
+        tuple(_condition(child) for child in parts["where"].children) if "where" in parts else (),
         by,
         _order(order) if order is not None else None,
         int(str(parts["limit"].children[0])) if "limit" in parts else _MOST_SERIES,

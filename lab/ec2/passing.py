@@ -16,7 +16,9 @@ _PATIENCE = 0.8
 
 def wait_for_one(asked: dict[str, Any], backend: Any) -> None:
     """Wait a moment while all of the instances that a DescribeInstances names are on their way."""
-    found = [backend.get_instance_by_id(one) for one in asked.get("InstanceIds") or []]
+    found = [
+        backend.get_instance_by_id(instance_id) for instance_id in asked.get("InstanceIds") or []
+    ]
     before = [(instance, instance.state) for instance in found if instance is not None]
     deadline = time.monotonic() + _PATIENCE
     while before and all(i.state == was and was in _PASSING for i, was in before):

@@ -70,7 +70,7 @@ class Machines:
     def release_public_addresses(self, address: str) -> None:
         """Take a guest the public addresses that `other_public_address` gave it."""
         with self._lock:
-            found = [one for one, of in self.public_addresses.items() if of == address]
+            found = [item for item, of in self.public_addresses.items() if of == address]
         for public in found:
             bridge.unpublish(self.lab, public, address)
             self.public_addresses.pop(public, None)

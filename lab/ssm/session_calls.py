@@ -44,7 +44,8 @@ def start(
     properties = _properties(str(asked.get("DocumentName", "")), asked.get("Parameters", {}))
     agent = find(target)
     instance = next(
-        (one for one in LabInstance.machines.by_address.values() if one.id == target), None
+        (machine for machine in LabInstance.machines.by_address.values() if machine.id == target),
+        None,
     )
     if agent is None or instance is None or agent.region != region or not _connected(agent):
         # As in https://github.com/aws/session-manager-plugin/issues/5
@@ -91,12 +92,16 @@ def terminate(asked: Asked) -> Asked:
 def describe(region: str, asked: Asked) -> list[Asked]:
     """Sessions, the newest first: those that are open (State `Active`), or over (`History`)."""
     over = str(asked.get("State", "Active")) == "History"
-    found = [_shown(one) for one in sessions.KEPT.of(region) if bool(one.ended) is over]
-    for one in asked.get("Filters", []):
-        name = {"Target": "Target", "SessionId": "SessionId", "Status": "Status"}.get(one["key"])
+    found = [_shown(session) for session in sessions.KEPT.of(region) if bool(session.ended) is over]
+    for wanted_filter in asked.get("Filters", []):
+        name = {"Target": "Target", "SessionId": "SessionId", "Status": "Status"}.get(
+            wanted_filter["key"]
+        )
         if name is None:
-            raise SsmError("InvalidFilterKey", f"AMI Kiln lab: {one['key']} is not implemented")
-        found = [session for session in found if session[name] == one["value"]]
+            raise SsmError(
+                "InvalidFilterKey", f"AMI Kiln lab: {wanted_filter['key']} is not implemented"
+            )
+        found = [session for session in found if session[name] == wanted_filter["value"]]
     return sorted(found, key=lambda session: -float(session["StartDate"]))
 
 

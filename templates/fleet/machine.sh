@@ -64,7 +64,7 @@ look() {
 
 # prepare SHA256 AGENT: is the bundle the right one, and may it be installed? Notes what comes with us.
 prepare() {
-    local sum
+    local sum was
     [[ -f $incoming ]] || die "the bundle was not downloaded"
     sum=$(checksum "$incoming") || exit 1
     if [[ $sum != "$1" ]]; then
@@ -76,8 +76,10 @@ prepare() {
     if [[ $2 == Install ]]; then
         printf '%s\n' "$3" >"$home/agent-package" || die "$home cannot be written"
     fi
-    [[ -e $home/agent-was ]] || systemctl is-active "$unit" >"$home/agent-was" 2>/dev/null
-    return 0
+    [[ ! -s $home/agent-was ]] || return 0
+    # Its exit status is not 0 for a unit that does not run.
+    was=$(systemctl is-active "$unit" 2>/dev/null)
+    printf '%s\n' "${was:-unknown}" >"$home/agent-was" || die "$home cannot be written"
 }
 
 # put_aside: the agent's own configuration goes to where it can be brought back from.
@@ -153,7 +155,7 @@ uninstall() {
         if [[ $was == active ]]; then
             systemctl restart "$unit" || die "$unit does not start: see journalctl -u $unit"
         else
-            systemctl stop "$unit" 2>/dev/null
+            systemctl stop "$unit" || die "$unit does not stop: see journalctl -u $unit"
         fi
     fi
     rm -rf "$home"

@@ -96,10 +96,3 @@ def test_each_series_is_listed_once_by_the_dimensions_it_has() -> None:
     assert [len(one["Dimensions"]) for one in listed["Metrics"]] == [2, 1]
     named = reading.listed(of, {"Dimensions": [{"Name": "InstanceId", "Value": "i-2"}]})
     assert named["Metrics"] == []
-
-
-def test_metrics_insights_is_refused_by_its_name() -> None:
-    query = {"Id": "q", "Expression": 'SELECT AVG(used) FROM "Kiln"', "Period": 60}
-    asked = {"MetricDataQueries": [query], "StartTime": at(0), "EndTime": at(60)}
-    with pytest.raises(ValidationError, match="Metrics Insights is not implemented"):
-        reading.metric_data(store(), asked)

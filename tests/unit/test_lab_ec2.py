@@ -516,7 +516,7 @@ def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:
 @pytest.mark.parametrize(
     ("service", "call", "how"),
     [
-        ("ssm", "start_session", {"Target": "i-0123"}),
+        ("ssm", "describe_automation_executions", {}),
         ("cloudformation", "describe_type_registration", {"RegistrationToken": "x"}),
     ],
 )

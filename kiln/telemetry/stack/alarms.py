@@ -175,13 +175,15 @@ def alarm_resources(inputs: StackInputs) -> dict[str, Resource]:
     for kind in inputs.gpu_types:
         found |= _of_type(kind, inputs.settings)
     if ("InstanceId",) in inputs.settings.aggregate_by:
-        for one in inputs.watched:
-            found[f"Silent{one.replace('-', '')}"] = _silent(one, inputs.settings)
+        for watched_instance in inputs.watched:
+            found[f"Silent{watched_instance.replace('-', '')}"] = _silent(
+                watched_instance, inputs.settings
+            )
         for name in INSTANCES:
             own = _silent(reference(name), inputs.settings)
             found[f"Silent{name}"] = {**own, "Condition": INFRA}
     # A rule cannot name an alarm that a condition leaves out.
-    paging = [name for name, one in found.items() if _pages(name) and "Condition" not in one]
+    paging = [name for name, item in found.items() if _pages(name) and "Condition" not in item]
     rule = " OR ".join(f'ALARM("${{{name}}}")' for name in paging)
     found["PagingAlarm"] = {
         "Type": "AWS::CloudWatch::CompositeAlarm",
@@ -324,16 +326,16 @@ def _of_type(kind: str, settings: Telemetry) -> dict[str, Resource]:
     return {name: found}
 
 
-def _silent(one: Any, settings: Telemetry) -> Resource:
+def _silent(watched: Any, settings: Telemetry) -> Resource:
     """An instance that must report: missing data breach."""
-    text = one if isinstance(one, str) else f"${{{one['Ref']}}}"
+    text = watched if isinstance(watched, str) else f"${{{watched['Ref']}}}"
     return _alarm(
         f"silent-{text}",
         f"The GPUs of {text} report nothing",
         {
             "Namespace": settings.namespace,
             "MetricName": _ALWAYS,
-            "Dimensions": [{"Name": "InstanceId", "Value": one}],
+            "Dimensions": [{"Name": "InstanceId", "Value": watched}],
             "Statistic": "SampleCount",
             "Period": _FIVE,
         },

@@ -29,7 +29,9 @@ _REPLACE_AFTER = 2
 
 def dashboard_resource(inputs: StackInputs, alarms: Mapping[str, Resource]) -> Resource:
     """AWS::CloudWatch::Dashboard; `alarms` by their names in the template."""
-    body = dashboard_body(inputs, [name for name, one in alarms.items() if "Condition" not in one])
+    body = dashboard_body(
+        inputs, [name for name, alarm in alarms.items() if "Condition" not in alarm]
+    )
     return {
         "Type": "AWS::CloudWatch::Dashboard",
         "Properties": {
@@ -42,7 +44,7 @@ def dashboard_resource(inputs: StackInputs, alarms: Mapping[str, Resource]) -> R
 def _text(body: dict[str, Any]) -> str:
     """JSON with a line per widget: short enough for a template, and still to be compared."""
     widgets = [
-        json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in body["widgets"]
+        json.dumps(widget, ensure_ascii=False, separators=(",", ":")) for widget in body["widgets"]
     ]
     head = json.dumps({**body, "widgets": []})
     return head.replace("[]", "[\n" + ",\n".join(widgets) + "]") + "\n"

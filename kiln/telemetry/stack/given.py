@@ -33,7 +33,7 @@ def parameters_given(
 
 
 def _accepted(name: str, value: str, rules: Mapping[str, Any]) -> None:
-    allowed = [str(one) for one in rules.get("AllowedValues", [])]
+    allowed = [str(value) for value in rules.get("AllowedValues", [])]
     if allowed and value not in allowed:
         raise KilnError(
             f"--parameter {name}={value} is not one of {', '.join(allowed)}",

@@ -25,7 +25,9 @@ def _role(place: Place, name: str, given: Properties) -> Made:
 
 
 def _with_policies(iam: Any, made: Made, given: Properties) -> Made:
-    wanted = {one["PolicyName"]: one["PolicyDocument"] for one in given.get("Policies", [])}
+    wanted = {
+        policy["PolicyName"]: policy["PolicyDocument"] for policy in given.get("Policies", [])
+    }
     for old in made.attributes["policies"]:
         if old not in wanted:
             iam.delete_role_policy(RoleName=made.id, PolicyName=old)
@@ -96,8 +98,8 @@ def _key(place: Place, name: str, given: Properties) -> Made:
         Policy=json.dumps(given["KeyPolicy"]),
         Description=given.get("Description", ""),
         Tags=[
-            {"TagKey": one["Key"], "TagValue": one["Value"]}
-            for one in place.all_tags(given.get("Tags"))
+            {"TagKey": tag["Key"], "TagValue": tag["Value"]}
+            for tag in place.all_tags(given.get("Tags"))
         ],
     )["KeyMetadata"]
     if given.get("EnableKeyRotation"):

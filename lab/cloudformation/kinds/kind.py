@@ -31,7 +31,7 @@ class Place:
     def all_tags(self, own: Any = None) -> list[dict[str, str]]:
         """A resource's tags and the stack's."""
         found = dict(self.tags)
-        found |= {one["Key"]: str(one["Value"]) for one in own or ()}
+        found |= {tag["Key"]: str(tag["Value"]) for tag in own or ()}
         return [{"Key": key, "Value": value} for key, value in found.items()]
 
 

@@ -42,7 +42,7 @@ def _filter(place: Place, name: str, given: Properties) -> Made:
 
 
 def _changed_filter(place: Place, made: Made, given: Properties) -> Made:
-    shown = [_transformation(one) for one in given["MetricTransformations"]]
+    shown = [_transformation(transformation) for transformation in given["MetricTransformations"]]
     place.client("logs").put_metric_filter(
         logGroupName=given["LogGroupName"],
         filterName=made.id,
@@ -55,7 +55,9 @@ def _changed_filter(place: Place, made: Made, given: Properties) -> Made:
 def _transformation(given: Properties) -> dict[str, Any]:
     found = {key[0].lower() + key[1:]: value for key, value in given.items()}
     if "dimensions" in found:
-        found["dimensions"] = {one["Key"]: one["Value"] for one in found["dimensions"]}
+        found["dimensions"] = {
+            dimension["Key"]: dimension["Value"] for dimension in found["dimensions"]
+        }
     if "defaultValue" in found:
         found["defaultValue"] = float(found["defaultValue"])
     return found
