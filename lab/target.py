@@ -28,12 +28,14 @@ from lab.amis import images, public_images
 from lab.api import keys
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
-from lab.rootfs import bases, distros, emulation, real_bases
+from lab.rootfs import bases, distros, emulation
 from lab.settings import Lab, current
 from lab.shell import CommandError, run
 from lab.vendors import REAL, STAND_INS, refuse_flavors, refuse_silent
 
 _NEEDS_GIB = 4
+# Distribution and arch → the root filesystem that `prepare` has found or made.
+_MADE: dict[tuple[str, str], str] = {}
 
 
 @dataclass(frozen=True)
@@ -133,13 +135,17 @@ class LabTarget:
             lab = pool.submit(control.up, kind_of_vendors=STAND_INS)
             vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
-                bases.ensure(recipe.distro.id, recipe.arch, progress=say)
+                made = bases.ensure(recipe.distro.id, recipe.arch, progress=say)
+                _MADE[(recipe.distro.id, recipe.arch)] = made.name
             differs = control.difference(lab.result())
             if differs:
                 say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
             vendors.result()
 
     def _prepare_real(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+        # Slow to import: it asks vendors.
+        from lab.rootfs import real_bases
+
         refuse_flavors(recipes)
         refuse_silent(recipes)
         for recipe in recipes:
@@ -188,7 +194,8 @@ class LabTarget:
         """See `Target`: the root filesystem, and the code that makes the stand-ins' packages."""
         if self.vendors == REAL:
             return ""
-        return _digest_of_code() + bases.ensure(recipe.distro.id, recipe.arch).name
+        kind = (recipe.distro.id, recipe.arch)
+        return _digest_of_code() + (_MADE.get(kind) or bases.ensure(*kind).name)
 
     def own_cidr(self) -> str:
         """See `Target`: guests see this machine at the bridge's address."""
