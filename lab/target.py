@@ -17,13 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln import components
 from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import session
 from kiln.cloud.target import DEFAULT_REGION, OwnBoot, OwnKernel, PackerInputs, ParentAmi
-from lab import control, host, mirror, users
+from lab import control, host, mirror, prepared, users
 from lab.amis import images, public_images
 from lab.api import keys
 from lab.own_kernel import TAG, accelerator, disk
@@ -35,7 +34,7 @@ from lab.vendors import REAL, STAND_INS, refuse_flavors, refuse_silent
 
 _NEEDS_GIB = 4
 # Distribution and arch → the root filesystem that `prepare` has found or made.
-_MADE: dict[tuple[str, str], str] = {}
+_MADE: dict[tuple[str, str], Path] = {}
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class LabTarget:
             vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
                 made = bases.ensure(recipe.distro.id, recipe.arch, progress=say)
-                _MADE[(recipe.distro.id, recipe.arch)] = made.name
+                _MADE[(recipe.distro.id, recipe.arch)] = made
             differs = control.difference(lab.result())
             if differs:
                 say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
@@ -195,7 +194,7 @@ class LabTarget:
         if self.vendors == REAL:
             return ""
         kind = (recipe.distro.id, recipe.arch)
-        return _digest_of_code() + (_MADE.get(kind) or bases.ensure(*kind).name)
+        return _digest_of_code() + (_MADE.get(kind) or bases.ensure(*kind)).name
 
     def own_cidr(self) -> str:
         """See `Target`: guests see this machine at the bridge's address."""
@@ -219,7 +218,7 @@ class LabTarget:
     def _variables(self, recipe: Recipe) -> dict[str, object]:
         if self.vendors == REAL:
             return _of_the_lab(self.endpoint)
-        return {**_of_all_rows(self.endpoint), "sha256": _hashes(recipe)}
+        return {**_of_all_rows(self.endpoint), "sha256": prepared.hashes(recipe)}
 
 
 @cache
@@ -310,14 +309,4 @@ def _require_snapshot(recipe: Recipe) -> None:
 def _make_vendor_files(recipes: Sequence[Recipe]) -> None:
     """Make the missing downloads and package repositories of these recipes."""
     for recipe in recipes:
-        _hashes(recipe)
-        mirror.prepare(recipe)
-
-
-def _hashes(recipe: Recipe) -> dict[str, str]:
-    """URL → SHA-256 of each file that the bake downloads from the lab's mirror."""
-    return {
-        download.url: mirror.sha256(download.url)
-        for name in recipe.components
-        for download in components.get(name).for_recipe(recipe).downloads
-    }
+        prepared.hashes(recipe)

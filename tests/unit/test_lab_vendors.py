@@ -15,8 +15,7 @@ from kiln.base.recipe import Recipe
 from kiln.cli.targets import choose
 from kiln.matrix import load
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
-from lab import control, mirror, settings, users, vendors
-from lab import target as lab_target
+from lab import control, mirror, prepared, settings, users, vendors
 from lab.network import dns
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
@@ -134,7 +133,7 @@ def test_other_resolvers_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packer_gets_the_pinned_keys_and_hashes_not_the_labs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lab_target, "_hashes", lambda recipe: {"https://a": "1"})
+    monkeypatch.setattr(prepared, "hashes", lambda recipe: {"https://a": "1"})
     monkeypatch.setattr(mirror, "key_fingerprints", lambda: {"a": "F"})
     stand_ins = LabTarget("a test")._variables(row(UBUNTU))
     real = LabTarget("a test", vendors="real")._variables(row(UBUNTU))
