@@ -16,8 +16,7 @@ from kiln.cli.targets import choose
 from kiln.components.package_repositories import Repository
 from kiln.matrix import load
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
-from lab import control, mirror, settings, users, vendors
-from lab import target as lab_target
+from lab import control, mirror, prepared, settings, users, vendors
 from lab.network import dns
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
@@ -135,7 +134,7 @@ def test_other_resolvers_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packer_gets_the_pinned_keys_and_hashes_not_the_labs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lab_target, "_hashes", lambda recipe: {"https://a": "1"})
+    monkeypatch.setattr(prepared, "hashes", lambda recipe: {"https://a": "1"})
     monkeypatch.setattr(mirror, "key_fingerprints", lambda: {"a": "F"})
     stand_ins = LabTarget("a test")._variables(row(UBUNTU))
     real = LabTarget("a test", vendors="real")._variables(row(UBUNTU))
@@ -203,7 +202,7 @@ def test_apts_own_user_may_read_the_keyring(
         return Index(repository, repository, SIGNED, keyring)
 
     monkeypatch.setattr(real_bases, "ask_repository", ask)
-    look = 'case $w in --keyring=*) stat -c %A "${w#*=}" "$(dirname "$w" | cut -d= -f2)"'
+    look = 'case $w in --keyring=*) stat -c %A "${w#*=}" "$(dirname "${w#*=}")"'
     program(made, "mmdebstrap", f'for w in "$@"; do {look} >{tmp_path}/modes ;; esac; done')
     real_bases.ensure(row(UBUNTU), print)
     keyring, folder = (tmp_path / "modes").read_text().split()
