@@ -8,6 +8,7 @@ replaced.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -95,7 +96,28 @@ def install(machines: Machines) -> None:
     layer.install()
     cloudwatch_layer.install()
     parameters.install()
+    _read_json_as_json()
     _look_up_once()
+
+
+def _read_json_as_json() -> None:
+    """moto: reads a JSON body as a form too. A line of a log that holds
+    `&Action=DeleteLogGroup&logGroupName=g&` names another call, and another group, than
+    X-Amz-Target and the JSON, which policies were asked about. So does a header `logGroupName`."""
+    responses = moto_responses.BaseResponse
+    set_up, named = responses.setup_class, responses._get_action
+
+    def action(self: Any) -> str:
+        target = self.headers.get("x-amz-target")
+        path = re.fullmatch(r"/service/[^/]+/operation/(\w+)", self.path)
+        return str(target).rpartition(".")[2] if target else path[1] if path else named(self)
+
+    def setup_class(self: Any, request: Any, *more: Any, **named: Any) -> None:
+        set_up(self, request, *more, **named)
+        if self.headers.get("x-amz-target") or self.path.startswith("/service/"):
+            self.querystring.clear()
+
+    responses._get_action, responses.setup_class = action, setup_class
 
 
 def _serve_parameters(machines: Machines) -> None:

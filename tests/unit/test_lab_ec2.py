@@ -605,6 +605,25 @@ def test_an_answer_without_a_type_is_not_taken_for_a_page(client: Callable[..., 
     assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
 
 
+def test_a_line_of_a_log_that_looks_like_a_form_is_a_line_of_a_log(
+    client: Callable[..., Any],
+) -> None:
+    """It named the call that moto made, whatever call the policies were asked about."""
+    logs = client("logs")
+    for name in ("kept", "other"):
+        logs.create_log_group(logGroupName=name)
+    logs.create_log_stream(logGroupName="kept", logStreamName="s")
+    line = "GET /?a=1&Action=DeleteLogGroup&logGroupName=other&b=2"
+    now = int(time.time() * 1000)
+    logs.put_log_events(
+        logGroupName="kept", logStreamName="s", logEvents=[{"timestamp": now, "message": line}]
+    )
+    names = [group["logGroupName"] for group in logs.describe_log_groups()["logGroups"]]
+    assert {"kept", "other"} <= set(names)
+    (event,) = logs.get_log_events(logGroupName="kept", logStreamName="s")["events"]
+    assert event["message"] == line
+
+
 def test_the_log_of_all_these_calls_holds_no_traceback(
     client: Callable[..., Any], folder: Path
 ) -> None:
