@@ -8,6 +8,7 @@ import botocore.session
 
 from lab.cloudformation import front as stacks
 from lab.cloudwatch import layer
+from lab.ec2 import retention
 from lab.ssm import front
 
 # Service → moto's class of responses. Of SNS and SQS moto's own calls do what they do on AWS: a
@@ -39,6 +40,8 @@ def table() -> dict[str, str]:
             there = hasattr(moto, botocore.xform_name(call))
             kind = "real" if call in real[service] else "booked only" if there else "refused"
             found[f"{service}:{call}"] = kind
+    for call in session.get_service_model("rbin").operation_names:
+        found[f"rbin:{call}"] = "real" if call in retention.REAL else "refused"
     for call in session.get_service_model("cloudformation").operation_names:
         found[f"cloudformation:{call}"] = "real" if call in stacks.REAL else "refused"
     return found
