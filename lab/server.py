@@ -71,6 +71,7 @@ def serve(lab: Lab) -> None:
     from lab.access import attached, gate, holders
     from lab.api import buckets, entry, moto_fixes, principals, web
     from lab.cloudformation.front import CloudFormation
+    from lab.codebuild.projects import CodeBuild
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -90,7 +91,8 @@ def serve(lab: Lab) -> None:
     own = keys.ensure(lab)
     known = keys.first_of(keys.only(own), principals.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(CloudFormation(known).over(managed), ordered, admin)
+    services = CloudFormation(known).over(CodeBuild().over(managed))
+    application = entry.wrap(services, ordered, admin)
     judge = functools.partial(
         gate.refusal, holders=holders.find, look=holders.look, attached=attached.find
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli.flags import JSON, TARGET
+from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import note, show, task
 
 
@@ -21,7 +21,7 @@ from kiln.cli.front import note, show, task
         "permissions_boundary": "of the stack's roles, otherwise that of `aws` in amis.yaml: "
         "--permissions-boundary arn:aws:iam::111122223333:policy/teams",
         "delete": "remove the stack; its bucket stays",
-        "region": TARGET["region"],
+        **PLACE,
         **JSON,
     }
 )
@@ -36,6 +36,7 @@ def codebuild(
     email: str | None = None,
     permissions_boundary: str | None = None,
     delete: bool = False,
+    target: str = "auto",
     region: str | None = None,
     json: bool = False,
 ) -> None:
@@ -47,7 +48,8 @@ def codebuild(
     from kiln.publish import engines
 
     vocabulary.STACK.required(stack, "--stack")
-    place = targets.choose("aws", region)
+    place = targets.choose(target, region)
+    note(str(place))
     if delete:
         gone = stacks.remove_stack(place, stack, note)
         show(
@@ -58,6 +60,9 @@ def codebuild(
         return
     if permissions_boundary:
         vocabulary.POLICY_ARN.required(permissions_boundary, "--permissions-boundary")
+    if repository is not None and not repository.startswith("https://"):
+        raise KilnError(f"--repository {repository} is not an HTTPS address")
+    account = default_account()
     flags = {
         "Repository": repository,
         "Revision": revision,
@@ -65,12 +70,13 @@ def codebuild(
         "Timezone": timezone,
         "Rows": rows,
         "Email": email,
-        "PermissionsBoundary": permissions_boundary or default_account().permissions_boundary,
+        "PermissionsBoundary": permissions_boundary or account.permissions_boundary,
     }
     given = {name: value for name, value in flags.items() if value is not None}
-    if repository is not None and not repository.startswith("https://"):
-        raise KilnError(f"--repository {repository} is not an HTTPS address")
-    outputs = stacks.deploy_stack(place, stack, engines.codebuild_template(), given, note)
+    place.prepare([], note)
+    outputs = stacks.deploy_stack(
+        place, stack, engines.codebuild_template(), given, note, tags=account.tags
+    )
     show(
         {"stack": stack, "outputs": outputs},
         as_json=json,

@@ -13,11 +13,16 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from lab.cloudformation import template
 from lab.cloudformation.errors import CloudFormationError, ResourceError
-from lab.cloudformation.kinds import identity, machines, watching
+from lab.cloudformation.kinds import identity, machines, nights, watching
 from lab.cloudformation.kinds.kind import Kind, Made, Place
 from lab.cloudformation.template import NO_VALUE, Scope
 
-KINDS: Mapping[str, Kind] = {**identity.KINDS, **machines.KINDS, **watching.KINDS}
+KINDS: Mapping[str, Kind] = {
+    **identity.KINDS,
+    **machines.KINDS,
+    **nights.KINDS,
+    **watching.KINDS,
+}
 _FAILURES = (ResourceError, ClientError, BotoCoreError, CloudFormationError, KeyError, ValueError)
 STACK = "AWS::CloudFormation::Stack"
 
