@@ -175,7 +175,7 @@ def _context(environ: Mapping[str, Any], call: Call, caller: Caller) -> dict[str
         "aws:userid": caller.user_id,
         "aws:CurrentTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "aws:EpochTime": str(int(now)),
-        # The lab's own port has no TLS, and stands for AWS's, which all clients of theirs ask by it.
+        # The lab's own port has no TLS, and stands for AWS's, which have.
         "aws:SecureTransport": "true",
     }
     if environ.get("HTTP_X_KILN_CALLED_VIA") == VIA:

@@ -39,7 +39,9 @@ def table() -> dict[str, str]:
         moto = getattr(importlib.import_module(module), name)
         for call in session.get_service_model(service).operation_names:
             there = hasattr(moto, botocore.xform_name(call))
-            kind = "real" if call in real.get(service, ()) else "booked only" if there else "refused"
+            kind = (
+                "real" if call in real.get(service, ()) else "booked only" if there else "refused"
+            )
             found[f"{service}:{call}"] = kind
     for call in session.get_service_model("cloudformation").operation_names:
         found[f"cloudformation:{call}"] = "real" if call in stacks.REAL else "refused"

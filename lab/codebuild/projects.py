@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import re
@@ -12,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import botocore.session
-from botocore.exceptions import ParamValidationError
 from botocore.validate import ParamValidator
 from moto.core import DEFAULT_ACCOUNT_ID
 
@@ -78,14 +78,16 @@ def _checked(call: str, body: bytes) -> dict[str, Any]:
         given = json.loads(body or b"{}")
     except ValueError:
         raise _RefusedError("SerializationException", "the body is not JSON") from None
-    shape = botocore.session.get_session().get_service_model("codebuild").operation_model(call)
-    try:
-        report = ParamValidator().validate(given, shape.input_shape)
-        if report.has_errors():
-            raise _RefusedError("InvalidInputException", report.generate_report())
-    except ParamValidationError as error:
-        raise _RefusedError("InvalidInputException", str(error)) from None
+    shape: Any = _model().operation_model(call).input_shape
+    wrong = ParamValidator().validate(given, shape)
+    if wrong.has_errors():
+        raise _RefusedError("InvalidInputException", wrong.generate_report())
     return dict(given)
+
+
+@functools.cache
+def _model() -> Any:
+    return botocore.session.get_session().get_service_model("codebuild")
 
 
 def _create(kept: dict[str, Any], region: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,8 @@ def _without_policy(place: Place, made: Made) -> None:
             iam.delete_role_policy(RoleName=role, PolicyName=made.attributes["name"])
 
 
-# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html (white space is not counted)
+# Characters without white space.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 _LONGEST = 6144
 
 

@@ -96,9 +96,7 @@ def _changed_bucket(place: Place, made: Made, given: Properties) -> Made:
             {"ApplyServerSideEncryptionByDefault": rule["ServerSideEncryptionByDefault"]}
             for rule in encryption["ServerSideEncryptionConfiguration"]
         ]
-        s3.put_bucket_encryption(
-            Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": rules}
-        )
+        s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": rules})
     if block := given.get("PublicAccessBlockConfiguration"):
         asked = {key: str(value).lower() == "true" for key, value in block.items()}
         s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=asked)
