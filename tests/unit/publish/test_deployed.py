@@ -46,26 +46,30 @@ def test_the_stack_of_the_nights_comes_changes_and_goes_but_for_its_bucket(clien
     assert {one["source"]["location"] for one in found} == {REPOSITORY}
     # Who works there may do what the documentation says, and what a build in CodeBuild needs.
     role = found[1]["serviceRole"].rpartition("/")[2]
-    attached = client("iam").list_attached_role_policies(RoleName=role)["AttachedPolicies"]
-    documents = [document(client, one["PolicyArn"]) for one in attached]
-    for name in ("iam-policy.json", "iam-publish.json"):
-        assert json.loads((ROOT / "docs" / name).read_text()) in documents
-    assert len(documents) == 3
+    known = ("iam-policy.json", "iam-publish.json", "iam-policy-packer-1.6.json")
+    documented = [json.loads((ROOT / "docs" / name).read_text()) for name in known]
+    allowed = policies(client, role)
+    assert [one for one in documented if one not in allowed] == []
+    assert len(allowed) == 4
     (schedule,) = schedules(client)
     assert schedule["Target"]["Arn"] == found[0]["arn"]
     assert schedule["ScheduleExpression"] == "cron(0 2 * * ? *)"
     subscribed = client("sns").list_subscriptions_by_topic(TopicArn=outputs["Topic"])
     assert [one["Endpoint"] for one in subscribed["Subscriptions"]] == ["team@example.com"]
 
-    _, events = deploy("--timezone", "Europe/Berlin", "--revision", "release")
-    assert [line for line in events if line.startswith("Modify")] == [
-        "Modify  AWS::CodeBuild::Project  Worker  (SourceVersion)",
-        "Modify  AWS::CodeBuild::Project  Planner  (SourceVersion)",
+    _, events = deploy("--timezone", "Europe/Berlin", "--image", "kiln:1")
+    assert [line for line in events if line.startswith(("Add", "Modify", "Remove"))] == [
+        "Modify  AWS::IAM::Role  WorkerRole  (ManagedPolicyArns)",
+        "Modify  AWS::CodeBuild::Project  Worker  (Environment)",
+        "Modify  AWS::CodeBuild::Project  Planner  (Environment)",
         "Modify  AWS::Scheduler::Schedule  NightSchedule  (ScheduleExpressionTimezone)",
+        "Remove  AWS::IAM::ManagedPolicy  OldPackerPolicy",
     ]
     assert events[-1] == "UPDATE_COMPLETE  AWS::CloudFormation::Stack  nights"
     (changed,) = codebuild.batch_get_projects(names=[planner])["projects"]
-    assert (changed["sourceVersion"], changed["source"]["location"]) == ("release", REPOSITORY)
+    assert (changed["environment"]["image"], changed["sourceVersion"]) == ("kiln:1", "main")
+    # An image with a newer Packer needs less.
+    assert documented[2] not in policies(client, role)
     (schedule,) = schedules(client)
     assert schedule["ScheduleExpressionTimezone"] == "Europe/Berlin"
 
@@ -81,10 +85,15 @@ def test_the_stack_of_the_nights_comes_changes_and_goes_but_for_its_bucket(clien
     assert deploy("--delete")[0] == {"stack": STACK, "deleted": False}
 
 
-def document(client: Client, arn: str) -> Any:
-    iam = client("iam")
-    version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
-    return iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
+def policies(client: Client, role: str) -> list[Any]:
+    """The documents of a role's managed policies."""
+    iam, found = client("iam"), []
+    for policy in iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]:
+        arn = policy["PolicyArn"]
+        version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
+        shown = iam.get_policy_version(PolicyArn=arn, VersionId=version)
+        found.append(shown["PolicyVersion"]["Document"])
+    return found
 
 
 def schedules(client: Client) -> list[Any]:
