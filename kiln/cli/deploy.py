@@ -17,7 +17,7 @@ from kiln.cli.front import note, show, task
         "schedule": "when, as EventBridge Scheduler writes it: --schedule 'cron(0 2 * * ? *)'",
         "timezone": "of the schedule: --timezone Europe/Berlin",
         "rows": "flags that select rows: --rows='--distro al2023'",
-        "image": "what the builds run in, with Packer 1.7 or newer; without it CodeBuild's own, where "
+        "image": "what builds run in, with Packer 1.7 or newer; without it CodeBuild's own, where "
         "they install Packer 1.6.6, which needs more permissions: --image REGISTRY/kiln:1",
         "email": "who gets the report of a night: --email team@example.com",
         "permissions_boundary": "of the stack's roles, otherwise that of `aws` in amis.yaml: "
