@@ -42,10 +42,7 @@ def template_resource(wanted: Wanted, image: Any, **more: Any) -> dict[str, Any]
         InstanceMarketOptions=only_if("HasBlock", {"MarketType": "capacity-block"}),
         **more,
     )
-    return {
-        "Type": "AWS::EC2::LaunchTemplate",
-        "Properties": {"LaunchTemplateName": wanted.name, "LaunchTemplateData": data},
-    }
+    return {"Type": "AWS::EC2::LaunchTemplate", "Properties": {"LaunchTemplateData": data}}
 
 
 def optional(wanted: Wanted) -> dict[str, Any]:
@@ -73,13 +70,15 @@ def optional(wanted: Wanted) -> dict[str, Any]:
 
 
 def launch_template(wanted: Wanted) -> str:
-    """A CloudFormation template with the launch template alone."""
+    """A CloudFormation template with the launch template alone, which has a name."""
+    named = template_resource(wanted, wanted.image)
+    named["Properties"]["LaunchTemplateName"] = wanted.name
     return stack(
         wanted,
         "launch template; every launch resolves the channel anew",
         parameters=optional(wanted),
         conditions=CONDITIONS,
-        resources={"LaunchTemplate": template_resource(wanted, wanted.image)},
+        resources={"LaunchTemplate": named},
         outputs={"LaunchTemplate": ref("LaunchTemplate")},
     )
 
