@@ -23,7 +23,7 @@ _MOST_EVENTS = 20_000
 Say = Callable[[str], None]
 
 
-def log_groups(recipes: Iterable[Recipe]) -> tuple[str, ...]:
+def groups_of_events(recipes: Iterable[Recipe]) -> tuple[str, ...]:
     """Where the images send their events, each once."""
     return tuple(dict.fromkeys(Telemetry(**recipe.telemetry).log_group for recipe in recipes))
 

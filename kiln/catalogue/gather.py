@@ -13,7 +13,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
-from kiln.catalogue.fleet_xids import log_groups, xids_by_ami
+from kiln.catalogue.fleet_xids import groups_of_events, xids_by_ami
 from kiln.catalogue.model import (
     Catalogue,
     CataloguedImage,
@@ -72,7 +72,7 @@ def gather_catalogue(
     keys = _keys(settings, target, say)
     seen = None
     if past:
-        seen = xids_by_ami(target, log_groups(recipes), [target.region, *regions], say)
+        seen = xids_by_ami(target, groups_of_events(recipes), [target.region, *regions], say)
     found: dict[str, Record] = {}
     lines = []
     for line in dict.fromkeys([*by_line, *past]):
