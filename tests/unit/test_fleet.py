@@ -140,7 +140,7 @@ def test_the_agents_version_is_pinned_to_a_build() -> None:
 
 def on_a_machine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the document's script as on a machine that lies in a folder of the test's."""
-    script = SCRIPT
+    script = SCRIPT.replace("PATH=", f"PATH={folder}/bin:")
     for name in ("/var/lib/kiln", "/var/lib/cloud", "/opt/aws", "/dev/kmsg"):
         script = script.replace(name, f"{folder}{name}")
     return subprocess.run(
@@ -255,6 +255,35 @@ def test_without_replace_others_configuration_is_not_touched(machine: Path) -> N
     theirs.write_text("{}")
     assert installed(machine, "a") == 0
     assert theirs.read_text() == "{}"
+
+
+def test_a_machine_that_cannot_note_whether_its_agent_ran_is_not_changed(machine: Path) -> None:
+    """Otherwise the way back would leave the agent as it is, and say that all is as before."""
+    digest = downloaded(machine, "a")
+    note = machine / "var/lib/kiln/fleet/agent-was"
+    note.symlink_to("/dev/full")
+    done = on_a_machine(machine, "prepare", digest, "Keep", "1")
+    assert done.returncode == 1, "the document ends here, before its installation"
+    assert "/var/lib/kiln/fleet cannot be written" in done.stderr
+    assert not (machine / "calls").exists()
+
+
+@pytest.mark.parametrize(("was", "word"), [("active", "start"), ("inactive", "stop")])
+def test_an_agent_that_does_not_go_back_to_what_it_was_is_said(
+    machine: Path, was: str, word: str
+) -> None:
+    systemctl = machine / "bin/systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(f"#!/bin/sh\n[ $1 = is-active ] && echo {was} && exit\nexit 1\n")
+    systemctl.chmod(0o755)
+    agent = machine / "opt/aws/amazon-cloudwatch-agent/bin/CWAGENT_VERSION"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("1.300031.0b313")
+    assert installed(machine, "a") == 0
+    done = on_a_machine(machine, "uninstall")
+    assert done.returncode == 1
+    assert f"amazon-cloudwatch-agent.service does not {word}: see journalctl" in done.stderr
+    assert "everything is as it was before" not in done.stdout
 
 
 def test_a_bundle_that_was_installed_by_hand_is_left_alone(machine: Path) -> None:
