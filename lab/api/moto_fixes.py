@@ -8,6 +8,7 @@ replaced.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -95,19 +96,42 @@ def install(machines: Machines) -> None:
     layer.install()
     cloudwatch_layer.install()
     parameters.install()
+    _read_json_as_json()
     _look_up_once()
+
+
+def _read_json_as_json() -> None:
+    """moto: reads a JSON body as a form too. A line of a log that holds
+    `&Action=DeleteLogGroup&logGroupName=g&` names another call, and another group, than
+    X-Amz-Target and the JSON, which policies were asked about. So does a header `logGroupName`."""
+    responses = moto_responses.BaseResponse
+    set_up, named = responses.setup_class, responses._get_action
+
+    def action(self: Any) -> str:
+        target = self.headers.get("x-amz-target")
+        path = re.fullmatch(r"/service/[^/]+/operation/(\w+)", self.path)
+        return str(target).rpartition(".")[2] if target else path[1] if path else named(self)
+
+    def setup_class(self: Any, request: Any, *more: Any, **named: Any) -> None:
+        set_up(self, request, *more, **named)
+        if self.headers.get("x-amz-target") or self.path.startswith("/service/"):
+            self.querystring.clear()
+
+    responses._get_action, responses.setup_class = action, setup_class
 
 
 def _serve_parameters(machines: Machines) -> None:
     """The public SSM parameters of the parent images, in every region."""
-    parameters = {name: image.id for image in machines.public.values() for name in image.parameters}
+    images = machines.public.values()
+    ids = [(name, image.id, "aws:ec2:image") for image in images for name in image.parameters]
+    texts = [(name, text, "text") for image in images for name, text in image.texts]
 
     def prepare(self: Any, account_id: str, region_name: str) -> None:
         super(moto_ssm.ParameterDict, self).__init__(list)
         self.account_id, self.region_name = account_id, region_name
         self.latest_amis_loaded = self.latest_ecs_amis_loaded = True
         self.latest_region_defaults_loaded = self.latest_service_defaults_loaded = False
-        for name, value in parameters.items():
+        for name, value, data_type in (*ids, *texts):
             super(moto_ssm.ParameterDict, self).__getitem__(name).append(
                 moto_ssm.Parameter(
                     account_id=account_id,
@@ -119,7 +143,7 @@ def _serve_parameters(machines: Machines) -> None:
                     keyid=None,
                     last_modified_date=utcnow(),
                     version=1,
-                    data_type="aws:ec2:image",
+                    data_type=data_type,
                 )
             )
 

@@ -334,7 +334,7 @@ def test_status_tells_each_agent_and_configuration(fleet: Fleet, walked: Walked)
         row = walked.status[fleet.id(name)]
         _, agent, theirs = FLEET[name]
         assert (row["reports"], row["missing"], row["driver"]) == (True, [], "580.95.05"), name
-        assert row["agent_version"] == (agent or "1.300071.0b1720"), name
+        assert row["agent_version"] == (agent or "1.300072.0b1766"), name
         assert row["configuration"] == (f"{ours} + theirs.json" if theirs else ours), name
     no_gpu = walked.status[fleet.id("no-gpu")]
     assert [text.partition(":")[0] for text in no_gpu["missing"]] == [
