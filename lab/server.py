@@ -114,7 +114,7 @@ def serve(lab: Lab) -> None:
     log.info("going down")
     _stop_helpers()
     base_lock.acquire(timeout=10)
-    _end(machines, server.shutdown, metadata_service.shutdown, vendor.close, resolver.close)
+    _end(machines, lambda: web.end(server), metadata_service.shutdown, vendor.close, resolver.close)
     sweep.sweep(lab)
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)

@@ -55,7 +55,7 @@ def bake(
     """
     target, run = plan.target, draft.run
     variables: dict[str, Any] = {
-        **run_variables(plan, run),
+        **run_variables(plan, run, draft.record.git_commit),
         "source_ami": source_ami or plan.source.ami_id,
         "ami_name": ami_name or f"{plan.recipe.name}-{run.id}",
         "ssh_source_cidrs": list(access.network.source_cidrs),
@@ -105,7 +105,7 @@ def go_on(
     Raises what `bake` raises.
     """
     variables = {
-        **run_variables(plan, draft.run),
+        **run_variables(plan, draft.run, draft.record.git_commit),
         "source_ami": plan.source.ami_id,
         "ssh_source_cidrs": ["127.0.0.1/32"],  # nothing is launched
         "machine": address,
@@ -117,13 +117,13 @@ def go_on(
     return watched.provisioners.seconds()
 
 
-def run_variables(plan: Plan, run: Run) -> dict[str, Any]:
-    """The HCL variables that say which run this is, where, and by which settings."""
+def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
+    """The HCL variables that say which run this is, of which commit, where, by which settings."""
     return {
         **render.variables(
             plan.recipe,
             run_id=run.id,
-            git_commit=runs.git_commit(),
+            git_commit=git_commit,
             target=plan.target.kind,
             input_digest=plan.input_digest,
         ),

@@ -11,7 +11,6 @@ import json
 import re
 import secrets
 import time
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,12 @@ from lab.access.conditions import Context
 from lab.access.of_ec2 import Look
 from lab.access.policy import Question
 from lab.access.principals import Caller
+from lab.api import one_meaning
 
 # The name in a signature → the one in policies, where they differ.
 _PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
-# Targets of JSON protocols whose service is not the one of the signature.
-_TARGETS = {"EC2WindowsMessageDeliveryService": "ec2messages"}
-# Bytes of a compressed body that are looked at.
-_LONGEST = 1 << 24
+# Targets of JSON protocols → service. The lab answers these whichever service the signature names.
+_TARGETS = {"EC2WindowsMessageDeliveryService": "ec2messages", "AmazonSSM": "ssm"}
 # Condition keys of every request that the lab gives a value, or knows to be absent.
 _GLOBAL = frozenset(
     {
@@ -63,7 +61,7 @@ def questions(
     environ: Mapping[str, Any], body: bytes, caller: Caller, look: Look
 ) -> list[Question]:
     """What IAM is asked. `look` knows EC2's resources."""
-    call = read(environ, _unpacked(environ, body))
+    call = read(environ, body)
     context = _context(environ, call, caller)
     if call.service == "s3":
         # https://docs.aws.amazon.com/AmazonS3/latest/userguide/amazon-s3-policy-keys.html
@@ -132,6 +130,7 @@ def read(environ: Mapping[str, Any], body: bytes) -> Call:
     given = f"{environ.get('HTTP_AUTHORIZATION', '')}&{presigned}"
     scope = re.search(r"/[0-9]{8}/([^/]+)/([^/]+)/aws4_request", given)
     region, service = scope.groups() if scope else ("", "")
+    service = service.lower()
     service = _PREFIXES.get(service, service)
     target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
     if target:
@@ -141,19 +140,9 @@ def read(environ: Mapping[str, Any], body: bytes) -> Call:
     if rpc:
         return Call(service, rpc[1], region, {})
     form = dict(parse_qsl(query, keep_blank_values=True))
-    if str(environ.get("CONTENT_TYPE", "")).startswith("application/x-www-form-urlencoded"):
+    if one_meaning.is_form(environ):
         form |= dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     return Call(service, form.get("Action", ""), region, form)
-
-
-def _unpacked(environ: Mapping[str, Any], body: bytes) -> bytes:
-    """A body that its sender has compressed, as the CloudWatch agent does; b"" for a broken one."""
-    if str(environ.get("HTTP_CONTENT_ENCODING", "")).lower() != "gzip":
-        return body
-    try:
-        return zlib.decompressobj(wbits=31).decompress(body, _LONGEST)
-    except zlib.error:
-        return b""
 
 
 def _json(body: bytes) -> dict[str, Any]:

@@ -9,8 +9,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
+from xml.etree import ElementTree
 
-_HOST = re.compile(r"(?P<bucket>[a-z0-9.-]+)\.s3(\.[a-z0-9-]+)?\.amazonaws\.com(:[0-9]+)?")
+# The bucket is in the path, or in the host's name. moto takes more names than AWS for the second,
+# and some of AWS's (localhost-1.s3.amazonaws.com) for the first: those are not judged.
+_PATH_STYLE = re.compile(
+    r"(localhost|[0-9.]+|\[[0-9a-f:.]+\]|s3(\.[a-z0-9-]+)?\.amazonaws\.com)(:[0-9]+)?"
+)
+_HOST = re.compile(
+    r"(?!localhost|localstack|host\.docker\.internal|www\.)"
+    r"(?P<bucket>[a-z0-9.-]+)\.s3(\.[a-z0-9-]+)?\.amazonaws\.com(:[0-9]+)?"
+)
 # Method and the query's word ("" for none) → action.
 BUCKETS = {
     ("GET", ""): "ListBucket",
@@ -76,21 +85,35 @@ def asked(environ: Mapping[str, Any], body: bytes) -> list[tuple[str, str | None
     """Action and ARN of each thing that IAM is asked; the ARN is None for what is not known."""
     method = str(environ["REQUEST_METHOD"])
     path = unquote(str(environ.get("PATH_INFO", "/"))).lstrip("/")
-    host = _HOST.fullmatch(str(environ.get("HTTP_HOST", "")).lower())
+    name = str(environ.get("HTTP_HOST", "")).lower()
+    in_path = _PATH_STYLE.fullmatch(name)
+    host = None if in_path else _HOST.fullmatch(name)
     bucket, _, key = (host["bucket"], "", path) if host else path.partition("/")
-    query = dict(parse_qsl(str(environ.get("QUERY_STRING", "")), keep_blank_values=True))
+    pairs = parse_qsl(str(environ.get("QUERY_STRING", "")), keep_blank_values=True)
+    query = dict(pairs)
+    if len(query) < len(pairs) or not (in_path or host):
+        return [(_UNKNOWN, None)]
     if not bucket:
         return [("ListAllMyBuckets", "*")]
     arn = f"arn:aws:s3:::{bucket}"
     if not key and method == "POST" and "delete" in query:
-        names = re.findall(r"<Key>(.*?)</Key>", body.decode("utf-8", "replace"), re.DOTALL)
-        return [("DeleteObject", f"{arn}/{name}") for name in names] or [("DeleteObject", None)]
-    word = next((word for word in _WORDS if word in query), "")
-    action = (OBJECTS if key else BUCKETS).get((method, word))
-    if action is None or _OTHER & set(query):
+        return [("DeleteObject", name and f"{arn}/{name}") for name in _keys(body)]
+    words = [word for word in _WORDS if word in query]
+    action = (OBJECTS if key else BUCKETS).get((method, words[0] if words else ""))
+    if action is None or _OTHER & set(query) or len(words) > 1:
         return [(_UNKNOWN, None)]
     found: list[tuple[str, str | None]] = [(action, f"{arn}/{key}" if key else arn)]
     source = environ.get("HTTP_X_AMZ_COPY_SOURCE")
     if source:
         found.append(("GetObject", f"arn:aws:s3:::{unquote(str(source)).lstrip('/')}"))
     return found
+
+
+def _keys(body: bytes) -> list[str | None]:
+    """The objects that a request deletes; None for what cannot be read."""
+    try:
+        tree = ElementTree.fromstring(body)  # noqa: S314 - expat limits what entities become
+    except ElementTree.ParseError:
+        return [None]
+    found = [node.text for node in tree.iter() if node.tag.rpartition("}")[2] == "Key"]
+    return found or [None]

@@ -184,9 +184,19 @@ def _any(
     negative = f"Not{element}" in statement
     patterns = _listed(statement.get(f"Not{element}" if negative else element, []))
     found = [matches(pattern, text, context, case=case) for pattern in patterns]
+    if element == "Action" and text.endswith(":"):
+        found = [_of_unnamed(pattern, text, context) for pattern in patterns]
     if True in found:
         return not negative
     return None if None in found else negative
+
+
+def _of_unnamed(pattern: str, service: str, context: Context) -> Holds:
+    """Whether a pattern fits a call of which the lab knows only the service, `ec2:`."""
+    of, _, name = pattern.partition(":")
+    if pattern != "*" and not matches(of, service[:-1], context, case=False):
+        return False
+    return True if pattern == "*" or name == "*" else None
 
 
 def _listed(value: Any) -> list[str]:

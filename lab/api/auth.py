@@ -150,6 +150,19 @@ def caller(
     return key
 
 
+def as_checked(environ: Mapping[str, Any]) -> tuple[str, str]:
+    """A checked request's service, and the Authorization header that says what was checked.
+
+    The header that was sent may name a second key, region or service, and a presigned URL has none.
+    """
+    claim = _claim(environ)
+    scope = "/".join((claim.key_id, *claim.scope, "aws4_request"))
+    signed = ";".join(claim.signed_headers)
+    return claim.service, (
+        f"{_ALGORITHM} Credential={scope}, SignedHeaders={signed}, Signature={claim.signature}"
+    )
+
+
 def _claim(environ: Mapping[str, Any]) -> _Claim:
     header = environ.get("HTTP_AUTHORIZATION", "")
     query = dict(_query(environ))

@@ -17,7 +17,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
 from lab.amis import known_images
-from lab.api import auth, refusals, unsupported
+from lab.api import auth, one_meaning, refusals, unsupported
 from lab.api.faults import KNOWN, Fault, Faults
 from lab.api.keys import Key, Lookup
 
@@ -30,7 +30,7 @@ _LONGEST_BODY = 1 << 30
 _NO_LENGTH = refusals.plain(
     "400 Bad Request", f"the body's length is not a number up to {_LONGEST_BODY}"
 )
-_BROKEN_BODY = refusals.plain("400 Bad Request", "the body is not in the form that its headers say")
+_BROKEN_BODY = "the body is not in the form that its headers say"
 _NOT_YOURS = refusals.plain("403 Forbidden", "this call takes the lab's own key")
 _CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
 
@@ -65,12 +65,13 @@ def guard(
         read = _reader(environ)
         try:
             key = auth.caller(environ, read, find)
-            body = read()
+            body = one_meaning.of(environ, read(), _LONGEST_BODY)
         except auth.RefusedError as refused:
             answer = refusals.answer(refused, environ, b"" if _large(environ) else read())
             return _refuse(answer, environ, start_response, refused.message)
-        except _BrokenBodyError:
-            return _refuse(_BROKEN_BODY, environ, start_response, "a broken body")
+        except (_BrokenBodyError, one_meaning.TwoMeaningsError) as error:
+            answer = refusals.plain("400 Bad Request", f"AMI Kiln lab: {error}")
+            return _refuse(answer, environ, start_response, str(error))
         no = None if key.id == owner else _denied(environ, body, key, refusal)
         if no:
             return _send(no, start_response)
@@ -115,9 +116,9 @@ def _reader(environ: dict[str, Any]) -> Callable[[], bytes]:
         except TimeoutError:
             raise
         except OSError:
-            raise _BrokenBodyError from None
+            raise _BrokenBodyError(_BROKEN_BODY) from None
         if len(body) > _LONGEST_BODY:
-            raise _BrokenBodyError
+            raise _BrokenBodyError(_BROKEN_BODY)
         return body
 
     return read

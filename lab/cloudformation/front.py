@@ -60,7 +60,8 @@ class CloudFormation:
 
     def _answer(self, key: str, region: str, environ: Any, body: bytes) -> tuple[str, str]:
         given = read_query(body.decode("utf-8", "replace"))
-        call = str(given.pop("Action", ""))
+        given.pop("Action", None)
+        call = asked.read(environ, body).action
         given.pop("Version", None)
         endpoint = f"http://127.0.0.1:{environ['SERVER_PORT']}"
         place = functools.partial(self._place, self._find(key), endpoint, region)

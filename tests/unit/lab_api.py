@@ -114,14 +114,10 @@ def main(folder: Path) -> None:
     public = public_images.public_images(load_recipes())
     server.configure_moto(lab, public)
 
-    from moto.moto_server.werkzeug_app import (
-        DomainDispatcherApplication,
-        MotoRequestHandler,
-        create_backend_app,
-    )
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    from lab.api import entry, moto_fixes
+    from lab.api import entry, moto_fixes, web
     from lab.api.faults import Faults
     from lab.api.keys import Key
     from lab.cloudformation.front import CloudFormation
@@ -144,9 +140,7 @@ def main(folder: Path) -> None:
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
     moto = stacks.over(CodeBuild().over(managed))
     application = entry.wrap(moto, faults, lambda path, body: {})
-    served = make_server(
-        "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler
-    )
+    served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
     gc.freeze()
     gc.enable()
     print(served.server_port, flush=True)

@@ -3,7 +3,6 @@ them."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -455,19 +454,6 @@ def test_a_request_names_its_call_in_each_protocol() -> None:
     assert named("monitoring", PATH_INFO=path) == ("cloudwatch", "ListMetrics", "eu-west-1")
     query = "Action=DescribeRegions&Version=1"
     assert named("ec2", QUERY_STRING=query) == ("ec2", "DescribeRegions", "eu-west-1")
-
-
-def test_a_compressed_body_is_read_as_the_services_read_it() -> None:
-    form = b"Action=PutMetricData&Version=2010-08-01&Namespace=Kiln"
-    environ = {
-        "HTTP_AUTHORIZATION": "Credential=A/20261123/us-east-1/monitoring/aws4_request",
-        "HTTP_CONTENT_ENCODING": "gzip",
-        "CONTENT_TYPE": "application/x-www-form-urlencoded",
-    }
-    for body, allowed in ((gzip.compress(form), True), (b"\x1f\x8b broken", False)):
-        holders = lambda _: (ROLE, Policies((document(KILN),)))  # noqa: E731
-        answer = gate.refusal("A", environ, body, holders, look, lambda action, arn: None)
-        assert (answer is None) is allowed
 
 
 def test_what_is_seen_of_resources_that_exist() -> None:

@@ -1,0 +1,76 @@
+"""A request that is passed on has one meaning.
+
+Several programs read it one after the other: the signature's check, the policies' (lab/access), the
+lab's own services, moto. Each finds the key, the service and the call in the request by itself, and
+where two of them find something else, what was allowed is not what is done. So a request that says
+a thing twice is refused, and of what has several forms one is passed on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from lab.api import auth
+
+_FORM = "application/x-www-form-urlencoded"
+
+
+class TwoMeaningsError(Exception):
+    """Why a request could be read in two ways."""
+
+
+def of(environ: dict[str, Any], body: bytes, longest: int) -> bytes:
+    """The body of a checked request, not compressed; the headers say what is left of it.
+
+    Raises TwoMeaningsError for a request that names its call or a parameter more than once, and for
+    a compressed body that is damaged.
+    """
+    service, environ["HTTP_AUTHORIZATION"] = auth.as_checked(environ)
+    if service.lower() == "s3":  # its calls are named by method and path, and bodies are data
+        return body
+    body = _unpacked(environ, body, longest)
+    _check(environ, body)
+    return body
+
+
+def _unpacked(environ: dict[str, Any], body: bytes, longest: int) -> bytes:
+    if str(environ.get("HTTP_CONTENT_ENCODING", "")).lower() != "gzip":
+        return body
+    unpacking = zlib.decompressobj(wbits=31)
+    try:
+        found = unpacking.decompress(body, longest)
+    except zlib.error:
+        raise TwoMeaningsError("the body is not compressed as its header says") from None
+    if not unpacking.eof or unpacking.unused_data:
+        raise TwoMeaningsError("the compressed body is cut off or too long, or goes on after it")
+    del environ["HTTP_CONTENT_ENCODING"]
+    return found
+
+
+def is_form(environ: Mapping[str, Any]) -> bool:
+    """Whether the body has the parameters of a call, as AWS's query protocol sends them."""
+    kind = str(environ.get("CONTENT_TYPE", "")).partition(";")[0]
+    return kind.strip().lower() == _FORM
+
+
+def _check(environ: Mapping[str, Any], body: bytes) -> None:
+    if str(environ.get("CONTENT_TYPE", "")).strip().lower().startswith("multipart/"):
+        raise TwoMeaningsError("AWS takes no parameters as multipart")
+    pairs = parse_qsl(str(environ.get("QUERY_STRING", "")), keep_blank_values=True)
+    if is_form(environ):
+        pairs += parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+    names = [name for name, _ in pairs]
+    # Where the path names the call, a list is a parameter several times (tagKeys=a&tagKeys=b).
+    if "Action" in names and len(set(names)) < len(names):
+        raise TwoMeaningsError("a parameter is given more than once")
+    ways = [
+        "Action" in names,
+        "HTTP_X_AMZ_TARGET" in environ,
+        str(environ.get("PATH_INFO", "")).startswith("/service/"),
+        "HTTP_ACTION" in environ,
+    ]
+    if sum(ways) > 1 or ways[-1]:
+        raise TwoMeaningsError("the call is named in more than one place")
