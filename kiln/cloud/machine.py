@@ -171,7 +171,7 @@ def _launched(
     from botocore.exceptions import ClientError
 
     kind = str(asked["InstanceType"])
-    left = reservations.launches(account, target, [kind], access.network.subnets)
+    left = reservations.launches_of(account, target, [kind], access.network.subnets)
     while True:
         subnet, reservation = left[0].subnet_id, left[0].reservation
         market = capacity.market_of(account.spot, reservation)

@@ -12,7 +12,7 @@ from kiln.cloud.capacity import Launch
 from kiln.cloud.target import Target
 
 
-def launches(
+def launches_of(
     account: Account, target: Target, types: Sequence[str], subnets: Sequence[str | None]
 ) -> list[Launch]:
     """All launches in the order in which they are tried. Instances of the type that the settings'

@@ -66,7 +66,7 @@ def bake(
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = render.write_inputs(plan.recipe, run.folder, part)
     subnets = access.network.subnets
-    left = reservations.launches(plan.account, target, plan.instance_types, subnets)
+    left = reservations.launches_of(plan.account, target, plan.instance_types, subnets)
     while True:
         launch = left[0]
         watched = _Watched(plan, packer, stage, draft)

@@ -107,7 +107,7 @@ class Reserved:
 
 
 def reserved(*subnets: str | None, types: Sequence[str] = ("g5.xlarge", "g4dn.xlarge")) -> Any:
-    return reservations.launches(
+    return reservations.launches_of(
         Account(capacity_reservation_id="cr-01234567"), AWS, types, subnets
     )
 
