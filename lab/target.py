@@ -17,23 +17,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln import components
 from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import session
 from kiln.cloud.target import DEFAULT_REGION, OwnBoot, OwnKernel, PackerInputs, ParentAmi
-from lab import control, host, mirror, users
+from lab import control, host, mirror, prepared, users
 from lab.amis import images, public_images
 from lab.api import keys
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
-from lab.rootfs import bases, distros, emulation, real_bases
+from lab.rootfs import bases, distros, emulation
 from lab.settings import Lab, current
 from lab.shell import CommandError, run
 from lab.vendors import REAL, STAND_INS, refuse_flavors, refuse_silent
 
 _NEEDS_GIB = 4
+# Distribution and arch → the root filesystem that `prepare` has found or made.
+_MADE: dict[tuple[str, str], Path] = {}
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,17 @@ class LabTarget:
             lab = pool.submit(control.up, kind_of_vendors=STAND_INS)
             vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
-                bases.ensure(recipe.distro.id, recipe.arch, progress=say)
+                made = bases.ensure(recipe.distro.id, recipe.arch, progress=say)
+                _MADE[(recipe.distro.id, recipe.arch)] = made
             differs = control.difference(lab.result())
             if differs:
                 say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
             vendors.result()
 
     def _prepare_real(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+        # Slow to import: it asks vendors.
+        from lab.rootfs import real_bases
+
         refuse_flavors(recipes)
         refuse_silent(recipes)
         for recipe in recipes:
@@ -188,7 +193,8 @@ class LabTarget:
         """See `Target`: the root filesystem, and the code that makes the stand-ins' packages."""
         if self.vendors == REAL:
             return ""
-        return _digest_of_code() + bases.ensure(recipe.distro.id, recipe.arch).name
+        kind = (recipe.distro.id, recipe.arch)
+        return _digest_of_code() + (_MADE.get(kind) or bases.ensure(*kind)).name
 
     def own_cidr(self) -> str:
         """See `Target`: guests see this machine at the bridge's address."""
@@ -212,7 +218,7 @@ class LabTarget:
     def _variables(self, recipe: Recipe) -> dict[str, object]:
         if self.vendors == REAL:
             return _of_the_lab(self.endpoint)
-        return {**_of_all_rows(self.endpoint), "sha256": _hashes(recipe)}
+        return {**_of_all_rows(self.endpoint), "sha256": prepared.hashes(recipe)}
 
 
 @cache
@@ -303,14 +309,4 @@ def _require_snapshot(recipe: Recipe) -> None:
 def _make_vendor_files(recipes: Sequence[Recipe]) -> None:
     """Make the missing downloads and package repositories of these recipes."""
     for recipe in recipes:
-        _hashes(recipe)
-        mirror.prepare(recipe)
-
-
-def _hashes(recipe: Recipe) -> dict[str, str]:
-    """URL → SHA-256 of each file that the bake downloads from the lab's mirror."""
-    return {
-        download.url: mirror.sha256(download.url)
-        for name in recipe.components
-        for download in components.get(name).for_recipe(recipe).downloads
-    }
+        prepared.hashes(recipe)

@@ -64,9 +64,9 @@ def build(
 ) -> int:
     """Build an AMI, boot it, check it, record it: --distro al2 --driver 510.47.03"""
     from kiln.base.progress import Progress
-    from kiln.cli import targets
     from kiln.matrix import flags as matrix_flags
     from kiln.matrix import load, select
+    from kiln.packer import program
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
 
@@ -80,6 +80,10 @@ def build(
         start=from_,
         own_kernel=_own_kernel(own_kernel, disk),
     )
+    if not dry_run:
+        program.look_ahead()
+    from kiln.cli import targets  # slow to import
+
     progress = Progress()
     chosen = targets.choose(target, region, vendors)
     place = builds.announce(recipes, options, chosen, progress.say)

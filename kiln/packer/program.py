@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +37,7 @@ __all__ = [
     "find_packer",
     "install_plugins",
     "installed_plugins",
+    "look_ahead",
     "packer_facts",
     "packer_validate",
     "packer_values",
@@ -74,6 +76,10 @@ class Packer:
         return f"Packer {'.'.join(map(str, self.version))} ({self.path})"
 
 
+_VERSIONS = ThreadPoolExecutor(2)
+_asked: dict[Path, Future[Version | None]] = {}
+
+
 @dataclass(frozen=True)
 class BuildResult:
     """The result of a build. `amis` maps region to AMI id; `errors` are Packer's error lines."""
@@ -96,17 +102,23 @@ def packer_facts() -> dict[str, Any]:
     return data
 
 
+def look_ahead() -> None:
+    """Begin to ask the programs that `find_packer` may find for their versions: two starts of
+    Packer, which need not be waited for."""
+    for path in _candidates():
+        _asked[path] = _VERSIONS.submit(_version_of, path)
+
+
 def find_packer() -> Packer:
     """The first HashiCorp Packer on PATH, or the binary that `KILN_PACKER` names.
 
     Raises KilnError (exit status 1) if there is none, or if it is too old.
     """
     named = os.environ.get("KILN_PACKER")
-    # Packer runs in the folder of its HCL.
-    candidates = [Path(named).absolute()] if named else _on_path("packer")
     others = []
-    for path in candidates:
-        version = _version_of(path)
+    for path in _candidates():
+        asked = _asked.pop(path, None)
+        version = asked.result() if asked else _version_of(path)
         if version is None:
             others.append(path)
         elif version < _version(packer_facts()["minimum"]):
@@ -356,6 +368,12 @@ def _run(
 def _environment(given: Mapping[str, str] | None) -> dict[str, str]:
     # No call to HashiCorp's version check, no colours in parsed output.
     return {**(os.environ if given is None else given), "CHECKPOINT_DISABLE": "1", "NO_COLOR": "1"}
+
+
+def _candidates() -> list[Path]:
+    named = os.environ.get("KILN_PACKER")
+    # Packer runs in the folder of its HCL.
+    return [Path(named).absolute()] if named else _on_path("packer")
 
 
 def _on_path(name: str) -> list[Path]:

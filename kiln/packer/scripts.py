@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +22,9 @@ def check_scripts(components: Iterable[str]) -> list[Finding]:
     cannot parse. (This machine's bash: 4.2 of Amazon Linux 2 knows less.)"""
     files = [provisioner_file(name) for name in components]
     files += sorted((PROVISIONERS / "lib").glob("*.sh"))
-    found = (_syntax_error(path, path.stat().st_mtime_ns) for path in files if path.is_file())
+    there = [(path, path.stat().st_mtime_ns) for path in files if path.is_file()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = pool.map(_syntax_error, *zip(*there, strict=True))
     return [finding for finding in found if finding]
 
 

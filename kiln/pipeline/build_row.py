@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
@@ -12,7 +12,6 @@ from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.cloud import resources, runs, watch
-from kiln.cloud.runs import Run
 from kiln.compat.evidence import Known, counts, evidence_of
 from kiln.packer import lock, policy, program, render
 from kiln.packer.program import Packer
@@ -65,9 +64,11 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
     shelf = shelf_of(plan.account.records_bucket, target)
-    start = starting.start_of(plan, packer, _first_facts(plan, packer, _NO_RUN), progress, stop)
+    first = _first_facts(plan, packer)
+    start = starting.start_of(plan, packer, first, progress, stop)
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
-        draft = Draft(_first_facts(plan, packer, run), run, target, progress, stop, shelf)
+        first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
+        draft = Draft(first, run, target, progress, stop, shelf)
         start.note(draft)
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
         with cleaned_up(draft, half_made=not plan.options.keep, keeps=start.keeps(plan, draft)):
@@ -105,13 +106,10 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
     return Built(draft.record)
 
 
-# Of what is baked before the run begins.
-_NO_RUN = Run("", "", Path())
-
-
-def _first_facts(plan: Plan, packer: Packer, run: Run) -> Record:
+def _first_facts(plan: Plan, packer: Packer) -> Record:
+    """What a record says from the beginning; its run is none yet."""
     return Record(
-        run_id=run.id,
+        run_id="",
         kind="build",
         status="failed",
         recipe=plan.recipe.as_json(),
@@ -130,7 +128,7 @@ def _first_facts(plan: Plan, packer: Packer, run: Run) -> Record:
         git_commit=runs.git_commit(),
         evidence=_known_from(plan.recipe),
         started=now(),
-        folder=str(run.folder),
+        folder="",
     )
 
 

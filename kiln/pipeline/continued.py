@@ -13,7 +13,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Stage
 from kiln.base.stopping import Stop
 from kiln.base.tags import CONTINUED
-from kiln.cloud import aws, runs
+from kiln.cloud import aws
 from kiln.cloud.runs import KeptRun
 from kiln.cloud.target import Target
 from kiln.packer import template_values
@@ -77,7 +77,8 @@ def _image(plan: Plan, draft: Draft, on: KeptRun, stage: Stage, stop: Stop) -> s
             stop,
         )
         name = f"{plan.recipe.name}-{run.id}"
-        tags = {**plan.account.tags, **_tags(plan, run.id), "Name": name, CONTINUED: on.run_id}
+        own = _tags(plan, run.id, draft.record.git_commit)
+        tags = {**plan.account.tags, **own, "Name": name, CONTINUED: on.run_id}
         specified = [{"Key": key, "Value": value} for key, value in tags.items()]
         ami_id = str(
             client.create_image(
@@ -101,12 +102,12 @@ def _image(plan: Plan, draft: Draft, on: KeptRun, stage: Stage, stop: Stop) -> s
     return ami_id
 
 
-def _tags(plan: Plan, run_id: str) -> dict[str, str]:
+def _tags(plan: Plan, run_id: str, git_commit: str) -> dict[str, str]:
     return template_values.tags_of(
         plan.recipe,
         {
             "source_ami": plan.source.ami_id,
-            "git_commit": runs.git_commit(),
+            "git_commit": git_commit,
             "recipe_digest": NO_DIGEST,
             "input_digest": NO_DIGEST,
             "run_id": run_id,

@@ -81,7 +81,14 @@ class Machines:
             image = self.made[image_id]
             return image.distro, Path(image.base), image.layers
         if image_id in self.public:
-            return self.public[image_id].base, None, []
+            public = self.public[image_id]
+            if public.listed:
+                raise EC2ClientError(
+                    "UnsupportedOperation",
+                    f"AMI Kiln lab: {image_id} ({public.name}) can only be looked up here: "
+                    f"{public.listed}",
+                )
+            return public.base, None, []
         raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
     def has_key_pairs(self) -> bool:

@@ -79,14 +79,16 @@ def sha256(url: str, state: Path | None = None) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def prepare(recipe: Recipe, state: Path | None = None) -> None:
-    """Build the missing package repositories of a recipe's bake.
+def prepare(recipe: Recipe, state: Path | None = None) -> list[Path]:
+    """Build the missing package repositories of a recipe's bake; the folders of them all.
 
     The mirror also builds them on demand, but then the bake waits for each of them.
     """
     home = state or settings.current().shared
-    for repository in _repositories(recipe):
+    return [
         repos.ensure(repository, _site(home).home / "repos", _site(home).keyring)
+        for repository in _repositories(recipe)
+    ]
 
 
 def _repositories(recipe: Recipe) -> list[repos.Repo]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.mirror import catalogue
 from lab.mirror.site import Site, route
-from lab.packages import deb, model, rpm
+from lab.packages import compiled, deb, model, rpm
 from lab.standins.cloudwatch_agent import install
 
 _KEY = "cloudwatch-agent"
@@ -22,12 +22,13 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def package(build: str, format_: str, arch: str, target: Path) -> bool:
-    """Write the agent's package of one build, such as 1.300071.0b1720; False when unknown."""
+    """Write the agent's package of one build, such as 1.300072.0b1766; False when unknown."""
     if build not in catalogue.cloudwatch_agent():
         return False
     program = {path: model.File(content) for path, content in install.files().items()}
+    agent = compiled.with_compiled(program)
     packages = model.load(
-        "cloudwatch-agent", {"agent": program}, build=build, format=format_, arch=arch
+        "cloudwatch-agent", {"agent": agent}, build=build, format=format_, arch=arch
     )
     folder = target.with_name(f"{target.name}.d")
     (built,) = (rpm if format_ == "rpm" else deb).build(packages, folder)

@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 
 from kiln import facts
-from lab.packages import elf, model
+from lab.packages import compiled, elf, model
 from lab.packages.model import File
 from lab.standins.nvidia_smi import install
 
@@ -41,6 +41,7 @@ def libraries(version: str, arch: str) -> dict[str, File]:
     return files
 
 
+@cache
 def shared() -> dict[str, File]:
     """The files behind the stand-in programs, below /usr/lib/kiln-lab."""
     payload = _payload()
@@ -48,7 +49,7 @@ def shared() -> dict[str, File]:
     for path in (*FABRIC_MANAGER, "/usr/bin/kiln-lab-gpu"):
         name = f"/usr/lib/kiln-lab/bin/{path.rsplit('/', 1)[1]}"
         files[name] = payload[path]
-    return files
+    return compiled.with_compiled(files)
 
 
 def programs(*paths: str) -> dict[str, File]:

@@ -381,7 +381,7 @@ class TestCatalogue:
         assert releases[0] == "1.7.4-aws"
 
     def test_the_agents_that_the_facts_name_are_published(self) -> None:
-        assert catalogue.cloudwatch_agent()[-1] == "1.300071.0b1720"
+        assert catalogue.cloudwatch_agent()[-1] == "1.300072.0b1766"
         assert "3.3.5226.0" in catalogue.ssm_agent()
 
     def test_the_catalogue_repeats_no_version_that_the_facts_name(self) -> None:

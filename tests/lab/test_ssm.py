@@ -42,7 +42,7 @@ BUCKETS = {
         "Resource": ["arn:aws:s3:::results-*", "arn:aws:s3:::content-*"],
     },
 }
-PINNED = "1.300071.0b1720"
+PINNED = "1.300072.0b1766"
 SHELL = "AWS-RunShellScript"
 
 

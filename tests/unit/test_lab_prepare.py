@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import control, mirror
+from lab import control, mirror, prepared
 from lab import target as lab_target
 from lab.mirror import repos
 from lab.rootfs import bases
@@ -73,3 +74,29 @@ def test_a_vendors_file_that_cannot_be_made_ends_the_preparation(
     monkeypatch.setattr(lab_target, "_make_vendor_files", fail)
     with pytest.raises(KilnError, match="has no such file"):
         target.prepare([row("al2")], lambda line: None)
+
+
+def test_what_the_mirror_has_made_is_not_asked_for_again_until_it_is_gone_or_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "state"))
+    file, repository, asked = tmp_path / "file", tmp_path / "repository", []
+    file.write_text("as it is")
+    repository.mkdir()
+    monkeypatch.setattr(mirror, "find", lambda url, state=None: file)
+    monkeypatch.setattr(mirror, "key_fingerprints", dict)
+    monkeypatch.setattr(mirror, "prepare", lambda recipe: asked.append(recipe) or [repository])
+    recipe = row("al2")
+    first = prepared.hashes(recipe)
+    assert first
+    assert set(first.values()) == {hashlib.sha256(b"as it is").hexdigest()}
+    assert prepared.hashes(recipe) == first
+    assert len(asked) == 1
+    file.write_text("made anew")
+    assert set(prepared.hashes(recipe).values()) == {hashlib.sha256(b"made anew").hexdigest()}
+    repository.rmdir()
+    prepared.hashes(recipe)
+    assert len(asked) == 3
+    file.unlink()
+    with pytest.raises(KilnError, match="the lab mirror has no"):
+        prepared.hashes(recipe)

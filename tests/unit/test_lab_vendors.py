@@ -13,10 +13,10 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cli.targets import choose
+from kiln.components.package_repositories import Repository
 from kiln.matrix import load
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
-from lab import control, mirror, settings, users, vendors
-from lab import target as lab_target
+from lab import control, mirror, prepared, settings, users, vendors
 from lab.network import dns
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
@@ -134,7 +134,7 @@ def test_other_resolvers_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packer_gets_the_pinned_keys_and_hashes_not_the_labs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lab_target, "_hashes", lambda recipe: {"https://a": "1"})
+    monkeypatch.setattr(prepared, "hashes", lambda recipe: {"https://a": "1"})
     monkeypatch.setattr(mirror, "key_fingerprints", lambda: {"a": "F"})
     stand_ins = LabTarget("a test")._variables(row(UBUNTU))
     real = LabTarget("a test", vendors="real")._variables(row(UBUNTU))
@@ -191,6 +191,22 @@ def test_ubuntu_comes_from_its_own_archive_by_its_own_keyring(
     parts = "main restricted universe multiverse"
     suites = ["noble", "noble-updates", "noble-security"]
     assert given[-5:] == ["noble", str(base), *(f"{archive} {s} {parts}" for s in suites)][-5:]
+
+
+def test_apts_own_user_may_read_the_keyring(
+    made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ask(repository: Repository, fetcher: object, keys: Path) -> Index:
+        keyring = keys / "pinned.gpg"
+        keyring.touch()
+        return Index(repository, repository, SIGNED, keyring)
+
+    monkeypatch.setattr(real_bases, "ask_repository", ask)
+    look = 'case $w in --keyring=*) stat -c %A "${w#*=}" "$(dirname "${w#*=}")"'
+    program(made, "mmdebstrap", f'for w in "$@"; do {look} >{tmp_path}/modes ;; esac; done')
+    real_bases.ensure(row(UBUNTU), print)
+    keyring, folder = (tmp_path / "modes").read_text().split()
+    assert (keyring[-3], folder[-3:]) == ("r", "r-x")
 
 
 def test_a_repository_that_is_not_signed_by_its_vendor_is_not_installed_from(
