@@ -132,6 +132,10 @@ def published(count: int = 2, name: str | None = None, trust: str = "verified") 
         )
         for region in (HOME, OTHER)
     )
+    if len(images) > 1:
+        before = replace(channels[0], channel="candidate", ami_id=images[1].images[HOME])
+        parameter = channels[0].parameter.replace("stable", "candidate")
+        channels += (replace(before, ami_name=images[1].ami_name, parameter=parameter),)
     moves = tuple(
         ChannelMove(
             "stable", one.built, "arn:aws:iam::123456789012:role/ci", "publish", one.ami_name,
