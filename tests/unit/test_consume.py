@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import json
 import os
 import re
@@ -110,6 +111,28 @@ def test_karpenters_own_definitions_take_the_node_class_and_the_pool() -> None:
             schema = crds[one["kind"]]
             jsonschema.Draft202012Validator(schema).validate(one)
             assert unknown(one, schema) == []
+
+
+def test_nodeadm_takes_the_user_data_of_every_kind_of_node() -> None:
+    """By the definition of its NodeConfig, in its Go module."""
+    folder = go_module(
+        "github.com/awslabs/amazon-eks-ami/nodeadm@v0.0.0-20240229193347-cfab22a10647", "nodeadm's"
+    )
+    crd = yaml.safe_load((folder / "crds/node.eks.aws_nodeconfigs.yaml").read_text())["spec"]
+    schema = crd["versions"][0]["schema"]["openAPIV3Schema"]
+    (nodes, _) = yaml.safe_load_all(made("karpenter", asked(label="all-1g.5gb")))
+    configs = [nodes["spec"]["userData"]]
+    for kind in ("eks-managed-nodegroup", "eks-self-managed"):
+        template = yaml.safe_load(made(kind, asked()))["Resources"]["LaunchTemplate"]
+        data = template["Properties"]["LaunchTemplateData"]["UserData"]["Fn::Base64"]["Fn::Sub"]
+        (part,) = email.message_from_string(data).get_payload()
+        assert part.get_content_type() == "application/node.eks.aws"
+        configs.append(part.get_payload())
+    for text in configs:
+        config = yaml.safe_load(text)
+        assert (config["apiVersion"], config["kind"]) == ("node.eks.aws/v1alpha1", "NodeConfig")
+        jsonschema.Draft202012Validator(schema).validate(config)
+        assert unknown(config, schema) == []
 
 
 BLOCK = "cr-0123456789abcdef0"
@@ -385,7 +408,7 @@ def test_the_clusters_script_switches_the_drain_hook_on(tmp_path: Path) -> None:
 
 
 def test_names_are_their_own_for_each_line_and_channel() -> None:
-    names = {}
+    names: dict[str, str] = {}
     for recipe in load_recipes():
         for channel in ("nightly", "stable"):
             one = wanted_launch(recipe.channel_line, channel, "us-east-1")
