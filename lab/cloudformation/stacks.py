@@ -13,13 +13,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from lab.cloudformation import template
 from lab.cloudformation.errors import CloudFormationError, ResourceError
-from lab.cloudformation.kinds import identity, machines, scaling, watching
+from lab.cloudformation.kinds import identity, machines, nights, scaling, watching
 from lab.cloudformation.kinds.kind import Kind, Made, Place
 from lab.cloudformation.template import NO_VALUE, Scope
 
 KINDS: Mapping[str, Kind] = {
     **identity.KINDS,
     **machines.KINDS,
+    **nights.KINDS,
     **scaling.KINDS,
     **watching.KINDS,
 }
