@@ -550,7 +550,7 @@ def test_who_waits_for_a_named_instance_is_answered_when_it_has_got_on(
 NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [
     ("ec2", "export_image", {"DiskImageFormat": "RAW", "ImageId": "PARENT",
                              "S3ExportLocation": {"S3Bucket": "b"}}),
-    ("ec2", "get_console_screenshot", {"InstanceId": "i-0123456789abcdef0"}),
+    ("ec2", "create_replace_root_volume_task", {"InstanceId": "i-0123456789abcdef0"}),
     ("ec2", "create_ipam", {}),
 ]  # fmt: skip
 
@@ -566,6 +566,14 @@ def test_what_is_not_implemented_is_refused_by_name_and_not_tried_again(
     assert answer["ResponseMetadata"]["HTTPStatusCode"] == 400
     assert answer["Error"]["Code"] == "UnsupportedOperation"
     assert refused.value.operation_name in answer["Error"]["Message"]
+
+
+def test_fast_launch_is_for_windows(ec2: Any, parent: str) -> None:
+    for call in (ec2.enable_fast_launch, ec2.disable_fast_launch):
+        with pytest.raises(ClientError, match="is not a Windows AMI"):
+            call(ImageId=parent)
+    with pytest.raises(ClientError, match="MaxParallelLaunches is 6 or more"):
+        ec2.enable_fast_launch(ImageId=parent, MaxParallelLaunches=5)
 
 
 def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:

@@ -42,6 +42,8 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
      "InvalidAMIID.NotFound"),
     ("describe_instances", {"InstanceIds": [f"i-{NOWHERE}"]}, "InvalidInstanceID.NotFound"),
     ("get_console_output", {"InstanceId": f"i-{NOWHERE}"}, "InvalidInstanceID.NotFound"),
+    ("get_console_screenshot", {"InstanceId": f"i-{NOWHERE}"}, "InvalidInstanceID.NotFound"),
+    ("enable_fast_launch", {"ImageId": f"ami-{NOWHERE}"}, "InvalidAMIID.NotFound"),
     ("create_image", {"InstanceId": f"i-{NOWHERE}", "Name": "any"}, "InvalidInstanceID.NotFound"),
     ("describe_volumes", {"VolumeIds": [f"vol-{NOWHERE}"]}, "InvalidVolume.NotFound"),
     ("delete_volume", {"VolumeId": f"vol-{NOWHERE}"}, "InvalidVolume.NotFound"),
@@ -200,12 +202,9 @@ def test_a_dry_run_is_only_tried(ec2: Any, walk: Any, refused: Any) -> None:
 
 
 NOT_HERE: list[tuple[str, dict[str, Any]]] = [
-    ("enable_fast_launch", {"ImageId": "ami-0123456789abcdef0"}),
-    ("disable_fast_launch", {"ImageId": "ami-0123456789abcdef0"}),
     ("export_image",
      {"ImageId": "ami-0123456789abcdef0", "DiskImageFormat": "RAW",
       "S3ExportLocation": {"S3Bucket": "b"}}),
-    ("get_console_screenshot", {"InstanceId": "i-0123456789abcdef0"}),
     ("create_replace_root_volume_task", {"InstanceId": "i-0123456789abcdef0"}),
 ]  # fmt: skip
 
