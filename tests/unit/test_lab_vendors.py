@@ -187,6 +187,8 @@ def test_ubuntu_comes_from_its_own_archive_by_its_own_keyring(
     given = words.read_text().splitlines()
     assert base.name == "ubuntu2404-x86_64-real"
     assert "--keyring=/pinned.gpg" in given
+    (include,) = [word for word in given if word.startswith("--include=")]
+    assert {"apt", "cloud-init", "openssh-server"} <= set(include.partition("=")[2].split(","))
     archive = "deb http://archive.ubuntu.com/ubuntu"
     parts = "main restricted universe multiverse"
     suites = ["noble", "noble-updates", "noble-security"]
@@ -270,6 +272,7 @@ def test_amazon_linux_is_installed_with_the_key_that_is_pinned_and_no_other(
             "system-release",
             "systemd",
         ]
+        assert "yum" in installed
         first, second = (tmp_path / "repos").read_text().split("[amazonlinux]")[1:]
         assert "gpgcheck=0" in first and "gpgcheck=1\ngpgkey=file://" in second
         assert "BEGIN PGP PUBLIC KEY BLOCK" in (tmp_path / "trusted").read_text()
