@@ -62,7 +62,15 @@ def test_stand_ins_cannot_be_had_in_aws(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_parent_that_only_aws_has_is_refused() -> None:
     with pytest.raises(KilnError, match="no parent for flavour eks"):
-        vendors.refuse_flavors([row(EKS)])
+        vendors.refuse_impossible([row(EKS)])
+
+
+def test_a_row_that_needs_snapd_is_refused() -> None:
+    with pytest.raises(KilnError, match="it is a snap") as refused:
+        vendors.refuse_impossible([row(UBUNTU)])
+    assert "without: [ssm-agent]" in str(refused.value.hint)
+    kept = tuple(name for name in row(UBUNTU).components if name != "ssm-agent")
+    vendors.refuse_impossible([row(DEBIAN), replace(row(UBUNTU), components=kept)])
 
 
 def test_hosts_that_do_not_answer_are_named_and_the_build_ends_with_1(
