@@ -72,7 +72,7 @@ def fleet(ec2: Any, client: Any, key: Any, source_ami: str) -> Iterator[Fleet]:
         did(mute, f"curl -sSfo a.rpm {url} && sudo rpm -U a.rpm && {start}")
         for guest in (mute, bare):
             did(guest, "sudo systemd-run -q --unit job sleep 100000")
-        until_online(client("ssm"), [mute, bare])
+        until_online(client("ssm"), [mute.id, bare.id])
         yield Fleet(mute, bare, quiet)
 
 

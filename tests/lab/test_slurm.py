@@ -108,8 +108,8 @@ def test_without_a_program_that_reboots_the_node_stays_drained(idle: Cluster) ->
 def test_a_node_without_its_mig_layout_does_not_join(idle: Cluster) -> None:
     controller, node = idle
     failed = {"state": "failed", "message": "no such layout", "block_join": True}
-    # The daemon starts again without a boot of the node, which Slurm would find unexpected.
     options = node.read("/etc/default/slurmd")
+    # These starts are no boots: Slurm would call the node "unexpectedly rebooted".
     node.write("/etc/default/slurmd", "")
     node.run("mkdir", "-p", "/run/gpu-mig")
     node.run("sh", "-c", f"echo '{json.dumps(failed)}' > /run/gpu-mig/result.json")
