@@ -18,7 +18,7 @@ from kiln.base.recipe import Recipe
 from kiln.compat.published import judged_packages
 from kiln.components import Step, package_repositories
 from kiln.facts import lock_file
-from kiln.facts.evidence import file_source, known_units, package_source
+from kiln.facts.evidence import file_source, known_units, package_source, signed_file
 from kiln.facts.indexes import Published
 
 RULE = "EVIDENCE-ASSUMED"
@@ -73,24 +73,24 @@ def counts_lines(counted: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def assumed_things(recipe: Recipe) -> list[Finding]:
-    """A warning for each thing of the row that is only assumed; `check --strict` refuses them."""
+    """A warning for each component of the row that fetches or enables what is only assumed;
+    `check --strict` refuses them."""
+    assumed: dict[tuple[str, Place], list[str]] = {}
+    for item in evidence_of(recipe):
+        if item.known is Known.ASSUMED:
+            assumed.setdefault((item.component, item.place), []).append(item.what)
     return [
         Finding(
             "warning",
             RULE,
-            f"{item.component} needs {_SINGULAR[item.kind]} {item.what}, which is only assumed to "
-            "exist",
+            f"{component} needs what is only assumed to exist: {', '.join(things)}",
             why="no index that was recorded has it, and nobody was seen using it",
             hint="./invoke preflight --record where the vendors' hosts answer, or add where it was "
             "seen to kiln/facts/knowledge/evidence.yaml",
             source="this repository: kiln/facts/knowledge/evidence.yaml",
-        ).at(item.place)
-        for item in evidence_of(recipe)
-        if item.known is Known.ASSUMED
+        ).at(place)
+        for (component, place), things in assumed.items()
     ]
-
-
-_SINGULAR = {"packages": "the package", "files": "the file", "units": "the unit"}
 
 
 def _packages(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:
@@ -123,13 +123,20 @@ def _files(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:
             if source.startswith(lock_file.SEEN_BY):
                 known = Known.RECORDED
             else:
-                published = facts.known_sha256(download.url)
-                hashed = published.source if published and published.confirmed else ""
-                source = file_source(download.url) or hashed
+                source = _seen_file(download.url)
                 known = Known.SEEN if source else Known.ASSUMED
             yield Evidence(
                 "files", download.url, step.name, known, source, _place(recipe, step.name)
             )
+
+
+def _seen_file(url: str) -> str:
+    """Where a file, or the file whose signature it is, was seen; "" if nowhere."""
+    published = facts.known_sha256(url)
+    hashed = published.source if published and published.confirmed else ""
+    signed, vendor = signed_file(url)
+    beside = signed and _seen_file(signed)
+    return file_source(url) or hashed or (f"{beside}; {vendor}" if beside else "")
 
 
 def _locked() -> list[dict[str, object]]:

@@ -61,6 +61,17 @@ def file_source(url: str) -> str:
     return ""
 
 
+def signed_file(url: str) -> tuple[str, str]:
+    """The file whose signature is at the URL, and where its vendor says that it lies there; two
+    empty texts for any other URL."""
+    data = table("evidence")
+    for entry in data["signatures"]:
+        if url.startswith(entry["of"]) and url.endswith(entry["ending"]):
+            source = full_source(entry["source"], data["sources"])
+            return url.removesuffix(entry["ending"]), source
+    return "", ""
+
+
 @cache
 def known_units() -> tuple[Unit, ...]:
     """The units of vendors' packages and of flavours' parents."""

@@ -37,7 +37,7 @@ class StoredBundle:
 
 
 def agent_build() -> str:
-    """The CloudWatch agent's build that machines without one get, such as 1.300071.0b1720."""
+    """The CloudWatch agent's build that machines without one get, such as 1.300072.0b1766."""
     known = table("services")["cloudwatch_agent"]["builds"]
     return str(known[max(known, key=_numbers)]["build"])
 

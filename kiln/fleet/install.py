@@ -64,6 +64,7 @@ class Installation:
     bundle: str = ""
     document: str = ""
     machines: Mapping[str, FleetStatus] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """What `fleet.install --json` prints."""
@@ -76,6 +77,7 @@ class Installation:
                     "rolled_back": wave.rolled_back,
                     "why": wave.why,
                     "not_put_back": wave.kept,
+                    "seconds": {step: round(took, 1) for step, took in wave.seconds.items()},
                 }
                 for wave in self.waves
             ],
@@ -85,6 +87,7 @@ class Installation:
             "left": list(self.left),
             "bundle_sha256": self.bundle,
             "document": self.document,
+            "seconds": round(self.seconds, 1),
         }
 
 
@@ -96,6 +99,7 @@ def install_fleet(
     Run again, it goes on where it stopped: what reports already is left as it is. Raises KilnError
     (exit status 1) if AWS refuses, or if nothing can be installed on any of them.
     """
+    began = time.monotonic()
     script = bundle_script(how.settings)
     document = publish_document(target)
     stored = store_bundle(target, how.bucket, script)
@@ -125,7 +129,8 @@ def install_fleet(
         with _resumable(ids):
             wave = _run_wave(target, document, stored, how, {key: states[key] for key in ids}, say)
         done.append(wave)
-        say(f"wave {number}: {len(wave.ok)} report, {len(wave.failed)} failed")
+        took = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in wave.seconds.items())
+        say(f"wave {number}: {len(wave.ok)} report, {len(wave.failed)} failed ({took})")
         if sum(len(wave.failed) for wave in done) > allowed:
             break
     stopped = sum(len(wave.failed) for wave in done) > allowed
@@ -139,6 +144,7 @@ def install_fleet(
         bundle=stored.sha256,
         document=f"{document.name} version {document.version}, sha256 {document.sha256}",
         machines=states,
+        seconds=time.monotonic() - began,
     )
 
 
@@ -215,21 +221,32 @@ def _run_wave(
         *bare,
         *(k for k, status in states.items() if status.found and status.found.agent_package),
     ]
-    answers = _document(
-        target, document, wave.instances, bare, say,
-        action="install", source=stored.url, sha256=stored.sha256, mark=mark,
-        replace="yes" if how.replace else "no",
-    )  # fmt: skip
+    with _timed(wave, "install"):
+        answers = _document(
+            target, document, wave.instances, bare, say,
+            action="install", source=stored.url, sha256=stored.sha256, mark=mark,
+            replace="yes" if how.replace else "no",
+        )  # fmt: skip
     wave.why = {key: answer.why for key, answer in answers.items() if not answer.ok}
     installed = [key for key in states if key not in wave.why]
-    late = _wait_for_reports(target, how, {k: states[k] for k in installed}, mark, began, say)
+    with _timed(wave, "report"):
+        late = _wait_for_reports(target, how, {k: states[k] for k in installed}, mark, began, say)
     wave.why |= late
     wave.failed = [key for key in states if key in wave.why]
     wave.ok = [key for key in states if key not in wave.why]
     for key in wave.failed:
         say(f"failed {key}: {wave.why[key]}")
-    _put_back(target, document, wave, came, say)
+    if wave.failed:
+        with _timed(wave, "put back"):
+            _put_back(target, document, wave, came, say)
     return wave
+
+
+@contextmanager
+def _timed(wave: Wave, step: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    wave.seconds[step] = time.monotonic() - began
 
 
 def _put_back(
@@ -237,7 +254,7 @@ def _put_back(
 ) -> None:
     """Take back what the wave did to its instances that failed. On those of `came` the agent's
     package came with us."""
-    lost = lost_machines(target, wave.failed) if wave.failed else {}
+    lost = lost_machines(target, wave.failed)
     wave.kept = {key: f"it is {state}" for key, state in lost.items()}
     alive = [key for key in wave.failed if key not in lost]
     answers = _document(target, document, alive, came, say, action="put-back")

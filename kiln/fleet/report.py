@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader
+from typing import TYPE_CHECKING
 
 from kiln.base.paths import TEMPLATES, build_dir
-from kiln.fleet.install import Installation
-from kiln.fleet.status import FleetStatus
+
+if TYPE_CHECKING:  # fleet.status needs nothing of an installation
+    from kiln.fleet.install import Installation
+    from kiln.fleet.status import FleetStatus
 
 
 def status_text(rows: Sequence[FleetStatus]) -> str:
@@ -61,6 +62,8 @@ def installation_text(done: Installation) -> str:
 
 def write_installation(done: Installation) -> Path:
     """Write report.json and report.html; returns their folder."""
+    from jinja2 import Environment, FileSystemLoader
+
     when = datetime.now(timezone.utc)
     folder = build_dir() / "fleet" / when.strftime("%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ class WaveSize:
 @dataclass
 class Wave:
     """A wave and what became of its instances. `why` says it for those that failed, `kept` for
-    those that could not be put back."""
+    those that could not be put back, `seconds` how long its steps took."""
 
     instances: list[str]
     ok: list[str] = field(default_factory=list)
@@ -34,6 +34,7 @@ class Wave:
     rolled_back: list[str] = field(default_factory=list)
     why: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def parse_waves(text: str) -> tuple[WaveSize, ...]:

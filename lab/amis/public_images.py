@@ -24,6 +24,7 @@ AMAZON = "137112412989"
 STAND_IN = "kiln-lab-stand-in"
 _FILE = Path(__file__).with_suffix(".yaml")
 _DEB_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
+_UNAME_ARCH = {"x86_64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class PublicImage:
     """A stand-in for an AMI that AWS or a vendor publishes, and how clients look it up.
 
     Times are written as EC2 writes them. `boot_mode` is None where EC2 shows none. `kind` is that
-    of `lab.rootfs.parents`: what AWS added to the distribution.
+    of `lab.rootfs.parents`: what AWS added to the distribution. `listed` says why an image is only
+    found and cannot be launched. `texts` are parameters with another value than the id.
     """
 
     id: str
@@ -46,6 +48,8 @@ class PublicImage:
     deprecated: str
     boot_mode: str | None
     kind: str = ""
+    listed: str = ""
+    texts: tuple[tuple[str, str], ...] = ()
 
     @property
     def base(self) -> str:
@@ -63,7 +67,7 @@ def parent(recipe: Recipe) -> PublicImage:
     """The stand-in for the parent AMI of a recipe."""
     source = recipe.source_ami
     for image in _known():
-        if image.arch != recipe.arch or image.distro != recipe.distro.id:
+        if image.arch != recipe.arch or image.distro != recipe.distro.id or image.listed:
             continue
         if source.ssm_parameter in image.parameters or (
             source.name
@@ -101,21 +105,28 @@ def _known() -> tuple[PublicImage, ...]:
 def _of_entry(entry: dict[str, Any]) -> Iterator[PublicImage]:
     each: dict[str, list[str]] = entry.get("each", {})
     for arch, *values in itertools.product(entry["arches"], *each.values()):
-        words = {"arch": arch, "deb_arch": _DEB_ARCH[arch], **dict(zip(each, values, strict=True))}
+        words = {"arch": arch, "deb_arch": _DEB_ARCH[arch], "uname_arch": _UNAME_ARCH[arch]}
+        words |= dict(zip(each, values, strict=True))
         more = [name for value in values for name in entry.get("also", {}).get(value, [])]
         name = entry["name"].format(**words)
+        words |= {"name": name, "id": f"ami-{hashlib.sha256(name.encode()).hexdigest()[:17]}"}
         yield PublicImage(
-            id=f"ami-{hashlib.sha256(name.encode()).hexdigest()[:17]}",
+            id=words["id"],
             name=name,
             description=f"{entry['description'].format(**words)} ({STAND_IN})",
             owner=entry["owner"],
             distro=entry["distro"],
             arch=arch,
-            root_device=facts.distro(entry["distro"])["root_device"],
+            root_device=entry.get("root_device") or facts.distro(entry["distro"])["root_device"],
             parameters=tuple(form.format(**words) for form in (*entry["parameters"], *more)),
             **_times(entry["created"], entry.get("deprecated", _file()["deprecated"])),
             boot_mode=entry["boot_mode"].get(arch),
             kind=entry.get("kind", ""),
+            listed=entry.get("listed", ""),
+            texts=tuple(
+                (parameter.format(**words), text.format(**words))
+                for parameter, text in entry.get("texts", {}).items()
+            ),
         )
 
 

@@ -35,7 +35,12 @@ class Machines:
         self.public = {image.id: image for image in public}
         self.base = base
         self.faults = faults
-        self.made: dict[str, images.Image] = {image.id: image for image in images.load(lab)}
+        self.made: dict[str, images.Image] = {}
+        for image in images.load(lab):
+            if image.attributes.get(images.RECYCLED):  # the bin went with the lab before
+                images.deregister(lab, image.id, set())
+            else:
+                self.made[image.id] = image
         self.by_address: dict[str, LabInstance] = {}
         # The files of snapshots, by their ids; a snapshot of a root volume has none.
         self.contents: dict[str, Path] = {}
@@ -81,7 +86,14 @@ class Machines:
             image = self.made[image_id]
             return image.distro, Path(image.base), image.layers
         if image_id in self.public:
-            return self.public[image_id].base, None, []
+            public = self.public[image_id]
+            if public.listed:
+                raise EC2ClientError(
+                    "UnsupportedOperation",
+                    f"AMI Kiln lab: {image_id} ({public.name}) can only be looked up here: "
+                    f"{public.listed}",
+                )
+            return public.base, None, []
         raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
     def has_key_pairs(self) -> bool:

@@ -22,7 +22,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def package(build: str, format_: str, arch: str, target: Path) -> bool:
-    """Write the agent's package of one build, such as 1.300071.0b1720; False when unknown."""
+    """Write the agent's package of one build, such as 1.300072.0b1766; False when unknown."""
     if build not in catalogue.cloudwatch_agent():
         return False
     program = {path: model.File(content) for path, content in install.files().items()}

@@ -210,6 +210,8 @@ variable "sha256" {
   type        = map(string)
   description = "Hash of each download by URL, from amis.lock.yaml. Missing: not checked, but recorded."
   default = {
+    "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300072.0b1766/amazon-cloudwatch-agent.deb"                                           = "05baeadca96c4bb8e43906ed09cf0bebd0f321ff6d41987bdc46ce681de0978d"
+    "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/arm64/1.300072.0b1766/amazon-cloudwatch-agent.deb"                                           = "f84cbb6b193f80440f713ec3a2b2b6ed45a16f10d8f0fe38c01cbff9155cb3f9"
     "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-510.47.03-archive.tar.xz"  = "d5c7204160f7b2c688932f90648995bd3bf3a821d99161cefb7e7a9539e22a6f"
     "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/linux-x86_64/fabricmanager-linux-x86_64-550.163.01-archive.tar.xz" = "6517bab21f7f9e8c366bae219d45c0be01c59cbcf9b307689deab3a074f92b44"
     "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"                                                                                = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"

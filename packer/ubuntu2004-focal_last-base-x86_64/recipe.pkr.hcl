@@ -136,11 +136,11 @@ locals {
     }
     "cloudwatch-agent" = {
       env = {
-        CLOUDWATCH_AGENT_VERSION = "1.300071.0"
+        CLOUDWATCH_AGENT_VERSION = "1.300072.0"
       }
       downloads = {
-        CLOUDWATCH_AGENT           = "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb"
-        CLOUDWATCH_AGENT_SIGNATURE = "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb.sig"
+        CLOUDWATCH_AGENT           = "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300072.0b1766/amazon-cloudwatch-agent.deb"
+        CLOUDWATCH_AGENT_SIGNATURE = "https://amazoncloudwatch-agent.s3.amazonaws.com/ubuntu/amd64/1.300072.0b1766/amazon-cloudwatch-agent.deb.sig"
         CLOUDWATCH_AGENT_KEY       = "https://amazoncloudwatch-agent.s3.amazonaws.com/assets/amazon-cloudwatch-agent.gpg"
       }
       keys = {

@@ -120,12 +120,15 @@ instance_id() {
 }
 
 # test_event MARK: a line as the driver writes it, by the way of the real ones. Xid 14 is the driver's
-# own test error; a line from user space is marked `injected`, and hooks do not run on it.
+# own test error; a line from user space is marked `injected`, and hooks do not run on it. The agent keeps
+# the last line of a file for five seconds, as it may go on: a second event lets it send the first.
 test_event() {
-    local id
+    local id line
     id=$(instance_id) || die "the instance's id is not known"
-    printf 'NVRM: Xid (PCI:0000:00:00): 14, pid=1, name=%s-%s, test of the way to CloudWatch\n' \
-        "$1" "$id" >/dev/kmsg || die "/dev/kmsg cannot be written: no test event"
+    for line in "0): 14, pid=1, name=$1-$id, test of the way to CloudWatch" "1): 14, pid=1, name=$1, end of the test"; do
+        printf 'NVRM: Xid (PCI:0000:00:0%s\n' "$line" >>/dev/kmsg \
+            || die "/dev/kmsg cannot be written: no test event"
+    done
 }
 
 # ------------------------------------------------------------------ the way back

@@ -10,7 +10,7 @@ from expectations import assert_active, assert_enabled, assert_held, packages
 def test_it_is_of_that_version(machine, recipe):
     result = packages(machine, "amazon-cloudwatch-agent")
     assert len(result) == 1, f"{len(result)} packages installed, one expected"
-    # The vendor's own package adds its build number: 1.300071.0b1720.
+    # The vendor's own package adds its build number: 1.300072.0b1766.
     version, _, _ = result[0]["version"].partition("b")
     assert version == recipe["cloudwatch_agent"]
 

@@ -124,9 +124,9 @@ def tree(guest: Guest) -> set[str]:
     return set(did(guest, _TREE).splitlines())
 
 
-def until_online(ssm: Any, guests: list[Guest], seconds: float = 90) -> None:
-    """Wait until Systems Manager reaches all of them."""
-    wanted = {one.id for one in guests}
+def until_online(ssm: Any, ids: list[str], seconds: float = 90) -> None:
+    """Wait until Systems Manager reaches all of these instances."""
+    wanted = set(ids)
     filters = [{"Key": "InstanceIds", "Values": sorted(wanted)}]
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -91,7 +91,7 @@ def guest(
     """A g4dn.xlarge whose agent reports its GPU and its events."""
     folder = tmp_path_factory.mktemp("bundle")
     bundle.write_bundle(folder / "kiln-telemetry.sh", SETTINGS)
-    assert cloudwatch.package("1.300071.0b1720", "rpm", "x86_64", folder / "agent.rpm")
+    assert cloudwatch.package("1.300072.0b1766", "rpm", "x86_64", folder / "agent.rpm")
     with launching(ec2, key, source_ami) as launch:
         made = launch(IamInstanceProfile=profile)
         _lay(made, folder)

@@ -72,7 +72,7 @@ def fleet(ec2: Any, client: Any, key: Any, source_ami: str) -> Iterator[Fleet]:
         did(mute, f"curl -sSfo a.rpm {url} && sudo rpm -U a.rpm && {start}")
         for guest in (mute, bare):
             did(guest, "sudo systemd-run -q --unit job sleep 100000")
-        until_online(client("ssm"), [mute, bare])
+        until_online(client("ssm"), [mute.id, bare.id])
         yield Fleet(mute, bare, quiet)
 
 
@@ -173,7 +173,7 @@ def test_status_tells_driver_agent_and_whose_configuration_there_is(
     mute, bare = walked.status[fleet.mute.id], walked.status[fleet.bare.id]
     assert [(one["reports"], one["missing"]) for one in (mute, bare)] == [(True, [])] * 2
     assert bare["driver"] == mute["driver"] == "580.95.05"
-    assert (mute["agent_version"], bare["agent_version"]) == (OLD_AGENT, "1.300071.0b1720")
+    assert (mute["agent_version"], bare["agent_version"]) == (OLD_AGENT, "1.300072.0b1766")
     ours = f"fleet.install {walked.rest['bundle_sha256'][:12]}"
     assert (mute["configuration"], bare["configuration"]) == (f"{ours} + theirs.json", ours)
     # A test of the way to CloudWatch is not an Xid.

@@ -157,7 +157,7 @@ def test_todays_packer_builds_on_spot_instances_and_on_a_second_disk(
     )
     assert done.returncode == 0, done.stdout
     found = ec2.describe_images(Filters=[{"Name": "name", "Values": [f"{name}-*"]}])["Images"]
-    disk, spot = sorted(found, key=lambda image: image["Name"])
+    disk, made, spot = sorted(found, key=lambda image: image["Name"])
     assert (spot["Description"], spot["ImdsSupport"]) == ("built on a spot instance", "v2.0")
     assert [one["DeviceName"] for one in spot["BlockDeviceMappings"]][1:] == ["/dev/xvdg"]
     snapshot = spot["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
@@ -171,12 +171,13 @@ def test_todays_packer_builds_on_spot_instances_and_on_a_second_disk(
     assert len(asked) == 1
     tags = ec2.describe_instances(InstanceIds=[asked[0]["InstanceId"]])["Reservations"][0]
     assert {"Key": "team", "Value": "ml"} in tags["Instances"][0]["Tags"]
-    assert (disk["RootDeviceName"], disk["Architecture"]) == ("/dev/xvda", "x86_64")
-    assert (disk["Description"], disk["EnaSupport"]) == ("made on a second disk", True)
-    assert disk["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 3
+    for image in (disk, made):
+        assert (image["RootDeviceName"], image["Architecture"]) == ("/dev/xvda", "x86_64")
+        assert (image["Description"], image["EnaSupport"]) == ("made on a second disk", True)
+        assert [one["Ebs"]["VolumeSize"] for one in image["BlockDeviceMappings"]] == [3]
     with launching(ec2, key, disk["ImageId"]) as launch:
-        for image, made in ((disk, "disk"), (spot, "spot")):
+        for image, maker in ((disk, "disk"), (made, "disk"), (spot, "spot")):
             guest = launch(image["ImageId"], user="admin", InstanceType="t3.micro")
-            assert guest.run("cat /opt/made-by").stdout.strip() == made
-    for image in (disk, spot):
+            assert guest.run("cat /opt/made-by").stdout.strip() == maker
+    for image in (disk, made, spot):
         ec2.deregister_image(ImageId=image["ImageId"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ def packer(lab: Any, home: Path, **variables: str) -> subprocess.CompletedProces
             "PATH": "/usr/bin:/bin",
             "HOME": str(home),
             "AWS_POLL_DELAY_SECONDS": "1",
+            # Where a newer Packer finds its plugin, if this test run has one.
+            **{n: os.environ[n] for n in ("PACKER_PLUGIN_PATH",) if n in os.environ},
         },
         capture_output=True,
         text=True,

@@ -25,7 +25,7 @@ from lab.mirror import cloudwatch
 
 pytestmark = guests.AS_ROOT
 
-AGENT_BUILD = "1.300071.0b1720"
+AGENT_BUILD = "1.300072.0b1766"
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 SERVICES = ("aws-hw-monitor.service", "amazon-cloudwatch-agent.service")
 # What an installation may change; other files of a running system change by themselves.

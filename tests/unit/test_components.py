@@ -61,7 +61,7 @@ def test_every_file_in_the_table_of_downloads_is_fetched_by_a_component() -> Non
         "dcgm_exporter": "4.8.3",
         "container_toolkit": "1.20.0",
         "mig_parted": "0.14.3",
-        "cloudwatch_agent": "1.300071.0",
+        "cloudwatch_agent": "1.300072.0",
         "package_snapshot": "20240301T030400Z",
     }
     made = [step(name, "debian12", driver_source="runfile", **full) for name in components.names()]
@@ -603,8 +603,8 @@ def test_elsewhere_the_ssm_agent_is_the_distributions(distro: str) -> None:
 @pytest.mark.parametrize(
     ("distro", "arch", "version", "path"),
     [
-        ("al2", "x86_64", "1.300071.0", "amazon_linux/amd64/1.300071.0b1720/{}.rpm"),
-        ("ubuntu2404", "arm64", "1.300071.0", "ubuntu/arm64/1.300071.0b1720/{}.deb"),
+        ("al2", "x86_64", "1.300072.0", "amazon_linux/amd64/1.300072.0b1766/{}.rpm"),
+        ("ubuntu2404", "arm64", "1.300072.0", "ubuntu/arm64/1.300072.0b1766/{}.deb"),
         ("debian12", "x86_64", "1.300031.0b313", "debian/amd64/1.300031.0b313/{}.deb"),
     ],
 )

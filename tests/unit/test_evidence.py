@@ -26,6 +26,7 @@ from kiln.pipeline.report import report_html
 ROWS = {recipe.name: recipe for recipe in load_recipes(ROOT / "amis.yaml")}
 DEBIAN = ROWS["debian12-535.309.01-base-x86_64"]
 AL2023 = ROWS["al2023-580.178.04-open-cuda13.0-base-x86_64"]
+ARM64 = ROWS["al2023-580.178.04-open-cuda13.0-base-arm64"]
 
 
 def known(recipe: Recipe, what: str) -> Known:
@@ -56,14 +57,12 @@ def test_a_build_of_nccl_for_another_cuda_was_not_seen() -> None:
 def test_a_file_that_a_build_in_aws_downloaded_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = next(
-        i.what for i in evidence_of(AL2023) if i.what.endswith("amazon-cloudwatch-agent.rpm")
-    )
-    assert known(AL2023, url) is Known.ASSUMED
+    url = next(i.what for i in evidence_of(ARM64) if i.what.endswith("amazon-cloudwatch-agent.rpm"))
+    assert known(ARM64, url) is Known.ASSUMED
     entry = {"url": url, "version": "1", "sha256": "a" * 64, "source": "seen by run 1"}
     (tmp_path / "lock.yaml").write_text(yaml.safe_dump({"artifacts": [entry]}))
     monkeypatch.setenv("KILN_LOCK", str(tmp_path / "lock.yaml"))
-    assert known(AL2023, url) is Known.RECORDED
+    assert known(ARM64, url) is Known.RECORDED
 
 
 def test_a_file_whose_hash_is_published_was_seen() -> None:
@@ -73,15 +72,28 @@ def test_a_file_whose_hash_is_published_was_seen() -> None:
     )
 
 
-def test_strict_refuses_what_is_only_assumed_at_the_line_that_asks_for_it() -> None:
-    assumed = [item for item in evidence_of(AL2023) if item.known is Known.ASSUMED]
-    assert [f for f in check_recipe(AL2023) if f.rule == RULE] == []
-    findings = [f for f in check_recipe(AL2023, strict=True) if f.rule == RULE]
-    assert len(findings) == len(assumed) > 0
-    efa = next(f for f in findings if ".tar.gz.sig" in f.message)
-    assert efa.level == "error"
-    assert efa.place == AL2023.row.origins["efa"]
-    assert (efa.file, efa.line) == (str(AL2023.row.file), AL2023.row.origins["efa"].line)
+def test_a_signature_was_seen_where_its_file_was_and_the_vendor_says_that_it_lies_beside() -> None:
+    signatures = {
+        item.what: item.known for item in evidence_of(ARM64) if item.what.endswith(".sig")
+    }
+    installer, agent = sorted(signatures, key=lambda url: "efa" not in url)
+    assert signatures == {installer: Known.SEEN, agent: Known.ASSUMED}
+    assert known(ARM64, installer.removesuffix(".sig")) is Known.SEEN
+    assert known(ARM64, agent.removesuffix(".sig")) is Known.ASSUMED
+
+
+@pytest.mark.parametrize(("strict", "level"), [(False, "warning"), (True, "error")])
+def test_check_warns_of_what_is_only_assumed_at_the_line_that_asks_for_it_and_strict_refuses_it(
+    *, strict: bool, level: str
+) -> None:
+    assumed = {item.what for item in evidence_of(ARM64) if item.known is Known.ASSUMED}
+    findings = [f for f in check_recipe(ARM64, strict=strict) if f.rule == RULE]
+    named = [thing for f in findings for thing in f.message.partition("exist: ")[2].split(", ")]
+    assert sorted(named) == sorted(assumed)
+    assert {f.level for f in findings} == {level}
+    agent = next(f for f in findings if "cloudwatch-agent" in f.message)
+    asked_for = ARM64.row.origins["cloudwatch_agent"]
+    assert (agent.place, agent.file, agent.line) == (asked_for, str(ARM64.row.file), asked_for.line)
 
 
 def test_the_page_of_proofs_names_the_first_reason_why_a_bake_would_fail() -> None:
@@ -136,7 +148,7 @@ def test_every_unit_of_a_package_that_a_provisioner_enables_is_counted(recipe: R
 
 def test_a_row_can_accept_what_is_only_assumed_until_a_day() -> None:
     entry = Acceptance(RULE, "first bake in May", date(2027, 5, 31), Place("amis.yaml", 9))
-    row = replace(AL2023, row=replace(AL2023.row, accepted=(entry,)))
+    row = replace(ARM64, row=replace(ARM64.row, accepted=(entry,)))
     for strict in (False, True):
         findings = check_recipe(row, today=date(2027, 5, 31), strict=strict)
         assert {one.level for one in findings if one.rule == RULE} == {"accepted"}

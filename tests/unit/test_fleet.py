@@ -8,6 +8,7 @@ import re
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from kiln.fleet import document, report, status
 from kiln.fleet.install import Installation
 from kiln.fleet.machines import Selected, parse_targets
 from kiln.fleet.waves import Wave, parse_max_errors, parse_waves, plan_waves
+from kiln.xid import explain
 from lab.ssm import documents
 
 SCRIPT = (TEMPLATES / "fleet" / "machine.sh").read_text()
@@ -138,7 +140,7 @@ def test_the_agents_version_is_pinned_to_a_build() -> None:
 
 def on_a_machine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the document's script as on a machine that lies in a folder of the test's."""
-    script = SCRIPT
+    script = SCRIPT.replace("PATH=", f"PATH={folder}/bin:")
     for name in ("/var/lib/kiln", "/var/lib/cloud", "/opt/aws", "/dev/kmsg"):
         script = script.replace(name, f"{folder}{name}")
     return subprocess.run(
@@ -171,6 +173,10 @@ def installed(machine: Path, name: str, replace: str = "no", status: int = 0) ->
     return on_a_machine(machine, "install", replace, "kiln-fleet-1").returncode
 
 
+def read_kernel_log(machine: Path) -> list[dict[str, Any]]:
+    return list(explain.parse_stream((machine / "dev/kmsg").read_text().splitlines()))
+
+
 def files(machine: Path, folder: str) -> list[str]:
     return sorted(path.name for path in (machine / folder).rglob("*") if path.is_file())
 
@@ -186,9 +192,18 @@ def test_a_bundle_of_another_hash_is_refused_before_anything_is_changed(machine:
 
 def test_the_test_event_names_run_and_instance_as_the_driver_would(machine: Path) -> None:
     assert installed(machine, "a") == 0
-    line = (machine / "dev/kmsg").read_text()
-    assert line.startswith("NVRM: Xid (PCI:0000:00:00): 14, pid=1, ")
-    assert f"name=kiln-fleet-1-{ONE}, " in line
+    first, last = read_kernel_log(machine)
+    assert first["xid"] == last["xid"] == 14
+    assert first["process"] == f"kiln-fleet-1-{ONE}"
+
+
+def test_the_agent_need_not_wait_whether_the_test_event_goes_on(machine: Path) -> None:
+    """It holds a file's last line for five seconds: another event of its own follows."""
+    assert installed(machine, "a") == 0
+    first, last = read_kernel_log(machine)
+    # On another GPU, so that the monitor does not fold the two.
+    assert first["pci"] != last["pci"]
+    assert last["process"] == "kiln-fleet-1", "not taken for any instance's"
 
 
 def test_a_first_installation_is_taken_back_whole(machine: Path) -> None:
@@ -240,6 +255,35 @@ def test_without_replace_others_configuration_is_not_touched(machine: Path) -> N
     theirs.write_text("{}")
     assert installed(machine, "a") == 0
     assert theirs.read_text() == "{}"
+
+
+def test_a_machine_that_cannot_note_whether_its_agent_ran_is_not_changed(machine: Path) -> None:
+    """Otherwise the way back would leave the agent as it is, and say that all is as before."""
+    digest = downloaded(machine, "a")
+    note = machine / "var/lib/kiln/fleet/agent-was"
+    note.symlink_to("/dev/full")
+    done = on_a_machine(machine, "prepare", digest, "Keep", "1")
+    assert done.returncode == 1, "the document ends here, before its installation"
+    assert "/var/lib/kiln/fleet cannot be written" in done.stderr
+    assert not (machine / "calls").exists()
+
+
+@pytest.mark.parametrize(("was", "word"), [("active", "start"), ("inactive", "stop")])
+def test_an_agent_that_does_not_go_back_to_what_it_was_is_said(
+    machine: Path, was: str, word: str
+) -> None:
+    systemctl = machine / "bin/systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(f"#!/bin/sh\n[ $1 = is-active ] && echo {was} && exit\nexit 1\n")
+    systemctl.chmod(0o755)
+    agent = machine / "opt/aws/amazon-cloudwatch-agent/bin/CWAGENT_VERSION"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("1.300031.0b313")
+    assert installed(machine, "a") == 0
+    done = on_a_machine(machine, "uninstall")
+    assert done.returncode == 1
+    assert f"amazon-cloudwatch-agent.service does not {word}: see journalctl" in done.stderr
+    assert "everything is as it was before" not in done.stdout
 
 
 def test_a_bundle_that_was_installed_by_hand_is_left_alone(machine: Path) -> None:

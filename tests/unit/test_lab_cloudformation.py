@@ -69,7 +69,8 @@ def whole(endpoint: str) -> Iterator[dict[str, str]]:
         for service in ("cloudformation", "cloudwatch", "logs"):
             one = lab_api.client(endpoint, service)
             patch.setattr(aws, service, lambda target, one=one: one)
-        outputs, told = deployed("ml", template.template_data(INPUTS), Email="a@example.com")
+        given = {"Email": "a@example.com", "PowerLimit": "300"}
+        outputs, told = deployed("ml", template.template_data(INPUTS), **given)
         assert all("FAILED" not in line for line in told)
         yield outputs
         removed("ml")
@@ -148,6 +149,7 @@ def test_a_fatal_xid_raises_the_alarm_pages_and_is_on_the_dashboard(
             {"timestamp": now, "message": event(xid=79, sxid=None)},
             {"timestamp": now, "message": event(xid=94, sxid=None, count=7)},
             {"timestamp": now, "message": event(event="start", severity=None)},
+            {"timestamp": now, "message": event(event="dropped", severity="warning", count=3)},
         ],
     )
 
@@ -158,7 +160,7 @@ def test_a_fatal_xid_raises_the_alarm_pages_and_is_on_the_dashboard(
         listed = [*found["MetricAlarms"], *found["CompositeAlarms"]]
         return {one["AlarmName"] for one in listed if one["StateValue"] == "ALARM"}
 
-    wanted = {"ml-fatal-xid", "ml-gpu-lost", "ml-paging"}
+    wanted = {"ml-fatal-xid", "ml-gpu-lost", "ml-events-dropped", "ml-paging", "ml-all-silent"}
     assert until(lambda: wanted <= alarmed()), alarmed()
     assert "ml-silent-i-0123456789abcdef0" in until(alarmed), "it never reported"
     assert not {"ml-row-remap-failure", "ml-idle"} & alarmed()
@@ -179,10 +181,16 @@ def test_a_fatal_xid_raises_the_alarm_pages_and_is_on_the_dashboard(
     by_xid = {one["Label"]: sum(one["Values"]) for one in search(client, "Events by Xid", whole)}
     assert {label.split()[-1]: total for label, total in by_xid.items()} != {}
     assert sorted(by_xid.values()) == [1, 7], "a folded storm counts as many as it stands for"
+    counts = {
+        word: sum(one["Values"])
+        for one in search(client, "Events by severity", whole)
+        for word in one["Label"].split()
+    }
+    assert (counts["fatal"], counts["warning"]) == (8, 3)
 
 
 def sample(
-    metric: str, value: float, gpus: int, instance: str, **more: str
+    metric: str, value: float, gpus: int, instance: str, minutes: int = 15, **more: str
 ) -> list[dict[str, Any]]:
     """What the agent sends of an instance: a series for each GPU, and one of all."""
     dimensions = {
@@ -193,7 +201,7 @@ def sample(
     }
     now = datetime.now(timezone.utc)
     found = []
-    for minute in range(15):
+    for minute in range(minutes):
         at = now - timedelta(minutes=minute)
         of_gpu = {"MetricName": metric, "Timestamp": at, "Value": value}
         for index in range(gpus):
@@ -227,6 +235,62 @@ def test_a_gpu_that_stopped_reporting_is_found_and_named(
     (idle,) = [one for one in search(client, title_of_cost(client, whole), whole) if one["Values"]]
     # Eight GPUs at 90 %: a tenth of the instance's price.
     assert idle["Values"][0] == pytest.approx(21.957642 / 10, rel=1e-3)
+
+
+def test_heat_power_and_idleness_raise_an_alarm_that_names_the_instance(
+    whole: dict[str, str], client: Client
+) -> None:
+    sent = {
+        "ml-hot": sample("nvidia_smi_temperature_gpu", 92.0, 1, "i-hot"),
+        "ml-power": sample("nvidia_smi_power_draw", 390.0, 1, "i-power"),
+        "ml-idle": sample("nvidia_smi_utilization_gpu", 2.0, 1, "i-idle", minutes=75),
+        "ml-hot-dcgm": sample("DCGM_FI_DEV_GPU_TEMP", 95.0, 1, "i-hot"),
+        "ml-row-remap-failure-dcgm": sample("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1.0, 1, "i-remap"),
+    }
+    for name, data in sent.items():
+        cool = [{**one, "Value": 50.0} for one in data] if name == "ml-hot" else []
+        others = [{"Name": "InstanceId", "Value": "i-cool"}]
+        data += [{**one, "Dimensions": others} for one in cool]
+        client("cloudwatch").put_metric_data(Namespace="CWAgent", MetricData=data)
+    place: Target = OneLab()  # type: ignore[assignment]
+
+    def raised() -> dict[str, list[str]]:
+        found = telemetry_stack.stack_state(place, "ml")["alarms"]
+        return {
+            one["name"]: [each["InstanceId"] for each in one["about"]]
+            for one in found
+            if one["name"] in sent and one["state"] == "ALARM"
+        }
+
+    wanted = {
+        name: [{"ml-power": "i-power", "ml-idle": "i-idle"}.get(name, "i-hot")] for name in sent
+    } | {"ml-row-remap-failure-dcgm": ["i-remap"]}
+    assert until(lambda: raised() == wanted), raised()
+
+
+def test_efas_graphs_show_each_device_whatever_its_name(
+    whole: dict[str, str], client: Client
+) -> None:
+    now = datetime.now(timezone.utc)
+    sums = [{"Name": "InstanceId", "Value": "i-efa"}]
+    devices = [
+        [*sums, {"Name": "device", "Value": name}, {"Name": "port", "Value": "1"}]
+        for name in ("rdmap16s27", "efa_0")
+    ]
+    data = [
+        {"MetricName": metric, "Timestamp": now, "Value": 5.0, "Dimensions": dimensions}
+        for metric in ("efa_rx_bytes", "efa_retrans_pkts")
+        for dimensions in (*devices, sums)
+    ]
+    client("cloudwatch").put_metric_data(Namespace="CWAgent", MetricData=data)
+    for title, metric in (
+        ("EFA bytes a minute", "efa_rx_bytes"),
+        ("EFA drops, retransmissions, errors", "efa_retrans_pkts"),
+    ):
+        words = [set(one["Label"].split()) for one in search(client, title, whole)]
+        assert len(words) == len(devices), "each device once, and no sums"
+        for device in ("rdmap16s27", "efa_0"):
+            assert any({"i-efa", device, metric} <= each for each in words), device
 
 
 def title_of_cost(client: Client, whole: dict[str, str]) -> str:
@@ -313,7 +377,7 @@ def test_an_update_that_fails_is_rolled_back(client: Client) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (small(A={"Type": "AWS::CodeBuild::Project"}), "CodeBuild::Project is not implemented"),
+        (small(A={"Type": "AWS::Lambda::Function"}), "Lambda::Function is not implemented"),
         (small(A={**GROUP, "CreationPolicy": {}}), "CreationPolicy of A is not implemented"),
         ({**small(A=GROUP), "Transform": "x"}, "the section Transform is not implemented"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -243,6 +244,16 @@ FOUND = [
         "/dev/sda1",
     ),
     ("136693071363", "debian-12-amd64-*", "136693071363", "/dev/xvda"),
+    ("136693071363", "debian-13-amd64-*", "136693071363", "/dev/xvda"),
+    ("amazon", "amzn2-ami-hvm-*-x86_64-ebs", "137112412989", "/dev/xvda"),
+    ("amazon", "amazon-eks-node-al2023-x86_64-nvidia-1.33-v*", "602401143452", "/dev/xvda"),
+    ("amazon", "bottlerocket-aws-k8s-1.33-x86_64-v*", "092701018921", "/dev/xvda"),
+    (
+        "amazon",
+        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *",
+        "898082745236",
+        "/dev/sda1",
+    ),
 ]
 
 
@@ -313,7 +324,37 @@ def test_an_old_image_without_a_boot_mode_shows_none(ec2: Any, client: Callable[
             "canonical/ubuntu/server/noble/stable/current/amd64/hvm/ebs-gp3/ami-id",
             "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-",
         ),
+        (
+            "canonical/ubuntu/server-minimal/noble/stable/current/amd64/hvm/ebs-gp3/ami-id",
+            "ubuntu-minimal/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-minimal-",
+        ),
+        (
+            "canonical/ubuntu/eks/24.04/1.33/stable/current/amd64/hvm/ebs-gp3/ami-id",
+            "ubuntu-eks/k8s_1.33/images/",
+        ),
         ("debian/release/bookworm/latest/arm64", "debian-12-arm64-"),
+        ("debian/release/13/latest/amd64", "debian-13-amd64-"),
+        ("ami-amazon-linux-latest/amzn2-ami-hvm-x86_64-ebs", "amzn2-ami-hvm-2.0."),
+        (
+            "eks/optimized-ami/1.33/amazon-linux-2023/arm64/nvidia/recommended/image_id",
+            "amazon-eks-node-al2023-arm64-nvidia-1.33-v",
+        ),
+        (
+            "ecs/optimized-ami/amazon-linux-2023/neuron/recommended/image_id",
+            "al2023-ami-ecs-neuron",
+        ),
+        (
+            "bottlerocket/aws-k8s-1.33/arm64/latest/image_id",
+            "bottlerocket-aws-k8s-1.33-aarch64-v1.",
+        ),
+        (
+            "bottlerocket/aws-ecs-2-nvidia/x86_64/latest/image_id",
+            "bottlerocket-aws-ecs-2-nvidia-x86_64-v1.",
+        ),
+        (
+            "deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id",
+            "Deep Learning Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023) 2026",
+        ),
     ],
 )
 def test_a_public_parameter_names_an_image_in_every_region(
@@ -324,14 +365,40 @@ def test_a_public_parameter_names_an_image_in_every_region(
         assert image(client("ec2", region), asked["Value"])["Name"].startswith(begins)
 
 
-@pytest.mark.parametrize(
-    "name", ["bottlerocket/aws-k8s-1.33/x86_64/latest/image_id", "ami-amazon-linux-latest/mine"]
-)
-def test_what_the_lab_has_no_image_for_is_an_unknown_parameter(
-    client: Callable[..., Any], name: str
+def test_public_parameters_tell_names_and_versions_besides_ids(client: Callable[..., Any]) -> None:
+    def told(name: str) -> str:
+        return str(client("ssm").get_parameter(Name=f"/aws/service/{name}")["Parameter"]["Value"])
+
+    ecs = "ecs/optimized-ami/amazon-linux-2023/recommended"
+    about = json.loads(told(ecs))
+    assert about["image_id"] == told(f"{ecs}/image_id")
+    assert about["image_name"] == told(f"{ecs}/image_name")
+    eks = "eks/optimized-ami/1.33/amazon-linux-2023/x86_64/standard/recommended/release_version"
+    assert told(eks).startswith("1.33.")
+    assert (
+        "v" + told("bottlerocket/aws-k8s-1.33/x86_64/latest/image_version")
+        in (image(client("ec2"), told("bottlerocket/aws-k8s-1.33/x86_64/latest/image_id"))["Name"])
+    )
+
+
+def test_an_image_that_the_lab_has_no_system_of_is_found_and_says_so_when_it_is_launched(
+    client: Callable[..., Any], ec2: Any
 ) -> None:
+    name = "/aws/service/bottlerocket/aws-k8s-1.33/x86_64/latest/image_id"
+    found = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    refusal = (
+        r"UnsupportedOperation.*\(bottlerocket-aws-k8s-1.33-.*\) can only be looked up here: of"
+    )
+    for how in ({"ImageId": found}, {"ImageId": f"resolve:ssm:{name}"}):
+        with pytest.raises(ClientError, match=refusal):
+            launched(ec2, InstanceType="m5.large", **how)
+    with pytest.raises(ClientError, match=refusal):
+        copied(ec2, {"ImageId": found}, "a copy of bottlerocket")
+
+
+def test_a_parameter_that_nobody_has_is_unknown(client: Callable[..., Any]) -> None:
     with pytest.raises(ClientError, match="ParameterNotFound"):
-        client("ssm").get_parameter(Name=f"/aws/service/{name}")
+        client("ssm").get_parameter(Name="/aws/service/ami-amazon-linux-latest/mine")
 
 
 def test_an_instance_is_launched_from_a_parameter(client: Callable[..., Any], parent: str) -> None:
@@ -483,7 +550,7 @@ def test_who_waits_for_a_named_instance_is_answered_when_it_has_got_on(
 NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [
     ("ec2", "export_image", {"DiskImageFormat": "RAW", "ImageId": "PARENT",
                              "S3ExportLocation": {"S3Bucket": "b"}}),
-    ("ec2", "import_snapshot", {}),
+    ("ec2", "get_console_screenshot", {"InstanceId": "i-0123456789abcdef0"}),
     ("ec2", "create_ipam", {}),
 ]  # fmt: skip
 

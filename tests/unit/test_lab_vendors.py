@@ -13,6 +13,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cli.targets import choose
+from kiln.components.package_repositories import Repository
 from kiln.matrix import load
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
 from lab import control, mirror, prepared, settings, users, vendors
@@ -61,7 +62,15 @@ def test_stand_ins_cannot_be_had_in_aws(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_parent_that_only_aws_has_is_refused() -> None:
     with pytest.raises(KilnError, match="no parent for flavour eks"):
-        vendors.refuse_flavors([row(EKS)])
+        vendors.refuse_impossible([row(EKS)])
+
+
+def test_a_row_that_needs_snapd_is_refused() -> None:
+    with pytest.raises(KilnError, match="it is a snap") as refused:
+        vendors.refuse_impossible([row(UBUNTU)])
+    assert "without: [ssm-agent]" in str(refused.value.hint)
+    kept = tuple(name for name in row(UBUNTU).components if name != "ssm-agent")
+    vendors.refuse_impossible([row(DEBIAN), replace(row(UBUNTU), components=kept)])
 
 
 def test_hosts_that_do_not_answer_are_named_and_the_build_ends_with_1(
@@ -186,10 +195,28 @@ def test_ubuntu_comes_from_its_own_archive_by_its_own_keyring(
     given = words.read_text().splitlines()
     assert base.name == "ubuntu2404-x86_64-real"
     assert "--keyring=/pinned.gpg" in given
+    (include,) = [word for word in given if word.startswith("--include=")]
+    assert {"apt", "cloud-init", "openssh-server"} <= set(include.partition("=")[2].split(","))
     archive = "deb http://archive.ubuntu.com/ubuntu"
     parts = "main restricted universe multiverse"
     suites = ["noble", "noble-updates", "noble-security"]
     assert given[-5:] == ["noble", str(base), *(f"{archive} {s} {parts}" for s in suites)][-5:]
+
+
+def test_apts_own_user_may_read_the_keyring(
+    made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ask(repository: Repository, fetcher: object, keys: Path) -> Index:
+        keyring = keys / "pinned.gpg"
+        keyring.touch()
+        return Index(repository, repository, SIGNED, keyring)
+
+    monkeypatch.setattr(real_bases, "ask_repository", ask)
+    look = 'case $w in --keyring=*) stat -c %A "${w#*=}" "$(dirname "${w#*=}")"'
+    program(made, "mmdebstrap", f'for w in "$@"; do {look} >{tmp_path}/modes ;; esac; done')
+    real_bases.ensure(row(UBUNTU), print)
+    keyring, folder = (tmp_path / "modes").read_text().split()
+    assert (keyring[-3], folder[-3:]) == ("r", "r-x")
 
 
 def test_a_repository_that_is_not_signed_by_its_vendor_is_not_installed_from(
@@ -253,6 +280,7 @@ def test_amazon_linux_is_installed_with_the_key_that_is_pinned_and_no_other(
             "system-release",
             "systemd",
         ]
+        assert "yum" in installed
         first, second = (tmp_path / "repos").read_text().split("[amazonlinux]")[1:]
         assert "gpgcheck=0" in first and "gpgcheck=1\ngpgkey=file://" in second
         assert "BEGIN PGP PUBLIC KEY BLOCK" in (tmp_path / "trusted").read_text()

@@ -74,14 +74,17 @@ PUBLISHED = [
     for version in files["sha256"]
 ]
 DEBIAN = next(one for one in RECIPES if one.distro.id == "debian12")
+UBUNTU = next(one for one in RECIPES if one.distro.id == "ubuntu2404")
+
+
+VERSIONED = ("efa", "gdrcopy", "mig_parted", "driver", "cloudwatch_agent")
 
 
 def of_version(version, arch):
     """Recipes for which every component would be asked for that version."""
-    fields = ("efa", "gdrcopy", "mig_parted", "driver")
-    recipe = replace(CLASSIC, arch=arch, **dict.fromkeys(fields, version))
+    recipe = replace(CLASSIC, arch=arch, **dict.fromkeys(VERSIONED, version))
     newest = {"cuda": "13.0.2", "driver_source": "repo"}
-    return recipe, replace(recipe, distro=DEBIAN.distro, **newest)
+    return recipe, *(replace(recipe, distro=one.distro, **newest) for one in (DEBIAN, UBUNTU))
 
 
 @pytest.mark.parametrize(("files", "version"), PUBLISHED)
@@ -92,7 +95,7 @@ def test_a_published_checksum_is_of_a_file_that_a_component_downloads(files, ver
         for arch in ("x86_64", "arm64")
         for recipe in of_version(version, arch)
         for component in components.everything()
-        if component.needs in (None, "efa", "gdrcopy", "mig_parted", "driver", "nccl")
+        if component.needs in (None, "nccl", *VERSIONED)
         for download in component.for_recipe(recipe).downloads
     }
     assert url in downloaded

@@ -169,12 +169,43 @@ def body(**settings: Any) -> dict[str, Any]:
     return dashboard.dashboard_body(inputs(**settings), ["FatalXid"])
 
 
-def test_the_dashboard_is_of_cloudwatchs_form() -> None:
-    schema = plain_yaml.read_plain(ROOT / "tests" / "data" / "cloudwatch" / "dashboard-schema.yaml")
-    for settings in ({}, {"drop_original": True, "namespace": "My/Own GPUs"}):
-        found = json.loads(json.dumps(body(**settings)).replace("${!", "${"))
-        errors = [error.message for error in Draft202012Validator(schema).iter_errors(found)]
-        assert errors == []
+SCHEMA = plain_yaml.read_plain(ROOT / "tests" / "data" / "cloudwatch" / "dashboard-schema.yaml")
+
+
+def refusals(found: dict[str, Any]) -> list[str]:
+    """What CloudWatch's description of a dashboard's body refuses of one."""
+    as_sent = json.loads(json.dumps(found).replace("${!", "${"))
+    return [error.message for error in Draft202012Validator(SCHEMA).iter_errors(as_sent)]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"drop_original": True, "namespace": "My/Own GPUs", "efa": True, "dcgm": True}]
+)
+def test_the_dashboard_is_of_cloudwatchs_form(settings: dict[str, Any]) -> None:
+    assert refusals(body(**settings)) == []
+
+
+def test_a_fleet_with_hundreds_of_alarms_has_a_dashboard_of_cloudwatchs_form() -> None:
+    names = [f"Silent{number}" for number in range(230)]
+    found = dashboard.dashboard_body(inputs(), names)
+    assert refusals(found) == []
+    shown = [one["properties"]["alarms"] for one in found["widgets"] if one["type"] == "alarm"]
+    assert [arn for some in shown for arn in some] == [f"${{{name}.Arn}}" for name in names]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"widgets": [{"type": "metric", "x": 0, "properties": {"region": "r", "metrics": []}}]},
+        {"widgets": [{"type": "metric", "properties": {"region": "r", "period": 90}}]},
+        {"widgets": [{"type": "metric", "properties": {"region": "r", "metrics": [["CWAgent"]]}}]},
+        {"widgets": [{"type": "log", "properties": {"region": "r", "query": "fields @message"}}]},
+        {"widgets": [{"type": "alarm", "properties": {"alarms": ["arn:a"] * 101}}]},
+        {"widgets": [], "start": "PT6H"},
+    ],
+)
+def test_what_cloudwatch_refuses_of_a_dashboard_is_found(wrong: dict[str, Any]) -> None:
+    assert refusals(wrong)
 
 
 def test_where_only_sums_are_sent_the_graphs_search_for_sums() -> None:

@@ -45,7 +45,7 @@ def make_image(
     os_release: str = 'ID="amzn"\nVERSION_ID="2023"\n',
     python: str = "3.9",
     systemd: str = "252",
-    agent: str | None = "1.300071.0b1720",
+    agent: str | None = "1.300072.0b1766",
 ) -> Path:
     for folder in ("opt", "usr/local/bin", "var/lib"):
         (root / folder).mkdir(parents=True)
@@ -245,7 +245,7 @@ def test_a_newer_bundle_replaces_the_older_one_and_leaves_nothing_of_it(image, i
         ("1.247350.0", False, "statsd"),
         ("1.300031.1", False, "statsd"),
         ("1.300032.3", True, "statsd"),
-        ("1.300071.0b1720", True, "efa_rx_bytes"),
+        ("1.300072.0b1766", True, "efa_rx_bytes"),
     ],
 )
 def test_the_configuration_fits_the_agent_that_is_there(installer, tmp_path, agent, log_class, efa):
@@ -263,7 +263,7 @@ def test_after_an_upgrade_of_the_agent_nobody_counts_twice(installer, tmp_path):
     timer = image / "etc/systemd/system/timers.target.wants/kiln-efa-statsd.timer"
     run(installer, image)
     assert timer.is_symlink()
-    put(image / AGENT / "bin/CWAGENT_VERSION", "1.300071.0b1720\n")
+    put(image / AGENT / "bin/CWAGENT_VERSION", "1.300072.0b1766\n")
     run(installer, image)
     assert not timer.is_symlink()
 

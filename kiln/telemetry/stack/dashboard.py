@@ -21,6 +21,7 @@ from kiln.telemetry.stack.inputs import Resource, StackInputs, stack_facts, subs
 OUTPUTS = {"DashboardName": {"Ref": "Dashboard"}}
 Widget = dict[str, Any]
 _MOST_GPUS = 16
+_MOST_ALARMS = 100
 _COLUMNS = 24
 _PERIOD = 60
 # `gpu-xid summary` calls for another instance after as many restarts: restarts.replace_after.
@@ -54,7 +55,7 @@ def dashboard_body(inputs: StackInputs, alarms: Iterable[str]) -> dict[str, Any]
     """The body, with CloudFormation's `${…}` in its texts."""
     settings = inputs.settings
     rows = [
-        [_alarms(alarms)],
+        *_alarms(list(alarms)),
         [_events_table(settings), _restarts_table(settings)],
         _event_counts(),
         [_gpu(settings, "GPU use (%)", "utilization_gpu", maximum=100),
@@ -84,16 +85,22 @@ def _placed(rows: list[list[Widget]]) -> list[Widget]:
     return placed
 
 
-def _alarms(names: Iterable[str]) -> Widget:
-    return {
-        "type": "alarm",
-        "height": 4,
-        "properties": {
-            "title": "Alarms of ${AWS::StackName}",
-            "sortBy": "stateUpdatedTimestamp",
-            "alarms": [f"${{{name}.Arn}}" for name in names],
-        },
-    }
+def _alarms(names: list[str]) -> list[list[Widget]]:
+    """A row for each hundred: a widget takes no more."""
+    return [
+        [
+            {
+                "type": "alarm",
+                "height": 4,
+                "properties": {
+                    "title": "Alarms of ${AWS::StackName}",
+                    "sortBy": "stateUpdatedTimestamp",
+                    "alarms": [f"${{{name}.Arn}}" for name in names[start : start + _MOST_ALARMS]],
+                },
+            }
+        ]
+        for start in range(0, len(names), _MOST_ALARMS)
+    ]
 
 
 def _logs(title: str, group: str, *parts: str) -> Widget:
@@ -179,7 +186,9 @@ def _efa(settings: Telemetry) -> list[Widget]:
 
     def counters(title: str, *names: str) -> Widget:
         either = " OR ".join(f'"{name}"' for name in names)
-        search = f'Namespace="{settings.namespace}" MetricName=({either}) device=efa'
+        # Whatever the name of a device is (efa_0, rdmap16s27), it has one port; sums have none.
+        # https://github.com/torvalds/linux/blob/v6.12/drivers/infiniband/hw/efa/efa_main.c
+        search = f'Namespace="{settings.namespace}" MetricName=({either}) port=1'
         return _graph(title, [_searched(search, "Sum", _PERIOD, label)])
 
     return [

@@ -36,7 +36,6 @@ source "amazon-ebssurrogate" "disk" {
   source_ami                            = var.source_ami
   instance_type                         = "m5.large"
   ssh_username                          = "admin"
-  ami_name                              = "${var.name}-disk"
   ami_description                       = "made on a second disk"
   ami_virtualization_type               = "hvm"
   ami_architecture                      = "x86_64"
@@ -64,8 +63,18 @@ build {
   }
 }
 
+# An AMI of the disk's snapshot by RegisterImage, and by CreateImage of the instance that has it as
+# its root volume then.
 build {
-  sources = ["amazon-ebssurrogate.disk"]
+  source "amazon-ebssurrogate.disk" {
+    name     = "registered"
+    ami_name = "${var.name}-disk"
+  }
+  source "amazon-ebssurrogate.disk" {
+    name             = "created"
+    ami_name         = "${var.name}-made"
+    use_create_image = true
+  }
   provisioner "shell" {
     inline_shebang = "/bin/bash -e"
     inline = [

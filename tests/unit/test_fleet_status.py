@@ -1,0 +1,117 @@
+"""`fleet.status` of a large fleet: how often it asks AWS, and what becomes of the answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from kiln.cloud import aws
+from kiln.cloud.aws_target import AwsTarget
+from kiln.fleet import commands, machines, status
+from kiln.telemetry import Telemetry
+
+AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+IDS = [f"i-{number:017x}" for number in range(200)]
+NOW = datetime.now(timezone.utc)
+SAID = "driver=580.1\nagent=1.300064.0b1337\nimage=yes\n"
+# What a page holds at most: of each call's API reference.
+PAGE = {
+    "describe_instances": 1000,
+    "describe_instance_information": 50,
+    "get_metric_data": 500,
+    "describe_log_streams": 50,
+    "filter_log_events": 10_000,
+    "list_command_invocations": 50,
+}
+
+
+class Account:
+    """AWS with these instances, of which those of `online` answer Systems Manager; what is asked of
+    it is counted."""
+
+    def __init__(self, online: list[str]) -> None:
+        self.online, self.calls = online, Counter[str]()
+        self.commands: list[list[str]] = []
+
+    def get_paginator(self, call: str) -> Any:
+        return Pages(self, call)
+
+    def send_command(self, **asked: Any) -> Any:
+        self.calls["send_command"] += 1
+        self.commands.append(asked["Targets"][0]["Values"])
+        return {"Command": {"CommandId": str(len(self.commands) - 1)}}
+
+    def answers(self, call: str, asked: dict[str, Any]) -> tuple[str, list[Any]]:
+        """The key of an answer's list, and all of it."""
+        if call == "describe_instances":
+            machine = {"ImageId": "ami-1", "InstanceType": "g4dn.xlarge"}
+            machine |= {"State": {"Name": "running"}, "IamInstanceProfile": {"Arn": "a/gpu"}}
+            return "Reservations", [{"Instances": [machine | {"InstanceId": key}]} for key in IDS]
+        if call == "describe_instance_information":
+            listed = [key for key in asked["Filters"][0]["Values"] if key in self.online]
+            return "InstanceInformationList", [
+                {"InstanceId": key, "PingStatus": "Online"} for key in listed
+            ]
+        if call == "get_metric_data":
+            times = [NOW - timedelta(minutes=1)]
+            return "MetricDataResults", [
+                {"Id": query["Id"], "Timestamps": times} for query in asked["MetricDataQueries"]
+            ]
+        if call == "describe_log_streams":
+            newest = int(NOW.timestamp() * 1000)
+            return "logStreams", [
+                {"logStreamName": key, "lastEventTimestamp": newest} for key in IDS
+            ]
+        if call == "list_command_invocations":
+            done = {"Status": "Success", "StatusDetails": "Success"}
+            done |= {"CommandPlugins": [{"Status": "Success", "Output": SAID}]}
+            ids = self.commands[int(asked["CommandId"])]
+            return "CommandInvocations", [done | {"InstanceId": key} for key in ids]
+        return "events", []
+
+
+class Pages:
+    def __init__(self, account: Account, call: str) -> None:
+        self.account, self.call = account, call
+
+    def paginate(self, **asked: Any) -> Iterator[dict[str, Any]]:
+        key, found = self.account.answers(self.call, asked)
+        for start in range(0, max(len(found), 1), PAGE[self.call]):
+            self.account.calls[self.call] += 1
+            yield {key: found[start : start + PAGE[self.call]]}
+
+
+def asked(
+    monkeypatch: pytest.MonkeyPatch, online: list[str]
+) -> tuple[Counter[str], list[status.FleetStatus]]:
+    """The calls for a status of all instances, and what it is."""
+    account = Account(online)
+    for service in ("ec2", "ssm", "cloudwatch", "logs"):
+        monkeypatch.setattr(aws, service, lambda target: account)
+    monkeypatch.setattr(commands.time, "sleep", lambda seconds: None)
+    found = machines.find_machines(AWS, machines.parse_targets("all"))
+    return account.calls, status.fleet_status(AWS, found, Telemetry())
+
+
+def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, rows = asked(monkeypatch, online=[])
+    assert calls == {
+        "describe_instances": 1, "describe_instance_information": 4,
+        "get_metric_data": 1, "describe_log_streams": 4, "filter_log_events": 1,
+    }  # fmt: skip
+    assert [row.instance_id for row in rows] == IDS
+    assert all(row.reports for row in rows)
+    assert {text.partition(":")[0] for row in rows for text in row.missing} == {"no SSM"}
+
+
+def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, rows = asked(monkeypatch, online=IDS)
+    assert (calls["send_command"], calls["list_command_invocations"]) == (4, 4)
+    assert calls.total() == 11 + 8
+    assert {(row.driver, row.configuration, row.missing) for row in rows} == {
+        ("580.1", "AMI Kiln's image", ())
+    }
