@@ -70,7 +70,6 @@ def serve(lab: Lab) -> None:
     from lab import mirror
     from lab.access import attached, gate, holders
     from lab.api import buckets, entry, moto_fixes, principals, web
-    from lab.cloudformation.front import CloudFormation
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -90,7 +89,7 @@ def serve(lab: Lab) -> None:
     own = keys.ensure(lab)
     known = keys.first_of(keys.only(own), principals.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(CloudFormation(known).over(managed), ordered, admin)
+    application = entry.wrap(_services(managed, known), ordered, admin)
     judge = functools.partial(
         gate.refusal, holders=holders.find, look=holders.look, attached=attached.find
     )
@@ -115,11 +114,19 @@ def serve(lab: Lab) -> None:
     log.info("going down")
     _stop_helpers()
     base_lock.acquire(timeout=10)
-    _end(machines, server.shutdown, metadata_service.shutdown, vendor.close, resolver.close)
+    _end(machines, lambda: web.end(server), metadata_service.shutdown, vendor.close, resolver.close)
     sweep.sweep(lab)
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
+
+
+def _services(moto: Any, known: keys.Lookup) -> Any:
+    """`moto`, with the services that the lab has of its own in front of it."""
+    from lab.cloudformation.front import CloudFormation
+    from lab.codebuild.projects import CodeBuild
+
+    return CloudFormation(known).over(CodeBuild().over(moto))
 
 
 def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str], Path]:

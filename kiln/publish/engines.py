@@ -22,6 +22,7 @@ def codebuild_text() -> str:
     )
     return environment.get_template(f"{CODEBUILD_TEMPLATE.name}.j2").render(
         build_policy=json.dumps(iam.policy(), indent=2),
+        old_packer_policy=json.dumps(iam.policy("packer_1_6"), indent=2),
         publish_policy=json.dumps(iam.publishing_policy("publish"), indent=2),
     )
 

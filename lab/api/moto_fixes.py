@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import moto.autoscaling.models as moto_autoscaling
 import moto.core.responses as moto_responses
 import moto.ec2.models.amis as moto_amis
+import moto.ec2.models.core as moto_core
 import moto.ec2.models.elastic_block_store as moto_volumes
 import moto.ec2.models.fleets as moto_fleets
 import moto.ec2.models.instances as moto_instances
 import moto.ec2.models.spot_requests as moto_spot
 import moto.ec2.responses.amis as moto_amis_responses
 import moto.ec2.responses.instances as moto_instance_responses
+import moto.iam.models as moto_iam
+import moto.s3.models as moto_s3
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
+from moto.iam.access_control import PermissionResult
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from lab.amis import imaging, known_images
@@ -92,12 +98,15 @@ def install(machines: Machines) -> None:
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
     # moto: says yes and does nothing.
     Ec2InstanceConnectResponse.send_ssh_public_key = instance_connect.send
+    # moto: a bucket's policy denies whatever its conditions say. lab.access judges it.
+    moto_s3.FakeBucket.get_permission = lambda bucket, action, arn: PermissionResult.NEUTRAL
     _serve_parameters(machines)
     layer.install()
     cloudwatch_layer.install()
     parameters.install()
     _read_json_as_json()
     _look_up_once()
+    _load_policies_when_asked()
 
 
 def _read_json_as_json() -> None:
@@ -152,10 +161,41 @@ def _serve_parameters(machines: Machines) -> None:
 
 def _look_up_once() -> None:
     """moto: each request lists moto's own folder and inspects the service's class, which takes half
-    of its time."""
+    of its time; and see `_own_tags`."""
     dispatcher = DomainDispatcherApplication
     dispatcher.get_backend_for_host = functools.lru_cache(dispatcher.get_backend_for_host)
     moto_responses.method_names_from_class = functools.cache(moto_responses.method_names_from_class)
+    moto_core.TaggedEC2Resource.get_tags = _own_tags
+
+
+def _own_tags(resource: Any) -> list[dict[str, str]]:
+    """moto: goes through all tags of the region for the tags of one resource, so that a list of
+    images costs the square of their number."""
+    own = resource.ec2_backend.tags.get(resource.id) if resource.id else None
+    if not own:
+        return []
+    kind = EC2_PREFIX_TO_RESOURCE.get(get_prefix(resource.id), "")
+    return [
+        {"resource_id": resource.id, "key": key, "value": value, "resource_type": kind}
+        for key, value in list(own.items())
+    ]
+
+
+def _load_policies_when_asked() -> None:
+    """moto: AWS's own policies, some 1,600, are parsed and written again by the first request,
+    whatever it asks for: half a second in each lab."""
+    backend, lock = moto_iam.IAMBackend, threading.Lock()
+    load = backend._init_aws_policies
+
+    def policies(self: Any) -> dict[str, Any]:
+        with lock:
+            if "kiln_policies" not in self.__dict__:
+                self.kiln_policies = {policy.arn: policy for policy in load(self)}
+            loaded: dict[str, Any] = self.kiln_policies
+            return loaded
+
+    backend._init_aws_policies = lambda self: []
+    backend.managed_policies = property(policies, lambda self, none: None)
 
 
 def _deleted_with_instance(attachment: Any) -> bool:

@@ -16,7 +16,10 @@ from lab.cloudformation.stacks import Stack, Wanted
 
 Asked = Mapping[str, Any]
 _LONGEST = 51_200
-_IAM = ("AWS::IAM::Role", "AWS::IAM::Policy", "AWS::IAM::InstanceProfile")
+_IAM = (
+    *("AWS::IAM::Role", "AWS::IAM::Policy", "AWS::IAM::ManagedPolicy"),
+    "AWS::IAM::InstanceProfile",
+)
 _PAGE = 100
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-supplied-parameter-types.html
 _LOOKED_UP = re.compile(r"AWS::SSM::Parameter::Value<(String|AWS::EC2::Image::Id)>")

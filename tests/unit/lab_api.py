@@ -114,17 +114,14 @@ def main(folder: Path) -> None:
     public = public_images.public_images(load_recipes())
     server.configure_moto(lab, public)
 
-    from moto.moto_server.werkzeug_app import (
-        DomainDispatcherApplication,
-        MotoRequestHandler,
-        create_backend_app,
-    )
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    from lab.api import entry, moto_fixes
+    from lab.api import entry, moto_fixes, web
     from lab.api.faults import Faults
     from lab.api.keys import Key
     from lab.cloudformation.front import CloudFormation
+    from lab.codebuild.projects import CodeBuild
     from lab.guests import instances
     from lab.guests.machines import Machines
     from lab.network import bridge
@@ -140,11 +137,10 @@ def main(folder: Path) -> None:
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
     # Nobody checks keys here: any is known.
     stacks = CloudFormation(lambda key_id: Key(key_id, "secret", "a test"))
-    moto = stacks.over(front.Manager().over(DomainDispatcherApplication(create_backend_app)))
+    managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    moto = stacks.over(CodeBuild().over(managed))
     application = entry.wrap(moto, faults, lambda path, body: {})
-    served = make_server(
-        "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler
-    )
+    served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
     gc.freeze()
     gc.enable()
     print(served.server_port, flush=True)

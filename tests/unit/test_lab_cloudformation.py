@@ -387,7 +387,7 @@ def test_an_update_that_fails_is_rolled_back(client: Client) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (small(A={"Type": "AWS::CodeBuild::Project"}), "CodeBuild::Project is not implemented"),
+        (small(A={"Type": "AWS::Lambda::Function"}), "Lambda::Function is not implemented"),
         (small(A={**GROUP, "CreationPolicy": {}}), "CreationPolicy of A is not implemented"),
         ({**small(A=GROUP), "Transform": "x"}, "the section Transform is not implemented"),
         (
