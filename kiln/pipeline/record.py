@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from kiln.base import vocabulary
+from kiln.base import input_file, vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import build_dir
 from kiln.cloud.capacity import Try
@@ -305,7 +305,7 @@ def _too_deep(data: Any) -> bool:
 def document(path: Path) -> dict[str, Any]:
     """The JSON mapping in a file. Raises KilnError (exit status 2) if it does not hold one."""
     try:
-        return mapping(path.read_bytes(), str(path))
+        return mapping(input_file.read_bytes(path), str(path))
     except FileNotFoundError:
         raise KilnError(f"{path}: no such file") from None
     except OSError as error:

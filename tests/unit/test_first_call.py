@@ -117,9 +117,21 @@ def made_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheels = folder / "wheels"
     wheels.mkdir()
     checkout = make_checkout(folder, wheels)
-    done = caller(checkout, wheels, folder / "uv-calls", folder)("list")
+    before = os.umask(0)
+    try:
+        done = caller(checkout, wheels, folder / "uv-calls", folder)("list")
+    finally:
+        os.umask(before)
     assert done.returncode == 0, done.stderr
     return checkout / ".venv"
+
+
+def test_nobody_else_can_write_the_programs_that_the_first_call_installs(made_before: Path) -> None:
+    """With umask 000: a build in the lab runs them as root."""
+    paths = [made_before, *made_before.rglob("*")]
+    open_ = [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o022]
+    assert any(path.name == "__pycache__" for path in paths)
+    assert open_ == []
 
 
 @pytest.fixture

@@ -550,7 +550,7 @@ def test_who_waits_for_a_named_instance_is_answered_when_it_has_got_on(
 NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [
     ("ec2", "export_image", {"DiskImageFormat": "RAW", "ImageId": "PARENT",
                              "S3ExportLocation": {"S3Bucket": "b"}}),
-    ("ec2", "import_snapshot", {}),
+    ("ec2", "get_console_screenshot", {"InstanceId": "i-0123456789abcdef0"}),
     ("ec2", "create_ipam", {}),
 ]  # fmt: skip
 
