@@ -109,11 +109,17 @@ prepare_packages() {
 }
 
 choose_stream() { # STREAM
-    # dnf fails where no repository has streams of it.
-    if [[ $KILN_FAMILY != debian ]] && dnf -q module list nvidia-driver >/dev/null 2>&1; then
-        dnf -q -y module reset nvidia-driver >&2 || kiln_die "dnf cannot reset the module nvidia-driver"
-        dnf -q -y module enable "nvidia-driver:$1" >&2 || kiln_die "NVIDIA's repository has no module stream $1"
+    local listed
+    # apt and Amazon Linux 2's yum know no streams.
+    [[ $KILN_PACKAGE_MANAGER == dnf ]] || return 0
+    if ! listed=$(LC_ALL=C dnf -q module list nvidia-driver 2>&1); then
+        # dnf's answer where no repository has streams of it. Any other failure hides them.
+        [[ $listed == *"No matching Modules to list"* ]] ||
+            kiln_die "dnf cannot list the streams of nvidia-driver: ${listed##*$'\n'}"
+        return 0
     fi
+    dnf -q -y module reset nvidia-driver >&2 || kiln_die "dnf cannot reset the module nvidia-driver"
+    dnf -q -y module enable "nvidia-driver:$1" >&2 || kiln_die "NVIDIA's repository has no module stream $1"
 }
 
 # Everything of that version, not only what was asked for by name.

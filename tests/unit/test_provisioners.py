@@ -223,6 +223,27 @@ def test_the_daily_update_is_stopped_before_the_package_lists_are_fetched(machin
     assert last == "apt-get update"
 
 
+def choose_stream(tmp_path: Path, dnf: str) -> subprocess.CompletedProcess[str]:
+    machine = Machine(tmp_path, "amazon")
+    machine.command("dnf", dnf)
+    script = (PROVISIONERS / "nvidia-driver.sh").read_text()
+    (function,) = re.findall(r"(?ms)^choose_stream\(\) \{.*?^\}", script)
+    return machine.bash(f"{function}\nchoose_stream 580-open")
+
+
+def test_the_streams_of_a_driver_are_left_alone_where_there_are_none(tmp_path: Path):
+    asked = 'case $* in *list*) echo "Error: No matching Modules to list" >&2; exit 1;; esac; exit 9'
+    done = choose_stream(tmp_path, asked)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_streams_that_dnf_cannot_list_stop_the_bake(tmp_path: Path):
+    asked = "echo \"Error: Failed to download metadata for repo 'cuda'\" >&2; exit 1"
+    done = choose_stream(tmp_path, asked)
+    assert done.returncode == 1
+    assert "dnf cannot list the streams of nvidia-driver: Error: Failed to download" in done.stderr
+
+
 def test_a_version_no_repository_has_is_one_message_that_lists_what_there_is(machine: Machine):
     machine.command("apt-cache", "echo ' libnccl2 | 2.29.0-1+cuda13.0 | x'")
     machine.command("dpkg-query", "exit 1")
