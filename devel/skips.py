@@ -31,6 +31,8 @@ LIFTED_BY = (
         r"KILN_PCLUSTER",
         "aws-parallelcluster: KILN_PCLUSTER=/path/to/python (docs/consume.md)",
     ),
+    (r"the AWS CLI", "AWS's command line on PATH: the package awscli"),
+    (r"KILN_EKSCTL_SCHEMA", "eksctl's schema.json: KILN_EKSCTL_SCHEMA=/path (docs/consume.md)"),
     (r"definitions cannot be fetched", "a Go module proxy that this machine can reach"),
     (r"no other Python", "other Python versions from pyenv, 3.7 to 3.13: pyenv install 3.12"),
     (r"no Python (?P<version>[\d.]+|{\w+})", "that Python version: pyenv install 3.x"),

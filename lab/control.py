@@ -25,7 +25,7 @@ from kiln.base import overlay
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, sweep, users, vendors
+from lab import folders, host, own_terminal, sweep, users, vendors
 from lab.api import keys
 from lab.settings import Lab, current
 
@@ -304,7 +304,8 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
             hint=f"running: {', '.join(running)}" if running else "none is running: see lab.status",
         )
     enter = inside(leader, "--user", "--mount", "--uts", "--ipc", "--net", "--pid")
-    return subprocess.call([*enter, *(command or ["/bin/bash", "-l"])])
+    whole = [*enter, *(command or ["/bin/bash", "-l"])]
+    return own_terminal.call(whole) if own_terminal.can_be_used() else subprocess.call(whole)
 
 
 def inside(leader: int, *namespaces: str) -> list[str]:

@@ -42,6 +42,7 @@ def main() -> int:
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
     folders.close_others(lab.root)
     try:
+        host.require_id()
         host.can_map_owners(lab)
         serve(lab)
     except (OSError, KilnError) as error:
@@ -70,7 +71,6 @@ def serve(lab: Lab) -> None:
     from lab import mirror
     from lab.access import attached, gate, holders
     from lab.api import buckets, entry, moto_fixes, principals, web
-    from lab.cloudformation.front import CloudFormation
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -90,7 +90,7 @@ def serve(lab: Lab) -> None:
     own = keys.ensure(lab)
     known = keys.first_of(keys.only(own), principals.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(CloudFormation(known).over(managed), ordered, admin)
+    application = entry.wrap(_services(managed, known), ordered, admin)
     judge = functools.partial(
         gate.refusal, holders=holders.find, look=holders.look, attached=attached.find
     )
@@ -120,6 +120,14 @@ def serve(lab: Lab) -> None:
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
+
+
+def _services(moto: Any, known: keys.Lookup) -> Any:
+    """`moto`, with the services that the lab has of its own in front of it."""
+    from lab.cloudformation.front import CloudFormation
+    from lab.codebuild.projects import CodeBuild
+
+    return CloudFormation(known).over(CodeBuild().over(moto))
 
 
 def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str], Path]:

@@ -13,6 +13,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
+from kiln.base import input_file
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, Place
 
@@ -69,7 +70,7 @@ def load_yaml(path: Path, shown_as: str | None = None) -> Located:
     """
     name = shown_as or path.name
     try:
-        text = path.read_text(encoding="utf-8")
+        text = input_file.read_text(path)
     except FileNotFoundError:
         raise KilnError(
             f"{path}: no such file",

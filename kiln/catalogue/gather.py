@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
+from kiln.catalogue.fleet_xids import groups_of_events, xids_by_ami
 from kiln.catalogue.model import (
     Catalogue,
     CataloguedImage,
@@ -21,6 +22,7 @@ from kiln.catalogue.model import (
     ChannelMove,
     CheckCounts,
     Gathered,
+    SeenXid,
     Signed,
     Trust,
 )
@@ -68,6 +70,9 @@ def gather_catalogue(
     }
     by_line = {recipe.channel_line: recipe for recipe in recipes}
     keys = _keys(settings, target, say)
+    seen = None
+    if past:
+        seen = xids_by_ami(target, groups_of_events(recipes), [target.region, *regions], say)
     found: dict[str, Record] = {}
     lines = []
     for line in dict.fromkeys([*by_line, *past]):
@@ -89,7 +94,7 @@ def gather_catalogue(
                 line_about(line, by_line.get(line), releases),
                 channels=tuple(_channel(row, past[line][row.channel]) for row in here),
                 history=tuple(_moves(past.get(line, {}))),
-                images=tuple(_with_changes(images, known)),
+                images=tuple(_with_xids(_with_changes(images, known), seen)),
             )
         )
     # What can be had stands before what the matrix only promises.
@@ -285,6 +290,27 @@ def _with_changes(
                 for severity in ("high", "medium", "low")
             }
         yield replace(image, before=before, changes=counts)
+
+
+def _with_xids(
+    images: Iterable[CataloguedImage], seen: Mapping[str, tuple[SeenXid, ...]] | None
+) -> Iterator[CataloguedImage]:
+    """Each image with the Xids of its AMIs in all regions."""
+    for image in images:
+        if seen is None:
+            yield image
+            continue
+        codes: dict[int, SeenXid] = {}
+        for one in (one for ami in set(image.images.values()) for one in seen.get(ami, ())):
+            other = codes.get(one.xid, SeenXid(one.xid, 0, 0, ""))
+            codes[one.xid] = SeenXid(
+                one.xid,
+                one.count + other.count,
+                one.instances + other.instances,
+                max(one.last, other.last),
+            )
+        ordered = sorted(codes.values(), key=lambda one: (-one.count, one.xid))
+        yield replace(image, xids=tuple(ordered))
 
 
 def changes_between(before: Record | None, after: Record | None) -> list[diff.Change] | None:

@@ -62,11 +62,22 @@ class CheckCounts:
 
 
 @dataclass(frozen=True)
+class SeenXid:
+    """How often machines that run an image reported an Xid, how many of them, and when last."""
+
+    xid: int
+    count: int
+    instances: int
+    last: str
+
+
+@dataclass(frozen=True)
 class CataloguedImage:
     """An image that a channel holds or has held. `key` names its files in the site.
 
     `trust` is of the AMI in the home region. `changes` counts the differences to the image before
-    (`before`: its key) by severity; None where one of the two has no record here.
+    (`before`: its key) by severity; None where one of the two has no record here. `xids` are those
+    of the fleet in the last 30 days, most frequent first; None without its telemetry.
     """
 
     key: str
@@ -87,6 +98,7 @@ class CataloguedImage:
     sbom: str | None = None
     before: str | None = None
     changes: dict[str, int] | None = None
+    xids: tuple[SeenXid, ...] | None = None
 
 
 @dataclass(frozen=True)

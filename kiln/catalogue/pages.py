@@ -16,12 +16,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
 from kiln.catalogue.feed import feed_text
+from kiln.catalogue.fleet_xids import DAYS
 from kiln.catalogue.gather import changes_between
 from kiln.catalogue.model import (
     Catalogue,
     CataloguedImage,
     CataloguedLine,
     Gathered,
+    SeenXid,
     catalogue_json_schema,
 )
 from kiln.catalogue.reference import mig_files, mig_gpus, xid_codes, xid_state
@@ -226,8 +228,20 @@ def _of_line(
         "skipped": list(skipped.items()),
         "changes": changes_between(before, record),
         "most": _MOST_CHANGES,
-        **_launching(line, row, gathered.catalogue),
+        "reported": list(_reported(line)),
+        "days": DAYS,
+        "launches": line_snippets(line, row, gathered.catalogue.region) if row else (),
     }
+
+
+def _reported(
+    line: CataloguedLine,
+) -> Iterator[tuple[CataloguedImage, SeenXid, dict[str, Any] | None]]:
+    """Each image's Xids of the fleet, the newest image first, with what is known of the code."""
+    known = {code["code"]: code for code in xid_codes()}
+    for image in line.images:
+        for seen in image.xids or ():
+            yield image, seen, known.get(seen.xid)
 
 
 def _installed(image: CataloguedImage | None, record: Record | None) -> Iterator[tuple[str, str]]:
@@ -241,29 +255,6 @@ def _installed(image: CataloguedImage | None, record: Record | None) -> Iterator
         version = part.get("version") if isinstance(part, dict) else None
         if version and name not in (*seen, "nvidia-driver"):
             yield str(name), str(version)
-
-
-def _launching(
-    line: CataloguedLine, row: choice.LineRow | None, catalogue: Catalogue
-) -> dict[str, Any]:
-    """The documents of `consume` for the last channel that holds something."""
-    if row is None:
-        return {"snippets": []}
-    found = line_snippets(line, row, catalogue.region)
-    places = [
-        (holding.region, holding.ami_id)
-        for holding in line.channels
-        if holding.channel == found.channel
-    ]
-    first = [pair for pair in places if pair[0] == catalogue.region]
-    rest = [pair for pair in places if pair[0] != catalogue.region]
-    return {
-        "snippets": found.documents,
-        "snippet_channel": found.channel,
-        "snippet_warning": found.warning,
-        "snippet_type": found.instance_type,
-        "regions": first + rest if first else [(catalogue.region, ""), *rest],
-    }
 
 
 def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, str]]:

@@ -22,24 +22,34 @@ class SnippetText:
 
 @dataclass(frozen=True)
 class Snippet:
-    """The documents for a line's channel. `warning` says what is wrong with what it holds."""
+    """The documents for a line's channel. `warning` says what is wrong with what it holds;
+    `regions` are those of the channel, each with its AMI."""
 
     channel: str
     warning: str
     instance_type: str
     documents: tuple[SnippetText, ...]
+    regions: tuple[tuple[str, str], ...]
 
 
-def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> Snippet:
-    """Each kind that takes the line, for the last of its channels that holds something there.
-
-    A document that cannot follow the channel holds the AMI's id; without one it is left out.
+def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> tuple[Snippet, ...]:
+    """Each kind that takes the line, for each of its channels that holds something there, the last
+    one first; if none does, for the last one.
     """
     declared = row.settings.channels
     here = {holding.channel: holding for holding in line.channels if holding.region == region}
-    channel = next((name for name in reversed(declared) if name in here), declared[-1])
+    names = [name for name in reversed(declared) if name in here] or [declared[-1]]
+    return tuple(_of_channel(line, row, region, name, here.get(name)) for name in names)
+
+
+def _of_channel(
+    line: CataloguedLine, row: LineRow, region: str, channel: str, held: ChannelInRegion | None
+) -> Snippet:
+    """The documents for a channel, and the regions that have it with their AMIs, this one first.
+
+    A document that cannot follow the channel holds the AMI's id; without one it is left out.
+    """
     asked = wanted_launch(line.line, channel, region, row=row)
-    held = here.get(channel)
     documents = []
     for kind in KINDS.values():
         if kind.needs_id and held is None:
@@ -49,7 +59,9 @@ def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> Snippet:
             documents.append(SnippetText(kind.name, kind.summary, write_document(kind, one)))
         except KilnError:
             continue  # the kind is not for this line
-    return Snippet(channel, _warning(held), asked.instance_type.type, tuple(documents))
+    places = {each.region: each.ami_id for each in line.channels if each.channel == channel}
+    regions = ((region, places.pop(region, "")), *places.items())
+    return Snippet(channel, _warning(held), asked.instance_type.type, tuple(documents), regions)
 
 
 def _warning(held: ChannelInRegion | None) -> str:

@@ -17,13 +17,18 @@ from kiln.cli.front import note, say, show, task
         "line": "what consumers follow: --line al2023/lts/eks/x86_64 (./invoke channels)",
         "for": "the kind of document: --for karpenter (--list names them)",
         "channel": "a channel of the line's `publish`: --channel stable",
-        "instance-type": "instead of the one that verifies the row: --instance-type p5.48xlarge",
+        "instance-type": "instead of the one that verifies the row: --instance-type p5.48xlarge; "
+        "with --for parallelcluster several, a queue each: --instance-type p5.48xlarge,g5.xlarge",
         "label": "a MIG layout of mig-config.yaml: --label all-1g.5gb",
         "owner": "with --for gpu-operator, who makes slices: ami or operator: --owner operator",
         "jobs": "with --for argo: --jobs 56 (default: one for each slice of a node)",
         "walkthrough": "with --for argo: a script from no cluster to the last job, and back",
         "strategy": "how Kubernetes shows slices, single or mixed: --strategy mixed",
         "pin": "write the AMI id that the channel holds now, instead of following the channel",
+        "instance-profile": "what instances have: --instance-profile gpu-telemetry",
+        "placement-group": "where they start: --placement-group training",
+        "capacity-reservation": "--capacity-reservation cr-0123456789abcdef0",
+        "capacity-block": "a reservation that is a block: --capacity-block cr-0123456789abcdef0",
         "out": "a file instead of standard output: --out nodes.yaml",
         "list": "name the kinds and write nothing",
         **PLACE,
@@ -42,6 +47,10 @@ def consume(
     jobs: str | None = None,
     walkthrough: bool = False,
     pin: bool = False,
+    instance_profile: str | None = None,
+    placement_group: str | None = None,
+    capacity_reservation: str | None = None,
+    capacity_block: str | None = None,
     out: str | None = None,
     list_: bool = False,
     target: str = "auto",
@@ -51,7 +60,8 @@ def consume(
     """Write what launches a channel's image: for EKS, ECS, Batch, ParallelCluster, Terraform …"""
     from kiln.cli import targets
     from kiln.consume.argo import walk_through
-    from kiln.consume.kinds import KINDS, kind_of, pinned, suits, write_document
+    from kiln.consume.around import checked_around
+    from kiln.consume.kinds import KINDS, kind_of, pinned, suits, takes, write_document
     from kiln.consume.wanted import wanted_launch
     from kiln.matrix import load
     from kiln.mig.makespan import whole_jobs
@@ -70,11 +80,26 @@ def consume(
     kind = kind_of(for_)
     _only_for(kind.name, owner=owner, jobs=jobs, walkthrough=walkthrough)
     where = region or load.default_region() or "us-east-1"
-    asked = wanted_launch(
-        line, channel, where, instance_type=instance_type, label=label, strategy=strategy
+    around = checked_around(
+        instance_profile=instance_profile,
+        placement_group=placement_group,
+        capacity_reservation=capacity_reservation,
+        capacity_block=capacity_block,
+    )
+    types = instance_type.split(",") if instance_type is not None else [None]
+    takes(kind, around, len(types))
+    asked, *more = (
+        wanted_launch(line, channel, where, instance_type=each, label=label, strategy=strategy)
+        for each in types
     )
     suits(kind, asked)
-    asked = replace(asked, owner=owner, jobs=whole_jobs(jobs) if jobs is not None else 0)
+    asked = replace(
+        asked,
+        owner=owner,
+        jobs=whole_jobs(jobs) if jobs is not None else 0,
+        around=around,
+        others=tuple(other.instance_type for other in more),
+    )
     if pin or kind.needs_id:
         asked = pinned(choice.answering(targets.choose(target, region)), asked)
     text = walk_through(asked) if walkthrough else write_document(kind, asked)
@@ -83,6 +108,8 @@ def consume(
     else:
         Path(out).write_text(text, encoding="utf-8")
         note(f"wrote {out}")
+    if kind.note:
+        note(kind.note.replace("FILE", out or "FILE"))
     return 0
 
 

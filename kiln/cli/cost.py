@@ -11,12 +11,12 @@ from kiln.cli.front import show, task
 
 @task(
     name="cost",
-    positional=["run"],
+    positional=[],
     help={
-        "run": "a run: its record, id, AMI or AMI name; without it, all AMIs of AMI Kiln",
+        "run": "a run: its record, id, AMI or AMI name; otherwise all AMIs: NAME or --run NAME",
         "line": "the AMIs of a line instead: --line al2023/lts/base/x86_64",
         "months": "how long the snapshots are kept: --months 6 (default: 1)",
-        "regions": "instead of all regions of the matrix: --regions eu-west-1,us-west-2",
+        "regions": "instead of all that are published to: --regions eu-west-1,us-west-2",
         **PLACE,
         **account_help(RECORDS),
         **JSON,
@@ -52,6 +52,8 @@ def cost_(
         only = {RUN_ID: record.run_id}
     shown = choice.regions_to_show(regions)
     place = choice.answering(targets.choose(target, region or (record.region if record else None)))
+    if regions is None:
+        shown = choice.with_published(shown, place)
     found, number = costs.images_cost(place, shown, kept, only=only)
     whole = found + (costs.run_cost(record) if record else costs.Cost())
     show(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli.flags import JSON, TARGET
+from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import note, show, task
 
 
@@ -17,11 +17,13 @@ from kiln.cli.front import note, show, task
         "schedule": "when, as EventBridge Scheduler writes it: --schedule 'cron(0 2 * * ? *)'",
         "timezone": "of the schedule: --timezone Europe/Berlin",
         "rows": "flags that select rows: --rows='--distro al2023'",
+        "image": "what builds run in, with Packer 1.7 or newer; without it CodeBuild's own, where "
+        "they install Packer 1.6.6, which needs more permissions: --image REGISTRY/kiln:1",
         "email": "who gets the report of a night: --email team@example.com",
         "permissions_boundary": "of the stack's roles, otherwise that of `aws` in amis.yaml: "
         "--permissions-boundary arn:aws:iam::111122223333:policy/teams",
         "delete": "remove the stack; its bucket stays",
-        "region": TARGET["region"],
+        **PLACE,
         **JSON,
     }
 )
@@ -33,9 +35,11 @@ def codebuild(
     schedule: str | None = None,
     timezone: str | None = None,
     rows: str | None = None,
+    image: str | None = None,
     email: str | None = None,
     permissions_boundary: str | None = None,
     delete: bool = False,
+    target: str = "auto",
     region: str | None = None,
     json: bool = False,
 ) -> None:
@@ -47,7 +51,8 @@ def codebuild(
     from kiln.publish import engines
 
     vocabulary.STACK.required(stack, "--stack")
-    place = targets.choose("aws", region)
+    place = targets.choose(target, region)
+    note(str(place))
     if delete:
         gone = stacks.remove_stack(place, stack, note)
         show(
@@ -58,6 +63,9 @@ def codebuild(
         return
     if permissions_boundary:
         vocabulary.POLICY_ARN.required(permissions_boundary, "--permissions-boundary")
+    if repository is not None and not repository.startswith("https://"):
+        raise KilnError(f"--repository {repository} is not an HTTPS address")
+    account = default_account()
     flags = {
         "Repository": repository,
         "Revision": revision,
@@ -65,12 +73,15 @@ def codebuild(
         "Timezone": timezone,
         "Rows": rows,
         "Email": email,
-        "PermissionsBoundary": permissions_boundary or default_account().permissions_boundary,
+        "Image": image,
+        "OldPacker": "false" if image else None,
+        "PermissionsBoundary": permissions_boundary or account.permissions_boundary,
     }
     given = {name: value for name, value in flags.items() if value is not None}
-    if repository is not None and not repository.startswith("https://"):
-        raise KilnError(f"--repository {repository} is not an HTTPS address")
-    outputs = stacks.deploy_stack(place, stack, engines.codebuild_template(), given, note)
+    place.prepare([], note)
+    outputs = stacks.deploy_stack(
+        place, stack, engines.codebuild_template(), given, note, tags=account.tags
+    )
     show(
         {"stack": stack, "outputs": outputs},
         as_json=json,

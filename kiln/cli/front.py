@@ -26,6 +26,7 @@ from invoke.exceptions import ParseError, UnknownFileType
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
 from kiln.base.printable import printable
+from kiln.cli.columns import WholeWords
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Parse `argv` (the first word is the program) and run its tasks; the exit status."""
-    program = Program(name="AMI Kiln", binary="./invoke", version=kiln_version())
+    program = WholeWords(name="AMI Kiln", binary="./invoke", version=kiln_version())
 
     def steps() -> int:
         try:
@@ -83,14 +84,16 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
     program.execute()
 
 
-# Tasks that take any number of words, each with the flag that one word stands for.
-_MANY = {"telemetry.check": "--file"}
+# Tasks that take words but need none, each with the flag that one word stands for.
+_MANY = {"bench": "--what", "cost": "--run", "telemetry.check": "--file"}
 
 
 def _spread(argv: Sequence[str]) -> Sequence[str]:
-    """`TASK a b` as `TASK --file a --file b`: Invoke gives a task one word for each argument."""
-    task = next((word for word in argv if word in _MANY), None)
-    if task is None:
+    """`TASK a b` as `TASK --file a --file b`: Invoke gives a task one word for each argument, and
+    none to one that has a default."""
+    own = (word for before, word in itertools.pairwise(argv) if before != "--search-root")
+    task = next((word for word in own if not word.startswith("-")), "")
+    if task not in _MANY:
         return argv
     start = argv.index(task) + 1
     result = list(argv[:start])

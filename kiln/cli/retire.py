@@ -14,7 +14,7 @@ from kiln.cli.front import show, task
 @task(
     help={
         "apply": "do the next step of each AMI that would go; otherwise nothing is changed",
-        "regions": "instead of all regions of the matrix: --regions eu-west-1,us-west-2",
+        "regions": "instead of all that are published to: --regions eu-west-1,us-west-2",
         **PLACE,
         **JSON,
     }
@@ -35,6 +35,8 @@ def retire(
 
     shown = choice.regions_to_show(regions)
     place = choice.answering(targets.choose(target, region))
+    if regions is None:
+        shown = choice.with_published(shown, place)
     plan = retiring.plan_retirement(place, shown, choice.settings_by_line(), ask=apply)
     done = retiring.retire(place, plan) if apply else list(plan.would)
     show(

@@ -19,10 +19,12 @@ _NO_CAPACITY = re.compile(
 
 @dataclass(frozen=True)
 class Launch:
-    """A type and the subnet in which it is tried; None: a default one."""
+    """A type, the subnet in which it is tried (None: a default one), and the capacity reservation
+    that it goes into."""
 
     instance_type: str
     subnet_id: str | None
+    reservation: str | None = None
 
 
 @dataclass(frozen=True)

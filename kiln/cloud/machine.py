@@ -171,11 +171,10 @@ def _launched(
     from botocore.exceptions import ClientError
 
     kind = str(asked["InstanceType"])
-    reservation = reservations.serving(account, target, kind)
-    market = capacity.market_of(account.spot, reservation)
-    left = capacity.launches([kind], access.network.subnets)
+    left = reservations.launches_of(account, target, [kind], access.network.subnets)
     while True:
-        subnet = left[0].subnet_id
+        subnet, reservation = left[0].subnet_id, left[0].reservation
+        market = capacity.market_of(account.spot, reservation)
         wanted = launch_settings(access, account, reservation, subnet)
         try:
             made = client.run_instances(**asked, **wanted)["Instances"][0]

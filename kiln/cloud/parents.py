@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
@@ -45,6 +47,19 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
         created=str(newest["CreationDate"]),
         found_by=str(source),
     )
+
+
+def once() -> Callable[[Recipe, Target], ParentAmi]:
+    """A `resolve` that asks once for each parent AMI in a region, however many recipes share it."""
+    known: dict[object, ParentAmi] = {}
+
+    def find(recipe: Recipe, target: Target) -> ParentAmi:
+        key = (recipe.source_ami, recipe.arch, target.region)
+        if key not in known:
+            known[key] = resolve(recipe, target)
+        return known[key]
+
+    return find
 
 
 def again(known: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:

@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
-from kiln.base import vocabulary
+from kiln.base import input_file, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, build_dir
 from kiln.cloud.target import Target
@@ -248,7 +248,7 @@ def _dead(state: Path, refused: Callable[[str], None], *, held: bool = False) ->
     """
     try:
         _require_own(state)
-        fields = _fields(json.loads(state.read_text()), state)
+        fields = _fields(json.loads(input_file.read_text(state)), state)
         alive = not held and _alive(fields["run_id"], state.parent.parent / ".lock")
         return None if alive else DeadRun(**fields, state=state)
     except FileNotFoundError:  # its run has ended meanwhile

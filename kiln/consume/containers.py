@@ -9,10 +9,11 @@ from kiln.consume.ec2 import (
     SUBNETS,
     group,
     looked_up,
+    only_if,
     optional,
     template_resource,
 )
-from kiln.consume.machine import instance_tags
+from kiln.consume.machine import instance_tags, launch_data
 from kiln.consume.wanted import Wanted
 
 # Batch's name of the kind of image, which decides how it sets the agent up.
@@ -30,10 +31,12 @@ def ecs(wanted: Wanted) -> str:
             "Cluster": text_parameter("name of the ECS cluster"),
             **{
                 name: parameter
-                for name, parameter in optional().items()
+                for name, parameter in optional(wanted).items()
                 if name != "InstanceProfile"
             },
-            "InstanceProfile": text_parameter("name of the container instances' profile"),
+            "InstanceProfile": text_parameter(
+                "name of the container instances' profile", wanted.around.instance_profile or None
+            ),
             "Subnets": SUBNETS,
             "MostInstances": {"Type": "Number", "Default": 4, "MinValue": 1},
         },
@@ -103,8 +106,15 @@ def ecs(wanted: Wanted) -> str:
 
 
 def batch(wanted: Wanted) -> str:
-    """A managed compute environment and its queue; both take the image on an update."""
+    """A managed compute environment and its queue; both take the image on an update.
+
+    The image is not in the launch template, where Batch would not see that it is another one. The
+    template's type, profile, placement and market Batch leaves out, but not its network and IMDS:
+    https://docs.aws.amazon.com/batch/latest/userguide/launch-templates.html
+    """
     looked, image = looked_up(wanted)
+    data = launch_data(wanted, image, groups=ref("SecurityGroups"))
+    del data["ImageId"], data["InstanceType"]
     return stack(
         wanted,
         "Batch compute environment; an update of the stack takes the channel's image",
@@ -112,10 +122,16 @@ def batch(wanted: Wanted) -> str:
             **looked,
             "SecurityGroups": GROUPS,
             "InstanceProfile": text_parameter("ARN of the instances' profile"),
+            "PlacementGroup": optional(wanted)["PlacementGroup"],
             "Subnets": SUBNETS,
             "MostVcpus": {"Type": "Number", "Default": wanted.instance_type.vcpus * 4},
         },
+        conditions={"HasPlacement": CONDITIONS["HasPlacement"]},
         resources={
+            "LaunchTemplate": {
+                "Type": "AWS::EC2::LaunchTemplate",
+                "Properties": {"LaunchTemplateData": data},
+            },
             "Compute": {
                 "Type": "AWS::Batch::ComputeEnvironment",
                 "Properties": {
@@ -130,7 +146,11 @@ def batch(wanted: Wanted) -> str:
                         "InstanceTypes": [wanted.instance_type.type],
                         "InstanceRole": ref("InstanceProfile"),
                         "Subnets": ref("Subnets"),
-                        "SecurityGroupIds": ref("SecurityGroups"),
+                        "PlacementGroup": only_if("HasPlacement", ref("PlacementGroup")),
+                        "LaunchTemplate": {
+                            "LaunchTemplateId": ref("LaunchTemplate"),
+                            "Version": {"Fn::GetAtt": ["LaunchTemplate", "LatestVersionNumber"]},
+                        },
                         "Ec2Configuration": [
                             {
                                 "ImageType": _BATCH[wanted.recipe.distro.id],

@@ -23,8 +23,9 @@ def stack(
     resources: dict[str, Any],
     outputs: dict[str, Any],
     conditions: dict[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> str:
-    """A CloudFormation template as YAML. Each output is one value."""
+    """A CloudFormation template as YAML. Each output is one value; `notes` stand on top as well."""
     template: dict[str, Any] = {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": title(wanted, what),
@@ -34,12 +35,11 @@ def stack(
         "Outputs": {name: {"Value": value} for name, value in outputs.items()},
     }
     needed = [name for name, parameter in parameters.items() if "Default" not in parameter]
-    notes = [f"aws cloudformation deploy --stack-name {wanted.name} --template-file THIS-FILE \\"]
+    apply = [f"aws cloudformation deploy --stack-name {wanted.name} --template-file THIS-FILE"]
     if needed:
-        notes.append(f"  --parameter-overrides {' '.join(f'{name}=…' for name in needed)}")
-    else:
-        notes[0] = notes[0].removesuffix(" \\")
-    return as_yaml(notes, template)
+        apply[0] += " \\"
+        apply.append(f"  --parameter-overrides {' '.join(f'{name}=…' for name in needed)}")
+    return as_yaml([*apply, *notes], template)
 
 
 def ref(name: str) -> dict[str, str]:

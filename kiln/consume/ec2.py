@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from kiln.consume.documents import as_json, ref, stack, text_parameter
-from kiln.consume.machine import instance_tags, launch_data, metadata_options, pairs
+from kiln.consume.machine import launch_data
 from kiln.consume.wanted import Wanted
 
 SUBNETS = {"Type": "List<AWS::EC2::Subnet::Id>", "Description": "where instances start"}
@@ -15,11 +14,6 @@ GROUPS = {
     "Description": "with EFA they must allow all traffic within themselves",
 }
 SIZE = {"Type": "Number", "Default": 1, "MinValue": 0}
-PROFILE = text_parameter(
-    "name of an instance profile, such as that of stack.deploy; empty for none", ""
-)
-RESERVATION = text_parameter("id of a capacity reservation or block (cr-…); empty for none", "")
-PLACEMENT = text_parameter("name of a placement group; empty for none", "")
 CONDITIONS = {
     name: {"Fn::Not": [{"Fn::Equals": [ref(parameter), ""]}]}
     for name, parameter in (
@@ -27,61 +21,76 @@ CONDITIONS = {
         ("HasReservation", "CapacityReservation"),
         ("HasPlacement", "PlacementGroup"),
     )
-}
+} | {"HasBlock": {"Fn::Equals": [ref("CapacityBlock"), "yes"]}}
+
+
+def only_if(condition: str, value: Any, otherwise: Any = None) -> dict[str, Any]:
+    """CloudFormation's Fn::If; without `otherwise` the property is left out."""
+    return {"Fn::If": [condition, value, otherwise or ref("AWS::NoValue")]}
 
 
 def template_resource(wanted: Wanted, image: Any, **more: Any) -> dict[str, Any]:
     """AWS::EC2::LaunchTemplate with the parameters of `optional`."""
-    none = {"Ref": "AWS::NoValue"}
-
-    def only(condition: str, value: Any) -> dict[str, Any]:
-        return {"Fn::If": [condition, value, none]}
-
     reserved = {"CapacityReservationTarget": {"CapacityReservationId": ref("CapacityReservation")}}
     data = launch_data(
         wanted,
         image,
         groups=ref("SecurityGroups"),
-        IamInstanceProfile=only("HasProfile", {"Name": ref("InstanceProfile")}),
-        Placement=only("HasPlacement", {"GroupName": ref("PlacementGroup")}),
-        CapacityReservationSpecification=only("HasReservation", reserved),
+        IamInstanceProfile=only_if("HasProfile", {"Name": ref("InstanceProfile")}),
+        Placement=only_if("HasPlacement", {"GroupName": ref("PlacementGroup")}),
+        CapacityReservationSpecification=only_if("HasReservation", reserved),
+        InstanceMarketOptions=only_if("HasBlock", {"MarketType": "capacity-block"}),
         **more,
     )
-    return {
-        "Type": "AWS::EC2::LaunchTemplate",
-        "Properties": {"LaunchTemplateName": wanted.name, "LaunchTemplateData": data},
-    }
+    return {"Type": "AWS::EC2::LaunchTemplate", "Properties": {"LaunchTemplateData": data}}
 
 
-def optional() -> dict[str, Any]:
+def optional(wanted: Wanted) -> dict[str, Any]:
     """The parameters that a launch template's resource reads."""
+    around = wanted.around
+    block = "yes" if around.capacity_block else "no"
     return {
         "SecurityGroups": GROUPS,
-        "InstanceProfile": PROFILE,
-        "CapacityReservation": RESERVATION,
-        "PlacementGroup": PLACEMENT,
+        "InstanceProfile": text_parameter(
+            "name of an instance profile, such as that of stack.deploy; empty for none",
+            around.instance_profile,
+        ),
+        "CapacityReservation": text_parameter(
+            "id of a capacity reservation or capacity block; empty for none",
+            around.reservation,
+        ),
+        "CapacityBlock": {
+            **text_parameter("whether the reservation is a capacity block", block),
+            "AllowedValues": ["yes", "no"],
+        },
+        "PlacementGroup": text_parameter(
+            "name of a placement group; empty for none", around.placement_group
+        ),
     }
 
 
 def launch_template(wanted: Wanted) -> str:
-    """A CloudFormation template with the launch template alone."""
+    """A CloudFormation template with the launch template alone, which has a name."""
+    named = template_resource(wanted, wanted.image)
+    named["Properties"]["LaunchTemplateName"] = wanted.name
     return stack(
         wanted,
         "launch template; every launch resolves the channel anew",
-        parameters=optional(),
+        parameters=optional(wanted),
         conditions=CONDITIONS,
-        resources={"LaunchTemplate": template_resource(wanted, wanted.image)},
+        resources={"LaunchTemplate": named},
         outputs={"LaunchTemplate": ref("LaunchTemplate")},
     )
 
 
 def launch_template_json(wanted: Wanted) -> str:
     """What `aws ec2 create-launch-template --cli-input-json file://…` takes."""
-    made = {
+    made: dict[str, Any] = {
         "LaunchTemplateName": wanted.name,
         "VersionDescription": f"{wanted.line} {wanted.channel}",
         "LaunchTemplateData": launch_data(wanted, wanted.image, groups=["sg-0123456789abcdef0"]),
     }
+    made["LaunchTemplateData"] |= wanted.around.launch_data()
     return as_json(made)
 
 
@@ -93,7 +102,7 @@ def scaling_group(wanted: Wanted) -> str:
         "Auto Scaling group; an update of the stack takes the channel's image of that moment",
         parameters={
             **parameters,
-            **optional(),
+            **optional(wanted),
             "Subnets": SUBNETS,
             "Size": SIZE,
         },
@@ -107,6 +116,15 @@ def scaling_group(wanted: Wanted) -> str:
             },
         },
         outputs={"Group": ref("Group")},
+        # CloudFormation compares a dynamic reference as text, so a stack whose template is the same
+        # never takes a newer image by it: a parameter it looks up at each update.
+        # https://github.com/aws-cloudformation/cloudformation-coverage-roadmap/issues/844
+        notes=()
+        if wanted.image_id
+        else (
+            "In a template of your own, which is changed besides:",
+            f"  ImageId: '{{{{resolve:ssm:{wanted.parameter}}}}}'",
+        ),
     )
 
 
@@ -138,22 +156,20 @@ def group(least: str, size: str, most: str) -> dict[str, Any]:
 
 def command_line(wanted: Wanted) -> str:
     """A command that launches one instance."""
-    options = ",".join(f"{key}={value}" for key, value in metadata_options().items())
-    named = ",".join(
-        f"{{Key={pair['Key']},Value={pair['Value']}}}" for pair in pairs(instance_tags(wanted))
-    )
-    words = [
-        f"--region {wanted.region}",
-        f"--image-id {shlex.quote(wanted.image)}",
-        f"--instance-type {wanted.instance_type.type}",
-        f"--metadata-options {shlex.quote(options)}",
-        f"--tag-specifications {shlex.quote(f'ResourceType=instance,Tags=[{named}]')}",
-        '--subnet-id "$SUBNET" --security-group-ids "$GROUP" --key-name "$KEY"',
-    ]
+    data = launch_data(wanted, wanted.image, groups=["$GROUP"]) | wanted.around.launch_data()
+    if "NetworkInterfaces" in data:
+        data["NetworkInterfaces"] = [
+            card | {"SubnetId": "$SUBNET"} for card in data["NetworkInterfaces"]
+        ]
+    else:
+        data["SubnetId"] = "$SUBNET"
+    asked = as_json(data | {"KeyName": "$KEY", "MinCount": 1, "MaxCount": 1})
     return (
         "#!/bin/bash\n"
         f"# One {wanted.instance_type.type} of {wanted.line}, channel {wanted.channel}.\n"
         "# Set SUBNET, GROUP and KEY first.\n"
         "set -euo pipefail\n"
-        "aws ec2 run-instances " + " \\\n    ".join(words) + "\n"
+        ': "${SUBNET:?} ${GROUP:?} ${KEY:?}"\n'
+        f"aws ec2 run-instances --region {wanted.region} --cli-input-json "
+        f'"$(cat <<END\n{asked}END\n)"\n'
     )

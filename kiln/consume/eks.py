@@ -15,6 +15,7 @@ from kiln.consume.ec2 import (
     SUBNETS,
     group,
     looked_up,
+    only_if,
     optional,
     template_resource,
 )
@@ -23,8 +24,9 @@ from kiln.consume.wanted import Wanted
 from kiln.facts import table
 from kiln.mig.k8s import k8s_configuration, operator_values
 
+_API = "node.eks.aws/v1alpha1"
 # The taint that NVIDIA's charts tolerate by default.
-_TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
+TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
 _NODE_LABEL = table("mig-kubernetes")["node_label"]
 _CLUSTER = {
     "ClusterName": text_parameter("the cluster's name"),
@@ -35,7 +37,7 @@ _CLUSTER = {
     ),
 }
 _NODE_CONFIG = {
-    "apiVersion": "node.eks.aws/v1alpha1",
+    "apiVersion": _API,
     "kind": "NodeConfig",
     "spec": {
         "cluster": {
@@ -62,7 +64,7 @@ def karpenter(wanted: Wanted) -> str:
     spec: dict[str, Any] = {
         "amiFamily": "AL2023",
         "amiSelectorTerms": [term],
-        "role": "NODE-ROLE",
+        **_account_of_karpenter(wanted),
         "subnetSelectorTerms": [cluster],
         "securityGroupSelectorTerms": [cluster],
         "metadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 2},
@@ -75,11 +77,11 @@ def karpenter(wanted: Wanted) -> str:
     ]
     if cards:
         spec["networkInterfaces"] = cards
-    if wanted.label:
-        # Karpenter cannot open instance tags to IMDS, where gpu-mig looks first.
-        spec["userData"] = _mime(
-            ("text/x-shellscript", f"#!/bin/bash\n# {MIG_CONFIG}={wanted.label}\ntrue")
-        )
+    # Karpenter puts its own NodeConfig behind this one, and leaves comments. It cannot
+    # show tags in IMDS, where gpu-mig looks first: github:aws/karpenter-provider-aws
+    # pkg/providers/amifamily/bootstrap/nodeadm.go @v1.14.0
+    layout = f"# {MIG_CONFIG}={wanted.label}\n" if wanted.label else ""
+    spec["userData"] = f"apiVersion: {_API}\nkind: NodeConfig\n{layout}spec:\n  kubelet: {{}}\n"
     node_class = {
         "apiVersion": "karpenter.k8s.aws/v1",
         "kind": "EC2NodeClass",
@@ -106,7 +108,7 @@ def karpenter(wanted: Wanted) -> str:
                         ),
                         _one_of("karpenter.sh/capacity-type", "reserved", "on-demand"),
                     ],
-                    "taints": [_TAINT],
+                    "taints": [TAINT],
                     # A node older than this is replaced; a promotion replaces it sooner (drift).
                     "expireAfter": "720h",
                     "terminationGracePeriod": "24h",
@@ -125,7 +127,8 @@ def karpenter(wanted: Wanted) -> str:
     }
     notes = [
         title(wanted, "Karpenter"),
-        "Change CLUSTER (its discovery tag) and NODE-ROLE. `limits` is the most GPUs at once.",
+        "Change CLUSTER (its discovery tag) and NODE-ROLE. `limits` is the most GPUs at once;",
+        "settings of the kubelet belong into userData.",
     ]
     if wanted.label:
         notes.append("Karpenter counts no slices: pods that request them start no node.")
@@ -139,6 +142,17 @@ def karpenter(wanted: Wanted) -> str:
 
 def _one_of(key: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": "In", "values": list(values)}
+
+
+def _account_of_karpenter(wanted: Wanted) -> dict[str, Any]:
+    around = wanted.around
+    profile = around.instance_profile
+    found: dict[str, Any] = {"instanceProfile": profile} if profile else {"role": "NODE-ROLE"}
+    if around.placement_group:
+        found["placementGroupSelector"] = {"name": around.placement_group}
+    if around.reservation:
+        found["capacityReservationSelectorTerms"] = [{"id": around.reservation}]
+    return found
 
 
 def _disk_of_karpenter(wanted: Wanted) -> dict[str, Any]:
@@ -167,44 +181,6 @@ def node_resources(wanted: Wanted) -> dict[str, int]:
     return found
 
 
-def eksctl(wanted: Wanted) -> str:
-    """A managed node group in eksctl's form, which takes ids only."""
-    made: dict[str, Any] = {
-        "name": wanted.name,
-        "ami": wanted.image_id,
-        "amiFamily": "AmazonLinux2023",
-        "instanceType": wanted.instance_type.type,
-        "desiredCapacity": 1,
-        "minSize": 0,
-        "maxSize": 4,
-        "volumeSize": wanted.recipe.volume.size,
-        "volumeEncrypted": True,
-        "privateNetworking": True,
-        "efaEnabled": bool(network_interfaces(wanted)),
-        "labels": {"kiln/channel": wanted.channel},
-        "taints": [_TAINT],
-        "tags": instance_tags(wanted),
-    }
-    if wanted.label:
-        made["overrideBootstrapCommand"] = f"# {MIG_CONFIG}={wanted.label}\n" + yaml.safe_dump(
-            {**_NODE_CONFIG, "spec": {"kubelet": {}}}, sort_keys=False
-        )
-    config = {
-        "apiVersion": "eksctl.io/v1alpha5",
-        "kind": "ClusterConfig",
-        "metadata": {"name": "CLUSTER", "region": wanted.region},
-        "managedNodeGroups": [made],
-    }
-    return as_yaml(
-        [
-            title(wanted, "eksctl create nodegroup -f THIS-FILE"),
-            "Change CLUSTER. eksctl takes an id, so this one stays: run consume again after a",
-            "promotion, or use --for eks-managed-nodegroup, which follows the channel.",
-        ],
-        config,
-    )
-
-
 def _cluster_user_data(wanted: Wanted) -> dict[str, Any]:
     text = _mime(("application/node.eks.aws", yaml.safe_dump(_NODE_CONFIG, sort_keys=False)))
     return {"UserData": {"Fn::Base64": {"Fn::Sub": text}}}
@@ -218,7 +194,7 @@ def managed_node_group(wanted: Wanted) -> str:
     data = node_template["Properties"]["LaunchTemplateData"]
     del data["IamInstanceProfile"]
     parameters = {
-        name: parameter for name, parameter in optional().items() if name != "InstanceProfile"
+        name: parameter for name, parameter in optional(wanted).items() if name != "InstanceProfile"
     }
     conditions = {name: condition for name, condition in CONDITIONS.items() if name != "HasProfile"}
     return stack(
@@ -242,6 +218,7 @@ def managed_node_group(wanted: Wanted) -> str:
                     "ClusterName": ref("ClusterName"),
                     "NodeRole": ref("NodeRole"),
                     "Subnets": ref("Subnets"),
+                    "CapacityType": only_if("HasBlock", "CAPACITY_BLOCK", "ON_DEMAND"),
                     "LaunchTemplate": {
                         "Id": ref("LaunchTemplate"),
                         "Version": {"Fn::GetAtt": ["LaunchTemplate", "LatestVersionNumber"]},
@@ -253,7 +230,7 @@ def managed_node_group(wanted: Wanted) -> str:
                     },
                     "Labels": {"kiln/channel": wanted.channel},
                     "Taints": [
-                        {"Key": _TAINT["key"], "Value": _TAINT["value"], "Effect": "NO_SCHEDULE"}
+                        {"Key": TAINT["key"], "Value": TAINT["value"], "Effect": "NO_SCHEDULE"}
                     ],
                 },
             },
@@ -269,7 +246,7 @@ def self_managed(wanted: Wanted) -> str:
         "self-managed EKS nodes; every launch resolves the channel anew",
         parameters={
             **_CLUSTER,
-            **optional(),
+            **optional(wanted),
             "Subnets": SUBNETS,
             "Size": SIZE,
         },
@@ -335,8 +312,6 @@ def device_plugin(wanted: Wanted) -> str:
         [title(wanted, "helm upgrade --install nvdp nvdp/nvidia-device-plugin -f THIS-FILE")],
         {
             "migStrategy": wanted.strategy if wanted.label else "none",
-            "tolerations": [
-                {"key": _TAINT["key"], "operator": "Exists", "effect": _TAINT["effect"]}
-            ],
+            "tolerations": [{"key": TAINT["key"], "operator": "Exists", "effect": TAINT["effect"]}],
         },
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
-from kiln.consume import argo, containers, ec2, eks, hcl_documents, slurm
+from kiln.consume import argo, containers, ec2, eks, eksctl, hcl_documents, slurm
+from kiln.consume.around import Around, flags_given
 from kiln.consume.wanted import Wanted
 from kiln.publish import channels
 
@@ -18,6 +19,8 @@ class Kind:
     """A kind of document. `flavors` and `distros` are those it takes; empty: all.
 
     With `needs_id` the tool resolves no parameter, so the document always holds an AMI's id.
+    `around` are the flags of `Around` that it takes, `several` whether it can have more instance
+    types than one. `note` is for who applies it, where the document's form has no comments.
     """
 
     name: str
@@ -26,41 +29,83 @@ class Kind:
     flavors: tuple[str, ...] = ()
     distros: tuple[str, ...] = ()
     needs_id: bool = False
+    around: tuple[str, ...] = ()
+    several: bool = False
+    note: str = ""
 
 
+_PROFILE, _PLACEMENT = "--instance-profile", "--placement-group"
+_RESERVED = ("--capacity-reservation", "--capacity-block")
+_ALL = (_PROFILE, _PLACEMENT, *_RESERVED)
 _EKS, _ECS, _CLUSTER = ("eks",), ("ecs",), ("parallelcluster",)
 # Nodes that nodeadm sets up; EKS's other images want another user data.
 _NODEADM = ("al2023",)
 _CFN = "CloudFormation"
 _KINDS = (
-    Kind("launch-template", f"EC2 launch template ({_CFN})", ec2.launch_template),
+    Kind("launch-template", f"EC2 launch template ({_CFN})", ec2.launch_template, around=_ALL),
     Kind(
         "launch-template-json",
         "the same for aws ec2 create-launch-template --cli-input-json",
         ec2.launch_template_json,
+        around=_ALL,
+        note="change the security group, then: "
+        "aws ec2 create-launch-template --cli-input-json file://FILE",
     ),
-    Kind("cloudformation", f"Auto Scaling group ({_CFN})", ec2.scaling_group),
-    Kind("cli", "aws ec2 run-instances", ec2.command_line),
-    Kind("terraform", "launch template and Auto Scaling group", hcl_documents.terraform),
-    Kind("packer", "a template on top of the image", hcl_documents.packer_child),
-    Kind("karpenter", "EC2NodeClass and NodePool", eks.karpenter, _EKS, _NODEADM),
-    Kind("eksctl", "managed node group of eksctl", eks.eksctl, _EKS, _NODEADM, needs_id=True),
+    Kind("cloudformation", f"Auto Scaling group ({_CFN})", ec2.scaling_group, around=_ALL),
+    Kind("cli", "aws ec2 run-instances", ec2.command_line, around=_ALL),
     Kind(
-        "eks-managed-nodegroup", f"EKS node group ({_CFN})", eks.managed_node_group, _EKS, _NODEADM
+        "terraform",
+        "launch template and Auto Scaling group",
+        hcl_documents.terraform,
+        around=_ALL,
     ),
-    Kind("eks-self-managed", f"self-managed EKS nodes ({_CFN})", eks.self_managed, _EKS, _NODEADM),
+    Kind("packer", "a template on top of the image", hcl_documents.packer_child),
+    Kind("karpenter", "EC2NodeClass and NodePool", eks.karpenter, _EKS, _NODEADM, around=_ALL),
+    Kind(
+        "eksctl",
+        "managed node group of eksctl",
+        eksctl.node_group,
+        _EKS,
+        _NODEADM,
+        needs_id=True,
+        around=(_PLACEMENT, *_RESERVED),
+    ),
+    Kind(
+        "eks-managed-nodegroup",
+        f"EKS node group ({_CFN})",
+        eks.managed_node_group,
+        _EKS,
+        _NODEADM,
+        around=(_PLACEMENT, *_RESERVED),
+    ),
+    Kind(
+        "eks-self-managed",
+        f"self-managed EKS nodes ({_CFN})",
+        eks.self_managed,
+        _EKS,
+        _NODEADM,
+        around=_ALL,
+    ),
     Kind("gpu-operator", "values of the chart gpu-operator", eks.gpu_operator, _EKS),
     Kind("device-plugin", "values of nvidia-device-plugin", eks.device_plugin, _EKS),
     Kind("argo", "Argo Workflow over the slices", argo.workflow, _EKS, _NODEADM),
-    Kind("ecs", f"capacity provider and task ({_CFN})", containers.ecs, _ECS),
+    Kind("ecs", f"capacity provider and task ({_CFN})", containers.ecs, _ECS, around=_ALL),
     Kind(
         "batch",
         f"compute environment and queue ({_CFN})",
         containers.batch,
         _ECS,
         ("al2", "al2023"),
+        around=(_PLACEMENT,),
     ),
-    Kind("parallelcluster", "cluster file", slurm.parallelcluster, _CLUSTER, needs_id=True),
+    Kind(
+        "parallelcluster",
+        "cluster file",
+        slurm.parallelcluster,
+        _CLUSTER,
+        needs_id=True,
+        several=True,
+    ),
 )
 KINDS = {kind.name: kind for kind in _KINDS}
 
@@ -85,6 +130,21 @@ def suits(kind: Kind, wanted: Wanted) -> None:
                 f"{wanted.line} is of {what} {value}",
                 hint="./invoke channels names the lines.",
             )
+
+
+def takes(kind: Kind, around: Around, types: int) -> None:
+    """Raises KilnError (exit status 2) for what the kind's document has no place for."""
+    refused = [flag for flag in flags_given(around) if flag not in kind.around]
+    if refused:
+        takers = [one.name for one in KINDS.values() if refused[0] in one.around]
+        raise KilnError(
+            f"{kind.name} takes no {refused[0]}", hint=f"those that do: {', '.join(takers)}"
+        )
+    if types > 1 and not kind.several:
+        raise KilnError(
+            f"{kind.name} is for one instance type, not {types}",
+            hint="run consume for each; --for parallelcluster takes several",
+        )
 
 
 def write_document(kind: Kind, wanted: Wanted) -> str:

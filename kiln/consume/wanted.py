@@ -8,6 +8,7 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.compat.which import rows_for
+from kiln.consume.around import NOTHING_AROUND, Around
 from kiln.facts import InstanceType
 from kiln.mig.k8s import k8s_configuration
 from kiln.publish import channels, choice
@@ -19,7 +20,8 @@ class Wanted:
 
     `label` is the MIG layout that the machines make at boot, None for whole GPUs, and `strategy`
     how Kubernetes shows its slices; `owner` makes them: the AMI's gpu-mig, or the GPU operator.
-    `jobs` are those of a workload, 0 for one on each slice of a node.
+    `jobs` are those of a workload, 0 for one on each slice of a node. `others` are further instance
+    types, where a document can have several.
     """
 
     line: str
@@ -32,6 +34,8 @@ class Wanted:
     image_id: str | None = None
     owner: str = "ami"
     jobs: int = 0
+    around: Around = NOTHING_AROUND
+    others: tuple[InstanceType, ...] = ()
 
     @property
     def parameter(self) -> str:
@@ -45,9 +49,15 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """A name for what the document makes: al2023-lts-eks-x86_64 → gpu-al2023-lts-eks."""
-        distro, stack, flavor, _ = self.line.split("/")
-        return f"gpu-{distro}-{stack}-{flavor}"
+        """A name for what the document makes: al2023/lts/eks/x86_64 → gpu-al2023-lts-eks.
+
+        Its own for each line and channel, of what stacks and Kubernetes take.
+        """
+        distro, stack, flavor, arch = self.line.split("/")
+        parts = ["gpu", distro, stack, flavor]
+        parts += ["arm64"] if arch == "arm64" else []
+        parts += [self.channel] if self.channel != "stable" else []
+        return "-".join(parts).replace("_", "-")
 
 
 def wanted_launch(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiln.base import input_file
 from kiln.base.findings import Finding
 from kiln.packer.program import FOLDER_1_6
 
@@ -125,7 +126,7 @@ def read_hcl(path: Path, name: str) -> Document | Finding:
     from lark.exceptions import LarkError
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = input_file.read_text(path)
     except OSError as error:
         return Finding("error", "hcl-missing", error.strerror or str(error), _AGAIN, (), name, 1)
     try:

@@ -65,16 +65,17 @@ def bake(
     }
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = render.write_inputs(plan.recipe, run.folder, part)
-    left = capacity.launches(plan.instance_types, access.network.subnets)
+    subnets = access.network.subnets
+    left = reservations.launches_of(plan.account, target, plan.instance_types, subnets)
     while True:
         launch = left[0]
         watched = _Watched(plan, packer, stage, draft)
-        of_type = _of_type(plan, launch, packer)
+        of_type = _of_launch(launch, packer)
         before = len(draft.launched)
         result = _run_packer(watched, folder, {**variables, **of_type}, access.key_file, stop)
         answer = next(filter(capacity.no_capacity, result.errors), "").strip()
         if answer or len(draft.launched) > before:
-            market = capacity.market_of(plan.account.spot, of_type["capacity_reservation_id"])
+            market = capacity.market_of(plan.account.spot, launch.reservation)
             draft.tried(Try("bake", launch.instance_type, launch.subnet_id, market, answer))
         left = capacity.after(left, answer)
         if not (result.exit_status and answer and left) or result.interrupted:
@@ -200,18 +201,17 @@ def _interface(account: Account, access: resources.Access) -> str:
     return account.ssh_interface or ("private_ip" if inside else "")
 
 
-def _of_type(plan: Plan, launch: Launch, packer: Packer) -> dict[str, str]:
+def _of_launch(launch: Launch, packer: Packer) -> dict[str, str]:
     """The variables of one try. Raises KilnError: exit status 2 if Packer is too old for it."""
-    reservation = reservations.serving(plan.account, plan.target, launch.instance_type)
-    if reservation and not packer.has_plugins:
+    if launch.reservation and not packer.has_plugins:
         raise KilnError(
-            f"{packer} cannot launch in the capacity reservation {reservation}",
+            f"{packer} cannot launch in the capacity reservation {launch.reservation}",
             hint="use Packer 1.7 or newer, or bake on another type: --instance-type c7i.4xlarge",
         )
     return {
         "instance_type": launch.instance_type,
         "subnet_id": launch.subnet_id or "",
-        "capacity_reservation_id": reservation or "",
+        "capacity_reservation_id": launch.reservation or "",
     }
 
 

@@ -13,7 +13,7 @@ from kiln.base.findings import errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
-from kiln.cloud import runs
+from kiln.cloud import parents, runs
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.target import Target
 from kiln.compat import engine
@@ -109,7 +109,8 @@ def plans(
     recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None = None
 ) -> list[Plan]:
     """What builds of these recipes will do; starts nothing. Raises what `plan.plan` raises."""
-    return [planning.plan_build(recipe, target, options, rebuilt) for recipe in recipes]
+    find = parents.once()
+    return [planning.plan_build(recipe, target, options, rebuilt, find) for recipe in recipes]
 
 
 def build_recipes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -137,17 +137,22 @@ def input_digest(recipe_digest: str, parent_ami: str, package_snapshot: str | No
 
 
 def plan_build(
-    recipe: Recipe, target: Target, options: Options, rebuilt: Rebuilt | None = None
+    recipe: Recipe,
+    target: Target,
+    options: Options,
+    rebuilt: Rebuilt | None = None,
+    find: Callable[[Recipe, Target], ParentAmi] | None = None,
 ) -> Plan:
     """Plan a build; starts nothing.
 
-    `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe.
+    `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe. `find` looks it
+    up; plans that are made together share `parents.once()`.
     Raises KilnError if the parent AMI is not found, a provisioner is missing, or AWS refuses.
     """
     account = overridden(recipe.row.account, options.given, recipe.arch)
     target = target.in_region(account.region or target.region)
     if rebuilt is None:
-        source = parents.resolve(recipe, target)
+        source = (find or parents.resolve)(recipe, target)
     else:
         source = parents.again(rebuilt.source, recipe, target)
     return Plan(

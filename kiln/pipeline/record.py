@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from kiln.base import vocabulary
+from kiln.base import input_file, vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import build_dir
 from kiln.cloud.capacity import Try
@@ -167,7 +167,8 @@ def last(recipe: str) -> Record | None:
 
 
 def find_record(name: str) -> Record:
-    """The record of a build: by its file, AMI id, run id or AMI name (then the newest image).
+    """The record of a build: by its file, AMI id, run id or AMI name (then the newest image). Of an
+    AMI that was not built here, it is that of its verification.
 
     Raises KilnError (exit status 2) if there is none here, or if the file is not a record.
     """
@@ -175,12 +176,17 @@ def find_record(name: str) -> Record:
     if path.suffix == ".json" or path.is_file():
         return read_record(path)
     rows = sorted(path.name for path in build_dir().glob("*") if path.is_dir())
+    found: list[Record] = []
     for recipe in rows:
         for record in all_of(recipe):
             names = {record.run_id, record.ami_id, *record.amis.values()}
             # A row's name means its newest build with an AMI.
             if name in names or (name == recipe and record.versions):
-                return record
+                if record.kind == "build":
+                    return record
+                found.append(record)
+    if found:
+        return found[0]
     raise KilnError(
         f"{name}: no record of such a build in {build_dir()}",
         hint=did_you_mean(name, rows) if rows else "./invoke build writes one",
@@ -299,7 +305,7 @@ def _too_deep(data: Any) -> bool:
 def document(path: Path) -> dict[str, Any]:
     """The JSON mapping in a file. Raises KilnError (exit status 2) if it does not hold one."""
     try:
-        return mapping(path.read_bytes(), str(path))
+        return mapping(input_file.read_bytes(path), str(path))
     except FileNotFoundError:
         raise KilnError(f"{path}: no such file") from None
     except OSError as error:

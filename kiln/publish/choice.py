@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,6 +12,7 @@ from kiln.base.recipe import Recipe
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_publishing, load_recipes
 from kiln.matrix.publishing import Publish
+from kiln.publish import channels
 from kiln.telemetry.settings import Telemetry
 
 
@@ -81,6 +83,14 @@ def regions_to_show(regions: str | None) -> list[str]:
         return _regions(regions)
     every = (region for settings in load_publishing().values() for region in settings.regions)
     return [_require_region(region, "`publish.regions`:") for region in dict.fromkeys(every)]
+
+
+def with_published(regions: Sequence[str], target: Target) -> list[str]:
+    """These regions, and those to which the releases were published that channels of the target's
+    region hold. Raises KilnError (exit status 1) if SSM refuses."""
+    releases = (holding.release for holding in channels.all_held(target))
+    named = (region for release in releases if release for region in release.images)
+    return list(dict.fromkeys([*regions, *named]))
 
 
 def _regions(text: str) -> list[str]:

@@ -15,6 +15,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST, RECIPE, VERIFIED
+from kiln.cloud import parents
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
@@ -88,16 +89,18 @@ def plan_night(
     """Which of the recipes are due. `settings` are by the recipe's name; starts nothing.
 
     A night has one region, the target's: where its rows are built, and where it looks for what was
-    built. Requests grow with the rows by one look-up of a parent AMI each; images and channels are
-    listed once. Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
+    built. Requests grow with the parent AMIs, each of which is looked up once; images and channels
+    are listed once. Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
+    find = parents.once()
     due: list[Due] = []
     skipped: list[Skipped] = []
     for recipe in recipes:
         chosen = settings[recipe.name]
-        plan = planning.plan_build(recipe, target, Options(given={"region": target.region}))
+        options = Options(given={"region": target.region})
+        plan = planning.plan_build(recipe, target, options, find=find)
         now = held.get((recipe.channel_line, chosen.channels[0]))
         judged = _judge(plan, images, now, chosen)
         if isinstance(judged, Due):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kiln.base import input_file
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, Place
 from kiln.base.located import Located, parse_yaml
@@ -49,7 +50,7 @@ def check_files(paths: Sequence[Path], instance_type: str | None = None) -> list
 def _located(path: Path) -> Located:
     """A JSON file with its places."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = input_file.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise KilnError(f"{path}: cannot be read: {reason}", place=Place(str(path))) from None

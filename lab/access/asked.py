@@ -35,6 +35,7 @@ _GLOBAL = frozenset(
         *("aws:RequestedRegion", "aws:PrincipalAccount", "aws:PrincipalArn", "aws:PrincipalType"),
         *("aws:userid", "aws:username", "aws:SourceIp", "aws:CurrentTime", "aws:EpochTime"),
         *("aws:ResourceAccount", "aws:PrincipalTag/", "ec2:SourceInstanceARN", "aws:CalledVia"),
+        "aws:SecureTransport",
         # Only calls that a service of AWS makes for somebody have these, and those with MFA this.
         *("aws:SourceArn", "aws:SourceAccount", "aws:SourceOwner", "aws:MultiFactorAuthPresent"),
     }
@@ -163,6 +164,8 @@ def _context(environ: Mapping[str, Any], call: Call, caller: Caller) -> dict[str
         "aws:userid": caller.user_id,
         "aws:CurrentTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "aws:EpochTime": str(int(now)),
+        # The lab's own port has no TLS, and stands for AWS's, which have.
+        "aws:SecureTransport": "true",
     }
     if environ.get("HTTP_X_KILN_CALLED_VIA") == VIA:
         found["aws:CalledVia"] = ["cloudformation.amazonaws.com"]

@@ -1,4 +1,4 @@
-"""Everything that the lab replaces in moto, seen in moto 5.2.5.
+"""Replaces what the lab needs otherwise in moto: `moto_patches.yaml` is the list, with the version.
 
 Some of it connects moto's EC2 and SSM to the lab's machines and disks, the rest corrects what moto
 answers otherwise than EC2. moto has no hooks for either: methods of its backends and responses are
@@ -24,10 +24,12 @@ import moto.ec2.models.spot_requests as moto_spot
 import moto.ec2.responses.amis as moto_amis_responses
 import moto.ec2.responses.instances as moto_instance_responses
 import moto.iam.models as moto_iam
+import moto.s3.models as moto_s3
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
+from moto.iam.access_control import PermissionResult
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from lab.amis import imaging, known_images
@@ -96,6 +98,8 @@ def install(machines: Machines) -> None:
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
     # moto: says yes and does nothing.
     Ec2InstanceConnectResponse.send_ssh_public_key = instance_connect.send
+    # moto: a bucket's policy denies whatever its conditions say. lab.access judges it.
+    moto_s3.FakeBucket.get_permission = lambda bucket, action, arn: PermissionResult.NEUTRAL
     _serve_parameters(machines)
     layer.install()
     cloudwatch_layer.install()

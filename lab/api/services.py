@@ -8,6 +8,8 @@ import botocore.session
 
 from lab.cloudformation import front as stacks
 from lab.cloudwatch import layer
+from lab.codebuild import projects
+from lab.ec2 import retention
 from lab.ssm import front
 
 # Service → moto's class of responses. Of SNS and SQS moto's own calls do what they do on AWS: a
@@ -18,6 +20,7 @@ _MOTO = {
     "ssm": ("moto.ssm.responses", "SimpleSystemManagerResponse"),
     "sns": ("moto.sns.responses", "SNSResponse"),
     "sqs": ("moto.sqs.responses", "SQSResponse"),
+    "scheduler": ("moto.scheduler.responses", "EventBridgeSchedulerResponse"),
 }
 _DELIVERED = {
     "sns": ("CreateTopic", "DeleteTopic", "Publish", "PublishBatch", "Subscribe", "Unsubscribe"),
@@ -37,8 +40,14 @@ def table() -> dict[str, str]:
         moto = getattr(importlib.import_module(module), name)
         for call in session.get_service_model(service).operation_names:
             there = hasattr(moto, botocore.xform_name(call))
-            kind = "real" if call in real[service] else "booked only" if there else "refused"
+            kind = (
+                "real" if call in real.get(service, ()) else "booked only" if there else "refused"
+            )
             found[f"{service}:{call}"] = kind
+    for call in session.get_service_model("rbin").operation_names:
+        found[f"rbin:{call}"] = "real" if call in retention.REAL else "refused"
     for call in session.get_service_model("cloudformation").operation_names:
         found[f"cloudformation:{call}"] = "real" if call in stacks.REAL else "refused"
+    for call in session.get_service_model("codebuild").operation_names:
+        found[f"codebuild:{call}"] = "booked only" if call in projects.BOOKED else "refused"
     return found

@@ -1,4 +1,4 @@
-"""What an update would change of a stack."""
+"""What an update would change of a stack, or its creation make."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def changes(stack: Stack, wanted: Wanted) -> list[dict[str, Any]]:
         if old is None or old.type != kind:
             found.append(_change("Add", name, kind))
             continue
-        new = scope.value(there[name].get("Properties", {}))
+        new = stacks.properties_of(scope, there[name])
         differ = stacks.changed(old.properties, new)
         if differ:
             kept = stacks.KINDS[kind].in_place(differ)

@@ -13,11 +13,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from lab.cloudformation import template
 from lab.cloudformation.errors import CloudFormationError, ResourceError
-from lab.cloudformation.kinds import identity, machines, watching
+from lab.cloudformation.kinds import identity, machines, nights, scaling, watching
 from lab.cloudformation.kinds.kind import Kind, Made, Place
 from lab.cloudformation.template import NO_VALUE, Scope
 
-KINDS: Mapping[str, Kind] = {**identity.KINDS, **machines.KINDS, **watching.KINDS}
+KINDS: Mapping[str, Kind] = {
+    **identity.KINDS,
+    **machines.KINDS,
+    **nights.KINDS,
+    **scaling.KINDS,
+    **watching.KINDS,
+}
 _FAILURES = (ResourceError, ClientError, BotoCoreError, CloudFormationError, KeyError, ValueError)
 STACK = "AWS::CloudFormation::Stack"
 
@@ -190,8 +196,17 @@ def _wanted(stack: Stack, wanted: Wanted) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _evaluated(stack: Stack, declared: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
-    found = stack.scope(wanted).value(declared.get("Properties", {}))
-    return {} if found is NO_VALUE else dict(found)
+    return properties_of(stack.scope(wanted), declared)
+
+
+def properties_of(scope: Scope, declared: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties of a resource with its update policy among them: a type that has none refuses
+    it like an unknown property."""
+    found = scope.value(declared.get("Properties", {}))
+    properties = {} if found is NO_VALUE else dict(found)
+    if "UpdatePolicy" in declared:
+        properties["UpdatePolicy"] = scope.value(declared["UpdatePolicy"])
+    return properties
 
 
 def _make(stack: Stack, name: str, declared: Mapping[str, Any], wanted: Wanted) -> None:

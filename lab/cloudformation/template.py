@@ -22,6 +22,7 @@ _SECTIONS = {
 _OF_RESOURCE = {
     *("Type", "Properties", "Condition", "DependsOn", "DeletionPolicy", "UpdateReplacePolicy"),
     "Metadata",
+    "UpdatePolicy",
 }
 NO_VALUE = object()
 _NAME = re.compile(r"\$\{([^}!][^}]*)\}")

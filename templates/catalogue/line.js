@@ -1,9 +1,18 @@
 "use strict";
-// A line's page: copy a document, change its region, search the packages of the newest image.
+// A line's page: choose a channel, copy a document, change its region, search the packages of the
+// newest image.
 (() => {
   const said = document.getElementById("copied");
-  const documents = [...document.querySelectorAll(".snippet pre")];
-  const written = documents.map((one) => one.textContent);
+  const launches = [...document.querySelectorAll(".launch")];
+
+  const channel = document.getElementById("channel");
+  if (channel) {
+    const show = () => {
+      for (const one of launches) one.hidden = one.dataset.channel !== channel.value;
+    };
+    channel.addEventListener("change", show);
+    show();
+  }
 
   async function copy(button) {
     const text = button.closest("details").querySelector("pre");
@@ -19,8 +28,11 @@
     button.addEventListener("click", () => copy(button));
   }
 
-  const region = document.getElementById("region");
-  if (region) {
+  for (const launch of launches) {
+    const region = launch.querySelector(".region");
+    if (!region) continue;
+    const documents = [...launch.querySelectorAll(".snippet pre")];
+    const written = documents.map((one) => one.textContent);
     region.addEventListener("change", () => {
       const ami = region.selectedOptions[0].dataset.ami;
       documents.forEach((one, index) => {

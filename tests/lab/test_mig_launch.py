@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import Guest, wait_for
 
 from kiln.base.paths import RUNTIME
+from lab import control
 from lab.standins.nvidia_smi import install
+from tests.unit import commands
 
 TYPE = "p4d.24xlarge"
 IMAGES_OWN, BY_TAG, BY_USER_DATA = "all-balanced", "all-1g.5gb", "all-2g.10gb"
@@ -93,14 +98,18 @@ def start(launch, ami):
         if tag:
             tags = [{"Key": "kiln:mig-config", "Value": tag}]
             more["TagSpecifications"] = [{"ResourceType": "instance", "Tags": tags}]
-        guest: Guest = launch(ami, InstanceType=TYPE, **more)
-        deadline = time.monotonic() + 120
-        while unit(guest) not in ("active", "failed"):
-            assert time.monotonic() < deadline, said(guest)
-            time.sleep(0.2)
-        return guest
+        return ran(launch(ami, InstanceType=TYPE, **more))
 
     return make
+
+
+def ran(guest: Guest) -> Guest:
+    """The guest, when its unit has run."""
+    deadline = time.monotonic() + 120
+    while unit(guest) not in ("active", "failed"):
+        assert time.monotonic() < deadline, said(guest)
+        time.sleep(0.2)
+    return guest
 
 
 def unit(guest: Guest) -> str:
@@ -184,6 +193,116 @@ def test_a_label_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(star
     assert "Traceback" not in said(guest)
     holds(guest, "")
     assert "Enabled" not in guest.run("nvidia-smi --query-gpu=mig.mode.pending --format=csv").stdout
+
+
+LINE, EKS = "al2/al2_last/base/x86_64", "al2023/lts/eks/x86_64"
+
+
+@pytest.fixture(scope="module")
+def channel(ami: str, client: Any) -> Iterator[None]:
+    """The line's channel holds the AMI."""
+    name = f"/ami-kiln/{LINE}/stable/image_id"
+    client("ssm").put_parameter(Name=name, Value=ami, Type="String", DataType="aws:ec2:image")
+    yield
+    client("ssm").delete_parameter(Name=name)
+
+
+@pytest.fixture(scope="module")
+def network(ec2: Any) -> dict[str, str]:
+    """The default subnet and security group, as the documents call them."""
+    subnet = ec2.describe_subnets()["Subnets"][0]
+    of_vpc = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
+    group = ec2.describe_security_groups(Filters=of_vpc)["SecurityGroups"][0]["GroupId"]
+    return {"SUBNET": subnet["SubnetId"], "GROUP": group}
+
+
+def document(kind: str, label: str, line: str = LINE) -> str:
+    """What `consume` writes."""
+    flags = ["--line", line, "--for", kind, "--label", label, "--instance-type", TYPE]
+    done = commands.invoke("consume", *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def applied(ec2: Any, key: tuple[str, Path]) -> Iterator[Callable[[str], Guest]]:
+    """The guest of an instance, when its unit has run; it is gone after the test."""
+    ids = []
+
+    def wait(instance: str) -> Guest:
+        ids.append(instance)
+        guest = Guest(instance, wait_for(ec2, instance, "running"), "ec2-user", key[1])
+        return ran(guest)
+
+    yield wait
+    ec2.terminate_instances(InstanceIds=ids)
+
+
+def test_the_launch_template_of_consume_starts_the_channels_image_with_its_layout(
+    channel: None, network: dict[str, str], ec2: Any, applied: Callable[[str], Guest]
+) -> None:
+    template = json.loads(document("launch-template-json", BY_TAG))
+    for card in template["LaunchTemplateData"]["NetworkInterfaces"]:
+        card["Groups"] = [network["GROUP"]]
+    ec2.create_launch_template(**template)
+    name = {"LaunchTemplateName": template["LaunchTemplateName"]}
+    started = ec2.run_instances(LaunchTemplate=name, MinCount=1, MaxCount=1)["Instances"][0]
+    ec2.delete_launch_template(**name)
+    holds(applied(started["InstanceId"]), BY_TAG)
+
+
+def test_the_auto_scaling_group_of_consumes_stack_has_the_layout(
+    channel: None, network: dict[str, str], client: Any, applied: Callable[[str], Guest]
+) -> None:
+    stacks = client("cloudformation")
+    given = {"Subnets": network["SUBNET"], "SecurityGroups": network["GROUP"]}
+    stacks.create_stack(
+        StackName="sliced",
+        TemplateBody=document("cloudformation", BY_USER_DATA),
+        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in given.items()],
+    )
+    stacks.get_waiter("stack_create_complete").wait(
+        StackName="sliced", WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+    )
+    groups = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    ((instance,),) = (group["Instances"] for group in groups)
+    holds(applied(instance["InstanceId"]), BY_USER_DATA)
+    stacks.delete_stack(StackName="sliced")
+    stacks.get_waiter("stack_delete_complete").wait(
+        StackName="sliced", WaiterConfig={"Delay": 1, "MaxAttempts": 120}
+    )
+
+
+def test_the_command_of_consume_starts_the_layout(
+    channel: None,
+    network: dict[str, str],
+    lab: Any,
+    key: tuple[str, Path],
+    applied: Callable[[str], Guest],
+) -> None:
+    if not shutil.which("aws"):
+        pytest.skip("needs the AWS CLI on PATH")
+    done = subprocess.run(
+        ["bash"], input=document("cli", BY_TAG), capture_output=True, text=True, check=False,
+        env={**os.environ, **control.environment(lab), **network, "KEY": key[0]},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    holds(applied(json.loads(done.stdout)["Instances"][0]["InstanceId"]), BY_TAG)
+
+
+def test_the_user_data_of_a_karpenter_node_starts_the_layout(start: Callable[..., Guest]) -> None:
+    """As Karpenter makes it of the node class: it shows no tags in IMDS."""
+    (nodes, _) = yaml.safe_load_all(document("karpenter", BY_USER_DATA, EKS))
+    own = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\n"
+    message = 'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="//"\n\n' + "".join(
+        f"--//\nContent-Type: application/node.eks.aws\n\n{text}\n"
+        for text in (nodes["spec"]["userData"], own)
+    )
+    guest = start(
+        **{"tag": nodes["spec"]["tags"]["kiln:mig-config"]}, UserData=f"{message}--//--\n"
+    )
+    holds(guest, BY_USER_DATA)
+    assert f"layout {BY_USER_DATA} (user-data)" in said(guest)
 
 
 def test_a_tag_changed_to_a_bad_one_leaves_the_slices_that_are_there(start, ec2):

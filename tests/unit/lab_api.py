@@ -121,6 +121,7 @@ def main(folder: Path) -> None:
     from lab.api.faults import Faults
     from lab.api.keys import Key
     from lab.cloudformation.front import CloudFormation
+    from lab.codebuild.projects import CodeBuild
     from lab.guests import instances
     from lab.guests.machines import Machines
     from lab.network import bridge
@@ -136,7 +137,8 @@ def main(folder: Path) -> None:
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
     # Nobody checks keys here: any is known.
     stacks = CloudFormation(lambda key_id: Key(key_id, "secret", "a test"))
-    moto = stacks.over(front.Manager().over(DomainDispatcherApplication(create_backend_app)))
+    managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    moto = stacks.over(CodeBuild().over(managed))
     application = entry.wrap(moto, faults, lambda path, body: {})
     served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
     gc.freeze()

@@ -14,7 +14,7 @@ from kiln.base.account import FORMS, SETTINGS, Account, SubnetFilter
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli import flags
-from kiln.cloud import machine, network, reservations, resources, session
+from kiln.cloud import machine, network, resources, session
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.network import Network
 from kiln.cloud.runs import Run
@@ -351,22 +351,6 @@ def _keys(text: str) -> set[str]:
     data = yaml.safe_load(text)
     blocks = [data.get("defaults", {}), *data.get("amis", [])]
     return {name for block in blocks for name in block.get("aws", {})}
-
-
-@pytest.mark.parametrize(
-    ("kind", "state", "serves"), [("g4dn.xlarge", "active", True), ("g5.xlarge", "active", False)]
-)
-def test_a_reservation_serves_launches_of_its_type(
-    kind: str, state: str, serves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Answers:
-        def describe_capacity_reservations(self, **asked: Any) -> Any:
-            assert asked == {"CapacityReservationIds": ["cr-01234567"]}
-            return {"CapacityReservations": [{"InstanceType": kind, "State": state}]}
-
-    monkeypatch.setattr(reservations.aws, "ec2", lambda target: Answers())
-    wanted = Account(capacity_reservation_id="cr-01234567")
-    assert reservations.serving(wanted, AWS, "g4dn.xlarge") == ("cr-01234567" if serves else None)
 
 
 def test_ssh_by_session_hands_the_plugin_what_the_cli_hands_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from botocore.exceptions import ClientError
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, capacity, machine, network, resources
+from kiln.cloud import aws, capacity, machine, network, reservations, resources
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.network import Network
@@ -86,6 +87,56 @@ def test_a_quota_or_a_full_reservation_is_that_of_the_type_in_every_subnet(code:
     assert capacity.no_capacity(f"An error ({code})")
     assert capacity.after(left, f"An error ({code})")[0] == Launch("g4dn.xlarge", A)
     assert capacity.after(left, "InsufficientInstanceCapacity")[0] == Launch("g5.xlarge", B)
+
+
+class Reserved:
+    """A reservation for g5.xlarge in the zone of subnet B."""
+
+    state = "active"
+
+    def describe_capacity_reservations(self, **asked: Any) -> Any:
+        assert asked == {"CapacityReservationIds": ["cr-01234567"]}
+        known = {"CapacityReservationId": "cr-01234567", "InstanceType": "g5.xlarge"}
+        zone = {"AvailabilityZone": "us-east-1b", "AvailabilityZoneId": "use1-az2"}
+        return {"CapacityReservations": [{**known, **zone, "State": self.state}]}
+
+    def describe_subnets(self, **asked: Any) -> Any:
+        zones = {A: "use1-az1", B: "use1-az2", "subnet-0ddddddd": "use1-az2"}
+        ids = asked.get("SubnetIds", ["subnet-0ddddddd"])
+        return {"Subnets": [{"SubnetId": i, "AvailabilityZoneId": zones[i]} for i in ids]}
+
+
+def reserved(*subnets: str | None, types: Sequence[str] = ("g5.xlarge", "g4dn.xlarge")) -> Any:
+    return reservations.launches_of(
+        Account(capacity_reservation_id="cr-01234567"), AWS, types, subnets
+    )
+
+
+def test_a_reservation_is_used_in_its_zone_alone_and_by_its_type_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aws, "ec2", lambda target: Reserved())
+    assert reserved(A, B) == [
+        Launch("g5.xlarge", B, "cr-01234567"),
+        Launch("g4dn.xlarge", A),
+        Launch("g4dn.xlarge", B),
+    ]
+    assert reserved(A, types=["g4dn.xlarge"]) == [Launch("g4dn.xlarge", A)]
+    # Without a subnet EC2 would take one of any zone.
+    assert reserved(None)[0] == Launch("g5.xlarge", "subnet-0ddddddd", "cr-01234567")
+
+
+def test_a_reservation_of_another_zone_or_that_has_ended_is_said_before_anything_is_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Reserved()
+    monkeypatch.setattr(aws, "ec2", lambda target: client)
+    with pytest.raises(KilnError, match=f"is in us-east-1b .*is: {A} .use1-az1") as refused:
+        reserved(A)
+    assert refused.value.exit_status == 1
+    client.state = "expired"
+    with pytest.raises(KilnError, match="cr-01234567 is not an active capacity reservation"):
+        reserved(A, B)
 
 
 def test_the_checked_instance_goes_to_the_subnet_that_has_capacity(

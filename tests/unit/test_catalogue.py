@@ -18,7 +18,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.catalogue.model import Gathered
+from kiln.catalogue.model import Gathered, SeenXid
 from kiln.catalogue.pages import site_files
 from kiln.catalogue.serve import site_server
 from kiln.catalogue.site import MANIFEST, bucket_and_prefix, write_site
@@ -152,6 +152,37 @@ def test_each_kind_of_document_for_the_line_is_there() -> None:
     shown = re.findall(r'<pre tabindex="0" aria-label="([\w-]+)">', text)
     assert {"launch-template", "karpenter", "eksctl", "terraform", "cli"} <= set(shown)
     assert f"/ami-kiln/{EKS}/stable/image_id" in text
+
+
+def test_each_channel_that_holds_something_has_its_documents() -> None:
+    text = usual()[PAGE]
+    sections = re.split(r'<section class="launch" data-channel="([a-z]+)"', text)
+    # The last channel, which most follow, comes first.
+    assert sections[1::2] == ["stable", "candidate"]
+    for channel, section in zip(sections[1::2], sections[2::2], strict=True):
+        assert f"ssmParameter: /ami-kiln/{EKS}/{channel}/image_id" in section
+    # eksctl takes an id: that of its channel.
+    ids = [re.search(r"ami: (ami-[0-9a-f]+)", section) for section in sections[2::2]]
+    assert len({found[1] for found in ids if found}) == 2
+
+
+def test_the_fleets_xids_lead_to_their_meaning() -> None:
+    gathered = catalogued.published()
+    seen = (SeenXid(79, 12, 3, "2026-11-20T08:00:00Z"), SeenXid(9999, 1, 1, "2026-11-19T08:00:00Z"))
+
+    def page(xids: tuple[SeenXid, ...] | None) -> str:
+        lines = tuple(
+            replace(line, images=tuple(replace(image, xids=xids) for image in line.images[:1]))
+            for line in gathered.catalogue.lines
+        )
+        whole = replace(gathered, catalogue=replace(gathered.catalogue, lines=lines))
+        return made(whole)[PAGE]
+
+    text = page(seen)
+    assert '<a href="../xid.html#xid-79">79</a>' in text and "#xid-9999" not in text
+    assert re.search(r'class="high">fatal</td>\s*<td>12</td><td>3</td>', text)
+    assert '<span class="good">None</span> in the last 30 days' in page(())
+    assert "Xids of the fleet" not in page(None)
 
 
 def test_a_line_that_the_matrix_dropped_is_still_shown() -> None:

@@ -131,7 +131,7 @@ def test_a_document_is_copied_for_the_region_that_was_chosen(
 ) -> None:
     page.open(f"{site.as_uri()}/{LINE}")
     page.run(
-        "(() => { const e = document.getElementById('region'); e.value = 'eu-west-1';"
+        "(() => { const e = document.getElementById('region-stable'); e.value = 'eu-west-1';"
         " e.dispatchEvent(new Event('change')); })()"
     )
     script = (
@@ -147,6 +147,20 @@ def test_a_document_is_copied_for_the_region_that_was_chosen(
     assert catalogued.image(IMAGES).images[catalogued.OTHER] in eksctl
     said = page.run("document.getElementById('copied').textContent")
     assert said == "eksctl is copied"
+
+
+def test_the_channel_that_is_chosen_has_its_documents(page: chromium.Page, site: Path) -> None:
+    page.open((site / LINE).as_uri())
+    visible = (
+        "[...document.querySelectorAll('.launch')].filter(e => e.checkVisibility())"
+        ".map(e => e.dataset.channel).join()"
+    )
+    assert page.run(visible) == "stable"
+    page.run(
+        "(() => { const e = document.getElementById('channel'); e.value = 'candidate';"
+        " e.dispatchEvent(new Event('change')); })()"
+    )
+    assert page.run(visible) == "candidate"
 
 
 def test_packages_are_searched(page: chromium.Page, site: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import json
 import os
 import re
@@ -18,51 +19,21 @@ import jsonschema
 import pytest
 import yaml
 
+from devel import packers
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
-from kiln.consume.argo import walk_through
-from kiln.consume.kinds import KINDS, kind_of, write_document
+from kiln.base.paths import ROOT, RUNTIME
+from kiln.consume.argo import slice_resource, walk_through
+from kiln.consume.around import Around
+from kiln.consume.eks import node_resources
+from kiln.consume.kinds import KINDS, kind_of
 from kiln.consume.machine import network_interfaces
-from kiln.consume.wanted import Wanted, wanted_launch
+from kiln.consume.wanted import wanted_launch
 from kiln.matrix.load import load_recipes
+from kiln.mig.profiles import profiles_for
+from kiln.packer.program import Packer
 from tests.unit import commands
-
-EKS = "al2023/lts/eks/x86_64"
-ECS = "al2023/lts/ecs/x86_64"
-BASE = "al2023/lts/base/x86_64"
-AMI = "ami-0123456789abcdef0"
-
-
-def asked(line: str = EKS, instance_type: str = "p4d.24xlarge", **more: Any) -> Wanted:
-    return wanted_launch(line, "stable", "us-east-1", instance_type=instance_type, **more)
-
-
-def made(kind: str, for_: Wanted) -> str:
-    return write_document(KINDS[kind], for_)
-
-
-@cache
-def of_every_line() -> dict[str, str]:
-    """A document of each kind for each line that the kind takes, by a name for a file."""
-    found = {}
-    for recipe in load_recipes():
-        by_channel = wanted_launch(recipe.channel_line, "stable", "us-east-1")
-        pinned = Wanted(**{**vars(by_channel), "image_id": AMI})
-        for kind in KINDS.values():
-            for how, one in (("follows", by_channel), ("pinned", pinned)):
-                if kind.needs_id and one.image_id is None:
-                    continue
-                try:
-                    text = write_document(kind, one)
-                except KilnError:
-                    continue
-                found[f"{kind.name} {recipe.channel_line.replace('/', '-')} {how}"] = text
-    return found
-
-
-def of_kinds(*kinds: str) -> dict[str, str]:
-    return {name: text for name, text in of_every_line().items() if name.split(" ")[0] in kinds}
+from tests.unit.consumers import AMI, BASE, ECS, EKS, asked, made, of_every_line, of_kinds
 
 
 def test_each_kind_has_a_document_for_some_line() -> None:
@@ -72,12 +43,16 @@ def test_each_kind_has_a_document_for_some_line() -> None:
 def test_cloudformation_takes_its_templates(tmp_path: Path) -> None:
     """By cfn-lint, which knows each resource's schema."""
     kinds = ("launch-template", "cloudformation", "eks-managed-nodegroup", "eks-self-managed")
-    # Lines of one kind differ in values alone: one of each, and one with EFA and slices.
     found = of_kinds(*kinds, "ecs", "batch")
-    several = {name.split(" ")[0] + name[-4:]: text for name, text in found.items()}
-    several["efa"] = made("launch-template", asked(BASE, label="all-1g.5gb"))
-    for name, text in several.items():
-        (tmp_path / f"{name}.yaml").write_text(text)
+    found["efa"] = made("launch-template", asked(BASE, label="all-1g.5gb"))
+    found["batch efa"] = made("batch", asked(ECS, label="all-1g.5gb"))
+    # Of documents that differ in the names of their lines alone, one.
+    names = re.compile(r"gpu-[a-z0-9-]+|[a-z0-9_]+/[a-z0-9_]+/[a-z]+/(x86_64|arm64)")
+    several = {
+        (name[:9], names.sub("", " ".join(text.split()))): text for name, text in found.items()
+    }
+    for number, text in enumerate(several.values()):
+        (tmp_path / f"{number}.yaml").write_text(text)
     linted = subprocess.run(
         [Path(sys.executable).with_name("cfn-lint"), "--regions", "us-east-1", "--",
          *tmp_path.glob("*.yaml")],
@@ -138,6 +113,30 @@ def test_karpenters_own_definitions_take_the_node_class_and_the_pool() -> None:
             assert unknown(one, schema) == []
 
 
+def test_nodeadm_takes_the_user_data_of_every_kind_of_node() -> None:
+    """By the definition of its NodeConfig, in its Go module."""
+    folder = go_module(
+        "github.com/awslabs/amazon-eks-ami/nodeadm@v0.0.0-20240229193347-cfab22a10647", "nodeadm's"
+    )
+    crd = yaml.safe_load((folder / "crds/node.eks.aws_nodeconfigs.yaml").read_text())["spec"]
+    schema = crd["versions"][0]["schema"]["openAPIV3Schema"]
+    (nodes, _) = yaml.safe_load_all(made("karpenter", asked(label="all-1g.5gb")))
+    configs = [nodes["spec"]["userData"]]
+    for kind in ("eks-managed-nodegroup", "eks-self-managed"):
+        template = yaml.safe_load(made(kind, asked()))["Resources"]["LaunchTemplate"]
+        data = template["Properties"]["LaunchTemplateData"]["UserData"]["Fn::Base64"]["Fn::Sub"]
+        (part,) = email.message_from_string(data).get_payload()
+        assert part.get_content_type() == "application/node.eks.aws"
+        configs.append(part.get_payload())
+    for text in configs:
+        config = yaml.safe_load(text)
+        assert (config["apiVersion"], config["kind"]) == ("node.eks.aws/v1alpha1", "NodeConfig")
+        jsonschema.Draft202012Validator(schema).validate(config)
+        assert unknown(config, schema) == []
+
+
+BLOCK = "cr-0123456789abcdef0"
+CLUSTER = "al2023/production/parallelcluster/x86_64"
 WORKFLOW = "io.argoproj.workflow.v1alpha1.Workflow"
 
 
@@ -246,7 +245,7 @@ def test_the_walk_through_runs_the_jobs_and_removes_the_cluster(tmp_path: Path, 
     done = subprocess.run(
         ["bash", script], capture_output=True, text=True, check=False,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(calls), "FAIL": fail,
-             "CLUSTER": "mine", "TMPDIR": str(tmp_path)},
+             "CLUSTER": "mine", "ZONE": "eu-west-1c", "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == bool(fail), done.stderr
     words = [" ".join(line.split()[:3]) for line in calls.read_text().splitlines()]
@@ -255,27 +254,13 @@ def test_the_walk_through_runs_the_jobs_and_removes_the_cluster(tmp_path: Path, 
     cluster = yaml.safe_load((tmp_path / "calls.cluster").read_text())
     assert cluster["metadata"]["name"] == "mine"
     gpus, system = cluster["managedNodeGroups"]
+    # eksctl wants two zones for a cluster and one for nodes with EFA, and no plugin of its own.
+    assert cluster["availabilityZones"] == ["eu-west-1c", "us-east-1b"]
+    assert gpus["availabilityZones"] == ["eu-west-1c"]
+    assert "eksctl create cluster --install-nvidia-plugin=false" in calls.read_text()
     # The charts' own pods tolerate no taint.
     assert gpus["ami"] == AMI and gpus["taints"] and "taints" not in system
     assert yaml.safe_load((tmp_path / "calls.jobs").read_text())["kind"] == "Workflow"
-
-
-def test_only_values_that_the_charts_have() -> None:
-    def paths(values: Any, at: str = "") -> set[str]:
-        if not isinstance(values, dict):
-            return {at}
-        return {p for key, one in values.items() for p in paths(one, f"{at}.{key}".lstrip("."))}
-
-    charts = facts.table("mig-kubernetes")["charts"]
-    operators = replace(asked(label="all-1g.5gb"), owner="operator")
-    texts = [*of_kinds("gpu-operator").values(), made("gpu-operator", operators)]
-    for chart, every in (
-        ("gpu-operator", texts),
-        ("nvidia-device-plugin", list(of_kinds("device-plugin").values())),
-    ):
-        assert every
-        for text in every:
-            assert paths(yaml.safe_load(text)) <= set(charts[chart]["values"])
 
 
 def test_slices_of_the_operator_are_not_made_by_the_image() -> None:
@@ -316,9 +301,119 @@ def test_terraform_is_laid_out_as_terraform_lays_it_out(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.parametrize("packer", packers.usable() or [None], ids=str)
+def test_packer_takes_the_child_template(tmp_path: Path, packer: Packer | None) -> None:
+    if packer is None or not packer.has_plugins:
+        pytest.skip("KILN_SECOND_PACKER names no Packer with plugins")
+    for name, text in of_kinds("packer").items():
+        assert list(hcl2.loads(text)["source"][0]) == ['"amazon-ebs"'], name
+    # They differ in values alone.
+    for how in ("follows", "pinned"):
+        text = next(text for name, text in of_kinds("packer").items() if name.endswith(how))
+        (tmp_path / "child.pkr.hcl").write_text(text)
+        done = subprocess.run(
+            [packer.path, "validate", "child.pkr.hcl"],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_command_launches_as_the_launch_template_does(tmp_path: Path) -> None:
+    """Its own bash, with a stand-in of the AWS CLI that keeps what it is asked."""
+    fake = tmp_path / "aws"
+    fake.write_text('#!/bin/bash\nprintf "%s" "${!#}" >"$ASKED"\n')
+    fake.chmod(0o755)
+    given = {"SUBNET": "subnet-1", "GROUP": "sg-1", "KEY": "me"}
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ASKED": str(tmp_path / "asked")}
+    asked_for = replace(
+        asked(BASE, label="all-1g.5gb"), around=Around("role", capacity_block=BLOCK)
+    )
+    for one in (asked_for, asked(BASE, "g4dn.xlarge")):
+        text = made("cli", one)
+        done = subprocess.run(["bash"], input=text, text=True, env=env | given, check=False)
+        assert done.returncode == 0
+        launched = json.loads((tmp_path / "asked").read_text())
+        template = json.loads(made("launch-template-json", one))["LaunchTemplateData"]
+        cards = launched.get("NetworkInterfaces", [launched])
+        assert {(card["SubnetId"], *card.get("Groups", ["sg-1"])) for card in cards} == {
+            ("subnet-1", "sg-1")
+        }
+        for field in ("NetworkInterfaces", "SecurityGroupIds"):
+            assert len(launched.pop(field, [])) == len(template.pop(field, []))
+        more = {"SubnetId", "KeyName", "MinCount", "MaxCount"}
+        assert {key: launched[key] for key in launched if key not in more} == template
+    done = subprocess.run(
+        ["bash"], input=text, text=True, env=env, capture_output=True, check=False
+    )
+    assert done.returncode == 1 and "SUBNET" in done.stderr
+
+
 def test_bash_takes_the_command() -> None:
     for text in of_kinds("cli").values():
         assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_an_account_of_its_own_is_in_the_documents() -> None:
+    """Profile, placement group and block; kinds without a place for one refuse the flag."""
+    around = Around("gpu-role", "near", capacity_block=BLOCK)
+    data = json.loads(made("launch-template-json", replace(asked(BASE), around=around)))
+    assert data["LaunchTemplateData"]["IamInstanceProfile"] == {"Name": "gpu-role"}
+    assert data["LaunchTemplateData"]["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
+    for kind in KINDS.values():
+        line = {"ecs": ECS, "parallelcluster": CLUSTER, "eks": EKS}.get(
+            *kind.flavors[:1] or ["eks"]
+        )
+        given = {"--instance-profile": "gpu-role", "--placement-group": "near"}
+        given |= {"--capacity-block": BLOCK}
+        whole = replace(asked(line or EKS, "g4dn.xlarge"), around=around, image_id=AMI)
+        for flag, value in given.items():
+            if flag in kind.around:
+                assert value in made(kind.name, whole), (kind.name, flag)
+
+
+def test_a_cluster_has_a_queue_for_each_instance_type() -> None:
+    several = replace(
+        asked(CLUSTER, "p4d.24xlarge", label="all-1g.5gb"),
+        others=(facts.instance("p5.48xlarge"),),
+        image_id=AMI,
+    )
+    cluster = yaml.safe_load(made("parallelcluster", several))
+    queues = cluster["Scheduling"]["SlurmQueues"]
+    assert [queue["Name"] for queue in queues] == ["p4d-24xlarge", "p5-48xlarge"]
+    # The head node has no GPU.
+    assert queues[0]["Tags"] == [{"Key": "kiln:mig-config", "Value": "all-1g.5gb"}]
+    assert "kiln:mig-config" not in str(cluster["Tags"])
+
+
+def test_the_clusters_script_switches_the_drain_hook_on(tmp_path: Path) -> None:
+    """The command of its comment with a stand-in of `aws`, and the script on the image's folder."""
+    text = made("parallelcluster", replace(asked(CLUSTER, "g4dn.xlarge"), image_id=AMI))
+    (tmp_path / "aws").write_text('#!/bin/bash\ncat >"$PUT"\necho "$*"\n')
+    (tmp_path / "aws").chmod(0o755)
+    lines = text.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if line.startswith("#   printf"))
+    command = "\n".join(line[1:] for line in lines[at : at + 2])
+    script = tmp_path / "put"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PUT": str(script)},
+    )  # fmt: skip
+    (queue,) = yaml.safe_load(text)["Scheduling"]["SlurmQueues"]
+    assert done.stdout.split()[-1] == queue["CustomActions"]["OnNodeConfigured"]["Script"]
+    shutil.copytree(RUNTIME / "etc/kiln/xid.d", tmp_path / "xid.d")
+    here = script.read_text().replace("/etc/kiln/xid.d", str(tmp_path / "xid.d"))
+    assert here.startswith("#!/bin/bash\n") and here != script.read_text()
+    subprocess.run(["bash", "-e"], input=here, text=True, check=True)
+    assert os.access(tmp_path / "xid.d/50-slurm-drain", os.X_OK)
+
+
+def test_names_are_their_own_for_each_line_and_channel() -> None:
+    names: dict[str, str] = {}
+    for recipe in load_recipes():
+        for channel in ("nightly", "stable"):
+            one = wanted_launch(recipe.channel_line, channel, "us-east-1")
+            assert re.fullmatch("[a-z][a-z0-9-]*", one.name)
+            assert names.setdefault(one.name, one.line + channel) == one.line + channel
 
 
 def test_an_image_is_followed_by_the_parameter_unless_it_is_pinned() -> None:
@@ -349,6 +444,35 @@ def test_every_card_with_efa_gets_an_interface_for_it() -> None:
     assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
 
 
+def test_what_a_node_offers_is_what_its_type_has() -> None:
+    """Of every instance type, whole and by each layout that suits it, in each document."""
+    seen = set()
+    for kind in facts.instances().values():
+        line = f"al2023/lts/eks/{kind.arch}"
+        try:
+            whole = asked(line, kind.type)
+        except KilnError:
+            continue
+        seen.add(kind.type)
+        data = json.loads(made("launch-template-json", whole))["LaunchTemplateData"]
+        assert data["InstanceType"] == kind.type
+        (_, pool) = yaml.safe_load_all(made("karpenter", whole))
+        assert pool["spec"]["limits"]["nvidia.com/gpu"] % kind.gpu_count == 0
+        offered = node_resources(whole)
+        assert offered.pop("vpc.amazonaws.com/efa", 0) == (kind.efa_interfaces if kind.efa else 0)
+        assert offered == {"nvidia.com/gpu": kind.gpu_count}
+        if kind.mig:
+            (_, most) = slice_resource(replace(whole, label=f"all-{smallest(kind.type)}"))
+            assert most % kind.gpu_count == 0 and most > kind.gpu_count
+    assert len(seen) > 30
+
+
+def smallest(instance_type: str) -> str:
+    """The profile of which most fit."""
+    every = profiles_for(instance_type)["profiles"]
+    return str(max(every, key=lambda one: ("+" not in one["profile"], one["per_gpu"]))["profile"])
+
+
 def test_no_type_gets_two_interfaces_in_one_place_or_more_than_it_has() -> None:
     for kind in facts.instances().values():
         line = f"al2023/production/base/{kind.arch}"
@@ -369,6 +493,10 @@ def test_a_mig_layout_reaches_the_instance_and_the_charts() -> None:
     assert data["MetadataOptions"]["InstanceMetadataTags"] == "enabled"
     (node_class, _) = yaml.safe_load_all(made("karpenter", one))
     assert "# kiln:mig-config=all-1g.5gb\n" in node_class["spec"]["userData"]
+    assert yaml.safe_load(node_class["spec"]["userData"])["kind"] == "NodeConfig"
+    of_batch = yaml.safe_load(made("batch", asked(ECS, label="all-1g.5gb")))["Resources"]
+    seen = of_batch["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["MetadataOptions"]
+    assert seen["InstanceMetadataTags"] == "enabled"
     assert yaml.safe_load(made("gpu-operator", one))["mig"] == {"strategy": "mixed"}
     assert yaml.safe_load(made("device-plugin", one))["migStrategy"] == "mixed"
     assert "nvidia.com/mig-1g.5gb: 56, vpc.amazonaws.com/efa: 4" in made("karpenter", one)
@@ -390,6 +518,13 @@ def test_a_mig_layout_reaches_the_instance_and_the_charts() -> None:
         (["--line", EKS, "--for", "cli", "--jobs", "5"], "--jobs is for --for argo, not for cli"),
         (["--line", EKS, "--for", "argo", "--jobs", "0"], "--jobs 0: give a number from 1"),
         (["--line", EKS, "--for", "argo", "--jobs", "20000"], "fans out over 1 to 10000"),
+        (["--line", EKS, "--for", "device-plugin", "--placement-group", "near"],
+         "device-plugin takes no --placement-group"),
+        (["--line", EKS, "--for", "cli", "--capacity-block", "near"], "is not a capacity reserv"),
+        (["--line", EKS, "--for", "cli", "--capacity-block", BLOCK, "--capacity-reservation",
+          BLOCK], "in a capacity reservation or in a block, not both"),
+        (["--line", EKS, "--for", "cli", "--instance-type", "g4dn.xlarge,g5.xlarge"],
+         "cli is for one instance type, not 2"),
         (["--line", EKS, "--for", "cli", "--walkthrough"], "--walkthrough is for --for argo"),
         (["--line", EKS, "--for", "cli", "--owner", "operatr"], "did you mean 'operator'?"),
         (

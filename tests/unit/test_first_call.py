@@ -122,15 +122,27 @@ class First:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> First:
-    """A first call by a user whose pip has settings of its own."""
+    """A first call by a user with umask 000, whose pip has settings of its own."""
     folder = tmp_path_factory.mktemp("made")
     wheels = folder / "wheels"
     wheels.mkdir()
     checkout = make_checkout(folder, wheels)
     settings = {"PIP_INDEX_URL": "https://index.example/simple", "PIP_TIMEOUT": "77"}
-    done = caller(checkout, wheels, folder / "uv-calls", folder)("list", **settings)
+    before = os.umask(0)
+    try:
+        done = caller(checkout, wheels, folder / "uv-calls", folder)("list", **settings)
+    finally:
+        os.umask(before)
     assert done.returncode == 0, done.stderr
     return First(done, (folder / "uv-calls").read_text(), checkout / ".venv")
+
+
+def test_nobody_else_can_write_the_programs_that_the_first_call_installs(first: First) -> None:
+    """With umask 000: a build in the lab runs them as root."""
+    paths = [first.venv, *first.venv.rglob("*")]
+    open_ = [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o022]
+    assert any(path.name == "__pycache__" for path in paths)
+    assert open_ == []
 
 
 @pytest.fixture

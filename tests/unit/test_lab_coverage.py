@@ -30,6 +30,9 @@ def found() -> dict[str, str]:
         ("cloudwatch:PutDashboard", "booked only"),
         ("logs:StartQuery", "booked only"),
         ("cloudwatch:PutAnomalyDetector", "refused"),
+        ("codebuild:CreateProject", "booked only"),
+        ("codebuild:StartBuildBatch", "refused"),
+        ("scheduler:CreateSchedule", "booked only"),
     ],
 )
 def test_a_call_is_of_its_kind(found: dict[str, str], call: str, kind: str) -> None:

@@ -93,6 +93,15 @@ def test_a_bucket_only_for_one_role_is_denied_to_all_others() -> None:
     assert "explicit deny" in refused("s3", get("x"), allow("s3:*"), attached=only, caller=stranger)
 
 
+def test_a_bucket_only_for_encrypted_connections_is_open_as_aws_is_asked_by_tls() -> None:
+    """What deploy.codebuild's bucket has."""
+    plain = {"Bool": {"aws:SecureTransport": "false"}}
+    given = on_bucket("*", "Deny", Condition=plain)
+    assert refused("s3", get("x"), allow("s3:*"), attached=given) == ""
+    encrypted = on_bucket("*", "Deny", Condition={"Bool": {"aws:SecureTransport": "true"}})
+    assert "explicit deny" in refused("s3", get("x"), allow("s3:*"), attached=encrypted)
+
+
 def assume(**more: Any) -> Call:
     return lambda sts: sts.assume_role(RoleArn=OTHER, RoleSessionName="mine", **more)
 

@@ -100,6 +100,18 @@ def test_the_name_alone_means_the_newest_build_that_has_an_image() -> None:
     assert record.find_record(ROW).run_id == "20261121T000001Z-aaaa"
 
 
+def test_a_verification_that_came_later_is_not_taken_for_the_build() -> None:
+    build = {"ami_id": "ami-00000001", "versions": {"schema": 1}}
+    built(run_id="20261121T000001Z-aaaa", **build)
+    built(run_id="20261121T000002Z-bbbb", kind="verify", **build)
+    for name in (ROW, "ami-00000001"):
+        assert record.find_record(name).run_id == "20261121T000001Z-aaaa"
+    assert record.find_record("20261121T000002Z-bbbb").kind == "verify"
+    elsewhere = {**build, "ami_id": "ami-00000009"}
+    built(run_id="20261121T000003Z-cccc", kind="verify", **elsewhere)
+    assert record.find_record("ami-00000009").kind == "verify"
+
+
 def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
     built(versions={})
     with pytest.raises(KilnError, match="no record of such a build") as caught:

@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import Any
 
+from lab.cloudformation.errors import ResourceError
 from lab.cloudformation.kinds.kind import Kind, Made, Place, Properties, words
 
 
@@ -20,8 +21,8 @@ def _role(place: Place, name: str, given: Properties) -> Made:
         Tags=place.all_tags(given.get("Tags")),
         **({"PermissionsBoundary": boundary} if boundary else {}),
     )["Role"]
-    made = Made(called, {"Arn": role["Arn"], "RoleId": role["RoleId"], "policies": ()})
-    return _with_policies(iam, made, given)
+    attributes = {"Arn": role["Arn"], "RoleId": role["RoleId"], "policies": (), "attached": ()}
+    return _with_policies(iam, Made(called, attributes), given)
 
 
 def _with_policies(iam: Any, made: Made, given: Properties) -> Made:
@@ -34,7 +35,12 @@ def _with_policies(iam: Any, made: Made, given: Properties) -> Made:
     for name, document in wanted.items():
         text = json.dumps(document)
         iam.put_role_policy(RoleName=made.id, PolicyName=name, PolicyDocument=text)
-    return Made(made.id, {**made.attributes, "policies": tuple(wanted)})
+    attached = tuple(given.get("ManagedPolicyArns", ()))
+    for arn in set(made.attributes["attached"]) - set(attached):
+        iam.detach_role_policy(RoleName=made.id, PolicyArn=arn)
+    for arn in attached:
+        iam.attach_role_policy(RoleName=made.id, PolicyArn=arn)
+    return Made(made.id, {**made.attributes, "policies": tuple(wanted), "attached": attached})
 
 
 def _changed_role(place: Place, made: Made, given: Properties) -> Made:
@@ -54,6 +60,8 @@ def _without_role(place: Place, made: Made) -> None:
     with contextlib.suppress(iam.exceptions.NoSuchEntityException):
         for name in made.attributes["policies"]:
             iam.delete_role_policy(RoleName=made.id, PolicyName=name)
+        for arn in made.attributes["attached"]:
+            iam.detach_role_policy(RoleName=made.id, PolicyArn=arn)
         iam.delete_role(RoleName=made.id)
 
 
@@ -73,6 +81,47 @@ def _without_policy(place: Place, made: Made) -> None:
     for role in made.attributes["roles"]:
         with contextlib.suppress(iam.exceptions.NoSuchEntityException):
             iam.delete_role_policy(RoleName=role, PolicyName=made.attributes["name"])
+
+
+# Characters without white space.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
+_LONGEST = 6144
+
+
+def _managed(place: Place, name: str, given: Properties) -> Made:
+    made = place.client("iam").create_policy(
+        PolicyName=given.get("ManagedPolicyName") or place.new_name(name),
+        PolicyDocument=_short_enough(given["PolicyDocument"]),
+        Description=given.get("Description", ""),
+        Tags=place.all_tags(),
+    )["Policy"]
+    return Made(made["Arn"], {"PolicyArn": made["Arn"], "PolicyId": made["PolicyId"]})
+
+
+def _short_enough(document: Any) -> str:
+    text = json.dumps(document, separators=(",", ":"))
+    if len("".join(text.split())) > _LONGEST:
+        raise ResourceError("Cannot exceed quota for PolicySize: 6144")
+    return text
+
+
+def _changed_managed(place: Place, made: Made, given: Properties) -> Made:
+    iam = place.client("iam")
+    document = _short_enough(given["PolicyDocument"])
+    (before,) = [
+        version["VersionId"]
+        for version in iam.list_policy_versions(PolicyArn=made.id)["Versions"]
+        if version["IsDefaultVersion"]
+    ]
+    iam.create_policy_version(PolicyArn=made.id, PolicyDocument=document, SetAsDefault=True)
+    iam.delete_policy_version(PolicyArn=made.id, VersionId=before)
+    return made
+
+
+def _without_managed(place: Place, made: Made) -> None:
+    iam = place.client("iam")
+    with contextlib.suppress(iam.exceptions.NoSuchEntityException):
+        iam.delete_policy(PolicyArn=made.id)
 
 
 def _profile(place: Place, name: str, given: Properties) -> Made:
@@ -125,11 +174,19 @@ KINDS = {
     "AWS::IAM::Role": Kind(
         _role,
         _without_role,
-        words("RoleName Description AssumeRolePolicyDocument PermissionsBoundary Policies"),
+        words("RoleName Description AssumeRolePolicyDocument PermissionsBoundary Policies")
+        | words("ManagedPolicyArns"),
         _changed_role,
         words("RoleName Description"),
     ),
     "AWS::IAM::Policy": Kind(_policy, _without_policy, words("PolicyName PolicyDocument Roles")),
+    "AWS::IAM::ManagedPolicy": Kind(
+        _managed,
+        _without_managed,
+        words("ManagedPolicyName Description PolicyDocument"),
+        _changed_managed,
+        words("ManagedPolicyName Description"),
+    ),
     "AWS::IAM::InstanceProfile": Kind(
         _profile, _without_profile, words("InstanceProfileName Roles")
     ),

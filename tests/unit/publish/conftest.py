@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Iterator[
         day: int = 1, tags: dict[str, str] | None = None, versions: Any = None, **fields: Any
     ) -> str:
         ec2 = client("ec2")
-        run_id = f"202611{day:02}T000000Z-aaaa"
+        date = datetime(2026, 11, 1, tzinfo=timezone.utc) + timedelta(days=day - 1)
+        run_id = f"{date:%Y%m%dT%H%M%SZ}-aaaa"
         name = f"{RECIPE.name}-{run_id}-{tmp_path.name}"
         ami_id = str(ec2.create_image(InstanceId=instance, Name=name)["ImageId"])
         ec2.get_waiter("image_available").wait(ImageIds=[ami_id], WaiterConfig={"Delay": 1})
@@ -78,7 +80,7 @@ def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Iterator[
             "kiln:recipe": RECIPE.name,
             "kiln:recipe-digest": "d" * 64,
             "kiln:run-id": run_id,
-            "kiln:verified": f"pass 2026-11-{day:02}T00:10:00Z c0ffee0",
+            "kiln:verified": f"pass {date:%Y-%m-%dT00:10:00Z} c0ffee0",
             **(tags or {}),
         }
         ec2.create_tags(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from kiln.base.tags import LINE as LINE_TAG
 from kiln.matrix.publishing import Publish
 from kiln.publish import cost, night_report
 from kiln.publish.nightly import RowResult
+from tests.unit import commands
 from tests.unit.publish.channel import AWS, HOME, LINE, OTHER, RECIPE, Bake, published
 from tests.unit.records import a_record
 
@@ -74,3 +76,13 @@ def test_the_report_of_a_night_has_its_sum() -> None:
     ]
     assert night_report.night_counts(results) == ("1 built, 1 skipped, 1 failed, instances $1.25")
     assert "| 0.75 |" in night_report.as_markdown(results)
+
+
+def test_a_run_is_named_by_a_word_and_costs_its_copies_where_they_are(bake: Bake) -> None:
+    """Also in a region that only the publish named."""
+    bake(1)
+    published(OTHER)
+    done = commands.invoke("cost", RECIPE.name, "--json", "--target", "aws")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["of"], told["images"]) == (RECIPE.name, 2)

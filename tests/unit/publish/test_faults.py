@@ -45,6 +45,8 @@ from tests.unit.publish.faults import Call, Killed, faulty
 NAMES = (channels.image_parameter, channels.release_parameter)
 # KILN_PUBLISH_KILLS=all kills every task at every call; otherwise at some.
 ALL = os.environ.get("KILN_PUBLISH_KILLS") == "all"
+# What no two cases may share: they run in one lab.
+_NUMBERS = count()
 
 
 @dataclass
@@ -122,7 +124,8 @@ def publishing(world: World) -> Task:
 def publishing_elsewhere(world: World) -> Task:
     """The record is in the bucket alone: another machine has built."""
     releases(world)
-    shelf = shared_records.Shelf("records-of-faults", AWS)
+    # Another case's records have the same run ids.
+    shelf = shared_records.Shelf(f"records-of-faults-{next(_NUMBERS)}", AWS)
     world.client("s3").create_bucket(Bucket=shelf.bucket)
     source: dict[str, str] = {}
 
@@ -216,7 +219,10 @@ def retiring(world: World) -> Task:
 def sweeping(world: World) -> Task:
     """Leftovers of an old run in the other region, beside a run that is at work."""
     ec2 = world.client("ec2", OTHER)
-    at_work = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ-eeee")
+    at_work = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{next(_NUMBERS):04x}"
+
+    def long_ago() -> str:
+        return f"20251101T000000Z-{next(_NUMBERS):04x}"
 
     def leave(run_id: str) -> None:
         tags = [{"Key": "kiln:run-id", "Value": run_id}]
@@ -241,11 +247,11 @@ def sweeping(world: World) -> Task:
         assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
         keys = [key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]]
         assert f"kiln-{at_work}" in keys
-        leave("20251101T000000Z-aaaa")
+        leave(long_ago())
 
     run()
     leave(at_work)
-    leave("20251101T000000Z-aaaa")
+    leave(long_ago())
     return Task(run, finish)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.client import BaseClient
 
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST
@@ -74,6 +75,24 @@ def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_ami
     recipe = replace(RECIPE, row=replace(RECIPE.row, account=elsewhere))
     assert [one.row for one in planned(recipe).skipped] == [RECIPE.name]
     assert asked == [AWS.region]
+
+
+def test_a_night_looks_up_a_parent_once_for_all_rows_that_share_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+    ask = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def noted(self: Any, name: str, given: Any) -> Any:
+        calls.append(name)
+        return ask(self, name, given)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", noted)
+    rows = [replace(RECIPE, name=f"{RECIPE.name}-{number}") for number in range(4)]
+    assert len(plan_night(rows, {row.name: Publish() for row in rows}, AWS).due) == 4
+    # The second DescribeImages lists the images of AMI Kiln.
+    parent = ["GetParameter", "DescribeImages"]
+    assert sorted(calls) == sorted([*parent, "DescribeImages", "GetParametersByPath"])
 
 
 RESULTS = [

@@ -1,0 +1,107 @@
+"""AWS::AutoScaling: a group of instances, and its rolling update."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lab.cloudformation.errors import ResourceError
+from lab.cloudformation.kinds.kind import Kind, Made, Place, Properties, words
+
+_PATIENCE = 300
+_ROLLING = "AutoScalingRollingUpdate"
+
+
+def _sizes(given: Properties) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        key: int(given[key]) for key in ("MinSize", "MaxSize", "DesiredCapacity") if key in given
+    }
+    template = given["LaunchTemplate"]
+    found["LaunchTemplate"] = {**template, "Version": str(template["Version"])}
+    found["VPCZoneIdentifier"] = ",".join(given["VPCZoneIdentifier"])
+    protected = given.get("NewInstancesProtectedFromScaleIn", False)
+    return found | {"NewInstancesProtectedFromScaleIn": str(protected).lower() == "true"}
+
+
+def _group(place: Place, name: str, given: Properties) -> Made:
+    _known(given)
+    group = given.get("AutoScalingGroupName") or place.new_name(name)
+    tags = [
+        {**tag, "Value": str(tag["Value"]), "ResourceId": group, "ResourceType": _TYPE}
+        for tag in given.get("Tags", [])
+    ]
+    place.client("autoscaling").create_auto_scaling_group(
+        AutoScalingGroupName=group, Tags=tags, **_sizes(given)
+    )
+    return Made(group, {"template": _sizes(given)["LaunchTemplate"]})
+
+
+_TYPE = "auto-scaling-group"
+
+
+def _changed(place: Place, made: Made, given: Properties) -> Made:
+    """As of CloudFormation: instances stay, unless the policy says that they are replaced."""
+    _known(given)
+    scaling = place.client("autoscaling")
+    scaling.update_auto_scaling_group(AutoScalingGroupName=made.id, **_sizes(given))
+    template = _sizes(given)["LaunchTemplate"]
+    if template != made.attributes["template"] and _ROLLING in given.get("UpdatePolicy", {}):
+        before = _instances(place, made.id)
+        for instance in before:
+            scaling.terminate_instance_in_auto_scaling_group(
+                InstanceId=instance, ShouldDecrementDesiredCapacity=False
+            )
+        if before:
+            scaling.set_desired_capacity(
+                AutoScalingGroupName=made.id, DesiredCapacity=len(before), HonorCooldown=False
+            )
+    return Made(made.id, {"template": template})
+
+
+def _gone(place: Place, made: Made) -> None:
+    instances = _instances(place, made.id)
+    place.client("autoscaling").delete_auto_scaling_group(
+        AutoScalingGroupName=made.id, ForceDelete=True
+    )
+    end = time.monotonic() + _PATIENCE
+    while instances and time.monotonic() < end:
+        found = place.client("ec2").describe_instances(InstanceIds=instances)["Reservations"]
+        states = {each["State"]["Name"] for one in found for each in one["Instances"]}
+        if states == {"terminated"}:
+            return
+        time.sleep(0.2)
+    if instances:
+        raise ResourceError(f"{made.id}: its instances are not terminated after {_PATIENCE} s")
+
+
+def _instances(place: Place, group: str) -> list[str]:
+    found = place.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[group])
+    return [
+        each["InstanceId"]
+        for one in found["AutoScalingGroups"]
+        for each in one.get("Instances", [])
+    ]
+
+
+def _known(given: Properties) -> None:
+    """Raises ResourceError for an update policy that the lab does not do."""
+    policy = given.get("UpdatePolicy", {})
+    rolling = policy.get(_ROLLING, {})
+    extra = {*policy} - {_ROLLING} | {*rolling} - {"MinInstancesInService"}
+    if extra or int(rolling.get("MinInstancesInService", 0)):
+        named = ", ".join(sorted(extra)) or "MinInstancesInService above 0"
+        raise ResourceError(f"AMI Kiln lab: {named} of UpdatePolicy is not implemented")
+
+
+KINDS = {
+    "AWS::AutoScaling::AutoScalingGroup": Kind(
+        _group,
+        _gone,
+        words(
+            "AutoScalingGroupName MinSize MaxSize DesiredCapacity VPCZoneIdentifier LaunchTemplate",
+            "Tags NewInstancesProtectedFromScaleIn UpdatePolicy",
+        ),
+        _changed,
+        words("AutoScalingGroupName"),
+    ),
+}

@@ -1,0 +1,47 @@
+"""The documents of `consume` for every line of the matrix, for the tests that judge them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from kiln.base.errors import KilnError
+from kiln.consume.kinds import KINDS, write_document
+from kiln.consume.wanted import Wanted, wanted_launch
+from kiln.matrix.load import load_recipes
+
+EKS = "al2023/lts/eks/x86_64"
+ECS = "al2023/lts/ecs/x86_64"
+BASE = "al2023/lts/base/x86_64"
+AMI = "ami-0123456789abcdef0"
+
+
+def asked(line: str = EKS, instance_type: str = "p4d.24xlarge", **more: Any) -> Wanted:
+    return wanted_launch(line, "stable", "us-east-1", instance_type=instance_type, **more)
+
+
+def made(kind: str, for_: Wanted) -> str:
+    return write_document(KINDS[kind], for_)
+
+
+@cache
+def of_every_line() -> dict[str, str]:
+    """A document of each kind for each line that the kind takes, by a name for a file."""
+    found = {}
+    for recipe in load_recipes():
+        by_channel = wanted_launch(recipe.channel_line, "stable", "us-east-1")
+        pinned = Wanted(**{**vars(by_channel), "image_id": AMI})
+        for kind in KINDS.values():
+            for how, one in (("follows", by_channel), ("pinned", pinned)):
+                if kind.needs_id and one.image_id is None:
+                    continue
+                try:
+                    text = write_document(kind, one)
+                except KilnError:
+                    continue
+                found[f"{kind.name} {recipe.channel_line.replace('/', '-')} {how}"] = text
+    return found
+
+
+def of_kinds(*kinds: str) -> dict[str, str]:
+    return {name: text for name, text in of_every_line().items() if name.split(" ")[0] in kinds}
