@@ -30,7 +30,7 @@ from lab.packages import system
 from lab.rootfs import bases, distros, emulation
 from lab.settings import Lab, current
 from lab.shell import CommandError, run
-from lab.vendors import REAL, STAND_INS, refuse_flavors, refuse_silent
+from lab.vendors import REAL, STAND_INS, refuse_impossible, refuse_silent
 
 _NEEDS_GIB = 4
 # Distribution and arch → the root filesystem that `prepare` has found or made.
@@ -145,7 +145,7 @@ class LabTarget:
         # Slow to import: it asks vendors.
         from lab.rootfs import real_bases
 
-        refuse_flavors(recipes)
+        refuse_impossible(recipes)
         refuse_silent(recipes)
         for recipe in recipes:
             real_bases.ensure(recipe, say)

@@ -34,14 +34,22 @@ def known(word: str, name: str) -> str:
     return word
 
 
-def refuse_flavors(recipes: Sequence[Recipe]) -> None:
-    """Raise KilnError (exit status 2) for a row whose parent exists as an AMI of AWS only."""
+def refuse_impossible(recipes: Sequence[Recipe]) -> None:
+    """Raise KilnError (exit status 2) for a row that the lab has no real parent for: one whose
+    parent exists as an AMI of AWS only, and one that needs snapd."""
     for recipe in recipes:
         if recipe.flavor != "base":
             raise KilnError(
                 f"{recipe.name}: --vendors real has no parent for flavour {recipe.flavor}: AWS "
                 "publishes it as an AMI only, so nothing of it can be installed here",
                 hint="build a base row, build in AWS (--target aws), or leave out --vendors real",
+            )
+        if recipe.distro.id.startswith("ubuntu") and "ssm-agent" in recipe.components:
+            raise KilnError(
+                f"{recipe.name}: --vendors real has no SSM agent for Ubuntu: it is a snap, and a "
+                "guest of the lab cannot run snapd",
+                hint="add `without: [ssm-agent]` to the row in a copy of amis.yaml (KILN_MATRIX), "
+                "or leave out --vendors real",
             )
 
 

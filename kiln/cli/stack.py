@@ -77,11 +77,15 @@ def deploy(
     from kiln.cli import targets
     from kiln.cloud import stacks, telemetry_stack
     from kiln.matrix.load import default_account
+    from kiln.telemetry.stack.alarms import alarms_without_data
     from kiln.telemetry.stack.given import parameters_given
     from kiln.telemetry.stack.template import template_data
 
     _named(name, "deploy")
-    data = template_data(_inputs(row, gpu_type, watch))
+    inputs = _inputs(row, gpu_type, watch)
+    data = template_data(inputs)
+    for line in alarms_without_data(inputs.settings):
+        note(line)
     given = parameters_given(parameter, data["Parameters"])
     account = default_account()
     if account.permissions_boundary:

@@ -8,8 +8,9 @@ from typing import Any
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.yaml_text import as_yaml
-from kiln.consume import eks
+from kiln.consume import eks, eksctl
 from kiln.consume.documents import title
+from kiln.consume.machine import network_interfaces
 from kiln.consume.wanted import Wanted
 
 # Argo makes a list of as many items before it starts the first.
@@ -18,6 +19,7 @@ _MOST_JOBS = 10_000
 _ACCOUNT = "argo-workflow"
 # Stand in the documents of others until the walk-through's shell puts in what it knows.
 _AMI, _CLUSTER = "AMI-OF-THE-CHANNEL", "CLUSTER"
+_ZONE, _OTHER_ZONE = "ZONE-OF-THE-GPUS", "OTHER-ZONE"
 
 
 def workflow(wanted: Wanted) -> str:
@@ -92,9 +94,16 @@ def walk_through(wanted: Wanted) -> str:
     chart = facts.table("mig-kubernetes")["charts"]["gpu-operator"]["version"]
     # GPU nodes take only pods that tolerate their taint: the charts' own need another node.
     system = "m6i.large" if wanted.instance_type.arch == "x86_64" else "m6g.large"
-    cluster = eks.eksctl(replace(wanted, image_id=_AMI)) + (
-        f"- name: system\n  instanceType: {system}\n  desiredCapacity: 1\n"
+    cluster = eksctl.cluster_config(replace(wanted, image_id=_AMI))
+    cluster["managedNodeGroups"].append(
+        {"name": "system", "instanceType": system, "desiredCapacity": 1}
     )
+    if network_interfaces(wanted):
+        cluster["managedNodeGroups"][0]["availabilityZones"] = [_ZONE]
+        # A cluster wants two, and with EFA all GPU nodes are in one.
+        cluster["availabilityZones"] = [_ZONE, _OTHER_ZONE]
+    places_in = {_AMI: "AMI", _CLUSTER: "CLUSTER", _ZONE: "ZONE", _OTHER_ZONE: "OTHER_ZONE"}
+    put_in = "; ".join(f"s/ {word}$/ ${name}/" for word, name in places_in.items())
     steps = [
         _HEAD.format(
             what=title(wanted, "A cluster with its jobs"),
@@ -104,10 +113,8 @@ def walk_through(wanted: Wanted) -> str:
             parameter=wanted.parameter,
             image=wanted.image_id or "",
         ),
-        _heredoc(
-            f'sed "s/{_AMI}/$AMI/; s/name: {_CLUSTER}$/name: $CLUSTER/"', cluster, "cluster.yaml"
-        ),
-        'eksctl create cluster --config-file "$FOLDER/cluster.yaml"\n',
+        _heredoc(f'sed "{put_in}"', as_yaml([], cluster), "cluster.yaml"),
+        f'eksctl create cluster {eksctl.NO_PLUGIN} --config-file "$FOLDER/cluster.yaml"\n',
         "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia\n"
         "helm repo add argo https://argoproj.github.io/argo-helm\n"
         "helm repo update\n",
@@ -132,10 +139,12 @@ _HEAD = """\
 #!/bin/bash
 # {what}.
 # It launches a {kind}, which costs money until it is gone: with KEEP=1 the cluster stays.
-# Needs aws, eksctl, kubectl and helm. CLUSTER names the cluster.
+# Needs aws, eksctl, kubectl and helm. CLUSTER names the cluster, ZONE and OTHER_ZONE its
+# availability zones, of which the first has the GPUs.
 set -euo pipefail
 CLUSTER=${{CLUSTER:-{name}}}
 export AWS_REGION={region}
+ZONE=${{ZONE:-{region}a}} OTHER_ZONE=${{OTHER_ZONE:-{region}b}}
 AMI={image}
 PARAMETER={parameter}
 if [[ -z $AMI ]]; then

@@ -26,7 +26,7 @@ from kiln.mig.k8s import k8s_configuration, operator_values
 
 _API = "node.eks.aws/v1alpha1"
 # The taint that NVIDIA's charts tolerate by default.
-_TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
+TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
 _NODE_LABEL = table("mig-kubernetes")["node_label"]
 _CLUSTER = {
     "ClusterName": text_parameter("the cluster's name"),
@@ -108,7 +108,7 @@ def karpenter(wanted: Wanted) -> str:
                         ),
                         _one_of("karpenter.sh/capacity-type", "reserved", "on-demand"),
                     ],
-                    "taints": [_TAINT],
+                    "taints": [TAINT],
                     # A node older than this is replaced; a promotion replaces it sooner (drift).
                     "expireAfter": "720h",
                     "terminationGracePeriod": "24h",
@@ -181,62 +181,6 @@ def node_resources(wanted: Wanted) -> dict[str, int]:
     return found
 
 
-def eksctl(wanted: Wanted) -> str:
-    """A managed node group in eksctl's form, which takes ids only."""
-    made: dict[str, Any] = {
-        "name": wanted.name,
-        "ami": wanted.image_id,
-        "amiFamily": "AmazonLinux2023",
-        "instanceType": wanted.instance_type.type,
-        "desiredCapacity": 1,
-        "minSize": 0,
-        "maxSize": 4,
-        "volumeSize": wanted.recipe.volume.size,
-        "volumeEncrypted": True,
-        "privateNetworking": True,
-        "disableIMDSv1": True,
-        **_launch_of_eksctl(wanted),
-        "labels": {"kiln/channel": wanted.channel},
-        "taints": [_TAINT],
-        "tags": instance_tags(wanted),
-    }
-    if wanted.label:
-        # A script of the user data as it stands; of a NodeConfig eksctl keeps no comment:
-        # github:eksctl-io/eksctl pkg/nodebootstrap/al2023.go @99984adb6164
-        made["preBootstrapCommands"] = [f"# {MIG_CONFIG}={wanted.label}"]
-    config = {
-        "apiVersion": "eksctl.io/v1alpha5",
-        "kind": "ClusterConfig",
-        "metadata": {"name": "CLUSTER", "region": wanted.region},
-        "managedNodeGroups": [made],
-    }
-    return as_yaml(
-        [
-            title(wanted, "eksctl create nodegroup -f THIS-FILE"),
-            "Change CLUSTER and, with EFA, the availability zone. eksctl takes an id, so this one",
-            "stays: run consume again after a promotion, or use --for eks-managed-nodegroup, which",
-            "follows the channel.",
-        ],
-        config,
-    )
-
-
-def _launch_of_eksctl(wanted: Wanted) -> dict[str, Any]:
-    around = wanted.around
-    found: dict[str, Any] = {"efaEnabled": bool(network_interfaces(wanted))}
-    if found["efaEnabled"]:
-        # eksctl makes a placement group then, which lies in one zone.
-        found["availabilityZones"] = [f"{wanted.region}a"]
-    if around.placement_group:
-        found["placement"] = {"groupName": around.placement_group}
-    if around.reservation:
-        target = {"capacityReservationID": around.reservation}
-        found["capacityReservation"] = {"capacityReservationTarget": target}
-    if around.capacity_block:
-        found["instanceMarketOptions"] = {"marketType": "capacity-block"}
-    return found
-
-
 def _cluster_user_data(wanted: Wanted) -> dict[str, Any]:
     text = _mime(("application/node.eks.aws", yaml.safe_dump(_NODE_CONFIG, sort_keys=False)))
     return {"UserData": {"Fn::Base64": {"Fn::Sub": text}}}
@@ -286,7 +230,7 @@ def managed_node_group(wanted: Wanted) -> str:
                     },
                     "Labels": {"kiln/channel": wanted.channel},
                     "Taints": [
-                        {"Key": _TAINT["key"], "Value": _TAINT["value"], "Effect": "NO_SCHEDULE"}
+                        {"Key": TAINT["key"], "Value": TAINT["value"], "Effect": "NO_SCHEDULE"}
                     ],
                 },
             },
@@ -368,8 +312,6 @@ def device_plugin(wanted: Wanted) -> str:
         [title(wanted, "helm upgrade --install nvdp nvdp/nvidia-device-plugin -f THIS-FILE")],
         {
             "migStrategy": wanted.strategy if wanted.label else "none",
-            "tolerations": [
-                {"key": _TAINT["key"], "operator": "Exists", "effect": _TAINT["effect"]}
-            ],
+            "tolerations": [{"key": TAINT["key"], "operator": "Exists", "effect": TAINT["effect"]}],
         },
     )

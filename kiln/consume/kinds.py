@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
-from kiln.consume import argo, containers, ec2, eks, hcl_documents, slurm
+from kiln.consume import argo, containers, ec2, eks, eksctl, hcl_documents, slurm
 from kiln.consume.around import Around, flags_given
 from kiln.consume.wanted import Wanted
 from kiln.publish import channels
@@ -64,7 +64,7 @@ _KINDS = (
     Kind(
         "eksctl",
         "managed node group of eksctl",
-        eks.eksctl,
+        eksctl.node_group,
         _EKS,
         _NODEADM,
         needs_id=True,

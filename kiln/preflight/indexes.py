@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,8 +49,9 @@ def ask_repository(repository: Repository, fetcher: Fetcher, folder: Path) -> In
             metadata = fetcher.get(f"{resolved.url}/repodata/repomd.xml")
             return Index(repository, resolved, UNSIGNED, checksums=_sums(resolved, [metadata]))
         folder.mkdir(parents=True, exist_ok=True)
-        name = "-".join(sorted(repository.fingerprints))
-        keyring = make_keyring(repository, fetcher, folder / f"{repository.name}-{name[:16]}.gpg")
+        # Repositories are asked side by side: each has a file of its own.
+        name = hashlib.sha256(repr(repository).encode()).hexdigest()[:16]
+        keyring = make_keyring(repository, fetcher, folder / f"{repository.name}-{name}.gpg")
         fetched = _signed_files(resolved, fetcher, keyring)
         return Index(repository, resolved, SIGNED, keyring, checksums=_sums(resolved, fetched))
     except NoAnswerError as error:

@@ -11,6 +11,9 @@ from typing import Any
 from lab.settings import Lab
 from lab.storage import disks
 
+# The attribute of an AMI that is in the Recycle Bin.
+RECYCLED = "recycled"
+
 
 @dataclass(frozen=True)
 class Image:

@@ -20,6 +20,7 @@ from lab.amis import known_images
 from lab.api import auth, one_meaning, refusals, unsupported
 from lab.api.faults import KNOWN, Fault, Faults
 from lab.api.keys import Key, Lookup
+from lab.ec2 import retention
 
 log = logging.getLogger("lab.api")
 
@@ -157,7 +158,7 @@ def _send(answer: refusals.Answer, start_response: Callable[..., Any]) -> list[b
 
 def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
     """Wrap moto's WSGI application. `admin(path, body)` answers the requests below `/_lab/`."""
-    moto = unsupported.refusing(moto)
+    moto = unsupported.refusing(retention.over(moto))
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

@@ -9,6 +9,7 @@ import botocore.session
 from lab.cloudformation import front as stacks
 from lab.cloudwatch import layer
 from lab.codebuild import projects
+from lab.ec2 import retention
 from lab.ssm import front
 
 # Service → moto's class of responses. Of SNS and SQS moto's own calls do what they do on AWS: a
@@ -43,6 +44,8 @@ def table() -> dict[str, str]:
                 "real" if call in real.get(service, ()) else "booked only" if there else "refused"
             )
             found[f"{service}:{call}"] = kind
+    for call in session.get_service_model("rbin").operation_names:
+        found[f"rbin:{call}"] = "real" if call in retention.REAL else "refused"
     for call in session.get_service_model("cloudformation").operation_names:
         found[f"cloudformation:{call}"] = "real" if call in stacks.REAL else "refused"
     for call in session.get_service_model("codebuild").operation_names:

@@ -11,7 +11,7 @@ from typing import Any
 from moto.core.utils import utcnow
 
 from lab.amis import imaging
-from lab.ec2 import account, filters
+from lab.ec2 import account, filters, recycle_bin
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
 
@@ -308,7 +308,8 @@ def _deregister(request: Request) -> dict[str, Any]:
         for device in ami.block_device_mappings
         if "SnapshotId" in device["Ebs"]
     ]
-    backend.deregister_image(image_id)
+    if not recycle_bin.keeps_image(backend, ami):
+        backend.deregister_image(image_id)
     result: dict[str, Any] = {"Return": True}
     if request.asked.get("DeleteAssociatedSnapshots"):
         others = {
@@ -327,6 +328,8 @@ def _delete_snapshot(backend: Any, snapshot_id: str, in_use: set[Any]) -> str:
     """The reference of DeregisterImage: a snapshot of several AMIs is skipped."""
     if snapshot_id in in_use:
         return "skipped"
-    backend.snapshots.pop(snapshot_id, None)
-    LabInstance.machines.forget_snapshot(snapshot_id)
+    snapshot = backend.snapshots.get(snapshot_id)
+    if snapshot and not recycle_bin.keeps_snapshot(backend, snapshot):
+        backend.snapshots.pop(snapshot_id)
+        LabInstance.machines.forget_snapshot(snapshot_id)
     return "success"

@@ -27,10 +27,12 @@ from lab.ec2 import (
     launch_templates,
     pages,
     passing,
+    recycle_bin,
     registering,
     snapshots,
     tasks,
     tokens,
+    transfers,
     volumes,
 )
 
@@ -43,9 +45,11 @@ HANDLERS = (
     instances,
     launch,
     launch_templates,
+    recycle_bin,
     registering,
     snapshots,
     tasks,
+    transfers,
     volumes,
 )
 

@@ -1,4 +1,4 @@
-"""Lists of what cannot be made here: imports, exports, fast launch, the recycle bin.
+"""Lists of what cannot be made here: exports, conversions, fast launch.
 
 The calls that would make one are refused, so the lists are empty, as in an account that made none.
 """
@@ -17,15 +17,10 @@ _LISTS = {
     "DescribeExportTasks": "ExportTasks",
     "DescribeFastLaunchImages": "FastLaunchImages",
     "DescribeFastSnapshotRestores": "FastSnapshotRestores",
-    "DescribeImportImageTasks": "ImportImageTasks",
-    "DescribeImportSnapshotTasks": "ImportSnapshotTasks",
     "DescribeReplaceRootVolumeTasks": "ReplaceRootVolumeTasks",
-    "DescribeStoreImageTasks": "StoreImageTaskResults",
-    "ListImagesInRecycleBin": "Images",
-    "ListSnapshotsInRecycleBin": "Snapshots",
 }
 # A task that is asked for by its id does not exist.
-_IDS = ("BundleIds", "ConversionTaskIds", "ExportImageTaskIds", "ExportTaskIds", "ImportTaskIds")
+_IDS = ("BundleIds", "ConversionTaskIds", "ExportImageTaskIds", "ExportTaskIds")
 
 
 def _empty(key: str) -> Callable[[Request], dict[str, Any]]:

@@ -37,39 +37,37 @@ def shared_library(soname: str, machine: str) -> bytes:
         )
     )
     size = at_dynamic + len(dynamic)
+    names = b"\0.hash\0.dynsym\0.dynstr\0.dynamic\0.shstrtab\0"
+    # ld of binutils 2.42 refuses a library without sections. Section: name, type, flags, offset,
+    # size, link, info, alignment, entry size.
+    sections = [
+        (b".hash", 5, 2, at_hash, len(table), 2, 0, 4, 4),
+        (b".dynsym", 11, 2, at_symbols, len(symbols), 3, 1, 8, _SYM),
+        (b".dynstr", 3, 2, at_strings, len(strings), 0, 0, 1, 0),
+        (b".dynamic", 6, 3, at_dynamic, len(dynamic), 3, 0, 8, 16),
+        (b".shstrtab", 3, 0, size, len(names), 0, 0, 1, 0),
+    ]
+    at_sections = (size + len(names) + 7) // 8 * 8
+    table_of_sections = b"\0" * 64
+    for name, kind, flags, at, length, link, info, align, entry in sections:
+        address = at if flags else 0
+        table_of_sections += struct.pack(
+            *("<IIQQQQIIQQ", names.index(name + b"\0"), kind, flags, address, at, length),
+            *(link, info, align, entry),
+        )
     header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01" + b"\0" * 9,
+        *("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01" + b"\0" * 9),
         3,  # ET_DYN
-        _MACHINES[machine],
-        1,
-        0,
-        _EHDR,
-        0,
-        0,
-        _EHDR,
-        _PHDR,
-        2,
-        64,
-        0,
-        0,
+        *(_MACHINES[machine], 1, 0, _EHDR, at_sections, 0, _EHDR, _PHDR, 2),
+        *(64, len(sections) + 1, len(sections)),
     )
     # Readable and writable: the loader relocates the dynamic section in place.
     load = struct.pack("<IIQQQQQQ", _PT_LOAD, 6, 0, 0, 0, size, size, _PAGE)
-    dynamic_size = len(dynamic)
-    point = struct.pack(
-        "<IIQQQQQQ",
-        _PT_DYNAMIC,
-        6,
-        at_dynamic,
-        at_dynamic,
-        at_dynamic,
-        dynamic_size,
-        dynamic_size,
-        8,
-    )
+    span = (at_dynamic, at_dynamic, at_dynamic, len(dynamic), len(dynamic))
+    point = struct.pack("<IIQQQQQQ", _PT_DYNAMIC, 6, *span, 8)
     head = header + load + point + table + symbols + strings
-    return head.ljust(at_dynamic, b"\0") + dynamic
+    image = head.ljust(at_dynamic, b"\0") + dynamic + names
+    return image.ljust(at_sections, b"\0") + table_of_sections
 
 
 def kernel_module(fields: dict[str, str], machine: str) -> bytes:

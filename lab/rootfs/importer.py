@@ -27,11 +27,13 @@ _NEEDED = {
     "cloud-init": ("usr/bin/cloud-init",),
     "sudo": ("usr/bin/sudo",),
     "Python 3": ("usr/bin/python3",),
+    "a package tool": ("usr/bin/apt-get", "usr/bin/dnf", "usr/bin/yum"),
 }
 AL_PACKAGES = (
     *("system-release", "systemd", "openssh-server", "openssh-clients", "cloud-init", "sudo"),
     *("python3", "iproute", "procps-ng", "curl", "ca-certificates", "gzip", "tar", "xz", "bzip2"),
-    *("kmod", "passwd", "rpm"),
+    # Amazon Linux 2023's yum requires its dnf.
+    *("kmod", "passwd", "rpm", "yum"),
 )
 _CLOUD_INIT = """\
 # AMI Kiln lab only.
@@ -39,6 +41,12 @@ datasource_list: [Ec2]
 datasource: {Ec2: {strict_id: false, timeout: 5, max_wait: 30}}
 network: {config: disabled}
 """
+
+
+def deb_packages() -> list[str]:
+    """What mmdebstrap installs for a guest. In Ubuntu apt is none of the packages of `minbase`."""
+    tree = distros.tree()
+    return ["apt", *(name for name in tree["include"] if name not in tree["al_only"])]
 
 
 def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
@@ -167,12 +175,10 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
         if spec["family"] == "al":
             _dnf(spec["os_release"]["VERSION_ID"], mirror, target)
         else:
-            recipe = distros.tree()
-            packages = [name for name in recipe["include"] if name not in recipe["al_only"]]
             suite = spec["os_release"]["VERSION_CODENAME"]
             components = "main universe" if spec["os_release"]["ID"] == "ubuntu" else "main"
             run("mmdebstrap", "--variant=minbase", "--mode=root",
-                '--aptopt=APT::Install-Recommends "false"', f"--include={','.join(packages)}",
+                '--aptopt=APT::Install-Recommends "false"', f"--include={','.join(deb_packages())}",
                 suite, str(target), f"deb {mirror} {suite} {components}")  # fmt: skip
     except CommandError as failure:
         last = [line for line in str(failure).splitlines() if line.strip()][-3:]

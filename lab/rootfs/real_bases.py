@@ -88,7 +88,6 @@ def _indexes(recipe: Recipe, keys: Path) -> list[Index]:
 
 
 def _debian(recipe: Recipe, target: Path) -> None:
-    include = [name for name in distros.tree()["include"] if name not in distros.tree()["al_only"]]
     with tempfile.TemporaryDirectory(prefix="kiln-real-") as folder:
         # apt checks signatures as its own user, and says NO_PUBKEY to a keyring that it may not
         # read.
@@ -106,7 +105,7 @@ def _debian(recipe: Recipe, target: Path) -> None:
                 f"--architectures={deb.architecture(emulation.machine(recipe.arch))}",
                 '--aptopt=APT::Install-Recommends "false"',
                 f"--keyring={indexes[0].keyring}",
-                f"--include={','.join(include)}",
+                f"--include={','.join(importer.deb_packages())}",
                 *(indexes[0].repository.suites[0], str(target), *lines),
             ],
         )

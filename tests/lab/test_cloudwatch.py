@@ -328,6 +328,11 @@ def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
         IamInstanceProfile={"Name": outputs["InstanceProfile"]},
     )
     assert guest.run("sudo systemctl restart amazon-cloudwatch-agent").returncode == 0
+    # The parameter of the stack, appended as docs/telemetry-stack.md says.
+    parameter = f"-a append-config -m ec2 -s -c ssm:{outputs['ConfigParameterCompute']}"
+    ctl = "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
+    appended = guest.run(f"sudo {ctl} {parameter}")
+    assert appended.returncode == 0, appended.stdout + appended.stderr
     since = datetime.now(timezone.utc)
     line = "NVRM: Xid (PCI:0000:00:1e): 64, pid=7, name=drill, row remapping failed"
     guest.run(f"echo '{line}' | sudo tee /dev/kmsg")

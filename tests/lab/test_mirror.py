@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import shutil
 import ssl
 import struct
@@ -282,6 +283,20 @@ def test_a_stub_library_is_one_to_the_loader(tmp_path: Path) -> None:
     library = ctypes.CDLL(str(tmp_path / "libcuda.so.1"))
     with pytest.raises(AttributeError, match="undefined symbol: cuInit"):
         _ = library.cuInit
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="binutils are not installed")
+def test_a_linker_finds_the_sections_of_a_stub_library(tmp_path: Path) -> None:
+    """Ubuntu 24.04's refuses a library without them: file in wrong format."""
+    (tmp_path / "lib.so").write_bytes(elf.shared_library("libnccl.so.2", "x86_64"))
+    asked = ["readelf", "--dyn-syms", "--section-headers", "--wide", tmp_path / "lib.so"]
+    output = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert output.stderr == ""
+    sections = re.findall(r"^ +\[ *[1-9]\] (\S+) +(\S+)", output.stdout, re.MULTILINE)
+    assert dict(sections) == {
+        **{".hash": "HASH", ".dynsym": "DYNSYM", ".dynstr": "STRTAB"},
+        **{".dynamic": "DYNAMIC", ".shstrtab": "STRTAB"},
+    }
 
 
 def test_a_stub_library_can_be_for_another_machine() -> None:

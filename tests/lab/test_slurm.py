@@ -108,6 +108,9 @@ def test_without_a_program_that_reboots_the_node_stays_drained(idle: Cluster) ->
 def test_a_node_without_its_mig_layout_does_not_join(idle: Cluster) -> None:
     controller, node = idle
     failed = {"state": "failed", "message": "no such layout", "block_join": True}
+    options = node.read("/etc/default/slurmd")
+    # These starts are no boots: Slurm would call the node "unexpectedly rebooted".
+    node.write("/etc/default/slurmd", "")
     node.run("mkdir", "-p", "/run/gpu-mig")
     node.run("sh", "-c", f"echo '{json.dumps(failed)}' > /run/gpu-mig/result.json")
     node.run("systemctl", "restart", "slurmd", rc=1)
@@ -115,3 +118,4 @@ def test_a_node_without_its_mig_layout_does_not_join(idle: Cluster) -> None:
     node.run("rm", "/run/gpu-mig/result.json")
     node.run("systemctl", "start", "slurmd")
     controller.becomes("IDLE")
+    node.write("/etc/default/slurmd", options)

@@ -299,6 +299,11 @@ def test_the_cloudwatch_agent_is_installed_and_managed_by_awss_documents(ssm, gu
     assert "Failed" in manage("configure", optionalConfigurationLocation="nobodys")
     assert manage("stop").startswith("Success")
     assert json.loads(manage("status").removeprefix("Success: "))["status"] == "stopped"
+    assert manage("start").startswith("Success")
+    assert json.loads(manage("status").removeprefix("Success: "))["status"] == "running"
+    # The agent's own configuration, in the place of the parameter's.
+    assert manage("configure", optionalConfigurationSource="default").startswith("Success")
+    assert guest.run(files).stdout.split() == ["default"]
 
 
 def test_awss_documents_set_up_the_cloudwatch_agent_on_each_distribution(

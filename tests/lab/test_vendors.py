@@ -62,9 +62,11 @@ def internet(lab: Lab, log: Path) -> Iterator[str]:
         run(*inside, "ip", "link", "set", f"{name}i", "up")
         command = [*inside, sys.executable, "-c", SERVE, there, str(log)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdout and server.stdout.readline() == "up\n"
-            yield there
-            server.kill()
+            try:
+                assert server.stdout and server.stdout.readline() == "up\n"
+                yield there
+            finally:
+                server.kill()
     finally:
         run("ip", "netns", "delete", name, check=False)
         run("ip", "link", "delete", name, check=False)

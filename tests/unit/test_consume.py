@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import json
 import os
 import re
@@ -22,12 +23,14 @@ from devel import packers
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, RUNTIME
-from kiln.consume.argo import walk_through
+from kiln.consume.argo import slice_resource, walk_through
 from kiln.consume.around import Around
+from kiln.consume.eks import node_resources
 from kiln.consume.kinds import KINDS, kind_of
 from kiln.consume.machine import network_interfaces
 from kiln.consume.wanted import wanted_launch
 from kiln.matrix.load import load_recipes
+from kiln.mig.profiles import profiles_for
 from kiln.packer.program import Packer
 from tests.unit import commands
 from tests.unit.consumers import AMI, BASE, ECS, EKS, asked, made, of_every_line, of_kinds
@@ -108,6 +111,28 @@ def test_karpenters_own_definitions_take_the_node_class_and_the_pool() -> None:
             schema = crds[one["kind"]]
             jsonschema.Draft202012Validator(schema).validate(one)
             assert unknown(one, schema) == []
+
+
+def test_nodeadm_takes_the_user_data_of_every_kind_of_node() -> None:
+    """By the definition of its NodeConfig, in its Go module."""
+    folder = go_module(
+        "github.com/awslabs/amazon-eks-ami/nodeadm@v0.0.0-20240229193347-cfab22a10647", "nodeadm's"
+    )
+    crd = yaml.safe_load((folder / "crds/node.eks.aws_nodeconfigs.yaml").read_text())["spec"]
+    schema = crd["versions"][0]["schema"]["openAPIV3Schema"]
+    (nodes, _) = yaml.safe_load_all(made("karpenter", asked(label="all-1g.5gb")))
+    configs = [nodes["spec"]["userData"]]
+    for kind in ("eks-managed-nodegroup", "eks-self-managed"):
+        template = yaml.safe_load(made(kind, asked()))["Resources"]["LaunchTemplate"]
+        data = template["Properties"]["LaunchTemplateData"]["UserData"]["Fn::Base64"]["Fn::Sub"]
+        (part,) = email.message_from_string(data).get_payload()
+        assert part.get_content_type() == "application/node.eks.aws"
+        configs.append(part.get_payload())
+    for text in configs:
+        config = yaml.safe_load(text)
+        assert (config["apiVersion"], config["kind"]) == ("node.eks.aws/v1alpha1", "NodeConfig")
+        jsonschema.Draft202012Validator(schema).validate(config)
+        assert unknown(config, schema) == []
 
 
 BLOCK = "cr-0123456789abcdef0"
@@ -220,7 +245,7 @@ def test_the_walk_through_runs_the_jobs_and_removes_the_cluster(tmp_path: Path, 
     done = subprocess.run(
         ["bash", script], capture_output=True, text=True, check=False,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(calls), "FAIL": fail,
-             "CLUSTER": "mine", "TMPDIR": str(tmp_path)},
+             "CLUSTER": "mine", "ZONE": "eu-west-1c", "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == bool(fail), done.stderr
     words = [" ".join(line.split()[:3]) for line in calls.read_text().splitlines()]
@@ -229,6 +254,10 @@ def test_the_walk_through_runs_the_jobs_and_removes_the_cluster(tmp_path: Path, 
     cluster = yaml.safe_load((tmp_path / "calls.cluster").read_text())
     assert cluster["metadata"]["name"] == "mine"
     gpus, system = cluster["managedNodeGroups"]
+    # eksctl wants two zones for a cluster and one for nodes with EFA, and no plugin of its own.
+    assert cluster["availabilityZones"] == ["eu-west-1c", "us-east-1b"]
+    assert gpus["availabilityZones"] == ["eu-west-1c"]
+    assert "eksctl create cluster --install-nvidia-plugin=false" in calls.read_text()
     # The charts' own pods tolerate no taint.
     assert gpus["ami"] == AMI and gpus["taints"] and "taints" not in system
     assert yaml.safe_load((tmp_path / "calls.jobs").read_text())["kind"] == "Workflow"
@@ -379,7 +408,7 @@ def test_the_clusters_script_switches_the_drain_hook_on(tmp_path: Path) -> None:
 
 
 def test_names_are_their_own_for_each_line_and_channel() -> None:
-    names = {}
+    names: dict[str, str] = {}
     for recipe in load_recipes():
         for channel in ("nightly", "stable"):
             one = wanted_launch(recipe.channel_line, channel, "us-east-1")
@@ -413,6 +442,35 @@ def test_every_card_with_efa_gets_an_interface_for_it() -> None:
         assert {one["InterfaceType"] for one in found[1:]} == {"efa-only"}
     places = [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in network_interfaces(asked())]
     assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
+
+
+def test_what_a_node_offers_is_what_its_type_has() -> None:
+    """Of every instance type, whole and by each layout that suits it, in each document."""
+    seen = set()
+    for kind in facts.instances().values():
+        line = f"al2023/lts/eks/{kind.arch}"
+        try:
+            whole = asked(line, kind.type)
+        except KilnError:
+            continue
+        seen.add(kind.type)
+        data = json.loads(made("launch-template-json", whole))["LaunchTemplateData"]
+        assert data["InstanceType"] == kind.type
+        (_, pool) = yaml.safe_load_all(made("karpenter", whole))
+        assert pool["spec"]["limits"]["nvidia.com/gpu"] % kind.gpu_count == 0
+        offered = node_resources(whole)
+        assert offered.pop("vpc.amazonaws.com/efa", 0) == (kind.efa_interfaces if kind.efa else 0)
+        assert offered == {"nvidia.com/gpu": kind.gpu_count}
+        if kind.mig:
+            (_, most) = slice_resource(replace(whole, label=f"all-{smallest(kind.type)}"))
+            assert most % kind.gpu_count == 0 and most > kind.gpu_count
+    assert len(seen) > 30
+
+
+def smallest(instance_type: str) -> str:
+    """The profile of which most fit."""
+    every = profiles_for(instance_type)["profiles"]
+    return str(max(every, key=lambda one: ("+" not in one["profile"], one["per_gpu"]))["profile"])
 
 
 def test_no_type_gets_two_interfaces_in_one_place_or_more_than_it_has() -> None:

@@ -69,7 +69,14 @@ def whole(endpoint: str) -> Iterator[dict[str, str]]:
         for service in ("cloudformation", "cloudwatch", "logs"):
             one = lab_api.client(endpoint, service)
             patch.setattr(aws, service, lambda target, one=one: one)
+        key = lab_api.client(endpoint, "kms").create_key()["KeyMetadata"]["Arn"]
+        bounds = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+        boundary = lab_api.client(endpoint, "iam").create_policy(
+            PolicyName="bounds",
+            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": bounds}),
+        )["Policy"]["Arn"]
         given = {"Email": "a@example.com", "PowerLimit": "300"}
+        given |= {"LogsKeyArn": key, "PermissionsBoundary": boundary}
         outputs, told = deployed("ml", template.template_data(INPUTS), **given)
         assert all("FAILED" not in line for line in told)
         yield outputs
@@ -91,6 +98,9 @@ def test_the_outputs_name_what_is_there(whole: dict[str, str], client: Client) -
         "logGroups"
     ]
     assert (group["retentionInDays"], group["logGroupClass"]) == (90, "STANDARD")
+    assert ":key/" in group["kmsKeyId"]
+    role = client("iam").get_role(RoleName=whole["InstanceRole"])["Role"]
+    assert role["PermissionsBoundary"]["PermissionsBoundaryArn"].endswith(":policy/bounds")
     parameter = client("ssm").get_parameter(Name=whole["ConfigParameterCompute"])["Parameter"]
     assert json.loads(parameter["Value"])["metrics"]["namespace"] == "CWAgent"
     topic = client("sns").get_topic_attributes(TopicArn=whole["TopicArn"])["Attributes"]

@@ -62,7 +62,15 @@ def test_stand_ins_cannot_be_had_in_aws(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_parent_that_only_aws_has_is_refused() -> None:
     with pytest.raises(KilnError, match="no parent for flavour eks"):
-        vendors.refuse_flavors([row(EKS)])
+        vendors.refuse_impossible([row(EKS)])
+
+
+def test_a_row_that_needs_snapd_is_refused() -> None:
+    with pytest.raises(KilnError, match="it is a snap") as refused:
+        vendors.refuse_impossible([row(UBUNTU)])
+    assert "without: [ssm-agent]" in str(refused.value.hint)
+    kept = tuple(name for name in row(UBUNTU).components if name != "ssm-agent")
+    vendors.refuse_impossible([row(DEBIAN), replace(row(UBUNTU), components=kept)])
 
 
 def test_hosts_that_do_not_answer_are_named_and_the_build_ends_with_1(
@@ -187,6 +195,8 @@ def test_ubuntu_comes_from_its_own_archive_by_its_own_keyring(
     given = words.read_text().splitlines()
     assert base.name == "ubuntu2404-x86_64-real"
     assert "--keyring=/pinned.gpg" in given
+    (include,) = [word for word in given if word.startswith("--include=")]
+    assert {"apt", "cloud-init", "openssh-server"} <= set(include.partition("=")[2].split(","))
     archive = "deb http://archive.ubuntu.com/ubuntu"
     parts = "main restricted universe multiverse"
     suites = ["noble", "noble-updates", "noble-security"]
@@ -270,6 +280,7 @@ def test_amazon_linux_is_installed_with_the_key_that_is_pinned_and_no_other(
             "system-release",
             "systemd",
         ]
+        assert "yum" in installed
         first, second = (tmp_path / "repos").read_text().split("[amazonlinux]")[1:]
         assert "gpgcheck=0" in first and "gpgcheck=1\ngpgkey=file://" in second
         assert "BEGIN PGP PUBLIC KEY BLOCK" in (tmp_path / "trusted").read_text()

@@ -47,6 +47,7 @@ from kiln.preflight.answers import State, rows_text
 from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
+from kiln.preflight.keyrings import NotSignedError
 from kiln.preflight.record import record_worlds
 from lab.mirror import nvidia_cuda
 from lab.mirror.repos import Repo
@@ -107,6 +108,24 @@ def test_a_key_file_without_the_pinned_key_is_refused(vendors: Vendors, tmp_path
     stranger.close()
     (answer,) = answers(UBUNTU)
     assert f"the key file holds {stranger.fingerprint}; pinned:" in str(answer.problems())
+
+
+def test_repositories_that_are_asked_side_by_side_share_no_keyring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+
+    def make(repository: Repository, fetcher: object, keyring: Path) -> Path:
+        written.append(keyring)
+        raise NotSignedError
+
+    monkeypatch.setattr(indexes_module, "make_keyring", make)
+    rows = [demand(recipe).repositories for recipe in load.load_recipes()]
+    signed = {repository for row_ in rows for repository in row_ if repository.signed}
+    monkeypatch.setattr(indexes_module, "_resolved", lambda repository, fetcher: repository)
+    for repository in signed:
+        indexes_module.ask_repository(repository, Fetcher(tmp_path / "files"), tmp_path)
+    assert len(set(written)) == len(signed) > 10
 
 
 def test_rpm_metadata_that_was_changed_after_it_was_signed_is_refused(vendors: Vendors) -> None:

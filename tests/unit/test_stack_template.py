@@ -18,8 +18,10 @@ from kiln import facts
 from kiln.base import plain_yaml
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
+from kiln.base.runtime_import import runtime_module
 from kiln.cloud.iam import iam_facts
-from kiln.telemetry import Telemetry, validate_agent_config
+from kiln.telemetry import Telemetry, agent_files, merged, validate_agent_config
+from kiln.telemetry.agent import PLAIN_EVENTS
 from kiln.telemetry.stack import alarms, dashboard, role, template
 from kiln.telemetry.stack.given import parameters_given
 from kiln.telemetry.stack.inputs import StackInputs
@@ -67,6 +69,29 @@ def test_each_profile_is_a_parameter_that_the_agent_takes(profile: str) -> None:
     assert config["logs"]["logs_collected"]["files"]["collect_list"]
     assert found["Tier"] == "Standard"
     assert len(found["Value"]) <= 4096
+
+
+OF_OTHERS: dict[str, dict[str, Any]] = {
+    "an image of ours": {"efa": True},
+    "the wizard": {"agent": {"run_as_user": "cwagent"}},
+    "logs": {"logs": {"logs_collected": {"files": {"collect_list": [{"file_path": "/a"}]}}}},
+    "memory": {"metrics": {"metrics_collected": {"mem": {"measurement": ["used_percent"]}}}},
+}
+
+
+@pytest.mark.parametrize("there", list(OF_OTHERS))
+def test_a_parameter_can_be_appended_to_what_an_agent_has(there: str) -> None:
+    files = {"theirs": OF_OTHERS[there]}
+    if there == "an image of ours":
+        of_image = agent_files(Telemetry(**OF_OTHERS[there]), "580.95.05")
+        names = [name for name in of_image if name.endswith(".json") and name != PLAIN_EVENTS]
+        files = {name: json.loads(of_image[name]) for name in names}
+    whole, clashes = merged(
+        {**files, "ssm": json.loads(role.configuration(Telemetry(), "compute"))}
+    )
+    assert clashes == []
+    assert validate_agent_config(whole) == []
+    assert whole["metrics"]["metrics_collected"]["nvidia_gpu"]
 
 
 def test_a_configuration_above_4_kb_is_an_advanced_parameter_and_above_8_refused() -> None:
@@ -145,6 +170,16 @@ def test_a_watched_instance_that_is_silent_breaches() -> None:
     assert one["Dimensions"] == [{"Name": "InstanceId", "Value": WATCHED}]
 
 
+def test_alarms_that_would_see_nothing_are_named() -> None:
+    (hot,) = alarms.alarms_without_data(Telemetry())
+    assert hot.startswith("alarm hot sees nothing of images with these settings")
+    assert "temperature_gpu" in hot
+    assert alarms.alarms_without_data(Telemetry(extra_metrics=("temperature_gpu",))) == []
+    assert alarms.alarms_without_data(Telemetry(dcgm=True)) == []
+    named = [line.split()[1] for line in alarms.alarms_without_data(Telemetry(profile="none"))]
+    assert named == ["hot", "power", "idle"]
+
+
 def test_the_paging_alarm_names_only_alarms_that_are_always_there() -> None:
     data = template.template_data(inputs())["Resources"]
     rule = data["PagingAlarm"]["Properties"]["AlarmRule"]["Fn::Sub"]
@@ -212,6 +247,15 @@ def test_where_only_sums_are_sent_the_graphs_search_for_sums() -> None:
     found = dashboard.gpu_search(Telemetry(drop_original=True), "power_draw")
     assert found.startswith("{CWAgent,InstanceId} ")
     assert "index" not in found
+
+
+def test_instances_to_replace_are_those_of_gpu_xid_summary() -> None:
+    """The same event in more boots than restarts are allowed; a drill is none."""
+    (table,) = [one["properties"] for one in body()["widgets"] if "Replace" in str(one)]
+    wanted = runtime_module("gpu_xid.config").RESTART_DEFAULTS["replace_after"]
+    assert f"| filter boots > {wanted} |" in table["query"]
+    assert "count_distinct(boot_id) as boots" in table["query"]
+    assert "not ispresent(injected)" in table["query"]
 
 
 def test_no_two_widgets_overlap() -> None:

@@ -111,10 +111,12 @@ def test_a_configuration_of_somebody_elses_is_left_alone(machine):
 
 @pytest.mark.parametrize("place", [f"{MERGED}/theirs.json", f"{ETC}/amazon-cloudwatch-agent.json"])
 def test_a_second_nvidia_gpu_section_would_stop_the_agent_so_ours_stays_out(machine, place):
-    give(machine, "gpu")
+    give(machine, "gpu", "efa", "exporter")
     put(machine / place, '{"metrics": {"metrics_collected": {"nvidia_gpu": {}}}}')
     found, said = start(machine)
-    assert "kiln-gpu.json" not in found
+    assert [name for name in found if name.startswith("kiln-")] == [
+        "kiln-dcgm.json", "kiln-efa.json",
+    ], "only what clashes stays out"  # fmt: skip
     assert f"/{place} has a section nvidia_gpu of its own" in said
 
 

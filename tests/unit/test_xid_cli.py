@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -77,6 +78,19 @@ def test_replay_reads_an_archive_from_a_file_or_stdin(tmp_path: Path) -> None:
     ):
         assert done.returncode == 0
         assert [json.loads(line)["xid"] for line in done.stdout.splitlines()] == [79]
+
+
+def test_an_export_of_cloudwatch_logs_is_read_as_it_lies_in_s3(tmp_path: Path) -> None:
+    archive = tmp_path / "000000.gz"
+    packed = gzip.compress(f"2026-01-05T03:04:05.123Z {XID}\n".encode() * 2)
+    archive.write_bytes(packed)
+    done = gpu_xid("replay", str(archive))
+    assert [json.loads(line)["xid"] for line in done.stdout.splitlines()] == [79, 79]
+    for damaged in (packed[:-9], packed[:20] + b"xxxxxx" + packed[26:]):
+        archive.write_bytes(damaged)
+        done = gpu_xid("replay", str(archive))
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"gpu-xid: {archive}: damaged gzip archive: ")
 
 
 def test_summary_counts_what_was_folded(log: Path) -> None:

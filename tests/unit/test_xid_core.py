@@ -353,6 +353,8 @@ class Forms(unittest.TestCase):
                     "        }",
                 ],
                 ['{"events": [{"message": "other"}, {"timestamp": 1, "message": %s}]}' % text],
+                ['{"events":[{"timestamp":1,"message":%s}],"searchedLogStreams":[]}' % text],
+                ['[{"timestamp": 1, "message": %s}]' % text],  # jq -c .events
                 ['{"timestamp": 1767582245123, "message": %s}' % text],  # jq -c '.events[]'
                 ["@timestamp,@message", "2026-01-05 03:04:05.123," + cell],
                 ["@message,@logStream", cell + ",i-0abc/xid"],

@@ -199,6 +199,21 @@ def alarm_resources(inputs: StackInputs) -> dict[str, Resource]:
     return found
 
 
+def alarms_without_data(settings: Telemetry) -> list[str]:
+    """What to tell who deploys the stack: alarms that see nothing of images with these settings."""
+    wanted = {"hot": "temperature_gpu", "power": "power_draw", "idle": "utilization_gpu"}
+    missing = {
+        alarm: metric
+        for alarm, metric in wanted.items()
+        if metric not in settings.metrics and not (alarm == "hot" and settings.dcgm)
+    }
+    return [
+        f"alarm {alarm} sees nothing of images with these settings, which do not send {metric}: "
+        "add it to extra_metrics of `telemetry`"
+        for alarm, metric in missing.items()
+    ]
+
+
 _PAGING = ("FatalXid", "GpuLost", "RowRemapFailure", "RowRemapFailureOfDcgm")
 
 

@@ -132,10 +132,12 @@ def _restarts_table(settings: Telemetry) -> Widget:
     return _logs(
         f"Replace the instance: the same fatal event again after {_REPLACE_AFTER} restarts",
         settings.log_group,
-        'filter severity = "fatal" and event in ["xid", "sxid", "gpu-lost"]',
-        "stats count_distinct(boot_id) - 1 as restarts, max(@timestamp) as last "
-        "by @logStream as instance, uuid, pci, coalesce(xid, sxid, implied_xid) as code",
-        f"filter restarts >= {_REPLACE_AFTER}",
+        "fields @logStream as instance, coalesce(xid, sxid, implied_xid) as code",
+        'filter severity = "fatal" and event in ["xid", "sxid", "gpu-lost"] '
+        "and not ispresent(injected)",
+        "stats count_distinct(boot_id) as boots, max(@timestamp) as last "
+        "by instance, uuid, pci, code",
+        f"filter boots > {_REPLACE_AFTER}",
         "sort last desc",
     )
 

@@ -202,15 +202,9 @@ def test_a_dry_run_is_only_tried(ec2: Any, walk: Any, refused: Any) -> None:
 NOT_HERE: list[tuple[str, dict[str, Any]]] = [
     ("enable_fast_launch", {"ImageId": "ami-0123456789abcdef0"}),
     ("disable_fast_launch", {"ImageId": "ami-0123456789abcdef0"}),
-    ("import_image", {}),
-    ("import_snapshot", {}),
     ("export_image",
      {"ImageId": "ami-0123456789abcdef0", "DiskImageFormat": "RAW",
       "S3ExportLocation": {"S3Bucket": "b"}}),
-    ("create_store_image_task", {"ImageId": "ami-0123456789abcdef0", "Bucket": "b"}),
-    ("create_restore_image_task", {"Bucket": "b", "ObjectKey": "k"}),
-    ("restore_image_from_recycle_bin", {"ImageId": "ami-0123456789abcdef0"}),
-    ("restore_snapshot_from_recycle_bin", {"SnapshotId": "snap-0123456789abcdef0"}),
     ("get_console_screenshot", {"InstanceId": "i-0123456789abcdef0"}),
     ("create_replace_root_volume_task", {"InstanceId": "i-0123456789abcdef0"}),
 ]  # fmt: skip

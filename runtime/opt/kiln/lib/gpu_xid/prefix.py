@@ -60,6 +60,8 @@ _REPEATED = _compiled(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$")
 # get-query-results` or `aws logs tail --format json`; other JSON has one object per line.
 _JSON_FIELD = _compiled(r'"(?:msg|MESSAGE|message|value|raw)" ?: ("(?:[^"\\]|\\.)*"),?$')
 _MESSAGE = _compiled(r'"message" ?: ?("(?:[^"\\]|\\.)*")')
+# An answer of CloudWatch Logs in one line: its list of events, alone or with what else it says.
+_ANSWER = _compiled(r'(?:\{\s*"events"\s*:\s*)?\[\s*\{')
 # A log stream, which `aws logs tail` prints before the message. Its name has neither : nor *.
 _STREAM = _compiled(
     r"[^\s:*]{1,512} (?=\{\"|NVRM: |nvidia-nvswitch\d|\[ *\d+\.\d+|[A-Z][a-z]{2} [ \d]\d \d\d:)"
@@ -183,8 +185,8 @@ def _strip_csv(line: str) -> Stripped:
 
 
 def entries(line: str) -> list[str]:
-    """The log entries in a line: several if it is a whole answer of CloudWatch Logs."""
-    if line.startswith("{") and line.count('"message"') > 1:
+    """The log entries in a line: those of an answer of CloudWatch Logs if it is one."""
+    if _ANSWER.match(line) or (line.startswith("{") and line.count('"message"') > 1):
         return [str(_json.decode(found)) for found in _MESSAGE.findall(line)]
     return line.split("\t") if line.startswith('{"') and '\t{"' in line else [line]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -18,6 +19,7 @@ _DETAIL_LINES = 50
 # than 8 KiB, or four times that when each byte is escaped.
 _MAX_LINE = 16384
 _MAX_READ = 65536
+_GZIP = b"\x1f\x8b"
 # The journal gives a message that is not UTF-8 as the list of its bytes.
 _BYTES = re.compile('"MESSAGE" ?: ?\\[')
 
@@ -49,6 +51,9 @@ def _texts(lines: Iterable[str | bytes] | BinaryIO) -> Iterator[str]:
     marks = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
     utf16 = False
     readline = getattr(lines, "readline", None)
+    peek = getattr(lines, "peek", None)
+    if readline and peek and peek(2)[:2] == _GZIP:
+        readline = _unpacked(lines)
     for number, line in enumerate(_cut(readline) if readline else lines):
         if not isinstance(line, bytes):
             yield line
@@ -58,6 +63,23 @@ def _texts(lines: Iterable[str | bytes] | BinaryIO) -> Iterator[str]:
             utf16 = not line.startswith(marks[2])
             data = line[2:] if utf16 else line[3:]
         yield (data.replace(b"\0", b"") if utf16 else data).decode("utf-8", "replace")
+
+
+def _unpacked(file: Any) -> Callable[[int], bytes]:
+    """`readline` of a gzip archive, such as CloudWatch Logs exports to S3. Raises OSError where it
+    is damaged."""
+    import gzip
+    import zlib
+
+    archive = gzip.GzipFile(fileobj=file)
+
+    def readline(most: int) -> bytes:
+        try:
+            return archive.readline(most)
+        except (EOFError, OSError, zlib.error) as error:
+            raise OSError(errno.EIO, f"damaged gzip archive: {error}") from None
+
+    return readline
 
 
 def _cut(readline: Callable[[int], bytes]) -> Iterator[bytes]:

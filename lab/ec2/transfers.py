@@ -1,0 +1,283 @@
+"""AMIs and disks that come from S3 or go there: import tasks, store and restore tasks.
+
+What is imported is a raw disk; other formats are refused.
+
+https://docs.aws.amazon.com/vm-import/latest/userguide/vmimport-image-import.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-store-restore.html
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Any
+
+from moto.core.utils import utcnow
+from moto.iam.models import iam_backends
+
+from lab.amis import images as entries
+from lab.amis import imaging, known_images, registrations, stored
+from lab.amis.images import Image
+from lab.api import buckets
+from lab.ec2 import account, images, snapshots
+from lab.ec2.calls import Request, call, error, missing
+from lab.guests.instances import LabInstance
+from lab.storage import volumes
+
+_GIB = 1 << 30
+_ROLE = "vmimport"
+# What a restored AMI has of the one that was stored, besides its disks and tags.
+_OF_THE_IMAGE = ("boot_mode", "tpm_support", "uefi_data", "imds_support", "ena_support")
+
+
+@call("ImportSnapshot")
+def _import_snapshot(request: Request) -> dict[str, Any]:
+    """The disk is there when the call is answered; the task tells of it as EC2's do."""
+    asked = request.asked
+    _check_role(request, asked.get("RoleName") or _ROLE)
+    container = asked.get("DiskContainer") or {}
+    snapshot, detail = _snapshot_of(request, container)
+    snapshot.add_tags(_tags(asked, "snapshot"))
+    if asked.get("Description"):
+        snapshot.description = asked["Description"]
+    task_id = f"import-snap-{secrets.token_hex(9)[:17]}"
+    task = {
+        "ImportTaskId": task_id,
+        "Description": asked.get("Description") or "",
+        "SnapshotTaskDetail": detail,
+        "Tags": _listed(_tags(asked, "import-snapshot-task")),
+    }
+    account.of(request.backend).tasks[task_id] = task
+    begun = {key: value for key, value in detail.items() if key != "SnapshotId"}
+    begun |= {"Status": "active", "StatusMessage": "pending", "Progress": "0"}
+    return task | {"SnapshotTaskDetail": begun}
+
+
+@call("DescribeImportSnapshotTasks")
+def _snapshot_tasks(request: Request) -> dict[str, Any]:
+    return {"ImportSnapshotTasks": _tasks(request, "import-snap-")}
+
+
+@call("ImportImage")
+def _import_image(request: Request) -> dict[str, Any]:
+    """An AMI of the first disk, by the task's name; the further disks are not taken."""
+    asked, backend = request.asked, request.backend
+    _check_role(request, asked.get("RoleName") or _ROLE)
+    containers = asked.get("DiskContainers") or []
+    if not containers:
+        raise missing("DiskContainers")
+    if len(containers) > 1:
+        raise error("UnsupportedOperation", "AMI Kiln lab: ImportImage takes one disk")
+    if containers[0].get("SnapshotId"):
+        snapshot = snapshots.find(backend, containers[0]["SnapshotId"])
+        if snapshot.id not in LabInstance.machines.contents:
+            raise error(
+                "UnsupportedOperation",
+                f"AMI Kiln lab: {snapshot.id} is no disk, but a folder of an AMI's root",
+            )
+        detail = {"SnapshotId": snapshot.id, "Status": "completed", "Progress": "100"}
+    else:
+        snapshot, detail = _snapshot_of(request, containers[0])
+    task_id = f"import-ami-{secrets.token_hex(9)[:17]}"
+    ami = registrations.of_disk(
+        backend,
+        snapshot,
+        Image(
+            id="",
+            name=task_id,
+            region=request.region,
+            description=asked.get("Description") or f"AWS-VMImport service: Linux - {task_id}",
+            architecture=asked.get("Architecture") or "x86_64",
+            root_device_name="/dev/sda1",
+            distro="",
+            base="",
+            layers=[],
+            created="",
+            instance_id="",
+            volume_size=int(snapshot.volume.size),
+            encrypted=bool(snapshot.encrypted),
+            tags=_tags(asked, "image"),
+            attributes={"boot_mode": asked.get("BootMode")},
+        ),
+    )
+    task = {
+        "ImportTaskId": task_id,
+        "Description": asked.get("Description") or "",
+        "Architecture": ami.architecture,
+        "LicenseType": "BYOL",
+        "Platform": "Linux",
+        "ImageId": ami.id,
+        "SnapshotDetails": [detail],
+        "Tags": _listed(_tags(asked, "import-image-task")),
+        "ami": ami,
+    }
+    account.of(backend).tasks[task_id] = task
+    return _of_image(task) | {"Status": "active", "StatusMessage": "pending", "Progress": "1"}
+
+
+@call("DescribeImportImageTasks")
+def _image_tasks(request: Request) -> dict[str, Any]:
+    return {"ImportImageTasks": [_of_image(task) for task in _tasks(request, "import-ami-")]}
+
+
+def _of_image(task: dict[str, Any]) -> dict[str, Any]:
+    """A task as it stands: its AMI is there when the disk's files have been copied."""
+    shown = {key: value for key, value in task.items() if key != "ami"}
+    if task["ami"].state == "pending":
+        return shown | {"Status": "active", "StatusMessage": "converting", "Progress": "28"}
+    if task["ami"].state == "failed":
+        return shown | {"Status": "deleted", "StatusMessage": "ClientError: see lab.logs"}
+    return shown | {"Status": "completed"}
+
+
+@call("CreateStoreImageTask")
+def _store(request: Request) -> dict[str, Any]:
+    asked, backend = request.asked, request.backend
+    ami = images.own(backend, asked.get("ImageId"))
+    bucket = asked.get("Bucket")
+    if not bucket:
+        raise missing("Bucket")
+    _check_bucket(bucket)
+    if ami.state != "available":
+        raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
+    key = f"{ami.id}.bin"
+    tags = {tag["Key"]: tag["Value"] for tag in asked.get("S3ObjectTags") or []}
+    known_images.remember(backend)
+    content = stored.packed(LabInstance.machines.lab, LabInstance.machines.made[ami.id])
+    buckets.write(bucket, key, content, tags)
+    account.of(backend).tasks[f"store-{ami.id}"] = {
+        "AmiId": ami.id,
+        "TaskStartTime": utcnow(),
+        "Bucket": bucket,
+        "S3objectKey": key,
+        "ProgressPercentage": 100,
+        "StoreTaskState": "Completed",
+    }
+    return {"ObjectKey": key}
+
+
+@call("DescribeStoreImageTasks")
+def _store_tasks(request: Request) -> dict[str, Any]:
+    found = [
+        task
+        for name, task in account.of(request.backend).tasks.items()
+        if name.startswith("store-")
+        and task["AmiId"] in (request.asked.get("ImageIds") or [task["AmiId"]])
+    ]
+    return {"StoreImageTaskResults": found}
+
+
+@call("CreateRestoreImageTask")
+def _restore(request: Request) -> dict[str, Any]:
+    asked, backend = request.asked, request.backend
+    for name in ("Bucket", "ObjectKey"):
+        if not asked.get(name):
+            raise missing(name)
+    _check_bucket(asked["Bucket"])
+    content = buckets.read(asked["Bucket"], asked["ObjectKey"])
+    if content is None:
+        raise error(
+            "InvalidParameterValue", f"The object {asked['ObjectKey']} does not exist in the bucket"
+        )
+    if asked.get("Name"):
+        imaging.check_name(backend, asked["Name"])
+    machines = LabInstance.machines
+    try:
+        image = stored.unpacked(machines.lab, content)
+    except stored.NotStoredError as wrong:
+        raise error("InvalidParameterValue", f"AMI Kiln lab: {wrong}") from None
+    image = replace(
+        image,
+        name=asked.get("Name") or f"{image.name} restored {image.id}",
+        region=request.region,
+        created=utcnow().isoformat(),
+        tags=image.tags | _tags(asked, "image"),
+        snapshot_tags=_tags(asked, "snapshot"),
+        attributes={
+            name: image.attributes[name] for name in _OF_THE_IMAGE if name in image.attributes
+        },
+        volumes=[
+            volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
+            for volume in image.volumes
+        ],
+    )
+    machines.made[image.id] = image
+    known_images.registered(backend, image)
+    entries.save(machines.lab, image)
+    return {"ImageId": image.id}
+
+
+def _snapshot_of(request: Request, container: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The snapshot of a raw disk in S3, and how a task shows it."""
+    backend = request.backend
+    form, place = container.get("Format") or "", container.get("UserBucket") or {}
+    if form.upper() != "RAW" or not place:
+        raise error(
+            "UnsupportedOperation",
+            f"AMI Kiln lab: disks are imported from a bucket (UserBucket) in the format RAW, "
+            f"not {form or 'none'}",
+        )
+    bucket, key = place.get("S3Bucket") or "", place.get("S3Key") or ""
+    _check_bucket(bucket)
+    content = buckets.read(bucket, key)
+    if content is None:
+        raise error("InvalidParameter", f"The object {key} does not exist in the bucket {bucket}")
+    volume = backend.create_volume(
+        size=max(1, -(-len(content) // _GIB)), zone_name=f"{request.region}a", encrypted=False
+    )
+    snapshot = backend.create_snapshot(volume.id, "Imported by the lab")
+    backend.delete_volume(volume.id)
+    file = volumes.snapshot_file(LabInstance.machines.lab, snapshot.id)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content)
+    LabInstance.machines.contents[snapshot.id] = file
+    detail = {
+        "DiskImageSize": float(len(content)),
+        "Format": "RAW",
+        "Progress": "100",
+        "SnapshotId": snapshot.id,
+        "Status": "completed",
+        "UserBucket": {"S3Bucket": bucket, "S3Key": key},
+    }
+    return snapshot, detail
+
+
+def _check_role(request: Request, name: str) -> None:
+    """VM Import works with a role of the account's, and says so when there is none."""
+    if name not in {role.name for role in iam_backends[request.account]["aws"].roles.values()}:
+        raise error(
+            "InvalidParameter",
+            f"The service role {name} provided does not exist or does not have sufficient "
+            "permissions",
+        )
+
+
+def _check_bucket(name: str) -> None:
+    if not buckets.exists(name):
+        raise error("InvalidParameterValue", f"The bucket {name} does not exist")
+
+
+def _tasks(request: Request, begin: str) -> list[dict[str, Any]]:
+    tasks = account.of(request.backend).tasks
+    wanted = request.asked.get("ImportTaskIds") or []
+    for task_id in wanted:
+        if task_id not in tasks or not task_id.startswith(begin):
+            raise error("InvalidParameterValue", f"The task {task_id} does not exist")
+    return [
+        task
+        for task_id, task in tasks.items()
+        if task_id.startswith(begin) and (not wanted or task_id in wanted)
+    ]
+
+
+def _tags(asked: dict[str, Any], kind: str) -> dict[str, str]:
+    return {
+        tag["Key"]: tag["Value"]
+        for specification in asked.get("TagSpecifications") or []
+        if specification.get("ResourceType") == kind
+        for tag in specification.get("Tags", [])
+    }
+
+
+def _listed(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]

@@ -1,0 +1,137 @@
+"""Disks and AMIs that come from S3 and go there.
+
+https://docs.aws.amazon.com/vm-import/latest/userguide/vmimport-import-snapshot.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-store-restore.html
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+BUCKET = "disks-and-images"
+DISK = b"a raw disk".ljust(1 << 20, b"\0")
+
+
+@pytest.fixture(scope="module")
+def s3(client: Callable[..., Any]) -> Any:
+    made = client("s3")
+    made.create_bucket(Bucket=BUCKET)
+    made.put_object(Bucket=BUCKET, Key="disk.raw", Body=DISK)
+    return made
+
+
+@pytest.fixture(scope="module")
+def role(client: Callable[..., Any]) -> str:
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Service": "vmie.amazonaws.com"},
+                "Action": "sts:AssumeRole",
+            }
+        ],
+    }
+    client("iam").create_role(RoleName="vmimport", AssumeRolePolicyDocument=json.dumps(trust))
+    return "vmimport"
+
+
+def disk(key: str = "disk.raw", form: str = "RAW", bucket: str = BUCKET) -> dict[str, Any]:
+    return {"Format": form, "UserBucket": {"S3Bucket": bucket, "S3Key": key}}
+
+
+def test_without_its_role_nothing_is_imported(ec2: Any, s3: Any, refused: Any) -> None:
+    code, message = refused(ec2.import_snapshot, DiskContainer=disk(), RoleName="none-such")
+    assert (code, "The service role none-such provided does not exist" in message) == (
+        "InvalidParameter",
+        True,
+    )
+
+
+def test_a_raw_disk_becomes_a_snapshot_of_which_volumes_are_made(
+    ec2: Any, s3: Any, role: str, refused: Any
+) -> None:
+    tags = [{"ResourceType": "snapshot", "Tags": [{"Key": "team", "Value": "ml"}]}]
+    begun = ec2.import_snapshot(DiskContainer=disk(), Description="mine", TagSpecifications=tags)
+    assert begun["SnapshotTaskDetail"]["Status"] == "active"
+    (task,) = ec2.describe_import_snapshot_tasks(ImportTaskIds=[begun["ImportTaskId"]])[
+        "ImportSnapshotTasks"
+    ]
+    detail = task["SnapshotTaskDetail"]
+    assert (detail["Status"], detail["Format"]) == ("completed", "RAW")
+    assert detail["DiskImageSize"] == len(DISK)
+    (snapshot,) = ec2.describe_snapshots(SnapshotIds=[detail["SnapshotId"]])["Snapshots"]
+    assert (snapshot["VolumeSize"], snapshot["Description"]) == (1, "mine")
+    assert snapshot["Tags"] == [{"Key": "team", "Value": "ml"}]
+    volume = ec2.create_volume(SnapshotId=detail["SnapshotId"], AvailabilityZone="us-east-1a")
+    assert volume["Size"] == 1
+    waiter = ec2.get_waiter("snapshot_imported")
+    waiter.wait(ImportTaskIds=[begun["ImportTaskId"]])
+    for wrong, code in (
+        (disk(form="VMDK"), "UnsupportedOperation"),
+        (disk(key="none"), "InvalidParameter"),
+        (disk(bucket="nobodys-bucket"), "InvalidParameterValue"),
+    ):
+        assert refused(ec2.import_snapshot, DiskContainer=wrong)[0] == code
+    task_id = "import-snap-0123456789abcdef0"
+    found, message = refused(ec2.describe_import_snapshot_tasks, ImportTaskIds=[task_id])
+    assert (found, task_id in message) == ("InvalidParameterValue", True)
+
+
+def test_a_disk_without_a_file_system_ends_its_import_and_says_so(
+    ec2: Any, s3: Any, role: str
+) -> None:
+    begun = ec2.import_image(DiskContainers=[disk()], Architecture="x86_64")
+    assert begun["ImportTaskId"].startswith("import-ami-")
+    for _ in range(300):
+        (task,) = ec2.describe_import_image_tasks(ImportTaskIds=[begun["ImportTaskId"]])[
+            "ImportImageTasks"
+        ]
+        if task["Status"] != "active":
+            break
+        time.sleep(0.02)
+    # Where there are no loop devices (or no root) the AMI cannot be made; where there are, EC2's
+    # AMI of such a disk exists and does not boot.
+    assert task["Status"] in ("completed", "deleted")
+
+
+def test_a_stored_image_is_restored_after_it_is_gone(
+    walk: Any, ec2: Any, s3: Any, refused: Any
+) -> None:
+    tags = [{"ResourceType": "image", "Tags": [{"Key": "team", "Value": "ml"}]}]
+    instance = walk.launched()["InstanceId"]
+    first = walk.baked(InstanceId=instance)
+    image = walk.baked(InstanceId=instance, Description="kept", TagSpecifications=tags)
+    label = [{"Key": "why", "Value": "archive"}]
+    key = ec2.create_store_image_task(ImageId=image["ImageId"], Bucket=BUCKET, S3ObjectTags=label)[
+        "ObjectKey"
+    ]
+    assert s3.get_object_tagging(Bucket=BUCKET, Key=key)["TagSet"] == label
+    assert key == f"{image['ImageId']}.bin"
+    (task,) = ec2.describe_store_image_tasks(ImageIds=[image["ImageId"]])["StoreImageTaskResults"]
+    assert (task["StoreTaskState"], task["ProgressPercentage"]) == ("Completed", 100)
+    for one in (image, first):
+        ec2.deregister_image(ImageId=one["ImageId"], DeleteAssociatedSnapshots=True)
+    walk.terminated(instance)
+    made = ec2.create_restore_image_task(Bucket=BUCKET, ObjectKey=key, Name="again")["ImageId"]
+    found = walk.image(made)
+    assert (found["Name"], found["Description"], found["State"]) == ("again", "kept", "available")
+    assert found["Tags"] == [{"Key": "team", "Value": "ml"}]
+    assert found["Architecture"] == image["Architecture"]
+    assert walk.launched(ImageId=made)["ImageId"] == made
+    again = refused(ec2.create_restore_image_task, Bucket=BUCKET, ObjectKey=key, Name="again")
+    assert again[0] == "InvalidAMIName.Duplicate"
+    other = refused(ec2.create_restore_image_task, Bucket=BUCKET, ObjectKey="disk.raw")
+    assert other == (
+        "InvalidParameterValue",
+        "AMI Kiln lab: the object is no AMI that the lab has stored",
+    )
+
+
+def test_only_ones_own_image_is_stored(ec2: Any, parent: str, s3: Any, refused: Any) -> None:
+    assert refused(ec2.create_store_image_task, ImageId=parent, Bucket=BUCKET)[0] == "AuthFailure"
