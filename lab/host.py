@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ _LIMITS = {
 _DMESG = Path("/proc/sys/kernel/dmesg_restrict")
 _DMESG_BEFORE = ".dmesg_restrict"
 SYSCTLS = Path("/proc/sys")
+MACHINE_ID = Path("/etc/machine-id")
 # What the limits were before: a file of labs that share a folder.
 _LIMITS_BEFORE = ".limits"
 
@@ -122,6 +124,21 @@ def can_map_owners(lab: Lab) -> None:
             hint="the lab needs Linux 5.19 or newer, and its folder on ext4, xfs or btrfs: set "
             "KILN_LAB_STATE to another disk, or build in AWS (--target aws)",
         )
+
+
+def require_id() -> None:
+    """Check that this machine has an id, of which systemd-nspawn makes addresses for guests.
+
+    A machine gets one at its first boot, and a container that never booted may have none. Raises
+    operation_failed without one.
+    """
+    with contextlib.suppress(OSError):
+        if re.fullmatch(r"[0-9a-f]{32}", MACHINE_ID.read_text().strip()):
+            return
+    raise operation_failed(
+        f"{MACHINE_ID} holds no id, of which systemd-nspawn makes guests' network addresses",
+        hint="systemd-machine-id-setup writes one",
+    )
 
 
 def can_run() -> None:

@@ -42,6 +42,7 @@ def main() -> int:
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
     folders.close_others(lab.root)
     try:
+        host.require_id()
         host.can_map_owners(lab)
         serve(lab)
     except (OSError, KilnError) as error:

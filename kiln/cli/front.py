@@ -26,6 +26,7 @@ from invoke.exceptions import ParseError, UnknownFileType
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
 from kiln.base.printable import printable
+from kiln.cli.columns import WholeWords
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Parse `argv` (the first word is the program) and run its tasks; the exit status."""
-    program = Program(name="AMI Kiln", binary="./invoke", version=kiln_version())
+    program = WholeWords(name="AMI Kiln", binary="./invoke", version=kiln_version())
 
     def steps() -> int:
         try:

@@ -20,12 +20,13 @@ POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
 # What single settings of `aws` need besides.
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
 SERVICES = (
-    *("autoscaling", "cloudformation", "cloudwatch", "ec2", "kms", "logs", "s3", "sns", "ssm"),
-    "sts",
+    *("autoscaling", "cloudformation", "cloudwatch", "codebuild", "ec2", "kms", "logs", "s3"),
+    *("sns", "ssm", "sts"),
 )
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
-# retire and sweep; stack.deploy, whose calls CloudFormation makes; those of the fleet; catalogue.
-PUBLISHING = ("publish", "promote", "retire", "stack", "fleet", "catalogue")
+# retire and sweep; nightly.plan and the end of its night; stack.deploy, whose calls CloudFormation
+# makes; those of the fleet; catalogue.
+PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalogue")
 
 
 @cache

@@ -8,6 +8,7 @@ import yaml
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.yaml_text import as_yaml
 from kiln.mig.check import shipped_labels
 from kiln.mig.layouts import as_v1, slices_of
 from kiln.mig.profiles import chosen, gpu_types
@@ -200,7 +201,6 @@ def k8s_text(answer: dict[str, Any]) -> str:
         parts.append((offered, answer["resources"]))
         parts.append(("what a pod requests", {"resources": {"limits": answer["limits"]}}))
     return "\n".join(
-        f"# {title}\n"
-        + (f"# {body}\n" if isinstance(body, str) else yaml.safe_dump(body, sort_keys=False))
+        f"# {title}\n" + (f"# {body}\n" if isinstance(body, str) else as_yaml([], body))
         for title, body in parts
     ).rstrip()

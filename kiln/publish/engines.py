@@ -23,8 +23,17 @@ def codebuild_text() -> str:
     return environment.get_template(f"{CODEBUILD_TEMPLATE.name}.j2").render(
         build_policy=json.dumps(iam.policy(), indent=2),
         old_packer_policy=json.dumps(iam.policy("packer_1_6"), indent=2),
+        plan_policy=_without("plan", "RunBatches", "SendReports"),
+        catalogue_policy=_without("catalogue", "WriteTheSite"),
         publish_policy=json.dumps(iam.publishing_policy("publish"), indent=2),
     )
+
+
+def _without(role: str, *sids: str) -> str:
+    """The policy of a role without what the template narrows to its own resources."""
+    document = iam.publishing_policy(role)
+    kept = [statement for statement in document["Statement"] if statement["Sid"] not in sids]
+    return json.dumps({**document, "Statement": kept}, indent=2)
 
 
 def codebuild_template(path: Path = CODEBUILD_TEMPLATE) -> str:

@@ -21,6 +21,7 @@ KNOWN = frozenset(
 # Beginning of an id → kind.
 _KINDS = {
     "ami": "image",
+    "cr": "capacity-reservation",
     "eni": "network-interface",
     "i": "instance",
     "lt": "launch-template",
@@ -72,7 +73,10 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "RebootInstances": (("instance",), ()),
     "RegisterImage": (("snapshot",), ("image",)),
     "RunInstances": (
-        ("image", "key-pair", "launch-template", "snapshot", "subnet", "security-group"),
+        (
+            *("capacity-reservation", "image", "key-pair", "launch-template", "snapshot"),
+            *("subnet", "security-group"),
+        ),
         ("instance", "volume", "network-interface"),
     ),
     "StartInstances": (("instance",), ()),

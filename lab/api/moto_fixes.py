@@ -1,4 +1,4 @@
-"""Everything that the lab replaces in moto, seen in moto 5.2.5.
+"""Replaces what the lab needs otherwise in moto: `moto_patches.yaml` is the list, with the version.
 
 Some of it connects moto's EC2 and SSM to the lab's machines and disks, the rest corrects what moto
 answers otherwise than EC2. moto has no hooks for either: methods of its backends and responses are

@@ -21,6 +21,8 @@ _IAM = (
     "AWS::IAM::InstanceProfile",
 )
 _PAGE = 100
+_REVIEW = "REVIEW_IN_PROGRESS"
+_ROLLS_BACK = ("DisableRollback", "false")
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-supplied-parameter-types.html
 _LOOKED_UP = re.compile(r"AWS::SSM::Parameter::Value<(String|AWS::EC2::Image::Id)>")
 _TYPES = re.compile(r"String|Number|CommaDelimitedList|AWS::EC2::\w+::\w+")
@@ -34,6 +36,7 @@ _READ = {
     "DescribeStackResources": "StackName",
     "ListStackResources": "StackName NextToken",
     "GetTemplate": "StackName TemplateStage",
+    "GetTemplateSummary": "StackName TemplateBody",
     "ValidateTemplate": "TemplateBody",
     "CreateChangeSet": "StackName ChangeSetName ChangeSetType TemplateBody Parameters Capabilities "
     "Tags UsePreviousTemplate Description ClientToken",
@@ -70,6 +73,8 @@ def answer(region: Region, call: str, asked: Asked, place: Callable[[Asked], Pla
     """What a call returns. Raises CloudFormationError."""
     if call not in _READ:
         raise CloudFormationError(f"AMI Kiln lab: {call} is not implemented", "InvalidAction")
+    # What is so anyway, which the AWS CLI says.
+    asked = {key: value for key, value in asked.items() if (key, value) != _ROLLS_BACK}
     extra = sorted(set(asked) - set(_READ[call].split()))
     if extra:
         raise CloudFormationError(f"AMI Kiln lab: {', '.join(extra)} of {call} is not implemented")
@@ -77,18 +82,24 @@ def answer(region: Region, call: str, asked: Asked, place: Callable[[Asked], Pla
 
 
 def _create(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    name = str(asked["StackName"])
-    there = place(asked)
     with region.lock:
-        if region.live(name):
+        if region.live(asked["StackName"]):
+            name = asked["StackName"]
             raise CloudFormationError(f"Stack [{name}] already exists", "AlreadyExistsException")
-        wanted = _wanted(asked, there, None)
-        arn = f"arn:aws:cloudformation:{there.region}:{there.account}:stack/{name}/{uuid.uuid4()}"
-        stack = Stack(name, arn, there, wanted)
-        stack.become("CREATE_IN_PROGRESS", "User Initiated")
-        region.stacks.append(stack)
+        stack = _new_stack(region, asked, place(asked), "CREATE_IN_PROGRESS")
     stacks.start(stacks.create, stack)
     return {"StackId": stack.id}
+
+
+def _new_stack(region: Region, asked: Asked, there: Place, status: str) -> Stack:
+    """A stack without resources, remembered in the region."""
+    name = str(asked["StackName"])
+    wanted = _wanted(asked, there, None)
+    arn = f"arn:aws:cloudformation:{there.region}:{there.account}:stack/{name}/{uuid.uuid4()}"
+    stack = Stack(name, arn, there, wanted)
+    stack.become(status, "User Initiated")
+    region.stacks.append(stack)
+    return stack
 
 
 def _wanted(asked: Asked, place: Place, stack: Stack | None) -> Wanted:
@@ -239,6 +250,22 @@ def _get_template(region: Region, asked: Asked, place: Callable[[Asked], Place])
     return {"TemplateBody": region.find(asked["StackName"]).wanted.text}
 
 
+def _summary(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+    text = asked.get("TemplateBody") or region.find(asked["StackName"]).wanted.text
+    data = template.read_template(text)
+    shown = [
+        {
+            "ParameterKey": name,
+            "ParameterType": rules["Type"],
+            **({"DefaultValue": template.as_text(rules["Default"])} if "Default" in rules else {}),
+        }
+        for name, rules in data.get("Parameters", {}).items()
+    ]
+    kinds = sorted({resource["Type"] for resource in data["Resources"].values()})
+    about = {"Description": data.get("Description", ""), "ResourceTypes": kinds}
+    return {"Parameters": shown, **about}
+
+
 def _validate(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
     data = template.read_template(asked["TemplateBody"])
     shown = [
@@ -249,12 +276,30 @@ def _validate(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> 
 
 
 def _create_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    if asked.get("ChangeSetType", "UPDATE") != "UPDATE":
-        raise CloudFormationError("AMI Kiln lab: change sets are of updates only")
-    stack = _settled(region.find(asked["StackName"]))
+    kind = asked.get("ChangeSetType", "UPDATE")
+    if kind == "CREATE":
+        stack = _in_review(region, asked, place(asked))
+    elif kind == "UPDATE":
+        stack = _settled(region.find(asked["StackName"]))
+    else:
+        raise CloudFormationError(f"AMI Kiln lab: change sets of {kind} are not implemented")
     wanted = _wanted(asked, stack.place, stack)
     made = change_sets.made(stack, str(asked["ChangeSetName"]), wanted)
     return {"Id": made.id, "StackId": stack.id}
+
+
+def _in_review(region: Region, asked: Asked, there: Place) -> Stack:
+    """The stack that a change set of a creation makes, which has nothing until it is executed."""
+    with region.lock:
+        stack = region.live(asked["StackName"])
+        if stack is None:
+            return _new_stack(region, asked, there, _REVIEW)
+    if stack.status != _REVIEW:
+        raise CloudFormationError(
+            f"Stack [{stack.name}] already exists and cannot be created again with the changeSet "
+            f"[{asked['ChangeSetName']}]."
+        )
+    return stack
 
 
 def _change_set(region: Region, asked: Asked) -> tuple[Stack, change_sets.ChangeSet]:
@@ -289,7 +334,12 @@ def _execute(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> A
             f"ChangeSet [{one.id}] cannot be executed in its current status of [FAILED]",
             "InvalidChangeSetStatus",
         )
-    _begin_update(_settled(stack), one.wanted)
+    if stack.status == _REVIEW:
+        stack.wanted = one.wanted
+        stack.become("CREATE_IN_PROGRESS", "User Initiated")
+        stacks.start(stacks.create, stack)
+    else:
+        _begin_update(_settled(stack), one.wanted)
     stack.change_sets.clear()
     return {}
 
@@ -309,6 +359,7 @@ _CALLS: Mapping[str, Callable[[Region, Asked, Callable[[Asked], Place]], Any]] =
     "DescribeStackResources": _resources,
     "ListStackResources": _listed,
     "GetTemplate": _get_template,
+    "GetTemplateSummary": _summary,
     "ValidateTemplate": _validate,
     "CreateChangeSet": _create_change_set,
     "DescribeChangeSet": _describe_change_set,

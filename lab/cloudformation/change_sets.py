@@ -1,4 +1,4 @@
-"""What an update would change of a stack."""
+"""What an update would change of a stack, or its creation make."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.ec2 import account, filters, images, profiles
+from lab.ec2 import account, capacity_reservations, filters, images, profiles
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
 
@@ -48,7 +48,10 @@ def _run(request: Request) -> Any:
     check_user_data(asked.get("UserData"), "InvalidParameterValue")
     # As many as there is capacity for: here, all. moto makes as many as the least.
     response.params = asked | {"MinCount": most}
+    reservation_id = capacity_reservations.check_launch(request, most)
     made: ActionResult = request.of_moto()
+    for instance in made.result.instances if reservation_id else []:
+        instance.capacity_reservation_id = reservation_id
     return made.result
 
 

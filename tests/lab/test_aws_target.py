@@ -360,6 +360,7 @@ def test_somebody_without_settings_verifies_it_by_its_public_address_on_a_spot_i
 def test_a_build_instance_is_kept_in_aws_and_gone_on_with_and_nothing_else_stays(
     plain: Kiln, checkout: Path, ec2: Any
 ) -> None:
+    """The instance that is then checked is one of a capacity reservation."""
     before, row = inventory(ec2), ("build", "--name", AL2)
     script = checkout / "provisioners" / "version-info.sh"
     right = script.read_text()
@@ -370,12 +371,20 @@ def test_a_build_instance_is_kept_in_aws_and_gone_on_with_and_nothing_else_stays
     (instance,) = inventory(ec2)["instances"] - before["instances"]
     assert f"kept: {instance} until " in failed.stderr
     script.write_text(right)
-    gone_on = plain(*row, "--from", "version-info", "--json")
+    reserved = ec2.create_capacity_reservation(
+        InstanceType="g4dn.xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=1,
+    )["CapacityReservation"]["CapacityReservationId"]
+    into = ("--capacity-reservation-id", reserved)
+    gone_on = plain(*row, "--from", "version-info", "--json", *into)
     assert gone_on.returncode == 0, gone_on.stderr
     (built,) = json.loads(gone_on.stdout)
     assert (built["target"], built["status"]) == ("aws", "unverified")
     assert built["continued"]["on"] == instance
     assert next(iter(built["component_seconds"])) == "version-info"
+    assert [(one["stage"], one["market"]) for one in built["tries"]] == [("verify", reserved)]
     after = inventory(ec2)
     left = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
     assert left.pop("amis") == {built["ami_id"]}

@@ -70,17 +70,23 @@ def repository(folder: Path, rows: list[dict[str, Any]]) -> Path:
     return bundle
 
 
-def role(client: Any) -> str:
-    """The name of a profile whose role may do what the documentation gives a worker, no more."""
+def roles(client: Any) -> tuple[str, str]:
+    """The profiles of a worker and of a planner: what the documentation gives each, no more."""
     settings = iam.policy("settings")
     records = [one for one in settings["Statement"] if one["Sid"] in ("KeepRecords", "ListRecords")]
-    policies = {
+    shared = {**settings, "Statement": records}
+    worker = {
         "build": iam.policy(),
         "packer-1-6": iam.policy("packer_1_6"),
         "publish": iam.publishing_policy("publish"),
-        "records": {**settings, "Statement": records},
+        "records": shared,
     }
-    name, made = "ami-kiln-worker", client("iam")
+    planner = {"plan": iam.publishing_policy("plan"), "records": shared}
+    return _profile(client, "worker", worker), _profile(client, "planner", planner)
+
+
+def _profile(client: Any, kind: str, policies: dict[str, Any]) -> str:
+    name, made = f"ami-kiln-{kind}", client("iam")
     made.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(_TRUST))
     for key, document in policies.items():
         made.put_role_policy(RoleName=name, PolicyName=key, PolicyDocument=json.dumps(document))

@@ -14,6 +14,7 @@ from invoke.loader import FilesystemLoader
 
 from devel import links
 from kiln.pipeline.record import Record
+from tests.unit import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in links.pages(ROOT)}
@@ -349,6 +350,13 @@ def test_every_flags_help_has_the_form_in_which_it_is_typed():
             if not argument.help or not (argument.positional or argument.kind is bool or typed):
                 wrong.append(f"{context.name} {flag}: {argument.help}")
     assert wrong == []
+
+
+def test_a_flag_in_the_help_can_be_copied_from_a_narrow_terminal():
+    lines = commands.invoke("--help", "build").stdout.splitlines()
+    assert [line for line in lines if line.endswith("-")] == []
+    assert any(line.endswith(" --iam-instance-profile kiln-builder") for line in lines)
+    assert max(map(len, lines)) > 80  # a long value is whole, too
 
 
 def test_the_files_for_ci_are_well_formed():

@@ -110,7 +110,7 @@ def test_the_steps_are_those_of_invokes_own_program(monkeypatch: pytest.MonkeyPa
         programs.append(Recorded(**options))
         return programs[-1]
 
-    monkeypatch.setattr(front, "Program", made)
+    monkeypatch.setattr(front, "WholeWords", made)
     assert front.run(["./invoke"]) == 0
     theirs = Recorded()
     theirs.run(["./invoke"])

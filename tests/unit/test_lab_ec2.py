@@ -648,3 +648,58 @@ def test_preflight_asks_for_the_parents_of_all_rows_where_there_are_credentials(
     (answer,) = ask_parents([gone], target).values()
     assert answer.state is State.MISSING
     assert "ssm:/aws/service/no-such: SSM has no such parameter" in answer.detail
+
+
+# ---------------------------------------------------------------- capacity reservations
+
+
+def test_a_capacity_reservation_serves_launches_of_its_type_until_it_is_full(
+    ec2: Any, parent: str
+) -> None:
+    made = ec2.create_capacity_reservation(
+        InstanceType="g4dn.xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]
+    name = made["CapacityReservationId"]
+    found = ec2.describe_subnets()["Subnets"]
+    subnets = {subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in found}
+    ids = {subnet["AvailabilityZone"]: subnet["AvailabilityZoneId"] for subnet in found}
+
+    def left() -> int:
+        (shown,) = ec2.describe_capacity_reservations(CapacityReservationIds=[name])[
+            "CapacityReservations"
+        ]
+        return int(shown["AvailableInstanceCount"])
+
+    def launch(kind: str, into: str = name, zone: str = "us-east-1a") -> Any:
+        target = {"CapacityReservationTarget": {"CapacityReservationId": into}}
+        return ec2.run_instances(
+            ImageId=parent,
+            InstanceType=kind,
+            MinCount=1,
+            MaxCount=1,
+            CapacityReservationSpecification=target,
+            SubnetId=subnets[zone],
+        )["Instances"][0]
+
+    assert left() == 1
+    assert made["AvailabilityZoneId"] == ids["us-east-1a"]
+    with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
+        launch("g4dn.xlarge", zone="us-east-1b")
+    with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
+        launch("g5.xlarge")
+    first = launch("g4dn.xlarge")
+    assert first["CapacityReservationId"] == name
+    assert left() == 0
+    with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
+        launch("g4dn.xlarge")
+    ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
+    assert left() == 1
+    ec2.cancel_capacity_reservation(CapacityReservationId=name)
+    with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
+        launch("g4dn.xlarge")
+    with pytest.raises(ClientError, match=r"InvalidCapacityReservationId\.NotFound"):
+        launch("g4dn.xlarge", "cr-0123456789abcdef0")

@@ -1,4 +1,5 @@
-"""A machine whose kernel cannot map the owners of files: the lab refuses it with the reason."""
+"""A machine that cannot run guests (an old kernel, no id of its own): the lab refuses it with the
+reason."""
 
 from __future__ import annotations
 
@@ -58,3 +59,17 @@ def test_a_kernel_that_cannot_map_owners_is_refused_with_the_reason(
     assert reason in refused.value.message
     assert "the lab needs Linux 5.19 or newer" in (refused.value.hint or "")
     assert "build in AWS (--target aws)" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("id_", [None, "", "uninitialized\n"])
+def test_a_machine_without_an_id_is_refused_with_the_program_that_writes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id_: str | None
+) -> None:
+    """As in a container image that never booted; systemd-nspawn would say "No medium found"."""
+    host.require_id()  # this machine has one
+    monkeypatch.setattr(host, "MACHINE_ID", tmp_path / "machine-id")
+    if id_ is not None:
+        (tmp_path / "machine-id").write_text(id_)
+    with pytest.raises(KilnError, match="machine-id holds no id") as refused:
+        host.require_id()
+    assert refused.value.hint == "systemd-machine-id-setup writes one"

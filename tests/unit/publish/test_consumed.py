@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +81,46 @@ def in_group(client: Callable[..., Any]) -> Any:
     return found
 
 
+def test_the_comment_of_a_stack_deploys_it_by_awss_own_cli(
+    client: Callable[..., Any], bake: Bake, endpoint: str, tmp_path: Path
+) -> None:
+    """Its first lines, as they stand; again with nothing to change, and after a promotion."""
+    if not shutil.which("aws"):
+        pytest.skip("needs the AWS CLI on PATH")
+    first, second = bake(1), bake(2)
+    published(HOME, ami_id=first)
+    text = write_document(KINDS["cloudformation"], wanted_launch(LINE, "nightly", HOME))
+    (tmp_path / "group.yaml").write_text(text)
+    command = "".join(line.removeprefix("# ") for line in text.splitlines(keepends=True)[:2])
+    command = command.replace("THIS-FILE", "group.yaml")
+    for name, value in groups(client).items():
+        command = command.replace(f"{name}=…", f"{name}={value}")
+
+    def deployed() -> str:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={**os.environ, "AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": HOME},
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    assert "Successfully created/updated stack" in deployed()
+    assert in_group(client)["ImageId"] == first
+    assert "No changes to deploy" in deployed()
+    published(HOME, ami_id=second)
+    assert "Successfully created/updated stack" in deployed()
+    assert in_group(client)["ImageId"] == second
+    gone(client, command.split("--stack-name ")[1].split()[0])
+
+
+def gone(client: Callable[..., Any], name: str) -> None:
+    client("cloudformation").delete_stack(StackName=name)
+    end = time.monotonic() + 60
+    while client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def test_a_stack_takes_the_channels_image_when_it_is_updated(
     client: Callable[..., Any], bake: Bake
 ) -> None:
@@ -101,11 +142,7 @@ def test_a_stack_takes_the_channels_image_when_it_is_updated(
     stacks.update_stack(StackName="follows", TemplateBody=text, Parameters=given)
     settled(client, "follows", "UPDATE_COMPLETE")
     assert in_group(client)["ImageId"] == second
-    stacks.delete_stack(StackName="follows")
-    end = time.monotonic() + 60
-    while client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    gone(client, "follows")
 
 
 def test_the_command_launches_by_awss_own_cli(
