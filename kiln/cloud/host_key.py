@@ -19,9 +19,7 @@ from typing import Any
 from kiln.base.stopping import Stop
 from kiln.cloud.target import Target
 
-_BLOCK = re.compile(
-    r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.DOTALL
-)
+_BEGIN, _END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 _KEY = re.compile(r"\b(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) ([A-Za-z0-9+/]+=*)")
 # An instance on Nitro shows its console at once, an older one some minutes after its boot:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-console.html
@@ -31,8 +29,9 @@ _TRY_AGAIN = ("RequestLimitExceeded", "InternalError", "Unavailable", "InvalidIn
 
 def in_console(text: str) -> list[str]:
     """The keys on a console, each as `type base64`; of several boots those of the last."""
-    blocks = _BLOCK.findall(text)
-    return [f"{kind} {key}" for kind, key in _KEY.findall(blocks[-1])] if blocks else []
+    before, _, _ = text.rpartition(_END)
+    _, found, block = before.rpartition(_BEGIN)
+    return [f"{kind} {key}" for kind, key in _KEY.findall(block)] if found else []
 
 
 def wait(

@@ -23,7 +23,7 @@ _ERROR = re.compile(r"kiln: ([\w-]+): ERROR: (.*)", re.DOTALL)
 _DETAIL = re.compile(r"kiln: [\w-]+:   (.*)")
 _OTHER = re.compile(r"kiln: [\w-]+: ")
 # The script as Packer uploads it, in bash's own messages.
-_UPLOADED = re.compile(r"\S*/script_\d+\.sh: line (\d+)")
+_UPLOADED = re.compile(r"(?<!\S)\S*/script_\d+\.sh: line (\d+)")
 _EXIT_STATUS = re.compile(r"Script exited with non-zero exit status: (\d+)")
 # Packer's words before it removes the AMI of a build that failed later.
 _REMOVES = "Deregistering the AMI and deleting associated snapshots because"

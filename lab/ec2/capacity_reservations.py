@@ -20,7 +20,7 @@ class _Reservation:
     id: str
     kind: str
     platform: str
-    zone: str
+    zone: Any  # moto's
     count: int
     criteria: str
     tags: list[dict[str, str]]
@@ -38,9 +38,13 @@ def _create(request: Request) -> dict[str, Any]:
     for name in ("InstanceType", "InstancePlatform", "InstanceCount"):
         if asked.get(name) is None:
             raise missing(name)
-    zone = asked.get("AvailabilityZone")
-    if not zone:
+    named = asked.get("AvailabilityZone") or asked.get("AvailabilityZoneId")
+    if not named:
         raise missing("AvailabilityZone")
+    zones = request.backend.describe_availability_zones()
+    zone = next((zone for zone in zones if named in (zone.name, zone.zone_id)), None)
+    if zone is None:
+        raise error("InvalidParameterValue", f"Invalid availability zone: [{named}]")
     specified = asked.get("TagSpecifications") or []
     made = _Reservation(
         f"cr-{secrets.token_hex(9)[:17]}",
@@ -71,7 +75,7 @@ def _cancel(request: Request) -> dict[str, Any]:
 
 def check_launch(request: Request, count: int) -> str | None:
     """The reservation that a launch of `count` instances names. Raises EC2's error if it cannot
-    serve them, in whose words a wrong type and no room are the same:
+    serve them, in whose words a wrong type and no room are the same (assumed: a wrong zone, too):
     https://github.com/hashicorp/terraform-provider-aws/issues/32458
     """
     specified = request.asked.get("CapacityReservationSpecification") or {}
@@ -80,7 +84,10 @@ def check_launch(request: Request, count: int) -> str | None:
     if not name:
         return None
     reservation = _found(request, name)
-    fits = reservation.state == "active" and reservation.kind == request.asked.get("InstanceType")
+    subnet = request.asked.get("SubnetId")
+    zone = request.backend.get_subnet(subnet).availability_zone if subnet else reservation.zone.name
+    asked = (request.asked.get("InstanceType"), zone)
+    fits = reservation.state == "active" and asked == (reservation.kind, reservation.zone.name)
     if not fits or _left(request, reservation) < count:
         raise error(
             "ReservationCapacityExceeded",
@@ -123,7 +130,8 @@ def _shown(request: Request, reservation: _Reservation) -> dict[str, Any]:
         "OwnerId": request.account,
         "InstanceType": reservation.kind,
         "InstancePlatform": reservation.platform,
-        "AvailabilityZone": reservation.zone,
+        "AvailabilityZone": reservation.zone.name,
+        "AvailabilityZoneId": reservation.zone.zone_id,
         "Tenancy": "default",
         "TotalInstanceCount": reservation.count,
         "AvailableInstanceCount": _left(request, reservation) if active else 0,

@@ -131,7 +131,7 @@ kiln_package_version() {
         done <<<"$text"
     elif text=$(rpm -q --qf '%{VERSION}-%{RELEASE}\n' "$1" 2>/dev/null); then
         # Several versions of a kernel are installed side by side.
-        text=$(sort -V <<<"$text") || kiln_die "the versions of $1 cannot be sorted"
+        [[ $text != *$'\n'* ]] || text=$(sort -V <<<"$text") || kiln_die "the versions of $1 cannot be sorted"
         printf '%s\n' "${text##*$'\n'}"
     else
         [[ $text == *'not installed'* ]] || kiln_die "rpm cannot look up $1"

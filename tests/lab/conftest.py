@@ -81,6 +81,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
+def pytest_collection_finish() -> None:
+    """As in tests/unit/conftest.py."""
+    gc.freeze()
+
+
 @dataclass(frozen=True)
 class Guest:
     """A running instance and the key that opens it."""

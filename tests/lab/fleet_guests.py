@@ -101,15 +101,18 @@ def lay(guest: Guest, more: dict[str, str] | None = None) -> None:
             entry = tarfile.TarInfo(name.lstrip("/"))
             entry.size, entry.mode = len(content), mode
             archive.addfile(entry, io.BytesIO(content))
-    subprocess.run(
-        [
-            *("ssh", "-i", str(guest.key), "-o", "StrictHostKeyChecking=no"),
-            *("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
-            *(f"{guest.user}@{guest.address}", "sudo tar -x -C / --no-same-owner"),
-        ],
-        input=packed.getvalue(),
-        check=True,
-    )
+    unpack = [
+        *("ssh", "-i", str(guest.key), "-o", "StrictHostKeyChecking=no"),
+        *("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
+        *(f"{guest.user}@{guest.address}", "sudo tar -x -C / --no-same-owner"),
+    ]
+    # As Guest.run: sshd starts anew while cloud-init makes its keys.
+    for pause in (1, 3, 5, 0):
+        done = subprocess.run(unpack, input=packed.getvalue(), capture_output=True, check=False)
+        if done.returncode != 255:
+            break
+        time.sleep(pause)
+    assert done.returncode == 0, done.stderr
 
 
 def did(guest: Guest, command: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,15 @@ def _profile(client: Any, kind: str, policies: dict[str, Any]) -> str:
     return name
 
 
+def reached(guest: Guest, patience: int = 120) -> None:
+    """Wait until a guest answers by SSH: it runs before that."""
+    for _ in range(patience):
+        if guest.run("true").returncode == 0:
+            return
+        time.sleep(1)
+    pytest.fail(f"{guest.id} does not answer by SSH", pytrace=False)
+
+
 @contextmanager
 def image(ec2: Any, key: tuple[str, Path], bundle: Path) -> Iterator[str]:
     """An AMI of workers; it is gone when the block ends."""
@@ -102,6 +112,7 @@ def image(ec2: Any, key: tuple[str, Path], bundle: Path) -> Iterator[str]:
     parent = copied(ec2, found["Images"][0]["ImageId"], "debian-for-workers")
     with launching(ec2, key, parent) as launch:
         machine = launch(user=USER, InstanceType="t3.micro")
+        reached(machine)
         sources = f"{ROOT}/.venv/lib/python3.11/site-packages"
         unused = " ".join(f"--exclude={shlex.quote(name)}" for name in (*_UNUSED, "__pycache__"))
         ssh = f"ssh -i {machine.key} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
@@ -149,6 +160,7 @@ class Worker:
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
+        reached(guest)
         done = guest.run(_CLONE, timeout=300)
         assert done.returncode == 0, done.stderr
 

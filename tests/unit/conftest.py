@@ -26,6 +26,11 @@ botocore_data.read_once()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    """What was collected is no garbage either; pytest searches it five times at its end."""
+    gc.freeze()
+
+
 @pytest.fixture
 def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An account of moto's, in eu-central-1; a client of its EC2."""

@@ -18,13 +18,13 @@ import yaml
 from kiln import components
 from kiln.base.paths import AMI_TESTS, ROOT
 from kiln.matrix import load
-from kiln.pipeline.ami_checks import units_that_need_a_cluster
+from kiln.pipeline.ami_checks import UNUSED_PLUGINS, units_that_need_a_cluster
 
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 
 
 # As a run of the checks leaves them out.
-PLUGINS = ("-p", "no:xdist", "-p", "no:hypothesispytest")
+PLUGINS = [f"-pno:{name}" for name in UNUSED_PLUGINS]
 
 
 def checks() -> dict[str, set[str]]:

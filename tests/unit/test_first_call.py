@@ -15,6 +15,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -110,34 +111,44 @@ def make_checkout(folder: Path, wheels: Path) -> Path:
     return checkout
 
 
+@dataclass(frozen=True)
+class First:
+    """A first call in a checkout: what it printed, how it called uv, and the .venv that it made."""
+
+    done: subprocess.CompletedProcess[str]
+    uv_calls: str
+    venv: Path
+
+
 @pytest.fixture(scope="module")
-def made_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the first call made in a checkout: its .venv."""
+def first(tmp_path_factory: pytest.TempPathFactory) -> First:
+    """A first call by a user with umask 000, whose pip has settings of its own."""
     folder = tmp_path_factory.mktemp("made")
     wheels = folder / "wheels"
     wheels.mkdir()
     checkout = make_checkout(folder, wheels)
+    settings = {"PIP_INDEX_URL": "https://index.example/simple", "PIP_TIMEOUT": "77"}
     before = os.umask(0)
     try:
-        done = caller(checkout, wheels, folder / "uv-calls", folder)("list")
+        done = caller(checkout, wheels, folder / "uv-calls", folder)("list", **settings)
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stderr
-    return checkout / ".venv"
+    return First(done, (folder / "uv-calls").read_text(), checkout / ".venv")
 
 
-def test_nobody_else_can_write_the_programs_that_the_first_call_installs(made_before: Path) -> None:
+def test_nobody_else_can_write_the_programs_that_the_first_call_installs(first: First) -> None:
     """With umask 000: a build in the lab runs them as root."""
-    paths = [made_before, *made_before.rglob("*")]
+    paths = [first.venv, *first.venv.rglob("*")]
     open_ = [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o022]
     assert any(path.name == "__pycache__" for path in paths)
     assert open_ == []
 
 
 @pytest.fixture
-def made(made_before: Path, checkout: Path) -> Path:
+def made(first: First, checkout: Path) -> Path:
     """The .venv of the checkout, as an earlier call made it."""
-    return Path(shutil.copytree(made_before, checkout / ".venv", symlinks=True))
+    return Path(shutil.copytree(first.venv, checkout / ".venv", symlinks=True))
 
 
 @pytest.fixture
@@ -193,12 +204,12 @@ def caller(checkout: Path, wheels: Path, uv_calls: Path, home: Path) -> Call:
     return call
 
 
-def test_uv_makes_the_venv_and_the_call_goes_on(invoke: Call, uv_calls: Path) -> None:
-    done = invoke("list")
-    assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
-    assert done.stderr.startswith("ami-kiln: making .venv from requirements.lock with Python 3")
-    assert done.stderr.count("\n") == 1
-    assert "pip install" in uv_calls.read_text()
+def test_uv_makes_the_venv_and_the_call_goes_on(first: First) -> None:
+    assert first.done.stdout == "it runs\n"
+    said = first.done.stderr
+    assert said.startswith("ami-kiln: making .venv from requirements.lock with Python 3")
+    assert said.count("\n") == 1
+    assert "pip install" in first.uv_calls
 
 
 def python_of(path: str, **environment: str) -> str:
@@ -317,12 +328,10 @@ def test_no_scratch_folder_stays_behind(
     assert list(scratch.iterdir()) == []
 
 
-def test_uv_uses_the_index_of_pips_configuration(invoke: Call, uv_calls: Path) -> None:
-    invoke("list", PIP_INDEX_URL="https://index.example/simple", PIP_TIMEOUT="77")
-    calls = uv_calls.read_text()
-    assert "UV_DEFAULT_INDEX=https://index.example/simple" in calls
-    assert "UV_HTTP_TIMEOUT=77" in calls
-    assert "--no-index" in calls
+def test_uv_uses_the_index_of_pips_configuration(first: First) -> None:
+    assert "UV_DEFAULT_INDEX=https://index.example/simple" in first.uv_calls
+    assert "UV_HTTP_TIMEOUT=77" in first.uv_calls
+    assert "--no-index" in first.uv_calls
 
 
 def test_pips_environment_overrides_its_files() -> None:

@@ -672,6 +672,9 @@ def test_a_capacity_reservation_serves_launches_of_its_type_until_it_is_full(
         InstanceMatchCriteria="targeted",
     )["CapacityReservation"]
     name = made["CapacityReservationId"]
+    found = ec2.describe_subnets()["Subnets"]
+    subnets = {subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in found}
+    ids = {subnet["AvailabilityZone"]: subnet["AvailabilityZoneId"] for subnet in found}
 
     def left() -> int:
         (shown,) = ec2.describe_capacity_reservations(CapacityReservationIds=[name])[
@@ -679,7 +682,7 @@ def test_a_capacity_reservation_serves_launches_of_its_type_until_it_is_full(
         ]
         return int(shown["AvailableInstanceCount"])
 
-    def launch(kind: str, into: str = name) -> Any:
+    def launch(kind: str, into: str = name, zone: str = "us-east-1a") -> Any:
         target = {"CapacityReservationTarget": {"CapacityReservationId": into}}
         return ec2.run_instances(
             ImageId=parent,
@@ -687,9 +690,13 @@ def test_a_capacity_reservation_serves_launches_of_its_type_until_it_is_full(
             MinCount=1,
             MaxCount=1,
             CapacityReservationSpecification=target,
+            SubnetId=subnets[zone],
         )["Instances"][0]
 
     assert left() == 1
+    assert made["AvailabilityZoneId"] == ids["us-east-1a"]
+    with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
+        launch("g4dn.xlarge", zone="us-east-1b")
     with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
         launch("g5.xlarge")
     first = launch("g4dn.xlarge")

@@ -94,7 +94,8 @@ def dnf(machine: Machine) -> None:
     machine.command(
         "rpm",
         '[[ $1 != -q || -e "${0%/*}/installed" ]] || { echo "package is not installed"; exit 1; }\n'
-        "[[ $1 != -q ]] || echo 2.28.9-1",
+        # An older version beside it, as of a kernel: they are sorted.
+        r"[[ $1 != -q ]] || printf '2.28.8-1\n2.28.9-1\n'",
     )
     machine.command("sleep", "")
     plant(

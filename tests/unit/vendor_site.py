@@ -56,6 +56,9 @@ class Signer:
 
     def __init__(self, home: Path) -> None:
         self._home = home
+        self.began = datetime.now(timezone.utc)
+        # The same repository is published by many tests.
+        self._signed: dict[tuple[str, bytes], bytes] = {}
         home.mkdir(mode=0o700)
         self._gpg("--passphrase", "", "--quick-gen-key", "vendor@example.com", "ed25519", "sign")
         listed = self._gpg("--with-colons", "--list-keys").decode()
@@ -64,10 +67,15 @@ class Signer:
         self.key_file = self._gpg("--armor", "--export")
 
     def clear_signed(self, text: str) -> bytes:
-        return self._gpg("--clearsign", given=text.encode())
+        return self._once("--clearsign", text.encode())
 
     def signature(self, data: bytes) -> bytes:
-        return self._gpg("--armor", "--detach-sign", given=data)
+        return self._once("--detach-sign", data)
+
+    def _once(self, kind: str, data: bytes) -> bytes:
+        if (kind, data) not in self._signed:
+            self._signed[kind, data] = self._gpg("--armor", kind, given=data)
+        return self._signed[kind, data]
 
     def close(self) -> None:
         """No agent stays behind."""
@@ -92,12 +100,11 @@ def deb_repository(
     # apt takes an index only if its unpacked form is listed too.
     listed = indexes | {p.removesuffix(".gz"): gzip.decompress(d) for p, d in indexes.items()}
     sums = [f" {hashlib.sha256(data).hexdigest()} {len(data)} {p}" for p, data in listed.items()]
-    now = datetime.now(timezone.utc)
     release = "\n".join(
         [
             f"Suite: {suite or '/'}",
             f"Codename: {suite or '/'}",
-            f"Date: {now:%a, %d %b %Y %H:%M:%S} UTC",
+            f"Date: {signer.began:%a, %d %b %Y %H:%M:%S} UTC",
             f"Architectures: {arch}",
             f"Components: {' '.join(parts)}",
             "SHA256:",

@@ -15,7 +15,7 @@ from . import paths
 TAG = "kiln:mig-config"
 BUDGET = 0.8
 MAX_BYTES = 1 << 20  # of unpacked user-data; EC2 takes at most 16 KiB, packed or not
-_USER_DATA = r"^[ \t]*#?[ \t]*kiln:mig-config[ \t]*[=:][ \t]*(\S+)[ \t]*$"
+_USER_DATA = r"^[ \t]*(?:#[ \t]*)?kiln:mig-config[ \t]*[=:][ \t]*(\S+)[ \t]*$"
 
 
 def launch_label() -> tuple[str, str]:
