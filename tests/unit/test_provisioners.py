@@ -232,7 +232,8 @@ def choose_stream(tmp_path: Path, dnf: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_streams_of_a_driver_are_left_alone_where_there_are_none(tmp_path: Path):
-    asked = 'case $* in *list*) echo "Error: No matching Modules to list" >&2; exit 1;; esac; exit 9'
+    none = "Error: No matching Modules to list"
+    asked = f'[[ $* == *list* ]] || exit 9; echo "{none}" >&2; exit 1'
     done = choose_stream(tmp_path, asked)
     assert (done.returncode, done.stderr) == (0, "")
 
