@@ -67,7 +67,7 @@ class Result:
 
 def cases() -> list[Case]:
     """Every case of the corpus, by name. Raises KilnError or ValueError for a malformed file."""
-    found = []
+    all_cases = []
     for path in sorted(CASES.rglob("*.yaml")):
         if BASE in path.parents:
             continue
@@ -76,8 +76,8 @@ def cases() -> list[Case]:
         if unknown := data.keys() - _KEYS:
             raise ValueError(f"{path}: unknown keys {sorted(unknown)}")
         lists = {key: tuple(map(str, data.get(key, ()))) for key in ("command", "words")}
-        found.append(Case(name=name, **{**data, **lists}))
-    return found
+        all_cases.append(Case(name=name, **{**data, **lists}))
+    return all_cases
 
 
 def run(case: Case) -> Result:

@@ -64,7 +64,7 @@ def _measured(lab: Lab) -> list[Figure]:
     _launched(ec2, image, AT_ONCE)
     os.kill(int(lab.pid_file.read_text()), signal.SIGKILL)
     _, down = _timed(lambda: control.down(lab))
-    left = [f"{kind}: {name}" for kind, found in on_this_machine(lab).items() for name in found]
+    left = [f"{kind}: {name}" for kind, names in on_this_machine(lab).items() for name in names]
     return [
         Figure(f"{AT_ONCE} guests at once", round(at_once, 1), "s", note="until each has port 22"),
         Figure(f"  their end, {AT_ONCE} at once", round(ended, 1), "s"),
@@ -134,13 +134,14 @@ def _wait(ec2: Any, ids: list[str], state: str) -> dict[str, str]:
     deadline = time.monotonic() + _PATIENCE
     while True:
         pages = ec2.describe_instances(InstanceIds=ids)["Reservations"]
-        found = [instance for page in pages for instance in page["Instances"]]
-        if all(instance["State"]["Name"] == state for instance in found):
+        described = [instance for page in pages for instance in page["Instances"]]
+        if all(instance["State"]["Name"] == state for instance in described):
             return {
-                instance["InstanceId"]: instance.get("PrivateIpAddress", "") for instance in found
+                instance["InstanceId"]: instance.get("PrivateIpAddress", "")
+                for instance in described
             }
         if time.monotonic() > deadline:
-            states = {instance["InstanceId"]: instance["State"]["Name"] for instance in found}
+            states = {instance["InstanceId"]: instance["State"]["Name"] for instance in described}
             raise operation_failed(f"not {state} after {_PATIENCE:.0f} s: {states}")
         time.sleep(0.1)
 

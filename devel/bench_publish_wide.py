@@ -31,12 +31,12 @@ Measured = tuple[str, float, str, float | None, str]
 
 def many(rows: Sequence[Recipe], lines: int) -> list[Recipe]:
     """So many recipes, each of a line of its own."""
-    found = []
+    recipes = []
     for number in range(lines):
         row = rows[number % len(rows)]
         line = row.line.replace(f"-{row.flavor}-{row.arch}", f"{number}-{row.flavor}-{row.arch}")
-        found.append(replace(row, name=f"{row.name}-{number}", line=line))
-    return found
+        recipes.append(replace(row, name=f"{row.name}-{number}", line=line))
+    return recipes
 
 
 def wide_figures(
@@ -76,22 +76,22 @@ def wide_figures(
 
 def _copies(ami_id: str, regions: Sequence[str], target: Target) -> dict[str, str]:
     """An image in each other region, that of all lines there."""
-    found = {}
+    copied = {}
     tags = {LINE: "al2/classic/base/x86_64", RUN_ID: "20261101T000000Z-aaaa", VERIFIED: "pass it"}
     for region in regions:
         if region == target.region:
             continue
         ec2: Any = aws.ec2(target.in_region(region))
         copy = ec2.copy_image(Name="wide", SourceImageId=ami_id, SourceRegion=target.region)
-        found[region] = str(copy["ImageId"])
+        copied[region] = str(copy["ImageId"])
         ec2.get_waiter("image_available").wait(
-            ImageIds=[found[region]], WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+            ImageIds=[copied[region]], WaiterConfig={"Delay": 1, "MaxAttempts": 60}
         )
         ec2.create_tags(
-            Resources=[found[region]],
+            Resources=[copied[region]],
             Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
         )
-    return found
+    return copied
 
 
 def _hold(row: Recipe, images: Mapping[str, str], target: Target) -> None:

@@ -26,13 +26,13 @@ def usable() -> tuple[Packer, ...]:
         *(shutil.which("packer", path=folder or os.curdir) for folder in folders),
         os.environ.get("KILN_SECOND_PACKER"),
     ]
-    found: dict[tuple[int, int, int], Packer] = {}
+    newest: dict[tuple[int, int, int], Packer] = {}
     for path in dict.fromkeys(filter(None, paths)):
         with contextlib.suppress(KilnError), _named(path):
             packer = program.find_packer()
             if not packer.has_plugins or not program.described(packer).endswith("not installed"):
-                found.setdefault(packer.version, packer)
-    return tuple(found.values())
+                newest.setdefault(packer.version, packer)
+    return tuple(newest.values())
 
 
 def in_words() -> str:

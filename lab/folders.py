@@ -34,20 +34,20 @@ def close_others(root: Path) -> None:
     """Close the folders of all labs below `root`: those of an older version were open to all, and
     hold AMIs with setuid programs until their lab is started again or cleaned."""
     for folder in root.glob("lab[0-9]*"):
-        found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             _close(folder)
 
 
 def _close(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if os.geteuid() != 0 and found.st_uid == 0:
+    status = folder.lstat()
+    if os.geteuid() != 0 and status.st_uid == 0:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise operation_failed(
             f"{folder} is a link, or belongs to another user: a lab cannot be kept there",
             hint="remove it, or set KILN_LAB_STATE to a folder of root",
         )
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         folder.chmod(0o700)

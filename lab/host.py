@@ -63,8 +63,8 @@ def _raised(root: Path) -> dict[str, int]:
 
 
 def _read_limits(root: Path) -> dict[str, Any]:
-    found = json.loads((root / _LIMITS_BEFORE).read_text())
-    return found if isinstance(found, dict) else {}
+    limits = json.loads((root / _LIMITS_BEFORE).read_text())
+    return limits if isinstance(limits, dict) else {}
 
 
 def lower(root: Path) -> list[str]:

@@ -137,8 +137,8 @@ def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str
     def base(distro: str, arch: str) -> Path:
         with lock:
             # Parents of flavours, and what no build with the real vendors has asked for.
-            found = real_bases.find(distro, arch) if real and distro in bases.ids() else None
-            return found or bases.ensure(distro, arch)
+            own = real_bases.find(distro, arch) if real and distro in bases.ids() else None
+            return own or bases.ensure(distro, arch)
 
     return base
 

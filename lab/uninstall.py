@@ -66,5 +66,5 @@ def text(done: Uninstalled) -> str:
 
 def _numbers(root: Path) -> list[int]:
     """The indexes of the labs that have a folder."""
-    found = (re.fullmatch(r"lab([0-9]{1,3})", path.name) for path in root.glob("lab*"))
-    return sorted(int(match[1]) for match in found if match)
+    matches = (re.fullmatch(r"lab([0-9]{1,3})", path.name) for path in root.glob("lab*"))
+    return sorted(int(match[1]) for match in matches if match)

@@ -48,7 +48,7 @@ def using(lab: Lab, run_id: str, recipe: str) -> Iterator[None]:
 
 def users(lab: Lab) -> list[User]:
     """The runs that use the lab now. Files that killed runs have left are removed."""
-    found = []
+    running = []
     for path in sorted(_folder(lab).glob("*")):
         with contextlib.suppress(FileNotFoundError), path.open() as file:
             try:
@@ -56,10 +56,10 @@ def users(lab: Lab) -> list[User]:
             except BlockingIOError:
                 text = file.read()
                 match = re.search(r"process ([0-9]+)$", text)
-                found.append(User(int(match[1]) if match else 0, text or f"run {path.name}"))
+                running.append(User(int(match[1]) if match else 0, text or f"run {path.name}"))
             else:
                 path.unlink(missing_ok=True)
-    return found
+    return running
 
 
 def end(lab: Lab, say: Callable[[str], None]) -> None:
@@ -78,9 +78,9 @@ def end(lab: Lab, say: Callable[[str], None]) -> None:
 
 def refuse_if_used(lab: Lab) -> None:
     """Raises operation_failed (exit status 1), naming them, while runs use the lab."""
-    if found := users(lab):
+    if running := users(lab):
         raise operation_failed(
-            f"{lab.bridge} is in use: {'; '.join(user.text for user in found)}",
+            f"{lab.bridge} is in use: {'; '.join(user.text for user in running)}",
             hint="wait for it or stop it with Ctrl-C; with --force it is ended first",
         )
 

@@ -182,8 +182,8 @@ def campaign(
     counts = Counts()
     # The longest of them comes first.
     with ThreadPoolExecutor(at_once) as pool:
-        for found in pool.map(attack, recipes):
-            counts.add(found)
+        for counted in pool.map(attack, recipes):
+            counts.add(counted)
     return counts
 
 
@@ -198,15 +198,15 @@ def _recipe(
             counts.no_time += [f"{box.recipe.distro.id} {later}" for later in names[position:]]
             break
         slice_ = (until - time.monotonic()) / (len(names) - position)
-        found = script(box, name, time.monotonic() + slice_, say, book, seen)
-        counts.add(found)
-        if found.not_run:
+        counted = script(box, name, time.monotonic() + slice_, say, book, seen)
+        counts.add(counted)
+        if counted.not_run:
             # The scripts after it would run on a machine that lacks its changes.
             counts.not_run += [f"{box.recipe.name} {later}" for later in names[position + 1 :]]
             break
         say(
-            f"{box.recipe.distro.id} {name}: {found.tried} of {found.whole} calls failed, "
-            f"{found.lost} swallowed"
+            f"{box.recipe.distro.id} {name}: {counted.tried} of {counted.whole} calls failed, "
+            f"{counted.lost} swallowed"
         )
     return counts
 
@@ -274,15 +274,15 @@ def script(
 def cases(name: str, calls: list[str]) -> list[Case]:
     """A case for each call that a script made; `calls` are its command lines in order."""
     seen: Counter[str] = Counter()
-    found = []
+    calls_made = []
     for line in calls:
         command = line.split(" ", 1)[0]
         seen[command] += 1
-        found.append(Case(name, command, seen[command], line.strip()))
-    return found
+        calls_made.append(Case(name, command, seen[command], line.strip()))
+    return calls_made
 
 
-def one_per_place(found: list[Case], trace: str) -> list[Case]:
+def one_per_place(all_cases: list[Case], trace: str) -> list[Case]:
     """The first case of each place that calls; a place is a line, and the lines that led there.
 
     `trace` is what bash wrote down. All cases of a command stay if it has another number of them.
@@ -291,9 +291,9 @@ def one_per_place(found: list[Case], trace: str) -> list[Case]:
     for line in trace.splitlines():
         if traced := _TRACED.match(line):
             places.setdefault(traced[2], []).append(traced[1])
-    number = Counter(case.command for case in found)
+    number = Counter(case.command for case in all_cases)
     first: dict[tuple[str, str], Case] = {}
-    for case in found:
+    for case in all_cases:
         known = places.get(case.command, [])
         place = known[case.nth - 1] if len(known) == number[case.command] else ""
         first.setdefault((case.command, place or str(case.nth)), replace(case, place=place))
@@ -350,13 +350,13 @@ def _record(
     lay_shims(shims, programs)
     (shims / ".trace.sh").write_text(_TRACE)
     folder = Path(tempfile.mkdtemp(prefix="checkpoints-", dir=box.folder))
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     over = threading.Event()
 
     def watch(upper: Path) -> None:
         while not over.wait(0.05):
             for wanted in (shims / ".wanted").iterdir():
-                place = folder / str(len(found))
+                place = folder / str(len(checkpoints))
                 place.mkdir()
                 subprocess.run(["cp", "-a", upper, place / "upper"], check=True)
                 (place / "replay").mkdir()
@@ -364,13 +364,13 @@ def _record(
                     for kind in ("status", "line", "out", "err"):
                         part = f"{ended.stem}.{kind}"
                         os.link(shims / ".record" / part, place / "replay" / part)
-                found.append(Checkpoint(place / "upper", place / "replay"))
+                checkpoints.append(Checkpoint(place / "upper", place / "replay"))
                 wanted.unlink()
 
     more = {"KILN_RECORD": "1", "BASH_ENV": "/run/kiln-shims/.trace.sh"}
     done = box.run(name, shims, more, beside=watch, over=over)
     forget(done.upper)
-    return done, (shims / ".calls").read_text().splitlines(), found
+    return done, (shims / ".calls").read_text().splitlines(), checkpoints
 
 
 def lay_shims(

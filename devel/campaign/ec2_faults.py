@@ -46,14 +46,14 @@ class Scenario:
 
 def scenarios(actions: Sequence[str]) -> list[Scenario]:
     """Every action × every fault."""
-    found = [
+    planned = [
         Scenario(action, code, times)
         for action in sorted({*actions, *_OF_CLEANING_UP})
         for code in (*FINAL, *PASSING)
         for times in (1, FOR_GOOD)
     ]
-    found += [Scenario("RunInstances", "InsufficientInstanceCapacity", FOR_GOOD)]
-    return [*found, *(Scenario("boot", code) for code in sorted(LAUNCH))]
+    planned += [Scenario("RunInstances", "InsufficientInstanceCapacity", FOR_GOOD)]
+    return [*planned, *(Scenario("boot", code) for code in sorted(LAUNCH))]
 
 
 def campaign(

@@ -23,10 +23,10 @@ def campaign(
 
     def attempt(_: int, name: str) -> None:
         result = bad_inputs.run(named[name])
-        found = f"{TRACEBACK} {result.traceback}" if result.traceback else result.wrong
-        if found:
-            say(f"{name}: {found}")
-        book.note(name, found)
+        mistake = f"{TRACEBACK} {result.traceback}" if result.traceback else result.wrong
+        if mistake:
+            say(f"{name}: {mistake}")
+        book.note(name, mistake)
 
     each(range(at_once), book.begin(named), deadline(minutes), attempt)
     crashed = [

@@ -41,29 +41,29 @@ def steps(calls: Sequence[str]) -> list[str]:
     """
     numbers: dict[str, int] = {}
     asked: set[str] = set()
-    found = []
+    names = []
     last = "the beginning"
     for action in calls:
         if action.startswith(("Describe", "Get")):
             if action not in asked:
-                found.append(f"{action} after {last}")
+                names.append(f"{action} after {last}")
             asked.add(action)
             continue
         numbers[action] = numbers.get(action, 0) + 1
         last = f"{action} {numbers[action]}"
         asked = set()
-        found.append(last)
-    return found
+        names.append(last)
+    return names
 
 
 def points(calls: Sequence[str]) -> list[Point]:
     """Each moment of a build that makes these calls, with SIGKILL and with SIGINT or SIGTERM."""
-    found = []
+    moments = []
     for index, step in enumerate(dict.fromkeys(steps(calls))):
-        found += [Point(_SOFT[index % 2], step=step), Point(signal.SIGKILL, step=step)]
+        moments += [Point(_SOFT[index % 2], step=step), Point(signal.SIGKILL, step=step)]
     for part in range(_MOMENTS):
-        found += [Point(_SOFT[part % 2], part=part), Point(signal.SIGKILL, part=part)]
-    return found
+        moments += [Point(_SOFT[part % 2], part=part), Point(signal.SIGKILL, part=part)]
+    return moments
 
 
 def campaign(
@@ -73,8 +73,8 @@ def campaign(
     until = deadline(minutes)
     # All at once, as the builds that are ended run.
     with ThreadPoolExecutor(len(places)) as pool:
-        found = list(pool.map(measured, places))
-    seconds, calls = max(seconds for seconds, _ in found), found[0][1]
+        timings = list(pool.map(measured, places))
+    seconds, calls = max(seconds for seconds, _ in timings), timings[0][1]
     whole = {str(point): point for point in points(calls)}
 
     def attempt(place: World, name: str) -> None:

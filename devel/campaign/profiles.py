@@ -93,10 +93,10 @@ def fuzz(
         seed = str(random.randrange(1 << 30))
         given = {"KILN_FUZZ_INPUTS": str(_INPUTS), "KILN_FUZZ_SEED": seed}
         ended = _pytest(("tests/unit/test_runtime_fuzz.py",), given, until, say)
-        found = "\n".join(test.found for test in ended if test.found)
+        failures = "\n".join(test.found for test in ended if test.found)
         # A run counts when all of its programs have had their inputs.
-        if found or not any(test.skipped for test in ended):
-            book.note(run, f"KILN_FUZZ_SEED={seed}\n{found}" if found else "")
+        if failures or not any(test.skipped for test in ended):
+            book.note(run, f"KILN_FUZZ_SEED={seed}\n{failures}" if failures else "")
 
     each(range(at_once), book.begin(runs), until, attempt)
     return book.tried(runs) * _INPUTS, book.bad(runs), _RUNS * _INPUTS
@@ -143,6 +143,6 @@ def read(report: Path) -> list[Test]:
         name = f"{case.get('classname')}::{case.get('name')}"
         wrong = case.find("failure")
         wrong = case.find("error") if wrong is None else wrong
-        found = "" if wrong is None else wrong.text or "it failed"
-        ended.append(Test(name, found, skipped=case.find("skipped") is not None))
+        failure = "" if wrong is None else wrong.text or "it failed"
+        ended.append(Test(name, failure, skipped=case.find("skipped") is not None))
     return ended

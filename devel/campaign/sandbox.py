@@ -143,13 +143,13 @@ class Sandbox:
 
     def commands(self) -> dict[str, str]:
         """Each program on the machine's PATH in its present state → its path."""
-        found = {name: f"{_STUBS}/{name}" for name in _STUB_OF}
+        programs = {name: f"{_STUBS}/{name}" for name in _STUB_OF}
         with self.mounted() as (root, upper):
             for folder in PATH.split(":")[1:]:
                 for path in sorted((root / folder.lstrip("/")).glob("*")):
-                    found.setdefault(path.name, f"{folder}/{path.name}")
+                    programs.setdefault(path.name, f"{folder}/{path.name}")
         forget(upper)
-        return found
+        return programs
 
 
 @contextlib.contextmanager

@@ -177,12 +177,12 @@ def campaign(
         layers = [bases.ensure(*_BASE), _files(folder / "image")]
         for number, unit in enumerate(units):
             slice_ = (until - time.monotonic()) / (len(units) - number)
-            found = _unit(folder, layers, unit, time.monotonic() + slice_, say, book, number)
+            counted = _unit(folder, layers, unit, time.monotonic() + slice_, say, book, number)
             say(
-                f"{unit.name} on {unit.type}: {found.tried} of {found.whole} calls failed, "
-                f"{found.lost} swallowed"
+                f"{unit.name} on {unit.type}: {counted.tried} of {counted.whole} calls failed, "
+                f"{counted.lost} swallowed"
             )
-            counts.add(found)
+            counts.add(counted)
     return counts
 
 
@@ -264,12 +264,12 @@ exec {unit.command}
 
 def _programs(layers: list[Path], unit: Unit) -> dict[str, str]:
     """The programs that may be what a word of the unit's program means → their paths."""
-    found = {name: f"{_REAL}/{name}" for name in (*_STANDINS, "nvidia-smi", _PARTED.name)}
+    paths = {name: f"{_REAL}/{name}" for name in (*_STANDINS, "nvidia-smi", _PARTED.name)}
     for folder in ("usr/bin", "usr/sbin"):
         for path in sorted((layers[0] / folder).glob("*")):
             if path.name in _words(unit):
-                found.setdefault(path.name, f"/{folder}/{path.name}")
-    return found
+                paths.setdefault(path.name, f"/{folder}/{path.name}")
+    return paths
 
 
 def _words(unit: Unit) -> set[str]:
@@ -279,8 +279,8 @@ def _words(unit: Unit) -> set[str]:
         "gpu-xid-hooks": sorted((RUNTIME / "etc/kiln/xid.d").glob("*.example")),
     }.get(unit.name, [])
     code = "".join(re.sub(r"(?m)^ *#.*$", "", path.read_text()) for path in files)
-    found = set(re.findall(r"[a-z][a-z0-9_.+-]+", code))
-    return found - {"bash", "echo", "kill", "printf", "test", "true", "false", "command", "env"}
+    names = set(re.findall(r"[a-z][a-z0-9_.+-]+", code))
+    return names - {"bash", "echo", "kill", "printf", "test", "true", "false", "command", "env"}
 
 
 def _files(image: Path) -> Path:

@@ -208,9 +208,9 @@ class World:
         now = inventory(self.ec2)
         left = [
             f"{kind}: {one}"
-            for kind, found in now.items()
+            for kind, names in now.items()
             if kind not in ("amis", "snapshots")
-            for one in sorted(found - before[kind])
+            for one in sorted(names - before[kind])
         ]
         left += [
             f"AMI {ami}"
@@ -254,12 +254,12 @@ class World:
 
 def processes_of(run_id: str) -> list[str]:
     """The command lines of what a run has started and not ended: Packer, checks, SSH."""
-    found = []
+    processes = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"KILN_RUN_ID={run_id}".encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
-    return found
+                processes.append((process / "cmdline").read_bytes().decode(errors="replace"))
+    return processes
 
 
 @contextlib.contextmanager

@@ -28,10 +28,10 @@ def overlays() -> tuple[Path, ...]:
 @cache
 def _folders(named: str | None) -> tuple[Path, ...]:
     if named is None:
-        found = [own] if (own := ROOT / "overlay").is_dir() else []
+        folders = [own] if (own := ROOT / "overlay").is_dir() else []
     else:
-        found = [Path(text).absolute() for text in named.split(":") if text]
-    for folder in found:
+        folders = [Path(text).absolute() for text in named.split(":") if text]
+    for folder in folders:
         if not folder.is_dir():
             raise KilnError(
                 f"KILN_OVERLAY names {folder}, which is no folder",
@@ -39,7 +39,7 @@ def _folders(named: str | None) -> tuple[Path, ...]:
             )
         for path in sorted(folder.iterdir()):
             _check_entry(path)
-    return tuple(found)
+    return tuple(folders)
 
 
 def own_files(pattern: str) -> list[Path]:

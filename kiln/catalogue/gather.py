@@ -73,7 +73,7 @@ def gather_catalogue(
     seen = None
     if past:
         seen = xids_by_ami(target, groups_of_events(recipes), [target.region, *regions], say)
-    found: dict[str, Record] = {}
+    by_run: dict[str, Record] = {}
     lines = []
     for line in dict.fromkeys([*by_line, *past]):
         releases = _releases(past.get(line, {}))
@@ -82,7 +82,7 @@ def gather_catalogue(
             for key, release in ((k, _record(r)) for k, r in releases.items())
             if release
         }
-        found |= known
+        by_run |= known
         here = [row for row in rows if row.line == line]
         asked = _to_check(releases, {row.ami_id for row in here})
         images = [
@@ -109,7 +109,7 @@ def gather_catalogue(
             lines=tuple(lines),
             types=served_types(list(by_line.values()), [line.line for line in lines], types),
         ),
-        found,
+        by_run,
     )
 
 
@@ -250,15 +250,15 @@ def _image(
 
 def _keys(settings: Mapping[str, Publish], target: Target, say: Say) -> dict[str, SSlibKey]:
     """The key that must have signed each line's statements, where the matrix names one."""
-    found = {}
+    by_id = {}
     for line, chosen in settings.items():
         if chosen.sign is None:
             continue
         try:
-            found[line] = signatures.public_key(chosen.sign, target)
+            by_id[line] = signatures.public_key(chosen.sign, target)
         except KilnError as error:
             say(f"{line}: its statements are not checked: {error}")
-    return found
+    return by_id
 
 
 def _signed(
@@ -269,11 +269,11 @@ def _signed(
     if ami_id is None or trust == "gone":
         return "unknown", "the AMI is not there any more"
     try:
-        found = provenance.verify_image(target, ami_id, signer)
+        statement = provenance.verify_image(target, ami_id, signer)
     except KilnError as error:
         say(f"{ami_id}: its statement was not checked: {error}")
         return "unknown", "its statement could not be read"
-    return ("does not match", "; ".join(found.wrong)) if found.wrong else ("matches", "")
+    return ("does not match", "; ".join(statement.wrong)) if statement.wrong else ("matches", "")
 
 
 def _with_changes(

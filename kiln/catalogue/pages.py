@@ -169,7 +169,7 @@ def _days(before: str, after: str) -> int | None:
 def _data(catalogue: Catalogue) -> dict[str, Any]:
     """What the scripts search: lines, types, and whatever else has a page."""
     lines = []
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     for line in catalogue.lines:
         branch = line.driver.split(".")[0] if line.driver else ""
         held = " ".join(
@@ -189,20 +189,20 @@ def _data(catalogue: Catalogue) -> dict[str, Any]:
         for image in line.images:
             ids = " ".join(image.images.values())
             words = f" {image.ami_name} {ids} {image.key} ".lower()
-            found.append([f"{image.ami_name} ({line.line})", f"{line.page}#{image.key}", words])
+            rows.append([f"{image.ami_name} ({line.line})", f"{line.page}#{image.key}", words])
     for code in xid_codes():
         name = f"Xid {code['code']}"
         words = f" xid {code['code']} {code['name']} {code['severity']} ".lower()
-        found.append([name, f"xid.html#xid-{code['code']}", words])
+        rows.append([name, f"xid.html#xid-{code['code']}", words])
     for gpu in mig_gpus():
         for kind in gpu["types"]:
             name = kind["instance_type"]
             words = f" mig {name} {gpu['gpu']} ".lower()
-            found.append([f"MIG on {name}", f"mig.html#{name}", words])
+            rows.append([f"MIG on {name}", f"mig.html#{name}", words])
     return {
         "lines": lines,
         "types": {kind.type: [list(served) for served in kind.lines] for kind in catalogue.types},
-        "found": found,
+        "found": rows,
         "severities": table("diff")["severities"],
     }
 

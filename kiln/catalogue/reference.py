@@ -20,14 +20,14 @@ from kiln.xid.catalogue import CATALOGUE
 def mig_gpus() -> list[dict[str, Any]]:
     """Every GPU with MIG that an instance type has: as `profiles_for` describes it, its `types`
     (the one with most GPUs last), `most` slices, `pictures` as file and what it shows."""
-    found: dict[str, dict[str, Any]] = {}
+    by_gpu: dict[str, dict[str, Any]] = {}
     measured = {entry["instance_type"] for entry in facts.table("mig-kubernetes")["measured"]}
     kinds = [kind for kind in facts.instances().values() if kind.mig and kind.offered]
     for kind in sorted(kinds, key=lambda kind: kind.gpu_count):
         answer = profiles_for(kind.type)
-        gpu = found.setdefault(answer["gpu"], {**answer, "types": []})
+        gpu = by_gpu.setdefault(answer["gpu"], {**answer, "types": []})
         gpu["types"].append({"instance_type": kind.type, "gpus": kind.gpu_count})
-    for gpu in found.values():
+    for gpu in by_gpu.values():
         largest = gpu["types"][-1]["instance_type"]
         gpu["most"] = max(profile["per_gpu"] for profile in gpu["profiles"])
         gpu["want"] = _shown(gpu, gpu["types"][-1]["gpus"])
@@ -43,7 +43,7 @@ def mig_gpus() -> list[dict[str, Any]]:
             for kind in gpu["types"]
             if kind["instance_type"] in measured
         ]
-    return list(found.values())
+    return list(by_gpu.values())
 
 
 def _jobs_file(instance_type: str) -> str:
@@ -103,12 +103,12 @@ def _shipped() -> dict[str, Any]:
 def xid_codes() -> list[dict[str, Any]]:
     """The Xid codes by number: code, name, meaning, severity, action, and NVIDIA's action where
     AWS advises another."""
-    found = [
+    codes = [
         {"by_line": False, "action_nvidia": "", **entry, "code": int(key.removeprefix("xid "))}
         for key, entry in _shipped().items()
         if key.startswith("xid ")
     ]
-    return sorted(found, key=lambda entry: int(entry["code"]))
+    return sorted(codes, key=lambda entry: int(entry["code"]))
 
 
 def xid_state() -> str:

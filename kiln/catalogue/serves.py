@@ -19,7 +19,7 @@ def served_types(
     offered = [kind.type for kind in facts.instances().values() if kind.offered]
     index = {line: place for place, line in enumerate(lines)}
     by_name = {recipe.name: recipe for recipe in recipes}
-    found = []
+    by_type = []
     for name in types if types is not None else offered:
         answer = rows_for(name, recipes)
         served = tuple(
@@ -31,8 +31,8 @@ def served_types(
             for entry in answer["serves"]
         )
         if served:
-            found.append(ServedType(name, answer["gpus"], served))
-    return tuple(found)
+            by_type.append(ServedType(name, answer["gpus"], served))
+    return tuple(by_type)
 
 
 def _telemetry(recipe: Recipe, instance_type: str) -> float | None:

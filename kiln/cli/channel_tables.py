@@ -71,9 +71,9 @@ def retirement_text(going: Sequence[Going], kept: Sequence[Kept], *, applied: bo
     return f"{_table(heading, rows)}\n{last}"
 
 
-def sweep_text(found: Sequence[Leftover], done: Sequence[Leftover], *, applied: bool) -> str:
+def sweep_text(left: Sequence[Leftover], done: Sequence[Leftover], *, applied: bool) -> str:
     """What runs have left, or what became of it."""
-    if not found:
+    if not left:
         return "no run has left anything behind"
     rows = [
         (
@@ -83,7 +83,7 @@ def sweep_text(found: Sequence[Leftover], done: Sequence[Leftover], *, applied: 
             leftover.run_id,
             leftover.error or ("removed" if applied else ""),
         )
-        for leftover in done or found
+        for leftover in done or left
     ]
-    last = "" if applied else f"\n{len(found)} resources; --apply removes them"
+    last = "" if applied else f"\n{len(left)} resources; --apply removes them"
     return _table(("REGION", "KIND", "ID", "RUN", ""), rows) + last

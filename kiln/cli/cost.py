@@ -54,8 +54,8 @@ def cost_(
     place = choice.answering(targets.choose(target, region or (record.region if record else None)))
     if regions is None:
         shown = choice.with_published(shown, place)
-    found, number = costs.images_cost(place, shown, kept, only=only)
-    whole = found + (costs.run_cost(record) if record else costs.Cost())
+    total, number = costs.images_cost(place, shown, kept, only=only)
+    whole = total + (costs.run_cost(record) if record else costs.Cost())
     show(
         {**whole.as_json(), "months": kept, "images": number, "of": run or line or "all"},
         as_json=json,

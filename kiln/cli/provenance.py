@@ -74,10 +74,10 @@ def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_
                 hint="name the public one with --key FILE, or set `publish.sign` in amis.yaml",
             )
         trusted = signatures.public_key(settings.sign, place)
-    found = provenance.verify_image(place, ami, trusted)
+    statement = provenance.verify_image(place, ami, trusted)
     show(
-        {**asdict(found), "matches": not found.wrong},
+        {**asdict(statement), "matches": not statement.wrong},
         as_json=as_json,
-        text=lambda data: provenance.provenance_text(found),
+        text=lambda data: provenance.provenance_text(statement),
     )
-    return 1 if found.wrong else 0
+    return 1 if statement.wrong else 0

@@ -191,8 +191,8 @@ def channels_(
     wanted = choice.row_of(line).line if line else None
     shown, settings = choice.regions_to_show(regions), choice.settings_by_line()
     place = choice.answering(targets.choose(target, region))
-    found = channel_rows(place, shown, settings, only=regions is not None)
-    rows = [row for row in found if wanted in (None, row.line)]
+    listed = channel_rows(place, shown, settings, only=regions is not None)
+    rows = [row for row in listed if wanted in (None, row.line)]
     show([asdict(row) for row in rows], as_json=json, text=lambda data: channels_table(rows))
 
 

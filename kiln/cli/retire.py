@@ -81,16 +81,16 @@ def sweep(
     named = choice.regions_to_show(regions) if regions is not None else None
     place = choice.answering(targets.choose(target, region))
     everywhere = named or sweeping.regions_of_account(place)
-    found = sweeping.leftovers(place, everywhere, timedelta(hours=older_than))
-    done = sweeping.sweep(place, found) if apply else []
+    left = sweeping.leftovers(place, everywhere, timedelta(hours=older_than))
+    done = sweeping.sweep(place, left) if apply else []
     removed = [leftover for leftover in done if not leftover.error]
     show(
         {
-            "found": [asdict(leftover) for leftover in found],
+            "found": [asdict(leftover) for leftover in left],
             "removed": [asdict(leftover) for leftover in removed],
             "failed": [asdict(leftover) for leftover in done if leftover.error],
         },
         as_json=json,
-        text=lambda data: sweep_text(found, done, applied=apply),
+        text=lambda data: sweep_text(left, done, applied=apply),
     )
     return 1 if len(removed) < len(done) else 0

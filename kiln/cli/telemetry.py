@@ -77,15 +77,15 @@ def check(
 
     if not file:
         raise KilnError("no file given", hint="./invoke telemetry.check agent.json")
-    found = gravest_last(check_files([Path(name) for name in file], instance_type))
-    answer = {"files": file, "findings": [finding.as_json() for finding in found]}
+    findings = gravest_last(check_files([Path(name) for name in file], instance_type))
+    answer = {"files": file, "findings": [finding.as_json() for finding in findings]}
 
     def text(_: object) -> str:
-        counts = f"{len(errors(found))} errors, {len(found) - len(errors(found))} warnings"
-        return "\n".join([*map(str, found), f"{', '.join(file)}: {counts}"])
+        counts = f"{len(errors(findings))} errors, {len(findings) - len(errors(findings))} warnings"
+        return "\n".join([*map(str, findings), f"{', '.join(file)}: {counts}"])
 
     show(answer, as_json=json, text=text)
-    return INVALID_INPUT if errors(found) else 0
+    return INVALID_INPUT if errors(findings) else 0
 
 
 def _settings(profile: str, interval: int = 60) -> Telemetry:

@@ -98,10 +98,10 @@ def _subnets(client: EC2Client, account: Account) -> list[Any]:
     ids = [account.subnet_id] if account.subnet_id else list(account.subnet_ids)
     if not ids:
         return []
-    found = {
+    subnets = {
         subnet["SubnetId"]: subnet for subnet in client.describe_subnets(SubnetIds=ids)["Subnets"]
     }
-    return [found[subnet_id] for subnet_id in ids]
+    return [subnets[subnet_id] for subnet_id in ids]
 
 
 def _require_alike(subnets: list[Any]) -> None:

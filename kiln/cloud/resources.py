@@ -184,8 +184,8 @@ def _alive(client: EC2Client, run_id: str) -> Iterable[Any]:
 
 def _instances_in(page: Any, run_id: str) -> list[Any]:
     """The run's instances in a page of DescribeInstances."""
-    found = [i for reservation in page["Reservations"] for i in reservation["Instances"]]
-    return _of_run(found, run_id)
+    instances = [i for reservation in page["Reservations"] for i in reservation["Instances"]]
+    return _of_run(instances, run_id)
 
 
 def _of_run(described: Iterable[Any], run_id: str) -> list[Any]:

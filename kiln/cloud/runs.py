@@ -215,12 +215,12 @@ class KeptRun:
 def kept(recipe: str, place: tuple[str, str | None, str]) -> list[KeptRun]:
     """The kept build instances of a row at a place (target, account or endpoint, region), newest
     first."""
-    found = []
+    kept_runs = []
     for state in sorted((build_dir() / recipe).glob("*/run.json"), reverse=True):
         run = _dead(state, lambda reason: None, held=True)
         if run and run.kept and (run.target, run.place, run.region) == place:
-            found.append(run.kept)
-    return found
+            kept_runs.append(run.kept)
+    return kept_runs
 
 
 def _now() -> datetime:

@@ -28,8 +28,8 @@ def groups_that_are_there(target: Target, name: str, groups: Mapping[str, str]) 
 
 def _exists(target: Target, group: str) -> bool:
     with aws.explained(f"the log group {group} could not be looked up"):
-        found = aws.logs(target).describe_log_groups(logGroupNamePrefix=group)["logGroups"]
-    return any(item["logGroupName"] == group for item in found)
+        groups = aws.logs(target).describe_log_groups(logGroupNamePrefix=group)["logGroups"]
+    return any(item["logGroupName"] == group for item in groups)
 
 
 def stack_state(target: Target, name: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def stack_state(target: Target, name: str) -> dict[str, Any]:
 
 
 def _alarms(client: Any, name: str) -> list[dict[str, Any]]:
-    found = []
+    alarms = []
     pages = client.get_paginator("describe_alarms").paginate(
         AlarmNamePrefix=f"{name}-", AlarmTypes=["MetricAlarm", "CompositeAlarm"]
     )
@@ -67,8 +67,8 @@ def _alarms(client: Any, name: str) -> list[dict[str, Any]]:
             }
             if alarm["StateValue"] == "ALARM" and _is_query(alarm):
                 shown["about"] = _contributors(client, alarm["AlarmName"])
-            found.append(shown)
-    return sorted(found, key=lambda entry: (entry["state"] != "ALARM", entry["name"]))
+            alarms.append(shown)
+    return sorted(alarms, key=lambda entry: (entry["state"] != "ALARM", entry["name"]))
 
 
 def _is_query(alarm: Mapping[str, Any]) -> bool:

@@ -54,8 +54,8 @@ def evidence_of(recipe: Recipe) -> tuple[Evidence, ...]:
         steps = package_repositories.steps(recipe)
     except KilnError:
         return ()
-    found = [*_packages(recipe, steps), *_files(recipe, steps), *_units(recipe)]
-    return tuple(dict.fromkeys(found))
+    evidence = [*_packages(recipe, steps), *_files(recipe, steps), *_units(recipe)]
+    return tuple(dict.fromkeys(evidence))
 
 
 def counts(evidence: Iterable[Evidence]) -> dict[str, dict[str, int]]:

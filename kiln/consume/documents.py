@@ -49,8 +49,8 @@ def ref(name: str) -> dict[str, str]:
 
 def text_parameter(what: str, default: str | None = None) -> dict[str, Any]:
     """A template's parameter of type String."""
-    found: dict[str, Any] = {"Type": "String", "Description": what}
-    return found if default is None else found | {"Default": default}
+    parameter: dict[str, Any] = {"Type": "String", "Description": what}
+    return parameter if default is None else parameter | {"Default": default}
 
 
 def as_json(data: Any) -> str:

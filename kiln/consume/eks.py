@@ -173,12 +173,12 @@ def node_resources(wanted: Wanted) -> dict[str, int]:
     kind = wanted.instance_type
     if wanted.label:
         answer = k8s_configuration(wanted.label, wanted.strategy, instance_type=kind.type)
-        found: dict[str, int] = dict(answer["resources"])
+        resources: dict[str, int] = dict(answer["resources"])
     else:
-        found = {"nvidia.com/gpu": kind.gpu_count or 1}
+        resources = {"nvidia.com/gpu": kind.gpu_count or 1}
     if network_interfaces(wanted):
-        found["vpc.amazonaws.com/efa"] = kind.efa_interfaces
-    return found
+        resources["vpc.amazonaws.com/efa"] = kind.efa_interfaces
+    return resources
 
 
 def _cluster_user_data(wanted: Wanted) -> dict[str, Any]:

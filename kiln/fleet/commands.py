@@ -144,14 +144,14 @@ def _ended(target: Target, command: str) -> dict[str, CommandAnswer]:
     """The answers of a command that are there."""
     client: Any = aws.ssm(target)
     with aws.explained(f"the answers to command {command} could not be read"):
-        found = [
+        ended = [
             invocation
             for page in client.get_paginator("list_command_invocations").paginate(
                 CommandId=command, Details=True, PaginationConfig={"PageSize": _AT_ONCE}
             )
             for invocation in page["CommandInvocations"]
         ]
-    return {str(item["InstanceId"]): _answer(item) for item in found if item["Status"] in _FINAL}
+    return {str(item["InstanceId"]): _answer(item) for item in ended if item["Status"] in _FINAL}
 
 
 def _answer(described: Any) -> CommandAnswer:

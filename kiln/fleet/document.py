@@ -112,17 +112,17 @@ def publish_document(target: Target) -> CommandDocument:
     }  # fmt: skip
     with aws.explained(f"the document {DOCUMENT} could not be made in {target.region}"):
         try:
-            found = client.describe_document(Name=DOCUMENT, VersionName=name)["Document"]
+            version = client.describe_document(Name=DOCUMENT, VersionName=name)["Document"]
         except client.exceptions.ClientError as error:
             if not error.response["Error"]["Code"].startswith("InvalidDocument"):
                 raise
-            found = _new_version(client, asked)
-    if found["Hash"] != wanted:
+            version = _new_version(client, asked)
+    if version["Hash"] != wanted:
         raise operation_failed(
-            f"{DOCUMENT} {name} has the SHA-256 {found['Hash']} in {target.where}, not {wanted}",
+            f"{DOCUMENT} {name} has the SHA-256 {version['Hash']} in {target.where}, not {wanted}",
             hint=f"somebody changed it: aws ssm delete-document --name {DOCUMENT}, then again",
         )
-    return CommandDocument(DOCUMENT, str(found["DocumentVersion"]), wanted)
+    return CommandDocument(DOCUMENT, str(version["DocumentVersion"]), wanted)
 
 
 def fleet_bucket(target: Target) -> str:

@@ -26,7 +26,7 @@ from kiln.fleet.commands import (
 )
 from kiln.fleet.document import StoredBundle, publish_document, store_bundle
 from kiln.fleet.machines import FleetMachine, lost_machines, managed_machines
-from kiln.fleet.status import FleetStatus, ask_machines, fleet_status, read_found
+from kiln.fleet.status import FleetStatus, ask_machines, fleet_status, read_state
 from kiln.fleet.waves import Wave, WaveSize, parse_max_errors, plan_waves
 from kiln.telemetry import Telemetry
 from kiln.telemetry.bundle import bundle_script
@@ -165,12 +165,12 @@ def uninstall_fleet(
     ]
     document = publish_document(target)
     answers = ask_machines(target, ids, reminding(say))
-    found = {key: read_found(answer.output) for key, answer in answers.items() if answer.ok}
+    states = {key: read_state(answer.output) for key, answer in answers.items() if answer.ok}
     silent = {key: answer for key, answer in answers.items() if not answer.ok}
     for key, info in managed.items():
         if key not in ids:
             silent[key] = CommandAnswer(False, why=f"Systems Manager's agent is {info.ping}")
-    ours = {key: item for key, item in found.items() if item.bundle or item.agent_package}
+    ours = {key: item for key, item in states.items() if item.bundle or item.agent_package}
     say(f"ours is on {len(ours)} of {len(ids)} instances")
     bare = [key for key, status in ours.items() if status.agent_package]
     return silent | _document(target, document, list(ours), bare, say, action="uninstall")
@@ -191,15 +191,15 @@ def _resumable(ids: Sequence[str]) -> Iterator[None]:
 
 def _done(status: FleetStatus, stored: StoredBundle) -> bool:
     """Whether there is nothing to do: it reports, with this bundle or by its own image."""
-    found = status.found
-    return status.reports and found is not None and (found.image or found.bundle == stored.sha256)
+    state = status.machine_state
+    return status.reports and state is not None and (state.image or state.bundle == stored.sha256)
 
 
 def _hindrance(status: FleetStatus) -> str:
     """Why telemetry cannot be installed on an instance, "" if it can."""
     stops = ("not running", "no GPU", "no role", "no SSM", "no driver", "old agent")
     why = "; ".join(text for text in status.missing if text.startswith(stops))
-    if not why and status.found and status.found.by_hand:
+    if not why and status.machine_state and status.machine_state.by_hand:
         return "telemetry.bundle was installed by hand: run it there with --uninstall first"
     return why
 
@@ -219,7 +219,11 @@ def _run_wave(
     # A run that was killed may have brought the agent.
     came = [
         *bare,
-        *(k for k, status in states.items() if status.found and status.found.agent_package),
+        *(
+            k
+            for k, status in states.items()
+            if status.machine_state and status.machine_state.agent_package
+        ),
     ]
     with _timed(wave, "install"):
         answers = _document(
@@ -331,10 +335,10 @@ def _fresh_metrics(
     if not how.settings.metrics:
         return set(states)
     this_minute = began.replace(second=0, microsecond=0)
-    found = seen.last_metrics(target, how.settings, list(states), this_minute)
+    last_seen = seen.last_metrics(target, how.settings, list(states), this_minute)
     return {
         key
-        for key, newest in found.items()
+        for key, newest in last_seen.items()
         if newest >= this_minute + timedelta(minutes=states[key].last_metric is not None)
     }
 

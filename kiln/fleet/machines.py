@@ -95,15 +95,15 @@ def find_machines(target: Target, selected: Selected) -> list[FleetMachine]:
     Raises KilnError: exit status 2 for an id that the region does not have, 1 if EC2 refuses.
     """
     if selected.ids:
-        found = {
+        by_id = {
             machine.instance_id: machine
             for some in in_pages(selected.ids, _PER_FILTER)
             for machine in _described(target, [{"Name": "instance-id", "Values": list(some)}])
         }
-        unknown = [instance_id for instance_id in selected.ids if instance_id not in found]
+        unknown = [instance_id for instance_id in selected.ids if instance_id not in by_id]
         if unknown:
             raise KilnError(f"--targets: {', '.join(unknown)} is not in {target.where}")
-        return [found[instance_id] for instance_id in selected.ids]
+        return [by_id[instance_id] for instance_id in selected.ids]
     filters = [{"Name": "instance-state-name", "Values": ["pending", _RUNNING]}]
     if selected.tag:
         filters.append({"Name": f"tag:{selected.tag}", "Values": list(selected.values)})
@@ -115,12 +115,12 @@ def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
 
     Raises KilnError (exit status 1) if EC2 refuses.
     """
-    found = {
+    reasons = {
         machine.instance_id: machine.state
         for some in in_pages(ids, _PER_FILTER)
         for machine in _described(target, [{"Name": "instance-id", "Values": list(some)}])
     }
-    states = {instance_id: found.get(instance_id, "gone") for instance_id in ids}
+    states = {instance_id: reasons.get(instance_id, "gone") for instance_id in ids}
     return {key: state for key, state in states.items() if state not in ("pending", _RUNNING)}
 
 

@@ -32,7 +32,7 @@ def last_metrics(
     Raises KilnError (exit status 1) if CloudWatch refuses.
     """
     client: Any = aws.cloudwatch(target)
-    found: dict[str, datetime] = {}
+    newest: dict[str, datetime] = {}
     for some in in_pages(ids, _QUERIES):
         queries = [_query(settings, number, item) for number, item in enumerate(some)]
         with aws.explained("CloudWatch could not be asked for metrics"):
@@ -47,8 +47,8 @@ def last_metrics(
                     times = [_aware(moment) for moment in result["Timestamps"]]
                     if times:
                         one = some[int(result["Id"][1:])]
-                        found[one] = max([*times, *([found[one]] if one in found else [])])
-    return found
+                        newest[one] = max([*times, *([newest[one]] if one in newest else [])])
+    return newest
 
 
 def last_events(target: Target, group: str, ids: Iterable[str]) -> dict[str, datetime]:
@@ -57,7 +57,7 @@ def last_events(target: Target, group: str, ids: Iterable[str]) -> dict[str, dat
     Raises KilnError (exit status 1) if CloudWatch Logs refuses.
     """
     wanted = set(ids)
-    found: dict[str, datetime] = {}
+    last_seen: dict[str, datetime] = {}
     client: Any = aws.logs(target)
     with aws.explained(f"the streams of {group} could not be listed"):
         try:
@@ -68,12 +68,12 @@ def last_events(target: Target, group: str, ids: Iterable[str]) -> dict[str, dat
                 for stream in page["logStreams"]:
                     newest = stream.get("lastEventTimestamp")
                     if newest and stream["logStreamName"] in wanted:
-                        found[str(stream["logStreamName"])] = _moment(newest)
-                if len(found) == len(wanted):
+                        last_seen[str(stream["logStreamName"])] = _moment(newest)
+                if len(last_seen) == len(wanted):
                     break
         except client.exceptions.ResourceNotFoundException:
             return {}
-    return found
+    return last_seen
 
 
 def xids_since(target: Target, group: str, since: datetime) -> dict[str, dict[str, int]]:

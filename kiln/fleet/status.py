@@ -25,7 +25,7 @@ _INTERVALS, _FRESH = 3, timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Found:
+class MachineState:
     """What is on a machine, as it says itself. `files` are the agent's that are not ours."""
 
     driver: str = ""
@@ -56,7 +56,7 @@ class FleetStatus:
     xids: Mapping[str, int]
     reports: bool
     missing: tuple[str, ...]
-    found: Found | None = field(default=None, repr=False)
+    machine_state: MachineState | None = field(default=None, repr=False)
     online: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def fleet_status(
     for machine in machines:
         key = machine.instance_id
         answer = answers.get(key)
-        found = read_found(answer.output) if answer and answer.ok else None
+        state = read_state(answer.output) if answer and answer.ok else None
         metric, event = metrics.get(key), events.get(key)
         reports = machine.runs and event is not None and metric is not None and now - metric < fresh
         result.append(
@@ -120,17 +120,17 @@ def fleet_status(
                 name=machine.name,
                 state=machine.state,
                 system=managed.get(key, _NOBODY).system,
-                driver=found.driver if found else "",
-                agent_version=found.agent if found else "",
-                configuration=_origin(found) if found else "",
+                driver=state.driver if state else "",
+                agent_version=state.agent if state else "",
+                configuration=_origin(state) if state else "",
                 last_metric=metric,
                 last_event=event,
                 xids=xids.get(key, {}),
                 reports=reports,
                 missing=tuple(
-                    _missing(machine, managed.get(key), answer, found, metric, event, fresh)
+                    _missing(machine, managed.get(key), answer, state, metric, event, fresh)
                 ),
-                found=found,
+                machine_state=state,
                 online=key in online,
             )
         )
@@ -149,10 +149,10 @@ def ask_machines(
     return run_command(target, _SHELL, batches, patience=_PATIENCE, waits=waits)
 
 
-def read_found(output: str) -> Found:
+def read_state(output: str) -> MachineState:
     """What `look` of machine.sh prints."""
     said = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
-    return Found(
+    return MachineState(
         driver=said.get("driver", ""),
         agent=said.get("agent", ""),
         bundle=said.get("bundle", ""),
@@ -174,26 +174,26 @@ def agent_too_old(agent: str) -> str:
 _NOBODY = Managed("", "")
 
 
-def _origin(found: Found) -> str:
+def _origin(state: MachineState) -> str:
     """Where the agent's configuration is from."""
     parts = []
-    if found.bundle:
-        parts.append(f"fleet.install {found.bundle[:12]}")
-    elif found.by_hand:
+    if state.bundle:
+        parts.append(f"fleet.install {state.bundle[:12]}")
+    elif state.by_hand:
         parts.append("telemetry.bundle")
-    elif found.image:
+    elif state.image:
         parts.append("AMI Kiln's image")
-    for name in found.files:
+    for name in state.files:
         source = "Parameter Store " if name.startswith("ssm_") else ""
         parts.append(f"{source}{name.removeprefix('ssm_')}")
-    return " + ".join(parts) or ("none" if found.agent else "")
+    return " + ".join(parts) or ("none" if state.agent else "")
 
 
 def _missing(
     machine: FleetMachine,
     managed: Managed | None,
     answer: CommandAnswer | None,
-    found: Found | None,
+    state: MachineState | None,
     metric: datetime | None,
     event: datetime | None,
     fresh: timedelta,
@@ -202,7 +202,7 @@ def _missing(
     if not machine.runs:
         return [f"not running: it is {machine.state}"]
     gpu = machine.instance_type in gpu_types()
-    result = [*_no_way_in(machine, managed, answer), *(_not_there(found, gpu) if found else [])]
+    result = [*_no_way_in(machine, managed, answer), *(_not_there(state, gpu) if state else [])]
     if not gpu:
         result.insert(0, f"no GPU: {machine.instance_type} is not a type with NVIDIA GPUs")
     if metric is None:
@@ -231,16 +231,16 @@ def _no_way_in(
     return result
 
 
-def _not_there(found: Found, gpu: bool) -> list[str]:
+def _not_there(state: MachineState, gpu: bool) -> list[str]:
     """What is not on a machine that says what is on it."""
     result = []
-    if gpu and not found.driver:
+    if gpu and not state.driver:
         result.append("no driver: nvidia-smi does not answer")
-    if not found.agent:
+    if not state.agent:
         result.append("no agent: the CloudWatch agent is not installed")
-    elif old := agent_too_old(found.agent):
+    elif old := agent_too_old(state.agent):
         result.append(old)
-    elif not (found.bundle or found.image or found.by_hand or found.files):
+    elif not (state.bundle or state.image or state.by_hand or state.files):
         result.append("no configuration: the agent has none")
     return result
 

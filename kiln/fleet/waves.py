@@ -44,15 +44,15 @@ def parse_waves(text: str) -> tuple[WaveSize, ...]:
     """
     sizes = []
     for part in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,6})(%?)", part.strip())
-        number = int(found[1]) if found else 0
-        if not found or number == 0 or (found[2] and number > 100):
+        match = re.fullmatch(r"([0-9]{1,6})(%?)", part.strip())
+        number = int(match[1]) if match else 0
+        if not match or number == 0 or (match[2] and number > 100):
             raise KilnError(
                 f"--waves {text}: {part.strip() or 'nothing'!r} is not a number of instances or a "
                 "percentage",
                 hint=f"write numbers and percentages with commas: --waves {USUAL}",
             )
-        sizes.append(WaveSize(number, bool(found[2])))
+        sizes.append(WaveSize(number, bool(match[2])))
     return tuple(sizes)
 
 
@@ -73,10 +73,10 @@ def parse_max_errors(text: str, total: int) -> int:
 
     Raises KilnError (exit status 2) for other text.
     """
-    found = re.fullmatch(r"([0-9]{1,6})(%?)", text.strip())
-    if not found or (found[2] and int(found[1]) > 100):
+    match = re.fullmatch(r"([0-9]{1,6})(%?)", text.strip())
+    if not match or (match[2] and int(match[1]) > 100):
         raise KilnError(
             f"--max-errors {text} is not a number of instances or a percentage",
             hint="--max-errors 0 stops at the first instance that fails",
         )
-    return total * int(found[1]) // 100 if found[2] else int(found[1])
+    return total * int(match[1]) // 100 if match[2] else int(match[1])

@@ -65,8 +65,8 @@ def records_bucket(account: Account, flags: Mapping[str, str]) -> str | None:
     """The bucket of records that flags, the environment or the settings name, for tasks that use
     no other setting. Raises KilnError (exit status 2) for what is no bucket's name."""
     name = "records_bucket"
-    for origin, found, text in (*_of_flags(flags), *_of_environment((name,))):
-        if found == name:
+    for origin, setting, text in (*_of_flags(flags), *_of_environment((name,))):
+        if setting == name:
             return _read(origin, name, text, "x86_64").records_bucket
     return account.records_bucket
 

@@ -65,7 +65,7 @@ def whole_jobs(text: str) -> int:
 
 def measured_slowdowns(text: str) -> dict[str, float]:
     """`1g.5gb=2.54,2g.10gb=1.4` by profile. Raises KilnError (exit status 2) for anything else."""
-    found = {}
+    slowdowns = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, number = part.partition("=")
         try:
@@ -78,8 +78,8 @@ def measured_slowdowns(text: str) -> dict[str, float]:
                 f"--slowdown {part}: not a profile with a number of 1 or more",
                 hint="seconds on the slice / seconds on a whole GPU: --slowdown 1g.5gb=2.54",
             )
-        found[spelled] = value
-    return found
+        slowdowns[spelled] = value
+    return slowdowns
 
 
 def compare_ways(instance_type: str, work: Work) -> dict[str, Any]:

@@ -192,8 +192,10 @@ def described(packer: Packer) -> str:
 def installed_plugins(packer: Packer) -> list[str]:
     """The versions of the amazon plugin that Packer finds on this machine, oldest first."""
     done = _run([str(packer.path), "plugins", "installed"], Path.cwd())
-    found = re.findall(r"packer-plugin-amazon_v(\d+\.\d+\.\d+)_", done.stdout)
-    return [".".join(map(str, version)) for version in sorted({_version(text) for text in found})]
+    versions = re.findall(r"packer-plugin-amazon_v(\d+\.\d+\.\d+)_", done.stdout)
+    return [
+        ".".join(map(str, version)) for version in sorted({_version(text) for text in versions})
+    ]
 
 
 def _fits(version: str) -> bool:

@@ -24,8 +24,8 @@ def check_scripts(components: Iterable[str]) -> list[Finding]:
     files += sorted((PROVISIONERS / "lib").glob("*.sh"))
     there = [(path, path.stat().st_mtime_ns) for path in files if path.is_file()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = pool.map(_syntax_error, *zip(*there, strict=True))
-    return [finding for finding in found if finding]
+        errors = pool.map(_syntax_error, *zip(*there, strict=True))
+    return [finding for finding in errors if finding]
 
 
 @cache

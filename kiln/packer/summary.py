@@ -101,13 +101,13 @@ def _packages(
 
 def _listed(files: Mapping[str, str]) -> dict[str, WantedPackage]:
     """The packages that a recipe's components install, by name."""
-    found = {}
+    packages = {}
     for component, variable, value in _variables(files[render.RECIPE]):
         if variable.endswith(("_PACKAGES", "_PACKAGE")):
             for text in value.split():
                 package = parse_package(component, text)
-                found[package.name] = package
-    return found
+                packages[package.name] = package
+    return packages
 
 
 def _variables(text: str) -> Iterator[tuple[str, str, str]]:

@@ -142,8 +142,8 @@ def _timed(packer: Packer, folder: Path, *, values_only: bool) -> tuple[str, flo
     # What is wrong is said by `validate`, whose messages name the line.
     complaint = packer_.packer_values(packer, folder, _locals(folder)) if values_only else "?"
     if complaint:
-        found = packer_.packer_validate(packer, folder)
-        complaint = found or ("" if not values_only else complaint)
+        mistake = packer_.packer_validate(packer, folder)
+        complaint = mistake or ("" if not values_only else complaint)
     return complaint, time.monotonic() - started
 
 

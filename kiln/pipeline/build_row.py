@@ -133,6 +133,6 @@ def _first_facts(plan: Plan, packer: Packer) -> Record:
 
 
 def _known_from(recipe: Recipe) -> KnownFrom:
-    found = evidence_of(recipe)
-    assumed = tuple(item.what for item in found if item.known is Known.ASSUMED)
-    return KnownFrom(**counts(found), assumed=assumed)
+    evidence = evidence_of(recipe)
+    assumed = tuple(item.what for item in evidence if item.known is Known.ASSUMED)
+    return KnownFrom(**counts(evidence), assumed=assumed)

@@ -157,8 +157,8 @@ def _described(target: Target, instance_id: str) -> dict[str, Any] | None:
             if "InvalidInstanceID" in error.response["Error"].get("Code", ""):
                 return None
             raise
-    found: list[Any] = [i for r in answer["Reservations"] for i in r["Instances"]]
-    return dict(found[0]) if found else None
+    instances: list[Any] = [i for r in answer["Reservations"] for i in r["Instances"]]
+    return dict(instances[0]) if instances else None
 
 
 def _tag(target: Target, run_id: str, instance: dict[str, Any], until: str) -> None:

@@ -96,10 +96,10 @@ def kept_runs(shelf: Shelf, row: str | None = None) -> list[tuple[str, str]]:
             for page in pages.paginate(Bucket=shelf.bucket, Prefix=prefix)
             for entry in page.get("Contents", [])
         ]
-    found = (key.split("/") for key in keys)
+    split_keys = (key.split("/") for key in keys)
     kept = [
         (parts[1], parts[2])
-        for parts in found
+        for parts in split_keys
         if len(parts) == 4
         and parts[3] == _NAME
         and vocabulary.RECIPE_NAME.fits(parts[1])

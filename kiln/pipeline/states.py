@@ -228,7 +228,7 @@ def _images(target: Target) -> list[dict[str, Any]]:
     with aws.explained("the kept states could not be listed"):
         filters: Any = [{"Name": "tag-key", "Values": [STATE]}]
         images = aws.ec2(target).describe_images(Owners=["self"], Filters=filters)["Images"]
-    found = []
+    states = []
     for image in images:
         tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
         if image.get("State") == "available" and STATE in tags:
@@ -236,8 +236,8 @@ def _images(target: Target) -> list[dict[str, Any]]:
             devices = image.get("BlockDeviceMappings", [])
             snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "Ebs" in device]
             state = {"id": image["ImageId"], "state": tags[STATE], "created": made}
-            found.append({**state, "snapshots": snapshots})
-    return sorted(found, key=lambda image: image["created"])
+            states.append({**state, "snapshots": snapshots})
+    return sorted(states, key=lambda image: image["created"])
 
 
 def _bound(target: Target, progress: Progress) -> None:

@@ -40,15 +40,15 @@ class AptWorld:
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
         """As World.offers."""
         listed = self._run("apt-cache", "madison", *names).stdout
-        found: dict[str, list[Offer]] = {}
+        by_name: dict[str, list[Offer]] = {}
         for line in listed.splitlines():
             parts = [part.strip() for part in line.split("|")]
             if len(parts) == 3:
                 offer = Offer(parts[1], parts[2].split(" ")[0])
-                known = found.setdefault(parts[0], [])
+                known = by_name.setdefault(parts[0], [])
                 if offer not in known:
                     known.append(offer)
-        return found
+        return by_name
 
     def like(self, name: str) -> str:
         """As World.like."""
@@ -72,15 +72,15 @@ class AptWorld:
         """As World.relations: Pre-Depends and Depends; Provides."""
         words = [f"{name}={version}" for name, version in packages]
         text = self._run("apt-cache", "show", *words).stdout
-        found = {}
+        by_package = {}
         for stanza in text.split("\n\n"):
             unfolded = re.sub(r"\n[ \t]+", " ", stanza)
             fields = dict(line.split(": ", 1) for line in unfolded.splitlines() if ": " in line)
             if "Package" in fields:
-                found[fields["Package"], fields["Version"]] = Relations(
+                by_package[fields["Package"], fields["Version"]] = Relations(
                     _listed(fields, "Pre-Depends", "Depends"), _listed(fields, "Provides")
                 )
-        return found
+        return by_package
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8"}

@@ -63,15 +63,15 @@ class DnfWorld:
         # Packages of a module stream are hidden until it is enabled; resolve() enables it.
         words = ["--available", "--showduplicates", "--queryformat", _FIELDS, _ALL_STREAMS]
         listed = self._run("repoquery", *words, *names).stdout
-        found: dict[str, list[Offer]] = {}
+        by_name: dict[str, list[Offer]] = {}
         for line in reversed(listed.splitlines()):
             name, _, rest = line.partition("|")
             version, _, repository = rest.partition("|")
-            known = found.setdefault(name, [])
+            known = by_name.setdefault(name, [])
             offer = Offer(version.removeprefix("0:"), repository)
             if offer not in known:
                 known.append(offer)
-        return found
+        return by_name
 
     def like(self, name: str) -> str:
         """As World.like."""
@@ -105,7 +105,7 @@ class DnfWorld:
         """As World.relations."""
         words = ["--available", "--queryformat", _RELATIONS, _ALL_STREAMS]
         specs = [f"{name}-{version}" for name, version in packages]
-        found = {}
+        by_package = {}
         for text in self._run("repoquery", *words, *specs).stdout.split("#package ")[1:]:
             head, *lines = text.splitlines()
             name, _, version = head.partition("|")
@@ -116,8 +116,10 @@ class DnfWorld:
             ]
             own = re.compile(rf"{re.escape(name)}(\(\S+\))? = \S+")
             provides = [entry for entry in listed[1] if not own.fullmatch(entry)]
-            found[name, version.removeprefix("0:")] = Relations(tuple(listed[0]), tuple(provides))
-        return found
+            by_package[name, version.removeprefix("0:")] = Relations(
+                tuple(listed[0]), tuple(provides)
+            )
+        return by_package
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}

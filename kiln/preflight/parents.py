@@ -29,9 +29,9 @@ def _ask(recipe: Recipe, target: Target | None) -> ParentAnswer:
     if target is None:
         return ParentAnswer(asked, None, detail="no AWS credentials")
     try:
-        found = parents.resolve(recipe, target)
+        parent = parents.resolve(recipe, target)
     except parents.ParentNotFoundError as error:
         return ParentAnswer(asked, State.MISSING, detail=error.message)
     except KilnError as error:
         return ParentAnswer(asked, None, detail=error.message)
-    return ParentAnswer(asked, State.PUBLISHED, ami=found.ami_id, detail=found.name)
+    return ParentAnswer(asked, State.PUBLISHED, ami=parent.ami_id, detail=parent.name)

@@ -90,7 +90,7 @@ def _recorded(
     names = sorted(name for name in world.names() if name in wanted or forms.fullmatch(name))
     offers = world.offers(names) if names else {}
     here = {name: _versions(offers.get(name, []), index) for name in names}
-    listed = [(name, version) for name, found in here.items() for version in found]
+    listed = [(name, version) for name, versions in here.items() for version in versions]
     relations = world.relations(listed) if listed else {}
     return {
         "schema": _SCHEMA,
@@ -107,10 +107,10 @@ def _recorded(
         "absent": sorted(name for name in demanded if not here.get(name)),
         "packages": {
             name: [
-                _entry(version, relations.get((name, version), Relations())) for version in found
+                _entry(version, relations.get((name, version), Relations())) for version in versions
             ]
-            for name, found in here.items()
-            if found
+            for name, versions in here.items()
+            if versions
         },
     }
 

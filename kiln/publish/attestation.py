@@ -44,7 +44,9 @@ def attest(
     Raises KilnError: exit status 2 for a key that cannot sign, 1 if an operation failed.
     """
     key = signatures.public_key(sign, target)
-    wrong = [region for region, found in mismatches(target, images, key).items() if found]
+    wrong = [
+        region for region, differences in mismatches(target, images, key).items() if differences
+    ]
     predicate = _predicate(record)
     name = statement_parameter(record.run_id)
     tags = parameters.tags_of_row(str(record.recipe["name"]))

@@ -58,8 +58,10 @@ def held(target: Target, line: str, channel: str) -> Held | None:
     """
     names = [image_parameter(line, channel), release_parameter(line, channel)]
     with aws.explained(f"the channel {channel} of {line} could not be read in {target.region}"):
-        found = aws.ssm(target).get_parameters(Names=names)["Parameters"]
-    return _held(target.region, {parameter["Name"]: parameter for parameter in found}, names[0])
+        parameters = aws.ssm(target).get_parameters(Names=names)["Parameters"]
+    return _held(
+        target.region, {parameter["Name"]: parameter for parameter in parameters}, names[0]
+    )
 
 
 def all_held(target: Target) -> list[Held]:
@@ -81,12 +83,12 @@ def _below(target: Target, path: str) -> list[Held]:
         pages = aws.ssm(target).get_paginator("get_parameters_by_path")
         for page in pages.paginate(Path=path, Recursive=True):
             parameters |= {parameter["Name"]: parameter for parameter in page["Parameters"]}
-    found = (
+    holdings = (
         _held(target.region, parameters, name)
         for name in sorted(parameters)
         if name.endswith("/image_id")
     )
-    return [holding for holding in found if holding is not None]
+    return [holding for holding in holdings if holding is not None]
 
 
 def _held(region: str, parameters: dict[str, Any], name: str) -> Held | None:

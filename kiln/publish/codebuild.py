@@ -73,15 +73,15 @@ def _wait(
     known: dict[str, str] = {}
     while True:
         with aws.explained(f"the batch {batch} could not be looked up"):
-            found = client.batch_get_build_batches(ids=[batch])["buildBatches"]
-        if not found:
+            batches = client.batch_get_build_batches(ids=[batch])["buildBatches"]
+        if not batches:
             raise operation_failed(f"CodeBuild has no batch {batch} any more")
-        statuses = _statuses(found[0], commands)
+        statuses = _statuses(batches[0], commands)
         for row, status in statuses.items():
             if known.get(row) != status:
                 say(f"{row}: {status.lower().replace('_', ' ')}")
         known = statuses
-        if found[0]["buildBatchStatus"] != _RUNNING:
+        if batches[0]["buildBatchStatus"] != _RUNNING:
             return {row: statuses.get(row, "NOT_STARTED") for row in commands}
         time.sleep(pause)
 

@@ -20,11 +20,11 @@ from kiln.publish.verified import VerifiedAmi
 
 def _copies(target: Target, source: str) -> list[Image]:
     """The copies of an AMI in the target's region, failed ones included."""
-    found = images_there(
+    copies = images_there(
         target, Owners=["self"], Filters=[{"Name": f"tag:{SOURCE_IMAGE}", "Values": [source]}]
     )
     # A filter's value may have wildcards; the id has been checked, the tag is compared again.
-    return [image for image in found if image.tags.get(SOURCE_IMAGE) == source]
+    return [image for image in copies if image.tags.get(SOURCE_IMAGE) == source]
 
 
 def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settings: Publish) -> str:

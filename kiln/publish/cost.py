@@ -122,14 +122,17 @@ def images_cost(
             for image in images
         ]
 
-    found = [image for images in in_regions(everywhere, stored).values() for image in images]
+    stored_images = [
+        image for images in in_regions(everywhere, stored).values() for image in images
+    ]
     cost = Cost(
-        snapshots=sum(size for _, size in found)
+        snapshots=sum(size for _, size in stored_images)
         * months
         * float(_prices()["snapshots"]["usd_per_gb_month"]),
-        transfer=sum(size for copied, size in found if copied) * _per_gb_from(target.region),
+        transfer=sum(size for copied, size in stored_images if copied)
+        * _per_gb_from(target.region),
     )
-    return cost, len(found)
+    return cost, len(stored_images)
 
 
 def cost_lines(cost: Cost, months: float) -> str:

@@ -42,13 +42,17 @@ def gates(
     reports any. Raises KilnError (exit status 1) if AWS does not answer.
     """
     since = came.since
-    found = [_launches(release, target), _verdict(release, target), _soak(since, release, settings)]
-    found.append(_difference(release, present))
+    judged = [
+        _launches(release, target),
+        _verdict(release, target),
+        _soak(since, release, settings),
+    ]
+    judged.append(_difference(release, present))
     if settings.sign:
-        found.append(_signed(release, target, settings.sign))
+        judged.append(_signed(release, target, settings.sign))
     if settings.max_fatal_xids is not None:
-        found.append(_fleet(release, since, settings.max_fatal_xids, target, log_group))
-    return found
+        judged.append(_fleet(release, since, settings.max_fatal_xids, target, log_group))
+    return judged
 
 
 def _launches(release: Release, target: Target) -> Gate:

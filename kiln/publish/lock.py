@@ -125,11 +125,11 @@ def _take_from_the_dead(target: Target, name: str, parameter: str, mine: Holder)
 
 def _holder(target: Target, parameter: str) -> Holder | None:
     """Who holds the lock; None if it was released meanwhile. A damaged value is a dead holder."""
-    found: list[Any] = list(aws.ssm(target).get_parameters(Names=[parameter])["Parameters"])
-    if not found:
+    listed: list[Any] = list(aws.ssm(target).get_parameters(Names=[parameter])["Parameters"])
+    if not listed:
         return None
     try:
-        value = json.loads(found[0]["Value"])
+        value = json.loads(listed[0]["Value"])
         space = str(value.get("space", ""))
         return Holder(str(value["host"]), int(value["process"]), float(value["until"]), space)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -33,10 +33,10 @@ class Move:
 
 def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> dict[str, Held]:
     """What a channel holds in each region in which it holds something."""
-    found = in_regions(
+    by_region = in_regions(
         regions, lambda region: channels.held(target.in_region(region), line, channel)
     )
-    return {region: item for region, item in found.items() if item is not None}
+    return {region: item for region, item in by_region.items() if item is not None}
 
 
 def moved_now(target: Target, action: Action, why: str) -> Moved:

@@ -212,12 +212,12 @@ def builds_of_the_night(rows: Sequence[str]) -> dict[str, Record]:
     """The newest build of each row of which there is a record here and that began in a night's
     time, by row."""
     earliest = datetime.now(timezone.utc) - timedelta(seconds=LOCK_SECONDS)
-    found = {}
+    builds = {}
     for row in rows:
         newest = next((record for record in all_of(row) if record.kind == "build"), None)
         if newest and newest.run_id >= earliest.strftime("%Y%m%dT%H%M%SZ"):
-            found[row] = newest
-    return found
+            builds[row] = newest
+    return builds
 
 
 def read_plan(path: Path) -> dict[str, str]:

@@ -61,8 +61,8 @@ def own_images(target: Target) -> list[OwnImage]:
             )
         )
         images = [image for page in pages for image in page["Images"]]
-    found = (_own(target.region, image) for image in images)
-    return [image for image in found if image and image.state in ("available", "disabled")]
+    own = (_own(target.region, image) for image in images)
+    return [image for image in own if image and image.state in ("available", "disabled")]
 
 
 def own_image(target: Target, ami_id: str) -> OwnImage | None:

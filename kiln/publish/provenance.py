@@ -82,12 +82,14 @@ def verify_image(target: Target, ami_id: str, key: SSlibKey) -> Provenance:
     return Provenance(ami_id, target.region, names, said, wrong)
 
 
-def provenance_text(found: Provenance) -> str:
+def provenance_text(provenance: Provenance) -> str:
     """For a terminal."""
-    lines = [f"{name:9} {_shown(value)}" for name, value in found.said.items()]
-    lines += [f"wrong     {reason}" for reason in found.wrong]
-    if not found.wrong:
-        lines.append(f"{found.ami_id} in {found.region} is what its signed statement says")
+    lines = [f"{name:9} {_shown(value)}" for name, value in provenance.said.items()]
+    lines += [f"wrong     {reason}" for reason in provenance.wrong]
+    if not provenance.wrong:
+        lines.append(
+            f"{provenance.ami_id} in {provenance.region} is what its signed statement says"
+        )
     return "\n".join(lines)
 
 
@@ -108,10 +110,10 @@ def _fetched(target: Target, names: str, key: SSlibKey) -> Any:
         raise _UnprovenError(f"its tag {PROVENANCE} names no statement: {vocabulary.shown(names)}")
     name = statement_parameter(run_id)
     with aws.explained(f"the statement {name} could not be read in {region}"):
-        found = aws.ssm(target.in_region(region)).get_parameters(Names=[name])["Parameters"]
-    if not found:
+        parameters = aws.ssm(target.in_region(region)).get_parameters(Names=[name])["Parameters"]
+    if not parameters:
         raise _UnprovenError(f"its statement is missing: there is no parameter {name} in {region}")
-    envelope = str(found[0]["Value"])
+    envelope = str(parameters[0]["Value"])
     if sha256_of(envelope.encode()) != digest:
         raise _UnprovenError(f"the statement in {name} is not the one that its tag names")
     try:

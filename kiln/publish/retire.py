@@ -111,7 +111,7 @@ def _rollbacks(
     target: Target, held: Sequence[Held], settings: Mapping[str, Publish]
 ) -> dict[tuple[str, str], str]:
     """The images that a channel could be rolled back to, by region and id."""
-    found: dict[tuple[str, str], str] = {}
+    rollbacks: dict[tuple[str, str], str] = {}
     for holding in held:
         keep = settings.get(holding.line, Publish()).keep.get(holding.channel, _KEEP)
         releases: list[str] = []
@@ -122,8 +122,8 @@ def _rollbacks(
                 break
             for region, ami_id in release.images.items():
                 why = f"{holding.channel} of {holding.line} could be rolled back to it"
-                found.setdefault((region, ami_id), why)
-    return found
+                rollbacks.setdefault((region, ami_id), why)
+    return rollbacks
 
 
 def _guarded(image: OwnImage, users: Sequence[str]) -> str:

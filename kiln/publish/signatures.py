@@ -73,10 +73,10 @@ def key_in_file(path: Path) -> SSlibKey:
     pem = read_key(path)
     try:
         if b"PRIVATE KEY" in pem:
-            found: Any = serialization.load_pem_private_key(pem, None).public_key()
+            public: Any = serialization.load_pem_private_key(pem, None).public_key()
         else:
-            found = serialization.load_pem_public_key(pem)
-        return SSlibKey.from_crypto(found)
+            public = serialization.load_pem_public_key(pem)
+        return SSlibKey.from_crypto(public)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise KilnError(f"{path}: not a key in PEM: {error}", hint=HOW_TO_MAKE) from None
 

@@ -43,17 +43,17 @@ def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> 
     if a region does not answer.
     """
     now = datetime.now(timezone.utc)
-    found = in_regions(
+    by_region = in_regions(
         regions, lambda region: list(_found(target.in_region(region), now, now - older_than))
     )
-    return [leftover for region in regions for leftover in found[region]]
+    return [leftover for region in regions for leftover in by_region[region]]
 
 
-def sweep(target: Target, found: Sequence[Leftover]) -> list[Leftover]:
+def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
     """Remove them, instances first; each with its error if EC2 refused. One's failure stops no
     other."""
     done = []
-    for leftover in sorted(found, key=lambda leftover: _ORDER.index(leftover.kind)):
+    for leftover in sorted(left, key=lambda leftover: _ORDER.index(leftover.kind)):
         error = ""
         try:
             with aws.explained(

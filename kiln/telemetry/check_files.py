@@ -75,8 +75,8 @@ def _located(path: Path) -> Located:
 
 def _finding(problem: Problem, file: Located) -> Finding:
     message = problem.message.removeprefix(f"{file.file}: ")
-    found = Finding(problem.level, problem.rule, message, hint=problem.hint, source=_SOURCE)
-    return found.at(file.key_place(problem.path))
+    finding = Finding(problem.level, problem.rule, message, hint=problem.hint, source=_SOURCE)
+    return finding.at(file.key_place(problem.path))
 
 
 def _origin(problem: Problem, whole: dict[str, Any], files: dict[str, Located]) -> Located:

@@ -44,7 +44,7 @@ def validate_agent_config(config: dict[str, Any]) -> list[Problem]:
             *_dimensions(config),
             *_prometheus(config),
         ]
-        result += [Problem(*found) for found in log_problems(config)]
+        result += [Problem(*log_problem) for log_problem in log_problems(config)]
     return result
 
 

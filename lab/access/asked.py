@@ -91,15 +91,15 @@ def questions(
         given = {"sts:ExternalId": "ExternalId", "sts:RoleSessionName": "RoleSessionName"}
         context |= {key: str(p) for key, name in given.items() if (p := call.parameters.get(name))}
         known |= set(given)
-    found = _resources(call, caller.account, look)
+    resources = _resources(call, caller.account, look)
     if call.service == "ssm":
         return [
             Question(
                 action, item, Context({**context, **_tags_in_ssm(item, look)}, known | _OF_SSM)
             )
-            for item in found
+            for item in resources
         ]
-    return [Question(action, resource, Context(context, known)) for resource in found]
+    return [Question(action, resource, Context(context, known)) for resource in resources]
 
 
 # That it asks for the permission to use a session's document: the lab always does.
@@ -113,10 +113,10 @@ def _tags_in_ssm(resource: str | None, look: Look) -> dict[str, str]:
         r"arn:aws:(?:ec2|ssm):([^:]*):[^:]*:(instance|session)/(.+)", resource or ""
     )
     tags = look(shape[2], shape[3], shape[1]).tags if shape else {}
-    found = {"ssm:SessionDocumentAccessCheck": "true"}
+    keys = {"ssm:SessionDocumentAccessCheck": "true"}
     for key, value in tags.items():
-        found |= {f"ssm:resourceTag/{key}": value, f"aws:ResourceTag/{key}": value}
-    return found
+        keys |= {f"ssm:resourceTag/{key}": value, f"aws:ResourceTag/{key}": value}
+    return keys
 
 
 def _known(entry: of_ec2.Asked) -> frozenset[str]:
@@ -147,15 +147,15 @@ def read(environ: Mapping[str, Any], body: bytes) -> Call:
 
 def _json(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body or b"{}")
+        decoded = json.loads(body or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return decoded if isinstance(decoded, dict) else {}
 
 
 def _context(environ: Mapping[str, Any], call: Call, caller: Caller) -> dict[str, Any]:
     now = time.time()
-    found: dict[str, Any] = {
+    context: dict[str, Any] = {
         "aws:RequestedRegion": call.region,
         "aws:PrincipalAccount": caller.account,
         "aws:ResourceAccount": caller.account,
@@ -168,12 +168,12 @@ def _context(environ: Mapping[str, Any], call: Call, caller: Caller) -> dict[str
         "aws:SecureTransport": "true",
     }
     if environ.get("HTTP_X_KILN_CALLED_VIA") == VIA:
-        found["aws:CalledVia"] = ["cloudformation.amazonaws.com"]
+        context["aws:CalledVia"] = ["cloudformation.amazonaws.com"]
     address = caller.address or str(environ.get("REMOTE_ADDR", ""))
-    found |= {"aws:SourceIp": address} if address else {}
-    found |= {"aws:username": caller.name} if caller.name else {}
-    found |= {"ec2:SourceInstanceARN": caller.instance} if caller.instance else {}
-    return found | {f"aws:PrincipalTag/{name}": value for name, value in caller.tags}
+    context |= {"aws:SourceIp": address} if address else {}
+    context |= {"aws:username": caller.name} if caller.name else {}
+    context |= {"ec2:SourceInstanceARN": caller.instance} if caller.instance else {}
+    return context | {f"aws:PrincipalTag/{name}": value for name, value in caller.tags}
 
 
 @functools.cache
@@ -187,7 +187,7 @@ def _resources(call: Call, account: str, look: Look) -> list[str | None]:
     kinds = service.get("actions", {}).get(call.action)
     if kinds is None:
         return [None]
-    found: list[str | None] = []
+    arns: list[str | None] = []
     for kind in kinds:
         arn, *names = service["kinds"][kind]
         values = [_values(call.parameters, name) for name in names]
@@ -205,10 +205,10 @@ def _resources(call: Call, account: str, look: Look) -> list[str | None]:
             own = ("aws/service/", "AWS-", "AmazonCloudWatch-Manage")
             public = call.service == "ssm" and len(names) == 1 and names[0].startswith(own)
             here = {"region": call.region, "account": "" if public else account}
-            found.append(names[0] if whole else arn.format(*names, **here))
-    if kinds and not found:
+            arns.append(names[0] if whole else arn.format(*names, **here))
+    if kinds and not arns:
         return [None]
-    return found or ["*"]
+    return arns or ["*"]
 
 
 def _product(values: list[list[str]]) -> list[list[str]]:

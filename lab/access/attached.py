@@ -69,8 +69,8 @@ def _queue(arn: str, region: str, account: str, name: str) -> Attached | None:
 
 def _key(arn: str, region: str, account: str, name: str) -> Attached | None:
     # https://docs.aws.amazon.com/kms/latest/developerguide/key-policies.html
-    found = _of(kms_backends[account][region].keys.get(name.removeprefix("key/")))
-    return replace(found, alone=True) if found else None
+    policy = _of(kms_backends[account][region].keys.get(name.removeprefix("key/")))
+    return replace(policy, alone=True) if policy else None
 
 
 # Service in an ARN → what finds the policy, by ARN, region, account and name.

@@ -50,15 +50,15 @@ def matches(pattern: str, text: str, context: Context, *, case: bool = True) -> 
     ${aws:username}; a variable without a value fits nothing."""
     unknown = absent = False
 
-    def part(found: re.Match[str]) -> str:
+    def part(match: re.Match[str]) -> str:
         nonlocal unknown, absent
-        if found[0] in "*?":
-            return ".*" if found[0] == "*" else "."
-        if found[1] is None:
-            return re.escape(found[0])
-        if found[1] in ("*", "?", "$"):
-            return re.escape(found[1])
-        name, _, default = found[1].partition(",")
+        if match[0] in "*?":
+            return ".*" if match[0] == "*" else "."
+        if match[1] is None:
+            return re.escape(match[0])
+        if match[1] in ("*", "?", "$"):
+            return re.escape(match[1])
+        name, _, default = match[1].partition(",")
         value = context.get(name.strip())
         if value is None:
             unknown = True
@@ -79,14 +79,14 @@ def matches(pattern: str, text: str, context: Context, *, case: bool = True) -> 
 
 def hold(conditions: Mapping[str, Mapping[str, Any]], context: Context) -> Holds:
     """Whether every condition of a statement holds."""
-    found: list[Holds] = [
+    results: list[Holds] = [
         _holds(operator, key, _texts(wanted), context)
         for operator, keys in conditions.items()
         for key, wanted in keys.items()
     ]
-    if False in found:
+    if False in results:
         return False
-    return None if None in found else True
+    return None if None in results else True
 
 
 def _holds(operator: str, key: str, wanted: list[str], context: Context) -> Holds:

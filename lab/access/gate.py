@@ -33,12 +33,12 @@ def refusal(
     attached: Find,
 ) -> refusals.Answer | None:
     """The answer to a request that is not allowed; None for one that is."""
-    found = holders(key_id)
-    if found is None:
+    holder = holders(key_id)
+    if holder is None:
         # Its holder was deleted since: the signature's check said who it was.
         caller, policies = Caller("unknown", "", "", "", ""), Policies(())
     else:
-        caller, policies = found
+        caller, policies = holder
     questions = asked.questions(environ, body, caller, look)
     for question in questions:
         if question.action in _FREE:

@@ -57,9 +57,11 @@ def look(kind: str, name: str, region: str) -> Resource:
 
 def _profile_of(ec2: Any, template: str, version: str) -> str:
     """The name of the instance profile in a launch template's version; "" for none."""
-    found = ec2.launch_templates.get(ec2.launch_template_name_to_ids.get(template, template))
+    launch_template = ec2.launch_templates.get(
+        ec2.launch_template_name_to_ids.get(template, template)
+    )
     try:
-        data = found.get_version(version).data if found else {}
+        data = launch_template.get_version(version).data if launch_template else {}
     except (EC2ClientError, ValueError):
         return ""  # the launch itself says that there is no such version
     profile = data.get("IamInstanceProfile") or {}
@@ -68,12 +70,12 @@ def _profile_of(ec2: Any, template: str, version: str) -> str:
 
 def _roles_of(profile: str) -> tuple[str, ...]:
     iam = iam_backends[DEFAULT_ACCOUNT_ID]["aws"]
-    found = [
+    roles = [
         each_profile
         for each_profile in iam.instance_profiles.values()
         if each_profile.name == profile
     ]
-    return tuple(role.arn for item in found for role in item.roles)
+    return tuple(role.arn for item in roles for role in item.roles)
 
 
 def _session(session: Any) -> tuple[Caller, Policies]:

@@ -140,14 +140,16 @@ def _itself(
         yield Asked(f"ec2:{action}", "*" if lists else None, here)
         return
     named, made = ACTIONS[action]
-    found = {(kind, name) for kind, name in _named(parameters) if kind in named}
-    found |= {
-        (kind, "*") for kind in _ALWAYS.get(action, ()) if kind not in {kind for kind, _ in found}
+    named_resources = {(kind, name) for kind, name in _named(parameters) if kind in named}
+    named_resources |= {
+        (kind, "*")
+        for kind in _ALWAYS.get(action, ())
+        if kind not in {kind for kind, _ in named_resources}
     }
-    if not found and not made:
+    if not named_resources and not made:
         yield Asked(f"ec2:{action}", None, here)
     own = _own_tags(parameters) if action in ("CreateTags", "DeleteTags") else {}
-    for kind, name in sorted(found):
+    for kind, name in sorted(named_resources):
         there = look(kind, name, region)
         more = {**here, **_of_resource(there.tags), **_of_request(own)}
         if there.owner:
@@ -191,12 +193,12 @@ def _passed(parameters: Mapping[str, str], region: str, look: Look) -> tuple[str
 
 def _changed(parameters: Mapping[str, str]) -> dict[str, str | list[str]]:
     """The attributes that a call sets: HttpTokens=required, Description.Value=… and the like."""
-    found: dict[str, str | list[str]] = {}
+    changed: dict[str, str | list[str]] = {}
     for key, value in parameters.items():
         name, _, rest = key.partition(".")
         if name not in _NO_ATTRIBUTE and not name.endswith("Id") and rest in ("", "Value"):
-            found[f"ec2:Attribute/{name}"] = value
-    return found
+            changed[f"ec2:Attribute/{name}"] = value
+    return changed
 
 
 def _named(parameters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -222,14 +224,14 @@ def _own_tags(parameters: Mapping[str, str]) -> dict[str, str]:
 
 def _specified(parameters: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Kind → the tags that a call gives what it makes."""
-    found: dict[str, dict[str, str]] = {}
+    specified: dict[str, dict[str, str]] = {}
     for key, value in parameters.items():
         at = re.fullmatch(r"(TagSpecification\.[0-9]+)\.Tag\.([0-9]+)\.Key", key)
         if at:
             kind = parameters.get(f"{at[1]}.ResourceType", "")
             text = parameters.get(f"{at[1]}.Tag.{at[2]}.Value", "")
-            found.setdefault(kind, {})[value] = text
-    return found
+            specified.setdefault(kind, {})[value] = text
+    return specified
 
 
 def _of_request(tags: Mapping[str, str]) -> dict[str, str | list[str]]:

@@ -102,11 +102,11 @@ def asked(environ: Mapping[str, Any], body: bytes) -> list[tuple[str, str | None
     action = (OBJECTS if key else BUCKETS).get((method, words[0] if words else ""))
     if action is None or _OTHER & set(query) or len(words) > 1:
         return [(_UNKNOWN, None)]
-    found: list[tuple[str, str | None]] = [(action, f"{arn}/{key}" if key else arn)]
+    questions: list[tuple[str, str | None]] = [(action, f"{arn}/{key}" if key else arn)]
     source = environ.get("HTTP_X_AMZ_COPY_SOURCE")
     if source:
-        found.append(("GetObject", f"arn:aws:s3:::{unquote(str(source)).lstrip('/')}"))
-    return found
+        questions.append(("GetObject", f"arn:aws:s3:::{unquote(str(source)).lstrip('/')}"))
+    return questions
 
 
 def _keys(body: bytes) -> list[str | None]:

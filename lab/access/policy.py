@@ -124,7 +124,7 @@ def _attached(
 ) -> tuple[Holds, str | None]:
     """Whether the policy of a resource has a statement with that effect for the caller, and whom
     the narrowest one names."""
-    found: Holds = False
+    result: Holds = False
     means: set[str] = set()
     for statement in _statements(document):
         meant = principals.named(statement, caller)
@@ -134,9 +134,9 @@ def _attached(
         if one:
             means.add(meant)
         elif one is None:
-            found = None
+            result = None
     kind = next((kind for kind in (SELF, ROLE, ACCOUNT) if kind in means), None)
-    return (True if means else found), kind
+    return (True if means else result), kind
 
 
 def _whole(statement: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _whole(statement: dict[str, Any]) -> dict[str, Any]:
 
 def _effect(document: str, effect: Effect, question: Question) -> Holds:
     """Whether a document has a statement with that effect on the question."""
-    found: Holds = False
+    result: Holds = False
     for statement in _statements(document):
         if statement.get("Effect") != effect:
             continue
@@ -156,8 +156,8 @@ def _effect(document: str, effect: Effect, question: Question) -> Holds:
         if fits:
             return True
         if fits is None:
-            found = None
-    return found
+            result = None
+    return result
 
 
 def _fits(statement: dict[str, Any], question: Question) -> Holds:
@@ -183,12 +183,12 @@ def _any(
     """Whether an element of a statement, or its Not… form, fits a text."""
     negative = f"Not{element}" in statement
     patterns = _listed(statement.get(f"Not{element}" if negative else element, []))
-    found = [matches(pattern, text, context, case=case) for pattern in patterns]
+    results = [matches(pattern, text, context, case=case) for pattern in patterns]
     if element == "Action" and text.endswith(":"):
-        found = [_of_unnamed(pattern, text, context) for pattern in patterns]
-    if True in found:
+        results = [_of_unnamed(pattern, text, context) for pattern in patterns]
+    if True in results:
         return not negative
-    return None if None in found else negative
+    return None if None in results else negative
 
 
 def _of_unnamed(pattern: str, service: str, context: Context) -> Holds:
@@ -205,5 +205,5 @@ def _listed(value: Any) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def _statements(document: str) -> tuple[dict[str, Any], ...]:
-    found = json.loads(document).get("Statement", [])
-    return tuple(found) if isinstance(found, list) else (found,)
+    statements = json.loads(document).get("Statement", [])
+    return tuple(statements) if isinstance(statements, list) else (statements,)

@@ -45,8 +45,8 @@ def names_service(statement: dict[str, Any], service: str) -> bool:
 
 
 def _narrowest(principal: Any, caller: Caller) -> str | None:
-    found = {_kind(text, caller) for text in _listed(principal, "AWS")}
-    return next((kind for kind in (SELF, ROLE, ACCOUNT) if kind in found), None)
+    kinds = {_kind(text, caller) for text in _listed(principal, "AWS")}
+    return next((kind for kind in (SELF, ROLE, ACCOUNT) if kind in kinds), None)
 
 
 def _listed(principal: Any, kind: str) -> Iterator[str]:

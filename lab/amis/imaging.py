@@ -236,12 +236,12 @@ def _complete_copy(ami: Any, image: images.Image, source_id: str) -> None:
 
 
 def _source_of_copy(backend: Any, source_id: str, region: str) -> Any:
-    found = ec2_backends[backend.account_id][region].describe_images(ami_ids=[source_id])
-    if not found or found[0].state != "available":
+    sources = ec2_backends[backend.account_id][region].describe_images(ami_ids=[source_id])
+    if not sources or sources[0].state != "available":
         raise EC2ClientError(
             "InvalidAMIID.Unavailable", f"The image ID '{source_id}' is no longer available"
         )
-    return found[0]
+    return sources[0]
 
 
 def image_of(ami: Any, region: str) -> images.Image:
@@ -308,11 +308,11 @@ def _other_volumes(backend: Any, instance: Any) -> tuple[list[dict[str, Any]], d
     And the names of the files they get in the AMI's folder, by the ids of the volumes to copy.
     """
     of_volume = {}
-    found: dict[str, dict[str, Any]] = {}
+    by_device: dict[str, dict[str, Any]] = {}
     for device, attached in instance.get_block_device_mapping:
         volume = backend.get_volume(attached.volume_id)
         of_volume[device] = volume.id
-        found[device] = {
+        by_device[device] = {
             "VolumeSize": int(volume.size),
             "DeleteOnTermination": bool(attached.delete_on_termination),
             "VolumeType": volume.volume_type,
@@ -321,13 +321,13 @@ def _other_volumes(backend: Any, instance: Any) -> tuple[list[dict[str, Any]], d
     for asked in devices.get():
         device = asked.get("DeviceName", "")
         if asked.get("NoDevice") is not None:
-            found.pop(device, None)
+            by_device.pop(device, None)
         elif asked.get("Ebs"):
-            known = found.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
-            found[device] = {"Encrypted": False} | known | asked["Ebs"]
-    found.pop(instance.root_device_name, None)
+            known = by_device.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
+            by_device[device] = {"Encrypted": False} | known | asked["Ebs"]
+    by_device.pop(instance.root_device_name, None)
     files, others = {}, []
-    for number, (device, ebs) in enumerate(found.items()):
+    for number, (device, ebs) in enumerate(by_device.items()):
         others.append({"DeviceName": device, "Ebs": ebs})
         volume_id = of_volume.get(device, "")
         if volume_id and volumes.file(LabInstance.machines.lab, volume_id).exists():

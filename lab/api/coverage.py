@@ -53,16 +53,16 @@ def table() -> dict[str, str]:
     from lab.api import services
     from lab.ec2 import calls, filters, layer
 
-    found: dict[str, str] = {}
+    rows: dict[str, str] = {}
     for name in sorted(filters.model().operation_names):
         method = getattr(EC2Response, layer.method_name(name), None)
         if name in calls.OWN:
-            found[name] = calls.OWN[name].effect
+            rows[name] = calls.OWN[name].effect
         elif method is None or _only_refuses(method):
-            found[name] = "refused"
+            rows[name] = "refused"
         else:
-            found[name] = "real" if name in _THROUGH_MOTO else "booked only"
-    return found | services.table()
+            rows[name] = "real" if name in _THROUGH_MOTO else "booked only"
+    return rows | services.table()
 
 
 def _only_refuses(method: Any) -> bool:
@@ -76,24 +76,24 @@ def _only_refuses(method: Any) -> bool:
     return says_so and "ActionResult" not in code.co_names
 
 
-def text(found: dict[str, str]) -> str:
+def text(rows: dict[str, str]) -> str:
     """The table for a terminal: a line per call, and the counts."""
     kinds = ("real", "booked only", "refused")
-    lines = [f"{name:<60} {found[name]}" for kind in kinds for name in found if found[name] == kind]
-    return "\n".join([*lines, "", counts(found)])
+    lines = [f"{name:<60} {rows[name]}" for kind in kinds for name in rows if rows[name] == kind]
+    return "\n".join([*lines, "", counts(rows)])
 
 
-def counts(found: dict[str, str]) -> str:
+def counts(rows: dict[str, str]) -> str:
     """How many calls are of each kind."""
-    kinds = list(found.values())
+    kinds = list(rows.values())
     named = (f"{kinds.count(kind)} {kind}" for kind in ("real", "booked only", "refused"))
     return f"{len(kinds)} calls: {', '.join(named)}"
 
 
-def page(found: dict[str, str]) -> str:
+def page(rows: dict[str, str]) -> str:
     """The table as a page of the documentation."""
-    real = [name for name in found if found[name] == "real"]
-    booked = [name for name in found if found[name] == "booked only"]
+    real = [name for name in rows if rows[name] == "real"]
+    booked = [name for name in rows if rows[name] == "booked only"]
     return "\n".join(
         [
             "# Calls in the lab",
@@ -101,7 +101,7 @@ def page(found: dict[str, str]) -> str:
             "Written by `./invoke generate` from the lab's code; `./invoke lab.coverage` prints it "
             "with the refused ones.",
             "",
-            f"{counts(found)}.",
+            f"{counts(rows)}.",
             "",
             "A call without a service is EC2's. Of the services that are not here (IAM, S3, "
             "Auto Scaling, …) moto answers as it does.",

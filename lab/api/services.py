@@ -35,7 +35,7 @@ _DELIVERED = {
 def table() -> dict[str, str]:
     """`service:Call` → real, booked only or refused, for every call of these services' models."""
     real = {**layer.REAL, **_DELIVERED, "ssm": front.REAL}
-    session, found = botocore.session.get_session(), {}
+    session, operations = botocore.session.get_session(), {}
     for service, (module, name) in _MOTO.items():
         moto = getattr(importlib.import_module(module), name)
         for call in session.get_service_model(service).operation_names:
@@ -43,11 +43,11 @@ def table() -> dict[str, str]:
             kind = (
                 "real" if call in real.get(service, ()) else "booked only" if there else "refused"
             )
-            found[f"{service}:{call}"] = kind
+            operations[f"{service}:{call}"] = kind
     for call in session.get_service_model("rbin").operation_names:
-        found[f"rbin:{call}"] = "real" if call in retention.REAL else "refused"
+        operations[f"rbin:{call}"] = "real" if call in retention.REAL else "refused"
     for call in session.get_service_model("cloudformation").operation_names:
-        found[f"cloudformation:{call}"] = "real" if call in stacks.REAL else "refused"
+        operations[f"cloudformation:{call}"] = "real" if call in stacks.REAL else "refused"
     for call in session.get_service_model("codebuild").operation_names:
-        found[f"codebuild:{call}"] = "booked only" if call in projects.BOOKED else "refused"
-    return found
+        operations[f"codebuild:{call}"] = "booked only" if call in projects.BOOKED else "refused"
+    return operations

@@ -138,7 +138,7 @@ def _wanted(asked: Asked, place: Place, stack: Stack | None) -> Wanted:
 
 
 def _resolved(data: Mapping[str, Any], values: Mapping[str, str], place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    resolved: dict[str, Any] = {}
     for name, value in values.items():
         kind = data["Parameters"][name]["Type"]
         if _LOOKED_UP.fullmatch(kind):
@@ -147,14 +147,14 @@ def _resolved(data: Mapping[str, Any], values: Mapping[str, str], place: Place) 
                 raise CloudFormationError(
                     f"Unable to fetch parameters [{value}] from parameter store for this account."
                 )
-            found[name] = answer["Parameters"][0]["Value"]
+            resolved[name] = answer["Parameters"][0]["Value"]
         elif kind == "CommaDelimitedList" or kind.startswith("List<"):
-            found[name] = [part.strip() for part in value.split(",")]
+            resolved[name] = [part.strip() for part in value.split(",")]
         elif _TYPES.fullmatch(kind):
-            found[name] = value
+            resolved[name] = value
         else:
             raise CloudFormationError(f"AMI Kiln lab: parameters of {kind} are not implemented")
-    return found
+    return resolved
 
 
 def _update(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
@@ -230,10 +230,10 @@ def _resources(region: Region, asked: Asked, place: Callable[[Asked], Place]) ->
 
 
 def _listed(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    found = region.find(asked["StackName"]).resources.values()
+    resources = region.find(asked["StackName"]).resources.values()
     now = datetime.now(timezone.utc)
     return {"StackResourceSummaries": [
-        {**_resource(item), "LastUpdatedTimestamp": now} for item in found
+        {**_resource(item), "LastUpdatedTimestamp": now} for item in resources
     ]}  # fmt: skip
 
 

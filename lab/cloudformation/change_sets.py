@@ -41,22 +41,22 @@ def changes(stack: Stack, wanted: Wanted) -> list[dict[str, Any]]:
     """
     scope = stack.scope(wanted, lambda name, attribute: f"{{{{new {name} {attribute}}}}}")
     there = stacks.present(wanted, scope)
-    found = []
+    listed = []
     for name in template.in_order(there):
         kind = there[name]["Type"]
         old = stack.resources.get(name)
         if old is None or old.type != kind:
-            found.append(_change("Add", name, kind))
+            listed.append(_change("Add", name, kind))
             continue
         new = stacks.properties_of(scope, there[name])
         differ = stacks.changed(old.properties, new)
         if differ:
             kept = stacks.KINDS[kind].in_place(differ)
-            found.append(_change("Modify", name, kind, old.made.id, sorted(differ), kept=kept))
+            listed.append(_change("Modify", name, kind, old.made.id, sorted(differ), kept=kept))
     for name, old in stack.resources.items():
         if name not in there:
-            found.append(_change("Remove", name, old.type, old.made.id))
-    return found
+            listed.append(_change("Remove", name, old.type, old.made.id))
+    return listed
 
 
 def _change(

@@ -103,14 +103,14 @@ def _called_via(request: Any, **_: Any) -> None:
 
 def read_query(text: str) -> dict[str, Any]:
     """The parameters of the query protocol as data: `Tags.member.1.Key=a` is a list of maps."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in parse_qsl(text, keep_blank_values=True):
-        node = found
+        node = fields
         *path, last = name.split(".")
         for part in path:
             node = node.setdefault(part, {})
         node[last] = value
-    return {key: _listed(item) for key, item in found.items()}
+    return {key: _listed(item) for key, item in fields.items()}
 
 
 def _listed(node: Any) -> Any:

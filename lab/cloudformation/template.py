@@ -127,8 +127,8 @@ class Scope:
     def value(self, node: Any) -> Any:
         """The value of an expression; NO_VALUE stays out of maps and lists."""
         if isinstance(node, list):
-            found = [self.value(part) for part in node]
-            return [item for item in found if item is not NO_VALUE]
+            parts = [self.value(part) for part in node]
+            return [item for item in parts if item is not NO_VALUE]
         if not isinstance(node, dict):
             return node
         if len(node) == 1:
@@ -260,8 +260,8 @@ def needs(name: str, resources: Mapping[str, Any]) -> set[str]:
     resource = resources[name]
     wanted = resource.get("DependsOn", [])
     named = {wanted} if isinstance(wanted, str) else set(wanted)
-    found = (named & set(resources)) | named_resources(resource.get("Properties", {}), resources)
-    return found - {name}
+    names = (named & set(resources)) | named_resources(resource.get("Properties", {}), resources)
+    return names - {name}
 
 
 def canonical(value: Any) -> str:

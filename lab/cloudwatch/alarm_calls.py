@@ -149,7 +149,7 @@ def _paged(moto: Any) -> Any:
         asked = response._get_params()
         kinds = asked.get("AlarmTypes") or ["MetricAlarm"]
         whole = moto(response).result
-        found = [
+        chosen = [
             (name, alarm)
             for name in ("MetricAlarms", "CompositeAlarms")
             for alarm in whole[name]
@@ -158,9 +158,9 @@ def _paged(moto: Any) -> Any:
         start = int(asked.get("NextToken") or 0)
         end = start + int(asked.get("MaxRecords") or _PAGE)
         shown: dict[str, Any] = {"MetricAlarms": [], "CompositeAlarms": []}
-        for name, alarm in found[start:end]:
+        for name, alarm in chosen[start:end]:
             shown[name].append(alarm)
-        return ActionResult(shown | ({"NextToken": str(end)} if end < len(found) else {}))
+        return ActionResult(shown | ({"NextToken": str(end)} if end < len(chosen) else {}))
 
     return describe_alarms
 
@@ -175,12 +175,12 @@ def _contributors(response: Any) -> ActionResult:
 
 def _history(response: Any) -> ActionResult:
     asked = response._get_params()
-    found = [
+    entries = [
         entry
         for entry in watch.history_of(response.cloudwatch_backend)
         if asked.get("AlarmName") in (None, entry["AlarmName"])
         and asked.get("HistoryItemType") in (None, entry["HistoryItemType"])
     ]
     if asked.get("ScanBy") != "TimestampAscending":
-        found.reverse()
-    return ActionResult({"AlarmHistoryItems": found[: int(asked.get("MaxRecords") or 100)]})
+        entries.reverse()
+    return ActionResult({"AlarmHistoryItems": entries[: int(asked.get("MaxRecords") or 100)]})

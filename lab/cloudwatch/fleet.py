@@ -51,9 +51,9 @@ def judge(insight: Insight, rule: Rule, period: int, store: Store, now: float) -
 
     def until(end: float) -> dict[Group, list[float | None]]:
         start = end - count * period
-        found = insight.run(store, start, end, period)
+        groups = insight.run(store, start, end, period)
         begins = [start + number * period for number in range(count)]
-        return {group: [values.get(at) for at in begins] for group, values in found.items()}
+        return {group: [values.get(at) for at in begins] for group, values in groups.items()}
 
     going_on, settled = until(whole + step), until(whole)
     breaching, others = [], 0

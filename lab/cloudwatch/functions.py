@@ -84,11 +84,11 @@ def _safe(
     do: Callable[[float, float], float], pairs: dict[float, tuple[float, float]]
 ) -> dict[float, float]:
     """Values without those that cannot be computed, such as a division by zero."""
-    found: dict[float, float] = {}
+    values: dict[float, float] = {}
     for at, (left, right) in pairs.items():
         with contextlib.suppress(ZeroDivisionError, OverflowError):
-            found[at] = do(left, right)
-    return found
+            values[at] = do(left, right)
+    return values
 
 
 def call(name: str, given: list[Value], asked: Asked) -> Value:
@@ -119,7 +119,7 @@ def _fill(given: list[Value], asked: Asked) -> Value:
     if isinstance(value, list):
         return [_line(_fill([item, with_], asked)) for item in value]
     (line,) = lines(value)
-    period, found = asked.period(), {}
+    period, values = asked.period(), {}
     last: float | None = None
     for number in range(math.ceil((asked.end - asked.start) / period)):
         at = asked.start + number * period
@@ -129,22 +129,22 @@ def _fill(given: list[Value], asked: Asked) -> Value:
         elif there is None:
             there = _number(with_.values.get(at, math.nan) if isinstance(with_, Line) else with_)
         if there is not None and not math.isnan(there):
-            found[at] = last = there
-    return Line(found, line.label)
+            values[at] = last = there
+    return Line(values, line.label)
 
 
 def _if(given: list[Value], asked: Asked) -> Value:
     condition, yes, *no = given
     if not isinstance(condition, Line):
         return yes if _number(condition) else (no[0] if no else Line())
-    found: dict[float, float] = {}
+    values: dict[float, float] = {}
     for at, holds in condition.values.items():
         value = yes if holds else (no[0] if no else None)
         if isinstance(value, Line):
             value = value.values.get(at)
         if value is not None:
-            found[at] = _number(value)
-    return Line(found, condition.label)
+            values[at] = _number(value)
+    return Line(values, condition.label)
 
 
 def _metrics(given: list[Value], asked: Asked) -> Value:
@@ -161,31 +161,31 @@ def _search(given: list[Value], asked: Asked) -> Value:
         keys = search.find(str(text), asked.store.all())
     except search.SearchError as error:
         raise QueryError(f"SEARCH: {error}") from None
-    found = [(key, asked.line(key, str(statistic), seconds)) for key in keys]
+    listed = [(key, asked.line(key, str(statistic), seconds)) for key in keys]
     return [
         Line(line.values, " ".join([*(value for _, value in key.dimensions), key.name]))
-        for key, line in found
+        for key, line in listed
         if line.values
     ]
 
 
 def _differences(given: list[Value], asked: Asked, *, per_second: bool) -> Value:
-    found = []
+    values = []
     for line in lines(given[0]):
         moments = sorted(line.values)
         made = {}
         for before, at in itertools.pairwise(moments):
             step = line.values[at] - line.values[before]
             made[at] = step / (at - before) if per_second else step
-        found.append(Line(made, line.label))
-    return found if isinstance(given[0], list) else found[0]
+        values.append(Line(made, line.label))
+    return values if isinstance(given[0], list) else values[0]
 
 
 def _sorted(given: list[Value], asked: Asked) -> Value:
-    found, by, order, *limit = given
+    listed, by, order, *limit = given
     do = _REDUCE[str(by)]
     ranked = sorted(
-        (line for line in lines(found) if line.values),
+        (line for line in lines(listed) if line.values),
         key=lambda line: do(list(line.values.values())),
         reverse=order == "DESC",
     )

@@ -90,17 +90,17 @@ class Insight:
                 there = dict(key.dimensions)
                 group = tuple((name, there[name]) for name in self.by)
                 points.setdefault(group, []).extend(store.between(key, start, end))
-        found = {group: listed for group, listed in points.items() if listed}
+        by_group = {group: listed for group, listed in points.items() if listed}
         if self.order:
             statistic, descending = self.order
-            found = dict(
+            by_group = dict(
                 sorted(
-                    found.items(),
+                    by_group.items(),
                     key=lambda pair: series.statistic(pair[1], statistic) or 0.0,
                     reverse=descending,
                 )
             )
-        chosen = list(found.items())[: self.limit]
+        chosen = list(by_group.items())[: self.limit]
         return {
             group: dict(series.periods(listed, start, period, self.statistic))
             for group, listed in chosen

@@ -117,8 +117,8 @@ def moto_logs() -> Any:
 
 def filters_of(backend: Any) -> dict[tuple[str, str], MetricFilter]:
     """The metric filters of an account in a region, by group and name."""
-    found: dict[tuple[str, str], MetricFilter] = backend.__dict__.setdefault("kiln_filters", {})
-    return found
+    filters: dict[tuple[str, str], MetricFilter] = backend.__dict__.setdefault("kiln_filters", {})
+    return filters
 
 
 def _put_filter(
@@ -149,7 +149,7 @@ def _filters(
     metric_name: str | None = None,
     namespace: str | None = None,
 ) -> list[dict[str, Any]]:
-    found = [
+    filters = [
         filter_
         for filter_ in filters_of(backend).values()
         if filter_.name.startswith(prefix or "")
@@ -159,7 +159,7 @@ def _filters(
     ]
     return [
         filter_.shown()
-        for filter_ in sorted(found, key=lambda filter_: (filter_.group, filter_.name))
+        for filter_ in sorted(filters, key=lambda filter_: (filter_.group, filter_.name))
     ]
 
 
@@ -216,8 +216,8 @@ def _test_filter(response: Any) -> str:
     import json
 
     messages = list(response._get_param("logEventMessages") or [])
-    found = metric_filters.tested(response._get_param("filterPattern"), messages)
-    return json.dumps({"matches": found})
+    matches = metric_filters.tested(response._get_param("filterPattern"), messages)
+    return json.dumps({"matches": matches})
 
 
 class _EventFilter:

@@ -67,7 +67,7 @@ def data(metric_filter: MetricFilter, events: Iterable[Event]) -> list[dict[str,
     came and none matched gives the default value, when there is metric_filter.
     """
     transformation, pattern = metric_filter.transformation, patterns.parse(metric_filter.pattern)
-    found: list[dict[str, Any]] = []
+    published: list[dict[str, Any]] = []
     minutes: dict[int, bool] = {}
     for moment, message in events:
         values = pattern.values(message)
@@ -78,15 +78,15 @@ def data(metric_filter: MetricFilter, events: Iterable[Event]) -> list[dict[str,
         value = patterns.number(_resolved(str(transformation["metricValue"]), values))
         dimensions = _dimensions(transformation.get("dimensions") or {}, values)
         if value is not None and dimensions is not None:
-            found.append(_datum(transformation, moment, value, dimensions))
+            published.append(_datum(transformation, moment, value, dimensions))
     default = transformation.get("defaultValue")
     if default is not None:
-        found += [
+        published += [
             _datum(transformation, minute, float(default), [])
             for minute, matched in minutes.items()
             if not matched
         ]
-    return found
+    return published
 
 
 def _datum(
@@ -108,23 +108,23 @@ def _resolved(text: str, values: Values) -> Any:
 
 def _dimensions(asked: Mapping[str, str], values: Values) -> list[dict[str, str]] | None:
     """The dimensions of an event's metric; None when the event lacks one: it gives no metric."""
-    found = []
+    named = []
     for name, text in asked.items():
         value = _resolved(text, values)
         if value is patterns.MISSING or isinstance(value, dict | list):
             return None
-        found.append({"Name": name, "Value": str(value)})
-    return found
+        named.append({"Name": name, "Value": str(value)})
+    return named
 
 
 def tested(text: str, messages: list[str]) -> list[dict[str, Any]]:
     """TestMetricFilter: the messages that match, numbered from 1. Raises PatternError."""
-    pattern, found = patterns.parse(text), []
+    pattern, matches = patterns.parse(text), []
     for number, message in enumerate(messages, 1):
         values = pattern.values(message)
         if values is not None:
             extracted = {name: str(value) for name, value in values.items()}
-            found.append(
+            matches.append(
                 {"eventNumber": number, "eventMessage": message, "extractedValues": extracted}
             )
-    return found
+    return matches

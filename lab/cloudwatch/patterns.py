@@ -79,11 +79,11 @@ def _parser() -> Lark:
 
 def _terms(text: str) -> Callable[[str], bool]:
     """Words and phrases: all must be there, `-` none of them, `?` any of them."""
-    found = _TERM.findall(text)
+    terms = _TERM.findall(text)
     if _TERM.sub("", text).strip():
         raise PatternError(f"a quotation mark without its other one: {text}")
     signs: dict[str, list[Callable[[str], bool]]] = {"": [], "-": [], "?": []}
-    for sign, term in found:
+    for sign, term in terms:
         signs[sign].append(_term(term))
     # `?` has no effect beside other terms.
     optional = signs["?"] if not signs[""] and not signs["-"] else []
@@ -126,10 +126,10 @@ class _Event(Mapping[str, Any]):
         self._event = event
 
     def __getitem__(self, selector: str) -> Any:
-        found = select(self._event, selector)
-        if found is MISSING:
+        values = select(self._event, selector)
+        if values is MISSING:
             raise KeyError(selector)
-        return found
+        return values
 
     def __iter__(self) -> Any:
         return iter(())
@@ -141,21 +141,23 @@ class _Event(Mapping[str, Any]):
 def select(event: Any, selector: str) -> Any:
     """The value of `$.a.b[0]`; MISSING where there is none. `[*]` is any element that matches,
     and comes as a list in _Any."""
-    found: list[Any] = [event]
+    values: list[Any] = [event]
     several = False
     for name, quoted, single, index, star in _STEP.findall(selector[1:]):
         key = name or quoted or single
         if star:
             several = True
-            found = [item for item in found if isinstance(item, list) for item in item]
+            values = [item for item in values if isinstance(item, list) for item in item]
         elif index:
             place = int(index)
-            found = [item[place] for item in found if isinstance(item, list) and place < len(item)]
+            values = [
+                item[place] for item in values if isinstance(item, list) and place < len(item)
+            ]
         else:
-            found = [item[key] for item in found if isinstance(item, dict) and key in item]
-    if several and found:
-        return _Any(found)
-    return found[0] if found else MISSING
+            values = [item[key] for item in values if isinstance(item, dict) and key in item]
+    if several and values:
+        return _Any(values)
+    return values[0] if values else MISSING
 
 
 class _Any(list[Any]):
@@ -181,9 +183,9 @@ def _delimited(fields: list[Any]) -> Callable[[str], Values | None]:
             words = words[:place] + words[len(words) - after :]
         elif len(words) != len(names):
             return None
-        found = dict(zip([name for name in names if name is not None], words, strict=True))
-        if all(holds(lambda name: found.get(name, MISSING)) for holds in tests):
-            return {f"${name}": word for name, word in found.items()}
+        fields = dict(zip([name for name in names if name is not None], words, strict=True))
+        if all(holds(lambda name: fields.get(name, MISSING)) for holds in tests):
+            return {f"${name}": word for name, word in fields.items()}
         return None
 
     return values
@@ -199,14 +201,14 @@ def _is_ellipsis(field: Any) -> bool:
 
 def _name(field: Any) -> str:
     """The name of a field: the first that its condition has."""
-    found = [
+    names = [
         str(token)
         for token in field.scan_values(lambda token: isinstance(token, Token))
         if token.type == "NAME"
     ]
-    if not found:
+    if not names:
         raise PatternError("a field has no name")
-    return found[0]
+    return names[0]
 
 
 # Conditions of both.
@@ -235,9 +237,9 @@ def _comparison(subject: str, operator: str, value: Token) -> Test:
         wanted = operator == "="
 
         def holds(look: Lookup) -> bool:
-            found = look(subject)
+            value = look(subject)
             # A property that is not there is neither equal nor unequal.
-            return found is not MISSING and _any(found, lambda item: equals(item) == wanted)
+            return value is not MISSING and _any(value, lambda item: equals(item) == wanted)
 
         return holds
     if value.type in ("STRING", "REGEX") or not _NUMBER.fullmatch(str(value)):
@@ -258,31 +260,31 @@ def _comparison(subject: str, operator: str, value: Token) -> Test:
     return compares
 
 
-def _any(found: Any, holds: Callable[[Any], bool]) -> bool:
-    return any(map(holds, found)) if isinstance(found, _Any) else holds(found)
+def _any(actual: Any, holds: Callable[[Any], bool]) -> bool:
+    return any(map(holds, actual)) if isinstance(actual, _Any) else holds(actual)
 
 
 def _equality(value: Token) -> Callable[[Any], bool]:
     if value.type == "REGEX":
         expression = _regex(str(value))
-        return lambda found: isinstance(found, str) and expression.search(found) is not None
+        return lambda actual: isinstance(actual, str) and expression.search(actual) is not None
     if value.type != "STRING" and _NUMBER.fullmatch(str(value)):
         wanted = float(value)
-        return lambda found: number(found) == wanted
+        return lambda actual: number(actual) == wanted
     text = _text(str(value))
     wildcard = re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
     # `{ $.latency = * }` is the documentation's way to take numbers.
     kinds = (str, int, float) if value.type != "STRING" and "*" in text else (str,)
-    return lambda found: isinstance(found, kinds) and wildcard.fullmatch(str(found)) is not None
+    return lambda actual: isinstance(actual, kinds) and wildcard.fullmatch(str(actual)) is not None
 
 
-def number(found: Any) -> float | None:
+def number(actual: Any) -> float | None:
     """A value as a number: JSON's, or a word that is one."""
-    if isinstance(found, bool) or found is MISSING:
+    if isinstance(actual, bool) or actual is MISSING:
         return None
-    if isinstance(found, int | float):
-        return float(found)
-    return float(found) if isinstance(found, str) and _NUMBER.fullmatch(found) else None
+    if isinstance(actual, int | float):
+        return float(actual)
+    return float(actual) if isinstance(actual, str) and _NUMBER.fullmatch(actual) else None
 
 
 def _text(term: str) -> str:

@@ -76,10 +76,10 @@ class Asked:
         """One series, as a line over the periods. Raises QueryError."""
         points = self.store.between(key, self.start, self.end, unit)
         try:
-            found = series.periods(points, self.start, period, statistic)
+            values = series.periods(points, self.start, period, statistic)
         except ValueError:
             raise QueryError(f"the statistic {statistic} is not supported") from None
-        return Line(dict(found), key.name)
+        return Line(dict(values), key.name)
 
     def _series(self, query: Mapping[str, Any]) -> Line:
         stat = query["MetricStat"]
@@ -104,10 +104,10 @@ class Asked:
             insight = insights.parse(text)
         except insights.InsightsError as error:
             raise QueryError(str(error)) from None
-        found = insight.run(self.store, self.start, self.end, period)
+        by_group = insight.run(self.store, self.start, self.end, period)
         if not insight.by:
-            return Line(found.get((), {}), insight.metric)
-        return [Line(values, insights.label(group, insight)) for group, values in found.items()]
+            return Line(by_group.get((), {}), insight.metric)
+        return [Line(values, insights.label(group, insight)) for group, values in by_group.items()]
 
     def _value(self, node: Any) -> Value:
         kind, parts = str(node.data), list(node.children)
@@ -163,10 +163,10 @@ def of_alarm(store: Store, queries: Sequence[Any], start: float, end: float) -> 
 
 def _plain(queries: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """moto's queries of an alarm as GetMetricData has them."""
-    found: dict[str, dict[str, Any]] = {}
+    by_id: dict[str, dict[str, Any]] = {}
     for query in queries:
         if query.expression:
-            found[query.id] = {"Expression": query.expression, "Period": query.period}
+            by_id[query.id] = {"Expression": query.expression, "Period": query.period}
             continue
         stat = query.metric_stat
         dimensions = [
@@ -178,7 +178,7 @@ def _plain(queries: Sequence[Any]) -> dict[str, dict[str, Any]]:
             "MetricName": stat.metric.metric_name,
             "Dimensions": dimensions,
         }
-        found[query.id] = {
+        by_id[query.id] = {
             "MetricStat": {
                 "Metric": metric,
                 "Period": stat.period,
@@ -186,4 +186,4 @@ def _plain(queries: Sequence[Any]) -> dict[str, dict[str, Any]]:
                 "Unit": stat.unit,
             }
         }
-    return found
+    return by_id

@@ -51,11 +51,11 @@ def _results(
 ) -> list[dict[str, Any]]:
     try:
         value = of.result(name)
-        found = functions.lines(value)
+        lines = functions.lines(value)
     except queries.QueryError as error:
         raise ValidationError(f"Error in expression '{name}': {error}") from None
     results = []
-    for line in found:
+    for line in lines:
         moments = sorted(line.values, reverse=descending)
         label = query.get("Label") or line.label or name
         if isinstance(value, list) and query.get("Label"):
@@ -111,13 +111,13 @@ def statistics(store: Store, asked: Asked) -> dict[str, Any]:
 def listed(store: Store, asked: Asked) -> dict[str, Any]:
     """ListMetrics."""
     since = time.time() - (_RECENT if asked.get("RecentlyActive") else _LISTED)
-    found = [key for key in store.all() if store.newest(key) >= since and _chosen(key, asked)]
+    keys = [key for key in store.all() if store.newest(key) >= since and _chosen(key, asked)]
     token = str(asked.get("NextToken") or "0")
     if not token.isdecimal():
         raise InvalidParameterValue("Request parameter NextToken is invalid")
     start = int(token)
-    more = {"NextToken": str(start + _PAGE)} if len(found) > start + _PAGE else {}
-    return {"Metrics": [shown(key) for key in found[start : start + _PAGE]], **more}
+    more = {"NextToken": str(start + _PAGE)} if len(keys) > start + _PAGE else {}
+    return {"Metrics": [shown(key) for key in keys[start : start + _PAGE]], **more}
 
 
 def _chosen(key: Key, asked: Asked) -> bool:

@@ -78,8 +78,8 @@ def _holds(node: Any, key: Key) -> bool:
         return any(_matcher(node.children[0])(text) for text in _texts(key))
     name, *wanted = node.children
     values: list[Any] = wanted[0].children if kind == "having_any" else wanted
-    found = _value(key, _bare(name))
-    return found is not None and any(_matcher(value)(found) for value in values)
+    own = _value(key, _bare(name))
+    return own is not None and any(_matcher(value)(own) for value in values)
 
 
 def _texts(key: Key) -> list[str]:
@@ -96,11 +96,11 @@ def _matcher(word: str) -> Callable[[str], bool]:
     """In quotes a word is the whole; without, its parts are among the other's, in order."""
     text = _bare(word)
     if word.startswith('"'):
-        return lambda found: found == text
+        return lambda actual: actual == text
     parts = _parts(text)
 
-    def holds(found: str) -> bool:
-        there = _parts(found)
+    def holds(actual: str) -> bool:
+        there = _parts(actual)
         starts = range(len(there) - len(parts) + 1)
         return any(there[start : start + len(parts)] == parts for start in starts)
 

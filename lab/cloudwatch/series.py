@@ -103,8 +103,8 @@ class Store:
             listed = self._points.get(key, [])
             low = bisect.bisect_left(listed, start, key=lambda point: point.at)
             high = bisect.bisect_left(listed, end, key=lambda point: point.at)
-            found = listed[low:high]
-        return [point for point in found if unit is None or point.unit == unit]
+            points = listed[low:high]
+        return [point for point in points if unit is None or point.unit == unit]
 
 
 def statistic(points: list[Point], name: str) -> float | None:
@@ -144,8 +144,8 @@ def periods(points: list[Point], start: float, period: int, name: str) -> list[t
     grouped: dict[int, list[Point]] = defaultdict(list)
     for point in points:
         grouped[int((point.at - start) // period)].append(point)
-    found = ((start + number * period, statistic(grouped[number], name)) for number in grouped)
-    return sorted((at, value) for at, value in found if value is not None)
+    values = ((start + number * period, statistic(grouped[number], name)) for number in grouped)
+    return sorted((at, value) for at, value in values if value is not None)
 
 
 def begin(moment: datetime, period: int) -> float:

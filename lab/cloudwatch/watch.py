@@ -34,14 +34,14 @@ _HISTORY = 1000
 
 def store_of(backend: Any) -> Store:
     """The series of an account in a region; they end with moto's backend."""
-    found: Store = backend.__dict__.setdefault("kiln_series", Store())
-    return found
+    store: Store = backend.__dict__.setdefault("kiln_series", Store())
+    return store
 
 
 def history_of(backend: Any) -> list[dict[str, Any]]:
     """What happened to the alarms of an account in a region, oldest first."""
-    found: list[dict[str, Any]] = backend.__dict__.setdefault("kiln_history", [])
-    return found
+    history: list[dict[str, Any]] = backend.__dict__.setdefault("kiln_history", [])
+    return history
 
 
 def start() -> None:
@@ -60,8 +60,8 @@ def _for_ever() -> None:
 
 def look(backend: Any, now: float) -> None:
     """Judge all alarms of a region."""
-    found = list(backend.alarms.values())
-    for alarm in sorted(found, key=lambda alarm: alarm.rule is not None):
+    watched = list(backend.alarms.values())
+    for alarm in sorted(watched, key=lambda alarm: alarm.rule is not None):
         _judge(backend, alarm, now)
 
 
@@ -139,11 +139,11 @@ def values_of(alarm: Any, rule: Rule, store: Store, now: float) -> list[tuple[fl
             points = store.between(
                 Key(alarm.namespace, alarm.metric_name, dimensions), start, end, alarm.unit
             )
-            found = dict(series.periods(points, start, period, statistic))
+            by_time = dict(series.periods(points, start, period, statistic))
         else:
-            found = queries.of_alarm(store, alarm.metric_data_queries, start, end)
+            by_time = queries.of_alarm(store, alarm.metric_data_queries, start, end)
         begins = [start + number * period for number in range(count)]
-        return [(begin, found.get(begin)) for begin in begins]
+        return [(begin, by_time.get(begin)) for begin in begins]
 
     whole = now - now % step
     going_on = until(whole + step)
@@ -202,8 +202,8 @@ def _key_refuses(backend: Any, topic: str, region: str) -> str:
 
     https://repost.aws/knowledge-center/cloudwatch-configure-alarm-sns
     """
-    found = sns_backends[backend.account_id][region].topics.get(topic)
-    key = str(getattr(found, "kms_master_key_id", "") or "")
+    known_topic = sns_backends[backend.account_id][region].topics.get(topic)
+    key = str(getattr(known_topic, "kms_master_key_id", "") or "")
     if not key:
         return ""
     keys = kms_backends[backend.account_id][region].keys

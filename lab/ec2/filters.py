@@ -120,8 +120,8 @@ def documented(call: str) -> frozenset[str]:
     shape = members.get("Filters") or members.get("Filter")
     text = shape.documentation if shape else ""
     text = re.sub(r"(?<=.)<ul>.*?</ul>", "", text.partition("<ul>")[2])
-    found = re.findall(r"<li>\s*<p>\s*<code>([^<]+)</code>", text)
-    names = {html.unescape(name).strip() for name in found}
+    listed = re.findall(r"<li>\s*<p>\s*<code>([^<]+)</code>", text)
+    names = {html.unescape(name).strip() for name in listed}
     return frozenset(names | _UNLISTED.get(call, set()) if names else ())
 
 

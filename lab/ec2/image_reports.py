@@ -37,13 +37,13 @@ def _references(request: Request) -> dict[str, Any]:
     unknown = set(named) - {*_KINDS, *_ELSEWHERE}
     if unknown:
         raise error("InvalidParameterValue", f"Unknown resource types: {sorted(map(str, unknown))}")
-    found = [
+    references = [
         {"ImageId": image_id, "ResourceType": kind, "Arn": arn}
         for image_id in wanted
         for kind in (named or _KINDS)
         for arn in _users(request, image_id, str(kind))
     ]
-    return {"ImageReferences": found}
+    return {"ImageReferences": references}
 
 
 def _users(request: Request, image_id: str, kind: str) -> Iterator[str]:
@@ -148,11 +148,11 @@ def _chosen(request: Request) -> list[dict[str, Any]]:
 def _find(request: Request, report: str | None) -> dict[str, Any]:
     if not report:
         raise missing("ReportId")
-    found = account.of(request.backend).reports.get(report)
-    if found is None:
+    kept = account.of(request.backend).reports.get(report)
+    if kept is None:
         # The code is assumed: the reference names none.
         raise error("InvalidImageUsageReportId.NotFound", f"The report '{report}' does not exist")
-    return found
+    return kept
 
 
 @call("DeleteImageUsageReport")
@@ -165,12 +165,12 @@ def _delete(request: Request) -> dict[str, Any]:
 @call("GetImageAncestry")
 def _ancestry(request: Request) -> dict[str, Any]:
     """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-ancestry.html"""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     image_id: str | None = request.asked.get("ImageId")
     ami = images.find(request.backend, image_id)
     while ami is not None:
         source = getattr(ami, "source_image_id", None)
-        found.append(
+        entries.append(
             {
                 "ImageId": ami.id,
                 "CreationDate": ami.creation_date,
@@ -180,4 +180,4 @@ def _ancestry(request: Request) -> dict[str, Any]:
             }
         )
         ami = request.backend.amis.get(source)
-    return {"ImageAncestryEntries": found}
+    return {"ImageAncestryEntries": entries}

@@ -68,16 +68,16 @@ def _delete_group(request: Request) -> Any:
     """
     backend, asked = request.backend, request.asked
     group_id, name = asked.get("GroupId"), asked.get("GroupName")
-    found = backend.get_security_group_by_name_or_id(group_id or name)
-    if found and found.name == "default":
+    sg = backend.get_security_group_by_name_or_id(group_id or name)
+    if sg and sg.name == "default":
         raise error(
             "CannotDelete",
-            f'the specified group: "{found.id}" name: "default" cannot be deleted by a user',
+            f'the specified group: "{sg.id}" name: "default" cannot be deleted by a user',
         )
-    for instance in backend.all_instances() if found else []:
+    for instance in backend.all_instances() if sg else []:
         groups = [*instance.security_groups, *(instance.nics[0].group_set if instance.nics else [])]
-        if instance.state != "terminated" and found.id in {group.id for group in groups}:
-            raise error("DependencyViolation", f"resource {found.id} has a dependent object")
+        if instance.state != "terminated" and sg.id in {group.id for group in groups}:
+            raise error("DependencyViolation", f"resource {sg.id} has a dependent object")
     return request.of_moto().result
 
 

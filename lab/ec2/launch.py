@@ -117,22 +117,22 @@ def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
         asked["launch_template"] = asked["launch_template"] | {"Version": version_of_group.get()}
     data = backend._get_template_from_args(asked["launch_template"]).data
     behavior = "instance_initiated_shutdown_behavior"
-    found = {
+    of_template = {
         "image_id": data.get("ImageId", ""),
         "metadata_options": data.get("MetadataOptions", {}) | asked["metadata_options"],
         behavior: asked.get(behavior) or data.get("InstanceInitiatedShutdownBehavior"),
     }
     if not asked.get("block_device_mappings") and data.get("BlockDeviceMappings"):
-        found["block_device_mappings"] = data["BlockDeviceMappings"]
+        of_template["block_device_mappings"] = data["BlockDeviceMappings"]
     profile = data.get("IamInstanceProfile") or {}
     if not (asked.get("iam_instance_profile_name") or asked.get("iam_instance_profile_arn")):
-        found |= {
+        of_template |= {
             "iam_instance_profile_name": profile.get("Name"),
             "iam_instance_profile_arn": profile.get("Arn"),
         }
     if not asked.get("nics") and data.get("NetworkInterfaces"):
-        found["nics"] = data["NetworkInterfaces"]
-    return found
+        of_template["nics"] = data["NetworkInterfaces"]
+    return of_template
 
 
 def _public(backend: Any, named: dict[str, Any]) -> bool:
@@ -166,14 +166,14 @@ def _resolved(backend: Any, image_id: str) -> str:
         return image_id
     name = image_id[len(_BY_PARAMETER) :]
     parameters = moto_ssm.ssm_backends[backend.account_id][backend.region_name]
-    found = None
+    resolved = None
     with contextlib.suppress(ServiceException):  # no such version or label
-        found = parameters.get_parameter(name)
-    if found is None:
+        resolved = parameters.get_parameter(name)
+    if resolved is None:
         raise EC2ClientError(
             "InvalidParameterValue", f"The SSM parameter {name} of the image ID does not exist"
         )
-    return str(found.value)
+    return str(resolved.value)
 
 
 def _may_be_launched(backend: Any, image_id: str) -> Any:

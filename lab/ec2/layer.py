@@ -85,16 +85,16 @@ def over(call: str, moto: Method | None) -> Method:
                 raise DryRunClientError
             request = calls.Request(call, asked, response.ec2_backend, response, moto)
             result = own.handler(request)
-            found = EmptyResult() if result is None else ActionResult(result)
+            answer = EmptyResult() if result is None else ActionResult(result)
         elif moto:
-            found = _of_moto(call, moto, response, asked)
+            answer = _of_moto(call, moto, response, asked)
         else:
             raise NotImplementedError(call)
-        if isinstance(found, ActionResult) and isinstance(found.result, dict):
+        if isinstance(answer, ActionResult) and isinstance(answer.result, dict):
             if chosen and call in filters.LISTS and call != "DescribeImages":
-                _filter(call, found.result, chosen)
-            return ActionResult(pages.cut(call, found.result, asked))
-        return found
+                _filter(call, answer.result, chosen)
+            return ActionResult(pages.cut(call, answer.result, asked))
+        return answer
 
     return answer
 

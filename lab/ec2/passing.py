@@ -17,10 +17,10 @@ _PATIENCE = 1.8
 
 def wait_for_one(asked: dict[str, Any], backend: Any) -> None:
     """Wait a moment while all of the instances that a DescribeInstances names are on their way."""
-    found = [
+    others = [
         backend.get_instance_by_id(instance_id) for instance_id in asked.get("InstanceIds") or []
     ]
-    before = [(instance, instance.state) for instance in found if instance is not None]
+    before = [(instance, instance.state) for instance in others if instance is not None]
     deadline = time.monotonic() + _PATIENCE
     while before and all(i.state == was and was in _PASSING for i, was in before):
         if time.monotonic() > deadline:

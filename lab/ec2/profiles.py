@@ -54,17 +54,17 @@ def _found(find: Callable[..., Any]) -> Callable[..., Any]:
 
     def profile(account: str, partition: str, **named: Any) -> Any:
         try:
-            found = find(account, partition=partition, **named)
+            entry = find(account, partition=partition, **named)
         except ServiceException:
-            found = None
-        if found is None:
+            entry = None
+        if entry is None:
             by = "arn" if named["iam_instance_profile_arn"] else "name"
             raise error(
                 "InvalidParameterValue",
                 f"Value ({named[f'iam_instance_profile_{by}']}) for parameter "
                 f"iamInstanceProfile.{by} is invalid. Invalid IAM Instance Profile {by}",
             )
-        return found
+        return entry
 
     return profile
 

@@ -25,19 +25,19 @@ def find(backend: Any, snapshot_id: str | None) -> Any:
 def _describe(request: Request) -> dict[str, Any]:
     backend, asked = request.backend, request.asked
     wanted = asked.get("SnapshotIds") or []
-    found = [find(backend, snapshot_id) for snapshot_id in wanted] or list(
+    chosen = [find(backend, snapshot_id) for snapshot_id in wanted] or list(
         backend.snapshots.values()
     )
     owners = asked.get("OwnerIds") or []
     if owners:
         mine = [backend.account_id if owner == "self" else owner for owner in owners]
         amazon = {ami.owner_id for ami in backend.amis.values() if ami.owner_alias == "amazon"}
-        found = [
+        chosen = [
             snapshot
-            for snapshot in found
+            for snapshot in chosen
             if snapshot.owner_id in mine or ("amazon" in owners and snapshot.owner_id in amazon)
         ]
-    return {"Snapshots": found}
+    return {"Snapshots": chosen}
 
 
 @call("DeleteSnapshot")

@@ -30,7 +30,7 @@ def connect(instance: Any, port: int) -> socket.socket:
         raise ConnectionRefusedError(f"{instance.id} is off")
     if boot == 0:
         return socket.create_connection((instance.address, port), _TIMEOUT)
-    found: list[socket.socket | OSError] = []
+    results: list[socket.socket | OSError] = []
 
     def make() -> None:
         # A namespace is a thread's: this one has no other work, before or after.
@@ -38,14 +38,14 @@ def connect(instance: Any, port: int) -> socket.socket:
             _enter(boot)
             made = socket.create_connection(("127.0.0.1", port), _TIMEOUT)
             made.settimeout(None)
-            found.append(made)
+            results.append(made)
         except OSError as error:
-            found.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
-    (result,) = found
+    (result,) = results
     if isinstance(result, OSError):
         raise result
     return result

@@ -299,12 +299,12 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
 
     def _attached(self) -> list[volumes.Attached]:
         """The volumes besides the root, with their files."""
-        found = []
+        listed = []
         for device, attached in list(self.block_device_mapping.items()):
             if device != self.root_device_name:
                 volume = self.ec2_backend.get_volume(attached.volume_id)
-                found.append(self.machines.disk(volume, device))
-        return found
+                listed.append(self.machines.disk(volume, device))
+        return listed
 
     def root_disk(self) -> Path | None:
         """The file of a volume that was attached in the place of the root volume."""

@@ -82,8 +82,8 @@ def listen(
         with receiver:
             _, listeners, _, _ = socket.recv_fds(receiver, 1, 1)
         if listeners:
-            with contextlib.closing(_Listener(listeners[0], first, devices, changed)) as found:
-                found.serve()
+            with contextlib.closing(_Listener(listeners[0], first, devices, changed)) as listener:
+                listener.serve()
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -196,11 +196,11 @@ class _Listener:
         with contextlib.suppress(OSError):
             opened = mounting.inside(pid, source)
             try:
-                found = os.fstat(opened)
+                status = os.fstat(opened)
             finally:
                 os.close(opened)
             for device in self._devices():
-                if found.st_rdev == os.makedev(device.major, device.minor):
+                if status.st_rdev == os.makedev(device.major, device.minor):
                     return device
         return None
 

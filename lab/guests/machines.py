@@ -75,8 +75,8 @@ class Machines:
     def release_public_addresses(self, address: str) -> None:
         """Take a guest the public addresses that `other_public_address` gave it."""
         with self._lock:
-            found = [item for item, of in self.public_addresses.items() if of == address]
-        for public in found:
+            released = [item for item, of in self.public_addresses.items() if of == address]
+        for public in released:
             bridge.unpublish(self.lab, public, address)
             self.public_addresses.pop(public, None)
 

@@ -212,8 +212,8 @@ def _give(root: Path, path: str, text: bytes, first: int) -> None:
     """
     with _parent(root, path) as (opened, name):
         with contextlib.suppress(FileNotFoundError):
-            found = os.lstat(name, dir_fd=opened)
-            if stat.S_ISREG(found.st_mode) and found.st_size:
+            status = os.lstat(name, dir_fd=opened)
+            if stat.S_ISREG(status.st_mode) and status.st_size:
                 return
             os.unlink(name, dir_fd=opened)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

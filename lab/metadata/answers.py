@@ -104,7 +104,7 @@ def _interface(instance: LabInstance) -> dict[str, str | dict[str, str]]:
     """The first interface. Its subnet is the lab's network, which the address is in."""
     nic, lab = instance.nics[0], instance.machines.lab
     groups = instance.security_groups
-    found: dict[str, str | dict[str, str]] = {
+    entries: dict[str, str | dict[str, str]] = {
         "device-number": "0",
         "interface-id": nic.id,
         "local-hostname": instance.private_dns_name,
@@ -121,10 +121,10 @@ def _interface(instance: LabInstance) -> dict[str, str | dict[str, str]]:
     }
     if instance.public_ip_address:
         public = str(instance.public_ip_address)
-        found["public-hostname"] = instance.public_dns_name
-        found["public-ipv4s"] = public
-        found["ipv4-associations"] = {public: instance.address}
-    return dict(sorted(found.items()))
+        entries["public-hostname"] = instance.public_dns_name
+        entries["public-ipv4s"] = public
+        entries["ipv4-associations"] = {public: instance.address}
+    return dict(sorted(entries.items()))
 
 
 def _public_key(instance: LabInstance) -> str | None:

@@ -97,8 +97,8 @@ def signed_key(lab: Lab, text: str) -> str:
 
 def certificate(lab: Lab) -> str:
     """The certificate of the lab's key (PEM)."""
-    _, found = _key(lab.shared / "ca")
-    return found.public_bytes(serialization.Encoding.PEM).decode()
+    _, path = _key(lab.shared / "ca")
+    return path.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def _lines(content: bytes) -> str:

@@ -58,12 +58,12 @@ def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
 def instance_of(key_id: str) -> tuple[LabInstance, str] | None:
     """The instance that a key was given to, and its role's name; None for another key."""
     with _lock:
-        found = [
+        holders = [
             (place, session)
             for place, session in _sessions.items()
             if session.access_key_id == key_id
         ]
-    for (instance_id, role), _ in found:
+    for (instance_id, role), _ in holders:
         for instance in LabInstance.machines.by_address.values():
             if instance.id == instance_id:
                 return instance, role.rpartition("/")[2]

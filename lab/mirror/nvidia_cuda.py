@@ -34,9 +34,9 @@ def repository(name: str, machine: str) -> Repo | None:
     It has what `./invoke preflight --record` found, or the newest version of each branch or series
     and every version that the matrix names.
     """
-    found = recorded.records(f"{_REPOSITORIES}/{name}/{machine}", MACHINES.get(machine, ""))
+    listed = recorded.records(f"{_REPOSITORIES}/{name}/{machine}", MACHINES.get(machine, ""))
     made = _repository(name, machine, catalogue.named())
-    return recorded.as_recorded(made, found, MACHINES[machine]) if made else None
+    return recorded.as_recorded(made, listed, MACHINES[machine]) if made else None
 
 
 @cache

@@ -29,9 +29,9 @@ def repository(format_: str, arch: str) -> Repo:
     machine = next(
         name for name, same in _MACHINES.items() if same == arch and _fits(name, format_)
     )
-    found = recorded.records(f"{_URL}/stable/{format_}/{machine}", arch)
+    listed = recorded.records(f"{_URL}/stable/{format_}/{machine}", arch)
     made = Repo(f"container-toolkit-{format_}-{arch}", format_, _KEY, tuple(packages))
-    return recorded.as_recorded(made, found, arch)
+    return recorded.as_recorded(made, listed, arch)
 
 
 def _fits(machine: str, format_: str) -> bool:

@@ -53,8 +53,8 @@ def known(lab: Lab, hosts: Iterable[str], is_endpoint: Callable[[str], bool]) ->
         if name in vendors or is_endpoint(name):
             return lab.gateway
         instance = _INSTANCE.fullmatch(name)
-        found = ".".join(number for number in instance.groups() if number) if instance else ""
-        return found if found.startswith(f"{lab.prefix}.") else None
+        dotted = ".".join(number for number in instance.groups() if number) if instance else ""
+        return dotted if dotted.startswith(f"{lab.prefix}.") else None
 
     return address
 

@@ -71,16 +71,16 @@ def reply(lab: Lab, question: bytes, address: str, domain: str) -> bytes | None:
 
 
 def _options(text: bytes) -> dict[int, bytes]:
-    found = {}
+    options = {}
     while text and text[0] != 255:
         if text[0] == 0:
             text = text[1:]
             continue
         if len(text) < 2:
             break
-        found[text[0]] = text[2 : 2 + text[1]]
+        options[text[0]] = text[2 : 2 + text[1]]
         text = text[2 + text[1] :]
-    return found
+    return options
 
 
 def _listen(lab: Lab) -> socket.socket:

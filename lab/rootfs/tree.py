@@ -26,6 +26,8 @@ _EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata/extract.sh")
 # Debian's byte-compiler of Python packages, and where it waits while mmdebstrap makes the tree:
 # a package's postinst calls it only where it is found.
 _PY3COMPILE, _PY3COMPILE_LATER = "/usr/bin/py3compile", "/usr/lib/kiln-lab-py3compile"
+_SSH = "/etc/ssh"
+_HOST_KEYS = " ".join(f"ssh_host_{kind}_key" for kind in ("rsa", "ecdsa", "ed25519"))
 _PYTHON_MODULES, _PYTHONS_OWN = "/usr/lib/python3/dist-packages", "/usr/share/python3"
 
 
@@ -79,6 +81,10 @@ def mmdebstrap_options(include: Sequence[str], excluded: Sequence[str]) -> list[
         f"--extract-hook=printf '{settings}' > \"$1{_EXCLUDES}\"",
         f"--extract-hook={_divert('add')}",
         f"--customize-hook={_divert('remove')}",
+        # openssh-server's postinst makes the host keys that are missing, for seconds, and a base
+        # has none: its guests make their own.
+        f'--extract-hook=mkdir -p "$1{_SSH}" && cd "$1{_SSH}" && touch {_HOST_KEYS}',
+        f'--customize-hook=cd "$1{_SSH}" && rm {_HOST_KEYS}',
         f'--customize-hook=chroot "$1" {compile_modules()}',
         # EC2's images have no such setting: a bake installs packages completely.
         f'--customize-hook=rm "$1{_EXCLUDES}"',

@@ -166,16 +166,16 @@ def message(command: Command, invocation: Invocation) -> dict[str, Any]:
 
 def output(asked: dict[str, Any]) -> dict[str, str]:
     """Where the agent is to put what the steps print. An empty LogGroup is the document's own."""
-    found: dict[str, str] = {}
+    answer: dict[str, str] = {}
     if asked.get("OutputS3BucketName"):
-        found |= {
+        answer |= {
             "Bucket": asked["OutputS3BucketName"],
             "Prefix": asked.get("OutputS3KeyPrefix", ""),
         }
     log = asked.get("CloudWatchOutputConfig", {})
     if log.get("CloudWatchOutputEnabled"):
-        found["LogGroup"] = log.get("CloudWatchLogGroupName", "")
-    return found
+        answer["LogGroup"] = log.get("CloudWatchLogGroupName", "")
+    return answer
 
 
 def reply(command: Command, instance_id: str, said: dict[str, Any]) -> None:

@@ -75,13 +75,13 @@ def values(content: Content, asked: Mapping[str, list[str]]) -> dict[str, str | 
         raise SsmError(
             "InvalidParameters", f"Parameters {{{names}}} are not defined in the document"
         )
-    found: dict[str, str | list[str]] = {}
+    filled: dict[str, str | list[str]] = {}
     for name, of in declared.items():
         given = asked.get(name)
         if given is None and "default" not in of:
             raise SsmError("InvalidParameters", f"Parameter {name} is required")
-        found[name] = _value(name, of, given)
-    return found
+        filled[name] = _value(name, of, given)
+    return filled
 
 
 def _value(name: str, of: Content, given: list[str] | None) -> str | list[str]:
@@ -163,11 +163,11 @@ def _filled(value: Any, parameters: Parameters) -> Any:
     if isinstance(value, dict):
         return {name: _filled(item, parameters) for name, item in value.items()}
     if isinstance(value, list):
-        found: list[Any] = []
+        parts: list[Any] = []
         for item in value:
             filled = _filled(item, parameters)
-            found += filled if isinstance(filled, list) else [filled]
-        return found
+            parts += filled if isinstance(filled, list) else [filled]
+        return parts
     if not isinstance(value, str):
         return value
     whole = _REFERENCE.fullmatch(value)

@@ -92,13 +92,13 @@ class Manager:
             return self._calls[target](region, asked)
         if target not in self._of_agents:
             return self._session(target.rpartition(".")[2], key, region, asked, environ)
-        found = role_credentials.instance_of(key)
-        if found is None:  # whether its role may has been judged before (lab/access/gate.py)
+        caller = role_credentials.instance_of(key)
+        if caller is None:  # whether its role may has been judged before (lab/access/gate.py)
             raise SsmError("AccessDeniedException", "the key is not that of an instance")
         if target.endswith("UpdateInstanceInformation"):
-            self.agents.hear(found[0].id, found[0].region_name, found[1], asked, key)
+            self.agents.hear(caller[0].id, caller[0].region_name, caller[1], asked, key)
             return None
-        return self._of_agents[target](found[0], found[1], asked)
+        return self._of_agents[target](caller[0], caller[1], asked)
 
     def _session(self, call: str, key: str, region: str, asked: Asked, environ: Any) -> Asked:
         host = str(environ.get("HTTP_HOST", ""))
@@ -130,20 +130,20 @@ class Manager:
     # What users call.
 
     def _describe(self, region: str, asked: Asked) -> Asked:
-        found = [agents.described(agent) for agent in self._alive(region)]
+        listed = [agents.described(agent) for agent in self._alive(region)]
         for chosen in asked.get("Filters", []):
-            found = [
+            listed = [
                 described
-                for described in found
+                for described in listed
                 if self._matches(described, chosen["Key"], chosen["Values"])
             ]
         for chosen in asked.get("InstanceInformationFilterList", []):
-            found = [
+            listed = [
                 described
-                for described in found
+                for described in listed
                 if self._matches(described, chosen["key"], chosen["valueSet"])
             ]
-        return _page("InstanceInformationList", found, asked)
+        return _page("InstanceInformationList", listed, asked)
 
     def _alive(self, region: str) -> list[agents.Agent]:
         there = {machine.id: machine for machine in LabInstance.machines.by_address.values()}
@@ -204,13 +204,13 @@ class Manager:
                 )
         if ids:
             return list(dict.fromkeys(ids))
-        found = [agents.described(agent) for agent in alive.values()]
+        listed = [agents.described(agent) for agent in alive.values()]
         for target in chosen:
             key = str(target["Key"])
             if key.startswith(groups.PREFIX):
-                found = [
+                listed = [
                     described
-                    for described in found
+                    for described in listed
                     if groups.has(region, target, _tags(described["InstanceId"]))
                 ]
                 continue
@@ -218,10 +218,10 @@ class Manager:
                 raise SsmError(
                     "UnsupportedOperation", f"AMI Kiln lab: targets by {key} are not implemented"
                 )
-            found = [
-                described for described in found if self._matches(described, key, target["Values"])
+            listed = [
+                described for described in listed if self._matches(described, key, target["Values"])
             ]
-        return [described["InstanceId"] for described in found]
+        return [described["InstanceId"] for described in listed]
 
     def _cancel(self, region: str, asked: Asked) -> None:
         command = self._command(str(asked.get("CommandId")))
@@ -269,18 +269,18 @@ class Manager:
         return sorted(chosen, key=lambda command: -command.requested)
 
     def _list(self, region: str, asked: Asked) -> Asked:
-        found = [shown.command(command) for command in self._of(region, asked)]
-        return _page("Commands", found, asked)
+        shown_commands = [shown.command(command) for command in self._of(region, asked)]
+        return _page("Commands", shown_commands, asked)
 
     def _invocations(self, region: str, asked: Asked) -> Asked:
         only, details = asked.get("InstanceId"), bool(asked.get("Details"))
-        found = [
+        listed = [
             shown.invocation(command, invocation, details=details)
             for command in self._of(region, asked)
             for invocation in command.invocations
             if not only or invocation.instance_id == only
         ]
-        return _page("CommandInvocations", found, asked)
+        return _page("CommandInvocations", listed, asked)
 
     def _result(self, region: str, asked: Asked) -> Asked:
         command = self._command(str(asked.get("CommandId")))
@@ -302,12 +302,14 @@ def _document(region: str, name: str, asked: Asked) -> documents.Content:
     version = asked.get("DocumentVersion")
     backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
     try:
-        found = backend.get_document(name, None if version == "$DEFAULT" else version, None, "JSON")
+        document = backend.get_document(
+            name, None if version == "$DEFAULT" else version, None, "JSON"
+        )
     except ServiceException as error:
         if type(error).__name__ == "InvalidDocumentVersion":
             raise SsmError("InvalidDocumentVersion", "The document version is not valid") from None
         raise SsmError("InvalidDocument", f"Document with name {name} does not exist.") from None
-    text = str(found["Content"])
+    text = str(document["Content"])
     wanted = asked.get("DocumentHash")
     # That another hash is refused is the parameter's purpose; the error's name is assumed.
     # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
@@ -323,9 +325,9 @@ def _tags(instance_id: str) -> dict[str, str]:
     return {}
 
 
-def _page(name: str, found: list[Any], asked: Asked) -> Asked:
+def _page(name: str, rows: list[Any], asked: Asked) -> Asked:
     """A page of a list. The token is the place where the next one starts."""
     start = int(asked.get("NextToken") or 0)
     end = start + int(asked.get("MaxResults") or 50)
-    more = {"NextToken": str(end)} if end < len(found) else {}
-    return {name: found[start:end], **more}
+    more = {"NextToken": str(end)} if end < len(rows) else {}
+    return {name: rows[start:end], **more}

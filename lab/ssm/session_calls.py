@@ -92,7 +92,9 @@ def terminate(asked: Asked) -> Asked:
 def describe(region: str, asked: Asked) -> list[Asked]:
     """Sessions, the newest first: those that are open (State `Active`), or over (`History`)."""
     over = str(asked.get("State", "Active")) == "History"
-    found = [_shown(session) for session in sessions.KEPT.of(region) if bool(session.ended) is over]
+    listed = [
+        _shown(session) for session in sessions.KEPT.of(region) if bool(session.ended) is over
+    ]
     for wanted_filter in asked.get("Filters", []):
         name = {"Target": "Target", "SessionId": "SessionId", "Status": "Status"}.get(
             wanted_filter["key"]
@@ -101,8 +103,8 @@ def describe(region: str, asked: Asked) -> list[Asked]:
             raise SsmError(
                 "InvalidFilterKey", f"AMI Kiln lab: {wanted_filter['key']} is not implemented"
             )
-        found = [session for session in found if session[name] == wanted_filter["value"]]
-    return sorted(found, key=lambda session: -float(session["StartDate"]))
+        listed = [session for session in listed if session[name] == wanted_filter["value"]]
+    return sorted(listed, key=lambda session: -float(session["StartDate"]))
 
 
 def _properties(document: str, given: Asked) -> dict[str, str]:

@@ -75,12 +75,12 @@ class Loop:
 
     def nodes(self) -> dict[str, tuple[int, int]]:
         """The device's numbers and those of its partitions, by what follows the device's name."""
-        found = {"": (_MAJOR, self.number)}
+        numbers = {"": (_MAJOR, self.number)}
         name = f"loop{self.number}"
         for part in sorted(Path(f"/sys/block/{name}").glob(f"{name}p*/dev")):
             major, minor = part.read_text().split(":")
-            found[part.parent.name.removeprefix(f"{name}p")] = (int(major), int(minor))
-        return found
+            numbers[part.parent.name.removeprefix(f"{name}p")] = (int(major), int(minor))
+        return numbers
 
     def read_partitions(self) -> None:
         """Tell the kernel the partitions that stand on the device: it may know no partition tables.

@@ -55,9 +55,9 @@ def distribution(layer: Path) -> str:
         file = layer / place
         if file.is_file() and not file.is_symlink():
             text = file.read_text(errors="replace")
-            found: dict[str, str] = dict(
+            fields: dict[str, str] = dict(
                 re.findall(r'^(ID|VERSION_ID)="?([\w.]+)"?$', text, re.MULTILINE)
             )
-            name = {"amzn": "al"}.get(found.get("ID", ""), found.get("ID", ""))
-            return name + found.get("VERSION_ID", "").replace(".", "")
+            name = {"amzn": "al"}.get(fields.get("ID", ""), fields.get("ID", ""))
+            return name + fields.get("VERSION_ID", "").replace(".", "")
     return ""

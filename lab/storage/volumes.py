@@ -133,12 +133,12 @@ class Disks:
 
     def devices(self) -> list[Device]:
         """The block devices that the guest may mount."""
-        found = []
+        devices = []
         for name, _, loop in list(self._open.values()):
-            found += [
+            devices += [
                 Device(_partition(name, part), *numbers) for part, numbers in loop.nodes().items()
             ]
-        return found
+        return devices
 
     def changed(self, read: bool) -> None:
         """Show the guest the partitions that its devices have now, after reading them anew."""

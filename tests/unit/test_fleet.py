@@ -295,10 +295,10 @@ def test_a_bundle_that_was_installed_by_hand_is_left_alone(machine: Path) -> Non
 
 
 def test_what_a_machine_says_is_read(tmp_path: Path) -> None:
-    found = status.read_found(on_a_machine(tmp_path, "look").stdout)
+    found = status.read_state(on_a_machine(tmp_path, "look").stdout)
     assert (found.bundle, found.by_hand, found.image) == ("", False, False)
     said = "driver=580.1\nagent=1.3b1\nbundle=\nimage=yes\nfiles=ssm_a,b.json\nbundle_by_hand=\n"
-    found = status.read_found(said)
+    found = status.read_state(said)
     assert (found.driver, found.agent, found.image) == ("580.1", "1.3b1", True)
     assert found.files == ("ssm_a", "b.json")
 

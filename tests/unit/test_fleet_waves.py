@@ -15,7 +15,7 @@ from kiln.fleet import install, seen
 from kiln.fleet.commands import CommandAnswer, CommandDocument
 from kiln.fleet.document import StoredBundle
 from kiln.fleet.machines import FleetMachine
-from kiln.fleet.status import FleetStatus, Found
+from kiln.fleet.status import FleetStatus, MachineState
 from kiln.fleet.waves import parse_waves
 from kiln.telemetry import Telemetry
 
@@ -41,7 +41,8 @@ class Account:
         agent = "" if one in self.bare else "1.300031.0b313"
         return FleetStatus(
             one, "ami-1", "g4dn.xlarge", "", "running", "", "580.1", agent, "none",
-            self.metric_before, None, {}, reports=False, missing=(), found=Found(), online=True,
+            self.metric_before, None, {},
+            reports=False, missing=(), machine_state=MachineState(), online=True,
         )  # fmt: skip
 
     def run(self, target: Any, document: Any, batches: Any, **_: Any) -> dict[str, CommandAnswer]:

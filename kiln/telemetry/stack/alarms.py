@@ -171,21 +171,21 @@ def topic_resources() -> dict[str, Resource]:
 
 def alarm_resources(inputs: StackInputs) -> dict[str, Resource]:
     """All alarms, by their names in the template, and the composite one that pages."""
-    found = {**_of_events(), **_of_fleet(inputs.settings)}
+    alarms = {**_of_events(), **_of_fleet(inputs.settings)}
     for kind in inputs.gpu_types:
-        found |= _of_type(kind, inputs.settings)
+        alarms |= _of_type(kind, inputs.settings)
     if ("InstanceId",) in inputs.settings.aggregate_by:
         for watched_instance in inputs.watched:
-            found[f"Silent{watched_instance.replace('-', '')}"] = _silent(
+            alarms[f"Silent{watched_instance.replace('-', '')}"] = _silent(
                 watched_instance, inputs.settings
             )
         for name in INSTANCES:
             own = _silent(reference(name), inputs.settings)
-            found[f"Silent{name}"] = {**own, "Condition": INFRA}
+            alarms[f"Silent{name}"] = {**own, "Condition": INFRA}
     # A rule cannot name an alarm that a condition leaves out.
-    paging = [name for name, item in found.items() if _pages(name) and "Condition" not in item]
+    paging = [name for name, item in alarms.items() if _pages(name) and "Condition" not in item]
     rule = " OR ".join(f'ALARM("${{{name}}}")' for name in paging)
-    found["PagingAlarm"] = {
+    alarms["PagingAlarm"] = {
         "Type": "AWS::CloudWatch::CompositeAlarm",
         "Properties": {
             "AlarmName": substituted("${AWS::StackName}-paging"),
@@ -196,7 +196,7 @@ def alarm_resources(inputs: StackInputs) -> dict[str, Resource]:
             ],
         },
     }
-    return found
+    return alarms
 
 
 def alarms_without_data(settings: Telemetry) -> list[str]:
@@ -330,7 +330,7 @@ def _of_type(kind: str, settings: Telemetry) -> dict[str, Resource]:
     if each < 1:
         return {}
     name = "GpuSilent" + "".join(part.capitalize() for part in kind.replace("-", ".").split("."))
-    found = _alarm(
+    alarm = _alarm(
         f"gpu-silent-{kind}",
         f"A GPU of a {kind} stopped reporting: fewer samples than of {gpus} GPUs",
         _query(settings, "COUNT", _ALWAYS, where=f"InstanceType = '{kind}'", order="ASC"),
@@ -338,7 +338,7 @@ def _of_type(kind: str, settings: Telemetry) -> dict[str, Resource]:
         under=gpus * each - max(each - 1, 0),
         periods=3,
     )
-    return {name: found}
+    return {name: alarm}
 
 
 def _silent(watched: Any, settings: Telemetry) -> Resource:

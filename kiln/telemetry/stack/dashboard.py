@@ -204,14 +204,14 @@ def _slices(settings: Telemetry) -> list[Widget]:
     dimensions = ",".join(["InstanceId", *telemetry_facts()["dcgm"]["mig_dimensions"]])
     label = "${!PROP('Dim.InstanceId')} GPU ${!PROP('Dim.gpu')} slice ${!PROP('Dim.GPU_I_ID')} "
     label += "${!PROP('Dim.GPU_I_PROFILE')}"
-    found = []
+    widgets = []
     for title, field in (
         ("MIG slices: share of time in use", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
         ("MIG slices: memory in use (MB)", "DCGM_FI_DEV_FB_USED"),
     ):
         search = f'{{{_quoted(settings.namespace)},{dimensions}}} MetricName="{field}"'
-        found.append(_graph(title, [_searched(search, "Average", _PERIOD, label)]))
-    return found
+        widgets.append(_graph(title, [_searched(search, "Average", _PERIOD, label)]))
+    return widgets
 
 
 def _idle_cost(settings: Telemetry, gpu_types: Iterable[str]) -> Widget:

@@ -96,12 +96,12 @@ def _group(settings: Telemetry, name: str, condition: str) -> Resource:
 
 
 def _filters(group: str) -> dict[str, Resource]:
-    found: dict[str, Resource] = {}
+    filters: dict[str, Resource] = {}
     for name, pattern in _PLAIN.items():
-        found |= _pair(group, name, pattern, {})
+        filters |= _pair(group, name, pattern, {})
     for name, (pattern, dimension, value) in _BY.items():
-        found |= _pair(group, name, pattern, {dimension: value, **_MACHINE})
-    return found
+        filters |= _pair(group, name, pattern, {dimension: value, **_MACHINE})
+    return filters
 
 
 def _pair(group: str, metric: str, pattern: str, dimensions: dict[str, str]) -> dict[str, Resource]:

@@ -15,7 +15,7 @@ def parameters_given(
 
     Raises KilnError (exit status 2) for an unknown parameter, and for a value that it refuses.
     """
-    found: dict[str, str] = {}
+    given: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
@@ -25,11 +25,11 @@ def parameters_given(
                 f"--parameter {name}: the stack has no such parameter",
                 hint=did_you_mean(name, known),
             )
-        if name in found:
+        if name in given:
             raise KilnError(f"--parameter {name} is given twice", hint="give it once")
         _accepted(name, value, known[name])
-        found[name] = value
-    return found
+        given[name] = value
+    return given
 
 
 def _accepted(name: str, value: str, rules: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ _NAME = [{"Key": "Name", "Value": {"Ref": "AWS::StackName"}}]
 
 def network_resources() -> dict[str, Resource]:
     """VPC, public subnet, a group without ingress, two instances; all only with DeployInfra."""
-    found: dict[str, Resource] = {
+    resources: dict[str, Resource] = {
         "Vpc": _of(
             "AWS::EC2::VPC",
             CidrBlock="10.77.0.0/24",
@@ -83,7 +83,7 @@ def network_resources() -> dict[str, Resource]:
         ),
     }
     for name in INSTANCES:
-        found[name] = {
+        resources[name] = {
             **_of(
                 "AWS::EC2::Instance",
                 SubnetId=reference("Subnet"),
@@ -95,7 +95,7 @@ def network_resources() -> dict[str, Resource]:
             ),
             "DependsOn": ["DefaultRoute", "SubnetRoutes"],
         }
-    return found
+    return resources
 
 
 def _of(kind: str, **properties: Any) -> Resource:

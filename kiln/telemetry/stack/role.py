@@ -159,10 +159,10 @@ def _policy(settings: Telemetry) -> dict[str, Any]:
 
 def configuration_resources(settings: Telemetry) -> dict[str, Resource]:
     """A parameter of Systems Manager for each profile."""
-    found = {}
+    resources = {}
     for profile in stack_facts()["parameters"]["profiles"]:
         text = configuration(settings, profile)
-        found[configuration_key(profile)] = {
+        resources[configuration_key(profile)] = {
             "Type": "AWS::SSM::Parameter",
             "Properties": {
                 "Name": parameter_name(profile),
@@ -172,7 +172,7 @@ def configuration_resources(settings: Telemetry) -> dict[str, Resource]:
                 "Value": text,
             },
         }
-    return found
+    return resources
 
 
 def configuration_key(profile: str) -> str:

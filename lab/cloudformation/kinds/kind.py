@@ -30,9 +30,9 @@ class Place:
 
     def all_tags(self, own: Any = None) -> list[dict[str, str]]:
         """A resource's tags and the stack's."""
-        found = dict(self.tags)
-        found |= {tag["Key"]: str(tag["Value"]) for tag in own or ()}
-        return [{"Key": key, "Value": value} for key, value in found.items()]
+        merged = dict(self.tags)
+        merged |= {tag["Key"]: str(tag["Value"]) for tag in own or ()}
+        return [{"Key": key, "Value": value} for key, value in merged.items()]
 
 
 @dataclass(frozen=True)

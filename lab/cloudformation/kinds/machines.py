@@ -145,12 +145,12 @@ def _instance(place: Place, name: str, given: Properties) -> Made:
         TagSpecifications=_tags(place, "instance", given),
         **without(given, "Tags"),
     )["Instances"]
-    found = _until(ec2, made["InstanceId"], "running", "terminated")
-    if found["State"]["Name"] != "running":
+    instance = _until(ec2, made["InstanceId"], "running", "terminated")
+    if instance["State"]["Name"] != "running":
         raise ResourceError(f"Resource of type 'AWS::EC2::Instance' did not stabilize: {name}")
     return Made(
         made["InstanceId"],
-        {"InstanceId": made["InstanceId"], "PrivateIp": found.get("PrivateIpAddress", "")},
+        {"InstanceId": made["InstanceId"], "PrivateIp": instance.get("PrivateIpAddress", "")},
     )
 
 
@@ -164,9 +164,9 @@ def _until(ec2: Any, instance: str, *states: str) -> Any:
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         (reservation,) = ec2.describe_instances(InstanceIds=[instance])["Reservations"]
-        (found,) = reservation["Instances"]
-        if found["State"]["Name"] in states:
-            return found
+        (described,) = reservation["Instances"]
+        if described["State"]["Name"] in states:
+            return described
         time.sleep(0.2)
     raise ResourceError(f"{instance} is not {' or '.join(states)} after {_PATIENCE} s")
 

@@ -53,14 +53,14 @@ def _changed_filter(place: Place, made: Made, given: Properties) -> Made:
 
 
 def _transformation(given: Properties) -> dict[str, Any]:
-    found = {key[0].lower() + key[1:]: value for key, value in given.items()}
-    if "dimensions" in found:
-        found["dimensions"] = {
-            dimension["Key"]: dimension["Value"] for dimension in found["dimensions"]
+    renamed = {key[0].lower() + key[1:]: value for key, value in given.items()}
+    if "dimensions" in renamed:
+        renamed["dimensions"] = {
+            dimension["Key"]: dimension["Value"] for dimension in renamed["dimensions"]
         }
-    if "defaultValue" in found:
-        found["defaultValue"] = float(found["defaultValue"])
-    return found
+    if "defaultValue" in renamed:
+        renamed["defaultValue"] = float(renamed["defaultValue"])
+    return renamed
 
 
 def _without_filter(place: Place, made: Made) -> None:

@@ -110,8 +110,8 @@ class Caller:
             "Filter.2.Value.1": instance_id,
         }
         answer = self._send("ec2", {"content-type": _FORM}, urllib.parse.urlencode(form).encode())
-        found = re.findall(r"<key>(.*?)</key>.*?<value>(.*?)</value>", answer.decode(), re.DOTALL)
-        return dict(found)
+        pairs = re.findall(r"<key>(.*?)</key>.*?<value>(.*?)</value>", answer.decode(), re.DOTALL)
+        return dict(pairs)
 
     def _send(self, service: str, head: dict[str, str], body: bytes) -> bytes:
         key = self._keys()
@@ -185,6 +185,6 @@ def _refused(text: str, status: int) -> AwsError:
         code = str(answer.get("__type", "")).rpartition("#")[2]
         return AwsError(code or str(status), answer.get("message") or answer.get("Message", ""))
     except ValueError:
-        found = [re.search(f"<{name}>(.*?)<", text) for name in ("Code", "Message")]
-        name, words = (match[1] if match else "" for match in found)
+        matches = [re.search(f"<{name}>(.*?)<", text) for name in ("Code", "Message")]
+        name, words = (match[1] if match else "" for match in matches)
         return AwsError(name or str(status), words or text[:200])

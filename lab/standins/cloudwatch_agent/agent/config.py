@@ -79,8 +79,8 @@ def _merge(target: dict[str, Any], more: dict[str, Any], path: str) -> None:
         if isinstance(value, dict):
             _merge(target.setdefault(key, {}), value, path + "/" + key)
         elif isinstance(value, list):
-            found = target.setdefault(key, [])
-            found.extend(item for item in value if item not in found)
+            present = target.setdefault(key, [])
+            present.extend(item for item in value if item not in present)
         elif target.setdefault(key, value) != value:
             raise ConfigError(
                 f"Under path : {path}/ | Error : Different values are specified for {key}"

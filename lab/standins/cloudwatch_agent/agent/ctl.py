@@ -90,10 +90,10 @@ def _fetched(kind: str, name: str) -> str:
     if not about:
         raise _FailedError("please check if you can access the metadata service")
     try:
-        found = aws.Caller(about["region"]).parameter(name)
+        parameter = aws.Caller(about["region"]).parameter(name)
     except aws.AwsError as error:
         raise _FailedError(f"error in retrieving parameter store content: {error}") from None
-    return found
+    return parameter
 
 
 def translator() -> int:

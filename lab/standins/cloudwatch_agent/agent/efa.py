@@ -37,7 +37,7 @@ def reader(imds: Callable[[str], str], root: str = "") -> Callable[[], list[Row]
     interfaces: dict[str, str] = {}
 
     def rows() -> list[Row]:
-        found: list[Row] = []
+        listed: list[Row] = []
         for folder in sorted(glob.glob(root + "/sys/class/infiniband/*/ports/*/hw_counters")):
             device, _, port = folder.split(os.sep)[-4:-1]
             fields = {}
@@ -52,8 +52,8 @@ def reader(imds: Callable[[str], str], root: str = "") -> Callable[[], list[Row]
                 interfaces[address] = imds(path)
             if interfaces.get(address):
                 tags["eniId"] = interfaces[address]
-            found.append((tags, fields))
-        return found
+            listed.append((tags, fields))
+        return listed
 
     return rows
 

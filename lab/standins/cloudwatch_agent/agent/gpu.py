@@ -85,7 +85,7 @@ def read(text: str, now: float) -> list[Gpu]:
     except xml.etree.ElementTree.ParseError as error:
         raise ValueError(str(error)) from None
     moment = now if old else _moment(log.findtext("timestamp", ""), now)
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for index, gpu in enumerate(log.findall("gpu")):
         dimensions = {"index": str(index)}
         for name, path in (_TAGS_V11 if old else _TAGS_V12).items():
@@ -98,8 +98,8 @@ def read(text: str, now: float) -> list[Gpu]:
                 number = _number(name, gpu.findtext(path, ""))
                 if number is not None:
                     fields[name] = number
-        found.append((dimensions, fields, moment))
-    return found
+        gpus.append((dimensions, fields, moment))
+    return gpus
 
 
 def _number(name: str, text: str) -> float | None:

@@ -100,7 +100,7 @@ class Cpu:
 
     def rows(self) -> list[Row]:
         """A row for each processor that is asked for, and for all of them together."""
-        found: list[Row] = []
+        listed: list[Row] = []
         for line in _lines(self.stat):
             words = line.split()
             if not words or not words[0].startswith("cpu"):
@@ -115,8 +115,8 @@ class Cpu:
             if name in self.before:
                 fields.update(_shares(self.before[name], now))
             self.before[name] = now
-            found.append(({"cpu": name}, fields))
-        return found
+            listed.append(({"cpu": name}, fields))
+        return listed
 
 
 def _shares(before: list[float], now: list[float]) -> Fields:
@@ -163,15 +163,15 @@ def swap(options: dict[str, Any], root: str = "") -> list[Row]:
 
 
 def _meminfo(root: str) -> dict[str, float]:
-    found = re.findall(r"(?m)^(\w+):\s+([0-9]+) kB", "\n".join(_lines(root + "/proc/meminfo")))
-    return {name: float(number) * 1024 for name, number in found}
+    pairs = re.findall(r"(?m)^(\w+):\s+([0-9]+) kB", "\n".join(_lines(root + "/proc/meminfo")))
+    return {name: float(number) * 1024 for name, number in pairs}
 
 
 def disks(options: dict[str, Any], root: str = "") -> list[Row]:
     """A row for each mounted file system that has a size; `resources` may name mount points."""
     wanted = None if _every(options) else options.get("resources")
     ignored = {"autofs", *options.get("ignore_file_system_types", [])}
-    found: list[Row] = []
+    rows: list[Row] = []
     for line in _lines(root + "/proc/self/mounts"):
         device, path, kind = [_unescaped(word) for word in line.split()[:3]]
         if kind in ignored or (wanted is not None and path not in wanted):
@@ -198,8 +198,8 @@ def disks(options: dict[str, Any], root: str = "") -> list[Row]:
             "inodes_free": float(size.f_ffree),
             "inodes_used": float(size.f_files - size.f_ffree),
         }
-        found.append((tags, fields))
-    return found
+        rows.append((tags, fields))
+    return rows
 
 
 def _unescaped(word: str) -> str:
@@ -209,7 +209,7 @@ def _unescaped(word: str) -> str:
 def block_devices(options: dict[str, Any], root: str = "") -> list[Row]:
     """A row for each block device; `resources` may name devices."""
     wanted = None if _every(options) else options.get("resources")
-    found: list[Row] = []
+    rows: list[Row] = []
     for line in _lines(root + "/proc/diskstats"):
         words = line.split()
         if len(words) < 14 or (wanted is not None and words[2] not in wanted):
@@ -227,14 +227,14 @@ def block_devices(options: dict[str, Any], root: str = "") -> list[Row]:
             "iops_in_progress": going,
             "io_time": busy,
         }
-        found.append(({"name": words[2]}, fields))
-    return found
+        rows.append(({"name": words[2]}, fields))
+    return rows
 
 
 def interfaces(options: dict[str, Any], root: str = "") -> list[Row]:
     """A row for each interface that is up; without `resources` not the loopback."""
     wanted = None if _every(options) else options.get("resources")
-    found: list[Row] = []
+    rows: list[Row] = []
     for line in _lines(root + "/proc/net/dev"):
         name, colon, rest = line.partition(":")
         name, numbers = name.strip(), rest.split()
@@ -250,8 +250,8 @@ def interfaces(options: dict[str, Any], root: str = "") -> list[Row]:
         for way, side, values in (("in", "recv", into), ("out", "sent", out)):
             fields["bytes_" + side], fields["packets_" + side] = values[:2]
             fields["err_" + way], fields["drop_" + way] = values[2:]
-        found.append(({"interface": name}, fields))
-    return found
+        rows.append(({"interface": name}, fields))
+    return rows
 
 
 def _up(root: str, name: str) -> bool:

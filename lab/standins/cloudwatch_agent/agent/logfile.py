@@ -39,16 +39,16 @@ class Tail:
 
     def events(self, now: float) -> list[Event]:
         """Complete events since the last call: (seconds or None, text)."""
-        found: list[Event] = []
+        read_events: list[Event] = []
         for line in self._new_lines():
             if self.lines and self._starts(line):
-                found += self._event()
+                read_events += self._event()
             if line or self.lines:
                 self.lines.append(line)
                 self.since = now
         if self.lines and now - self.since >= WAIT:
-            found += self._event()
-        return found
+            read_events += self._event()
+        return read_events
 
     def keep(self) -> None:
         """Write where reading stopped: after the last event, in the agent's form."""
@@ -109,9 +109,9 @@ class Tail:
 
 def newest(pattern: str) -> str | None:
     """The newest file that a pattern matches; compressed ones and folders do not count."""
-    found = [
+    candidates = [
         path
         for path in glob.glob(pattern, recursive=True)
         if os.path.isfile(path) and not path.endswith(_COMPRESSED)
     ]
-    return max(found, key=os.path.getmtime) if found else None
+    return max(candidates, key=os.path.getmtime) if candidates else None

@@ -75,18 +75,18 @@ class Deltas:
 
     def of(self, dimensions: dict[str, str], fields: dict[str, float], kept: set[str]) -> Fields:
         """The fields without those that are new; `kept` are no counters."""
-        found = {}
+        deltas = {}
         for name, value in fields.items():
             if name in kept:
-                found[name] = value
+                deltas[name] = value
                 continue
             series = (name, tuple(sorted(dimensions.items())))
             if series in self.before:
                 gained = value - self.before[series]
                 # A counter that is smaller than before has begun anew.
-                found[name] = gained if gained >= 0 else value
+                deltas[name] = gained if gained >= 0 else value
             self.before[series] = value
-        return found
+        return deltas
 
 
 def aggregated(plan: Plan, aggregator: Aggregator, hostname: str, now: float) -> list[Datum]:
@@ -114,11 +114,13 @@ def aggregated(plan: Plan, aggregator: Aggregator, hostname: str, now: float) ->
 def rolled_up(dimensions: dict[str, str], sets: list[list[str]]) -> list[list[Datum]]:
     """The dimensions of the series itself, then those of each aggregated series."""
     ordered = sorted(dimensions, key=lambda name: (name != "host", name))[:MOST_DIMENSIONS]
-    found = [[{"Name": name, "Value": dimensions[name]} for name in ordered if dimensions[name]]]
+    dimension_sets = [
+        [{"Name": name, "Value": dimensions[name]} for name in ordered if dimensions[name]]
+    ]
     for names in sets:
-        if len(names) < len(found[0]) and all(dimensions.get(name) for name in names):
-            found.append([{"Name": name, "Value": dimensions[name]} for name in names])
-    return found
+        if len(names) < len(dimension_sets[0]) and all(dimensions.get(name) for name in names):
+            dimension_sets.append([{"Name": name, "Value": dimensions[name]} for name in names])
+    return dimension_sets
 
 
 class Outbox:

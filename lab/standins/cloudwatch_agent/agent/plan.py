@@ -140,8 +140,8 @@ def resolved(text: str, places: dict[str, str]) -> str:
 def resolved_aws(text: str, about: dict[str, Any]) -> str:
     """A dimension's value with ${aws:InstanceId} and the like replaced."""
     known = {"InstanceId": "instanceId", "InstanceType": "instanceType", "ImageId": "imageId"}
-    found = re.match(r"^\$\{aws:(\w+)\}$", str(text))
-    return str(about.get(known.get(found[1], ""), "")) if found else str(text)
+    match = re.match(r"^\$\{aws:(\w+)\}$", str(text))
+    return str(about.get(known.get(match[1], ""), "")) if match else str(text)
 
 
 def _places(about: dict[str, Any]) -> dict[str, str]:

@@ -203,7 +203,7 @@ def samples(text: str) -> list[Sample]:
     https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
     """
     kinds: dict[str, str] = {}
-    found: list[Sample] = []
+    read_samples: list[Sample] = []
     for line in text.splitlines():
         words = line.split()
         if line.startswith("#"):
@@ -218,8 +218,8 @@ def samples(text: str) -> list[Sample]:
         kind, value = kinds.get(family, "untyped"), float(match[3].replace("Inf", "inf"))
         if kind in _TYPES and math.isfinite(value):
             labels = {key: _unescaped(shown) for key, shown in _LABEL.findall(match[2] or "")}
-            found.append((labels, kind, name, value))
-    return found
+            read_samples.append((labels, kind, name, value))
+    return read_samples
 
 
 def _unescaped(text: str) -> str:
@@ -243,7 +243,7 @@ def _jobs(path: str, now: float) -> list[Job]:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"([0-9]+)(ms|s|m|h)", str(text))
-    if not found:
+    match = re.fullmatch(r"([0-9]+)(ms|s|m|h)", str(text))
+    if not match:
         raise ValueError(f"not a duration: {text}")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]

@@ -101,12 +101,12 @@ class Server:
 
     def rows(self) -> list[tuple[Series, Values]]:
         """Every series since the last call: its values with how often each came."""
-        found: list[tuple[Series, Values]] = list(self.timings.items())
+        listed: list[tuple[Series, Values]] = list(self.timings.items())
         for held in (self.gauges, self.counters):
-            found += [(series, {float(value): 1.0}) for series, value in held.items()]
-        found += [(series, {float(len(seen)): 1.0}) for series, seen in self.sets.items()]
+            listed += [(series, {float(value): 1.0}) for series, value in held.items()]
+        listed += [(series, {float(len(seen)): 1.0}) for series, seen in self.sets.items()]
         self.gauges, self.counters, self.sets, self.timings = {}, {}, {}, {}
-        return found
+        return listed
 
 
 def _kind(kind: str) -> str:
@@ -133,10 +133,10 @@ class Aggregator:
     def over(self, now: float) -> list[tuple[Series, float, Values]]:
         """What belongs to intervals that are over: series, their beginning, values."""
         done = [key for key in self.held if key[1] + self.seconds <= now]
-        found = []
+        finished = []
         for key in sorted(done, key=lambda key: (key[1], key[0])):
             values = self.held.pop(key)
             items = sorted(values.items())
             for first in range(0, len(items), _MOST_VALUES):
-                found.append((key[0], key[1], dict(items[first : first + _MOST_VALUES])))
-        return found
+                finished.append((key[0], key[1], dict(items[first : first + _MOST_VALUES])))
+        return finished

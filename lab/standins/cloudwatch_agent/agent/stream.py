@@ -130,8 +130,8 @@ class Stream:
         if self.source.retention <= 0:
             return
         try:
-            found = self.caller.logs("DescribeLogGroups", logGroupNamePrefix=self.source.group)
-            for group in found.get("logGroups", []):
+            groups = self.caller.logs("DescribeLogGroups", logGroupNamePrefix=self.source.group)
+            for group in groups.get("logGroups", []):
                 mine = group["logGroupName"] == self.source.group
                 if mine and group.get("retentionInDays") != self.source.retention:
                     self.caller.logs(

@@ -32,8 +32,8 @@ def profiles(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
         since = facts.get("since_driver", {})
         known = [p for p in facts.get("profiles", ()) if int(since.get(p["profile"], 0)) <= branch]
         _last[:] = [gpu.mig, branch, [dict(p, attribute=attribute(p)) for p in known]]
-    found: list[dict[str, Any]] = _last[2]
-    return found
+    rows: list[dict[str, Any]] = _last[2]
+    return rows
 
 
 def attribute(profile: dict[str, Any]) -> str:

@@ -48,9 +48,9 @@ def find(
 
 def _kinds(gpus: Sequence[Gpu], types: dict[str, GpuType]) -> list[GpuType]:
     """The types of the GPUs that are known and can have MIG, each once."""
-    found: dict[str, GpuType] = {}
+    known: dict[str, GpuType] = {}
     for gpu in gpus:
         kind = by_device_id(types, gpu.device_id) if gpu.capable else None
         if kind is not None:
-            found[kind.name] = kind
-    return list(found.values())
+            known[kind.name] = kind
+    return list(known.values())

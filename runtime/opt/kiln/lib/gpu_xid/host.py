@@ -30,8 +30,8 @@ def machine(path: str | None = None) -> dict[str, str]:
     try:
         with open(path or INSTANCE_DATA) as file:
             source = json.load(file)["ds"]
-        found = source.get("meta-data") or source["meta_data"]  # by the version of cloud-init
-        known = {key: found.get(name) for key, name in _METADATA.items()}
+        metadata = source.get("meta-data") or source["meta_data"]  # by the version of cloud-init
+        known = {key: metadata.get(name) for key, name in _METADATA.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return {key: value for key, value in known.items() if isinstance(value, str)}

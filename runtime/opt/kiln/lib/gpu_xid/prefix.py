@@ -187,7 +187,7 @@ def _strip_csv(line: str) -> Stripped:
 def entries(line: str) -> list[str]:
     """The log entries in a line: those of an answer of CloudWatch Logs if it is one."""
     if _ANSWER.match(line) or (line.startswith("{") and line.count('"message"') > 1):
-        return [str(_json.decode(found)) for found in _MESSAGE.findall(line)]
+        return [str(_json.decode(text)) for text in _MESSAGE.findall(line)]
     return line.split("\t") if line.startswith('{"') and '\t{"' in line else [line]
 
 

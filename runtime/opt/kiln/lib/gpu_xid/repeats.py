@@ -59,21 +59,21 @@ class Repeats:
 
 def of_log(path: str, conf: dict[str, Any]) -> Repeats:
     """The events of a log and its rotated files; none if it cannot be read."""
-    found = Repeats(conf)
+    repeats = Repeats(conf)
     try:
         files = history.files(path)
     except OSError:
-        return found
+        return repeats
     for file in files:
         with file:
-            add_all(found, history.rows(file))
-    return found
+            add_all(repeats, history.rows(file))
+    return repeats
 
 
-def add_all(found: Repeats, rows: Iterable[dict[str, Any]]) -> None:
+def add_all(repeats: Repeats, rows: Iterable[dict[str, Any]]) -> None:
     """Take several events into account."""
     for row in rows:
-        found.add(row)
+        repeats.add(row)
 
 
 def _key(row: dict[str, Any]) -> Key | None:
