@@ -62,15 +62,15 @@ def cluster_config(wanted: Wanted) -> dict[str, Any]:
 
 def _launch(wanted: Wanted) -> dict[str, Any]:
     around = wanted.around
-    found: dict[str, Any] = {"efaEnabled": bool(network_interfaces(wanted))}
-    if found["efaEnabled"]:
+    launch: dict[str, Any] = {"efaEnabled": bool(network_interfaces(wanted))}
+    if launch["efaEnabled"]:
         # eksctl makes a placement group then, which lies in one zone.
-        found["availabilityZones"] = [f"{wanted.region}a"]
+        launch["availabilityZones"] = [f"{wanted.region}a"]
     if around.placement_group:
-        found["placement"] = {"groupName": around.placement_group}
+        launch["placement"] = {"groupName": around.placement_group}
     if around.reservation:
         target = {"capacityReservationID": around.reservation}
-        found["capacityReservation"] = {"capacityReservationTarget": target}
+        launch["capacityReservation"] = {"capacityReservationTarget": target}
     if around.capacity_block:
-        found["instanceMarketOptions"] = {"marketType": "capacity-block"}
-    return found
+        launch["instanceMarketOptions"] = {"marketType": "capacity-block"}
+    return launch

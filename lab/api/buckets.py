@@ -17,10 +17,10 @@ def exists(name: str) -> bool:
 def read(bucket: str, key: str) -> bytes | None:
     """An object; None where there is none."""
     try:
-        found = s3_backends[DEFAULT_ACCOUNT_ID][_PARTITION].get_object(bucket, key)
+        stored = s3_backends[DEFAULT_ACCOUNT_ID][_PARTITION].get_object(bucket, key)
     except S3ClientError:
         return None
-    return bytes(found.value) if found else None
+    return bytes(stored.value) if stored else None
 
 
 def write(bucket: str, key: str, content: bytes, tags: dict[str, str]) -> None:

@@ -41,13 +41,13 @@ def _unpacked(environ: dict[str, Any], body: bytes, longest: int) -> bytes:
         return body
     unpacking = zlib.decompressobj(wbits=31)
     try:
-        found = unpacking.decompress(body, longest)
+        unpacked = unpacking.decompress(body, longest)
     except zlib.error:
         raise TwoMeaningsError("the body is not compressed as its header says") from None
     if not unpacking.eof or unpacking.unused_data:
         raise TwoMeaningsError("the compressed body is cut off or too long, or goes on after it")
     del environ["HTTP_CONTENT_ENCODING"]
-    return found
+    return unpacked
 
 
 def is_form(environ: Mapping[str, Any]) -> bool:

@@ -109,8 +109,8 @@ def _there(kept: dict[str, Any], region: str, name: str) -> dict[str, Any]:
     if name not in kept:
         arn = f"arn:aws:codebuild:{region}:{DEFAULT_ACCOUNT_ID}:project/{name}"
         raise _RefusedError("ResourceNotFoundException", f"Project cannot be found: {arn}")
-    found: dict[str, Any] = kept[name]
-    return found
+    project: dict[str, Any] = kept[name]
+    return project
 
 
 def _delete(kept: dict[str, Any], region: str, given: dict[str, Any]) -> dict[str, Any]:

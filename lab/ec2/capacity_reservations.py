@@ -102,13 +102,13 @@ def _of(request: Request) -> dict[str, _Reservation]:
 
 
 def _found(request: Request, name: str) -> _Reservation:
-    found = _of(request).get(name)
-    if found is None:
+    reservation = _of(request).get(name)
+    if reservation is None:
         raise error(
             "InvalidCapacityReservationId.NotFound",
             f"The capacity reservation ID '{name}' does not exist",
         )
-    return found
+    return reservation
 
 
 def _left(request: Request, reservation: _Reservation) -> int:

@@ -63,17 +63,17 @@ def of(backend: Any) -> Bin:
     """The bin of moto's backend of an account and region, without what has had its time."""
     if not hasattr(backend, "kiln_bin"):
         backend.kiln_bin = Bin()
-    found: Bin = backend.kiln_bin
+    kept_bin: Bin = backend.kiln_bin
     now = time.time()
-    for image_id, kept in list(found.images.items()):
+    for image_id, kept in list(kept_bin.images.items()):
         if kept.leaves < now:
-            backend.amis[image_id] = found.images.pop(image_id).thing
+            backend.amis[image_id] = kept_bin.images.pop(image_id).thing
             backend.deregister_image(image_id)
-    for snapshot_id, kept in list(found.snapshots.items()):
+    for snapshot_id, kept in list(kept_bin.snapshots.items()):
         if kept.leaves < now:
-            del found.snapshots[snapshot_id]
+            del kept_bin.snapshots[snapshot_id]
             LabInstance.machines.forget_snapshot(snapshot_id)
-    return found
+    return kept_bin
 
 
 def keeps_image(backend: Any, ami: Any) -> bool:

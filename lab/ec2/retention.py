@@ -45,13 +45,13 @@ def over(moto: Application) -> Application:
         headers = [("Content-Type", "application/json")]
         try:
             asked = json.loads(body or b"{}")
-            status, found = _answer(
+            status, answer = _answer(
                 backend, scope[1], environ["REQUEST_METHOD"], environ["PATH_INFO"], asked
             )
         except _RefusedError as refused:
-            status, found = "400 Bad Request", {"Message": refused.message}
+            status, answer = "400 Bad Request", {"Message": refused.message}
             headers.append(("x-amzn-ErrorType", refused.code))
-        data = b"" if found is None else json.dumps(found).encode()
+        data = b"" if answer is None else json.dumps(answer).encode()
         start_response(status, [*headers, ("Content-Length", str(len(data)))])
         return [data]
 
@@ -68,9 +68,9 @@ def _answer(
         return "201 Created", _shown(rule, region) | {"Tags": asked.get("Tags", [])}
     if (method, path) == ("POST", "/list-rules"):
         kind = asked.get("ResourceType")
-        found = [_shown(rule, region) for rule in rules.values() if rule.kind == kind]
+        shown = [_shown(rule, region) for rule in rules.values() if rule.kind == kind]
         short = ("Identifier", "Description", "RetentionPeriod", "RuleArn")
-        return "200 OK", {"Rules": [{key: rule[key] for key in short} for rule in found]}
+        return "200 OK", {"Rules": [{key: rule[key] for key in short} for rule in shown]}
     named = _RULE.fullmatch(path)
     if named is None or method not in ("GET", "PATCH", "DELETE"):
         raise _RefusedError(

@@ -158,13 +158,13 @@ def _store(request: Request) -> dict[str, Any]:
 
 @call("DescribeStoreImageTasks")
 def _store_tasks(request: Request) -> dict[str, Any]:
-    found = [
+    tasks = [
         task
         for name, task in account.of(request.backend).tasks.items()
         if name.startswith("store-")
         and task["AmiId"] in (request.asked.get("ImageIds") or [task["AmiId"]])
     ]
-    return {"StoreImageTaskResults": found}
+    return {"StoreImageTaskResults": tasks}
 
 
 @call("CreateRestoreImageTask")

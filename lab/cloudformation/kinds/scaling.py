@@ -13,14 +13,14 @@ _ROLLING = "AutoScalingRollingUpdate"
 
 
 def _sizes(given: Properties) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    sizes: dict[str, Any] = {
         key: int(given[key]) for key in ("MinSize", "MaxSize", "DesiredCapacity") if key in given
     }
     template = given["LaunchTemplate"]
-    found["LaunchTemplate"] = {**template, "Version": str(template["Version"])}
-    found["VPCZoneIdentifier"] = ",".join(given["VPCZoneIdentifier"])
+    sizes["LaunchTemplate"] = {**template, "Version": str(template["Version"])}
+    sizes["VPCZoneIdentifier"] = ",".join(given["VPCZoneIdentifier"])
     protected = given.get("NewInstancesProtectedFromScaleIn", False)
-    return found | {"NewInstancesProtectedFromScaleIn": str(protected).lower() == "true"}
+    return sizes | {"NewInstancesProtectedFromScaleIn": str(protected).lower() == "true"}
 
 
 def _group(place: Place, name: str, given: Properties) -> Made:
@@ -65,8 +65,8 @@ def _gone(place: Place, made: Made) -> None:
     )
     end = time.monotonic() + _PATIENCE
     while instances and time.monotonic() < end:
-        found = place.client("ec2").describe_instances(InstanceIds=instances)["Reservations"]
-        states = {each["State"]["Name"] for one in found for each in one["Instances"]}
+        reservations = place.client("ec2").describe_instances(InstanceIds=instances)["Reservations"]
+        states = {each["State"]["Name"] for one in reservations for each in one["Instances"]}
         if states == {"terminated"}:
             return
         time.sleep(0.2)
@@ -75,10 +75,10 @@ def _gone(place: Place, made: Made) -> None:
 
 
 def _instances(place: Place, group: str) -> list[str]:
-    found = place.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[group])
+    groups = place.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[group])
     return [
         each["InstanceId"]
-        for one in found["AutoScalingGroups"]
+        for one in groups["AutoScalingGroups"]
         for each in one.get("Instances", [])
     ]
 
