@@ -66,7 +66,6 @@ def build(
     from kiln.base.progress import Progress
     from kiln.matrix import flags as matrix_flags
     from kiln.matrix import load, select
-    from kiln.packer import program
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
 
@@ -80,8 +79,6 @@ def build(
         start=from_,
         own_kernel=_own_kernel(own_kernel, disk),
     )
-    if not dry_run:
-        program.look_ahead()
     from kiln.cli import targets  # slow to import
 
     progress = Progress()

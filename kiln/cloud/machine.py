@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from kiln.base import stopping
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.short_path import short_path
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, capacity, host_key, reservations, resources, runs, session
+from kiln.cloud import aws, capacity, host_key, reservations, resources, session
 from kiln.cloud.capacity import Try
 from kiln.cloud.resources import Access
 from kiln.cloud.target import Target
@@ -39,7 +40,7 @@ class Machine:
     user: str
     ssh_config: Path
     run_id: str
-    # The run's folder by a path that any program can read (`runs.short_path`).
+    # The run's folder by a path that any program can read (`base/short_path.py`).
     folder: Path
 
     def ssh(self, *arguments: str, timeout: float = _SSH_TIMEOUT) -> tuple[int, str, str]:
@@ -145,7 +146,7 @@ def booted(
         stop=stop,
         timeout=timeout,
     )
-    with runs.short_path(run_id, folder) as short:
+    with short_path(run_id, folder) as short:
         proxy = session.proxy_command(target, short) if access.network.by_session else ""
         ssh_config = _ssh_config(access.key_file, short, address, host_keys, proxy)
         machine = Machine(instance["InstanceId"], address, user, ssh_config, run_id, short / "run")

@@ -114,52 +114,6 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
             yield run
 
 
-# Not TMPDIR: a socket's path must be short.
-_SHORT = Path("/tmp")  # noqa: S108 - each folder in it is 0700
-
-
-@contextlib.contextmanager
-def short_path(run_id: str, folder: Path) -> Iterator[Path]:
-    """A folder of the run with a short path of plain letters; `run` in it leads to `folder`.
-
-    ssh, Packer and pytest each read some characters of a path as their own syntax (`"`, `%`, `{{`,
-    `$`, `[`) or cannot read what is not ASCII, and a checkout may lie anywhere.
-    That of a killed process is removed by `remove_short_paths`.
-    """
-    short = _SHORT / f"kiln-{run_id}"
-    shutil.rmtree(short, ignore_errors=True)
-    short.mkdir(mode=0o700)
-    try:
-        with (short / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            (short / "run").symlink_to(folder.absolute())
-            yield short
-    finally:
-        # ssh's master may be removing its socket at the same moment.
-        shutil.rmtree(short, ignore_errors=True)
-
-
-def remove_short_paths() -> None:
-    """Remove the short paths that killed processes of this checkout have left."""
-    for link in _SHORT.glob("kiln-*/run"):
-        with contextlib.suppress(OSError):
-            folder = Path(os.readlink(link))  # noqa: PTH115 - as it is written, not resolved
-            mine = link.parent.stat(follow_symlinks=False).st_uid == os.getuid()
-            here = folder.parent.parent == build_dir() and link.parent.name == f"kiln-{folder.name}"
-            if mine and here and not _held(link.parent / "lock"):
-                shutil.rmtree(link.parent)
-
-
-def _held(lock: Path) -> bool:
-    """Whether a process that lives holds the lock of a short path."""
-    with lock.open() as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def _locked(lock: IO[str]) -> bool:
     """Take the lock. Retries for half a second, since `_alive` holds it only for a moment."""
     for _ in range(10):

@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +23,9 @@ from typing import Any
 
 from kiln.base.findings import Finding
 from kiln.base.recipe import Recipe
-from kiln.packer import policy, render
-from kiln.packer import program as packer_
+from kiln.packer import plugins, policy, render
 from kiln.packer.hclfile import hcl_files
-from kiln.packer.program import Packer
+from kiln.packer.program import EXAMPLE_VARIABLES, Packer, ask_packer, command
 from kiln.packer.scripts import check_scripts
 
 # A folder's own file; the others are links.
@@ -77,7 +78,7 @@ def validate_recipes(
     if not recipes:
         return []
     folders = render.write_folders(recipes)
-    packer_.install_plugins(packer, next(iter(folders.values())))
+    plugins.install_plugins(packer, next(iter(folders.values())))
     like = {} if each or not packer.has_plugins else _alike(folders)
     # One more than cores: Packer spends part of its time waiting for the processes it starts.
     with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
@@ -86,7 +87,7 @@ def validate_recipes(
             for name, folder in folders.items()
         }
         files = sorted({path for folder in folders.values() for path in hcl_files(folder)})
-        unformatted = workers.submit(packer_.badly_formatted, packer, files)
+        unformatted = workers.submit(badly_formatted, packer, files)
         policies = {name: policy.check_policy(folder) for name, folder in folders.items()}
         unparsed = {recipe.name: check_scripts(recipe.components) for recipe in recipes}
         # What is wrong with one may be wrong with those that were not asked because of it.
@@ -140,9 +141,9 @@ def _at(recipe: dict[str, Any], path: str) -> Any:
 def _timed(packer: Packer, folder: Path, *, values_only: bool) -> tuple[str, float]:
     started = time.monotonic()
     # What is wrong is said by `validate`, whose messages name the line.
-    complaint = packer_.packer_values(packer, folder, _locals(folder)) if values_only else "?"
+    complaint = packer_values(packer, folder, _locals(folder)) if values_only else "?"
     if complaint:
-        mistake = packer_.packer_validate(packer, folder)
+        mistake = packer_validate(packer, folder)
         complaint = mistake or ("" if not values_only else complaint)
     return complaint, time.monotonic() - started
 
@@ -181,3 +182,32 @@ def _unformatted(name: str, folder: Path, files: Sequence[Path]) -> list[Finding
         for path in files
         if path in mine
     ]
+
+
+def packer_validate(packer: Packer, folder: Path) -> str:
+    """The complaint of `packer validate` about the HCL in `folder`; empty if it is valid."""
+    done = ask_packer(command(packer, "validate", variables=EXAMPLE_VARIABLES), folder)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
+
+
+def packer_values(packer: Packer, folder: Path, names: Sequence[str]) -> str:
+    """The complaint of `packer console` about these locals of a folder; empty if all have values.
+
+    It reads the whole folder and starts no plugin, which is nearly all of what a validation costs.
+    """
+    expression = f"jsonencode([{', '.join(f'local.{name}' for name in names)}])\n"
+    done = ask_packer(
+        command(packer, "console", variables=EXAMPLE_VARIABLES), folder, text=expression
+    )
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
+
+
+def badly_formatted(packer: Packer, files: Sequence[Path]) -> list[Path]:
+    """The HCL files that `packer fmt` would change."""
+    # packer fmt takes one file or one folder without subfolders, so copy all files into one.
+    with tempfile.TemporaryDirectory(prefix="kiln-fmt-") as copies:
+        for number, file in enumerate(files):
+            shutil.copyfile(file, Path(copies, f"{number}.pkr.hcl"))
+        done = ask_packer([str(packer.path), "fmt", "-check", "."], Path(copies))
+        numbers = re.findall(r"(\d+)\.pkr\.hcl$", done.stdout, re.MULTILINE)
+    return [files[int(number)] for number in sorted(set(numbers), key=int)]

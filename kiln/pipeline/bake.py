@@ -11,15 +11,17 @@ from kiln.base import stopping
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Stage
+from kiln.base.short_path import short_path
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, capacity, reservations, resources, runs
+from kiln.cloud import aws, capacity, reservations, resources
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.packer import program, render, settings
-from kiln.packer.output import waits_for
+from kiln.packer import plugins, render, settings
+from kiln.packer.output import Event, waits_for
 from kiln.packer.part import Part
-from kiln.packer.program import Event, Packer
+from kiln.packer.program import Packer
+from kiln.packer.running import BuildResult, run_build
 from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
@@ -134,15 +136,15 @@ def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
 
 def _run_packer(
     watched: _Watched, folder: Path, variables: dict[str, Any], key_file: Path, stop: Stop
-) -> program.BuildResult:
+) -> BuildResult:
     """One run of Packer on a folder of HCL. Its log is the run's packer.log."""
     plan, packer, run = watched.plan, watched.packer, watched.draft.run
     inputs = plan.target.packer_inputs(run.folder, plan.recipe)
-    program.install_plugins(packer, folder)
-    with runs.short_path(run.id, run.folder) as short:
+    plugins.install_plugins(packer, folder)
+    with short_path(run.id, run.folder) as short:
         # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
         (short / "key").symlink_to(key_file.absolute())
-        return program.run_build(
+        return run_build(
             packer,
             folder,
             log=run.folder / "packer.log",
@@ -161,7 +163,7 @@ def _run_packer(
         )
 
 
-def _require_end(watched: _Watched, result: program.BuildResult, stop: Stop, *, made: bool) -> None:
+def _require_end(watched: _Watched, result: BuildResult, stop: Stop, *, made: bool) -> None:
     """Raises what ended a run of Packer early, or made it fail."""
     watched.draft.cut_short = result.cut_short
     if result.interrupted:
@@ -215,7 +217,7 @@ def _of_launch(launch: Launch, packer: Packer) -> dict[str, str]:
     }
 
 
-def _failed(watched: _Watched, result: program.BuildResult) -> KilnError:
+def _failed(watched: _Watched, result: BuildResult) -> KilnError:
     """Why a bake failed."""
     plan, run, log = watched.plan, watched.draft.run, watched.draft.run.folder / "packer.log"
     messages = [line for line in result.errors if line.strip()]

@@ -13,7 +13,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.cloud import resources, runs, watch
 from kiln.compat.evidence import Known, counts, evidence_of
-from kiln.packer import lock, policy, program, render
+from kiln.packer import lock, plugins, policy, render
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.pipeline import starting, verdict
@@ -80,7 +80,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
             draft.note(
                 ami_id=ami_id,
                 amis={target.region: ami_id},
-                packer=program.described(packer),
+                packer=plugins.described(packer),
                 instance_type=baked.instance_type,
                 component_seconds=baked.component_seconds,
             )
@@ -124,7 +124,7 @@ def _first_facts(plan: Plan, packer: Packer) -> Record:
         source_ami=plan.source,
         instance_type=plan.instance_type,
         verify_instance_type=plan.verify_instance_type,
-        packer=program.described(packer),
+        packer=plugins.described(packer),
         git_commit=runs.git_commit(),
         evidence=_known_from(plan.recipe),
         started=now(),

@@ -7,6 +7,7 @@ import shutil
 from kiln.base import stopping
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
+from kiln.base.short_path import remove_short_paths
 from kiln.cloud import resources, runs
 from kiln.cloud.target import Target
 from kiln.pipeline import kept, repair
@@ -50,4 +51,4 @@ def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = No
             progress.say("\n".join(dict.fromkeys(removal.failures)))
         else:
             dead.state.unlink(missing_ok=True)
-    runs.remove_short_paths()
+    remove_short_paths()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.cloud import runs
+from kiln.base.short_path import short_path
 from kiln.cloud.machine import Machine
 
 
@@ -32,7 +32,7 @@ def connected(
     machine is the run's own: its host key is kept there, and the user's files are not asked, which
     may know its address from a machine that had it before.
     """
-    with runs.short_path(run_id, folder) as short:
+    with short_path(run_id, folder) as short:
         identity = f"  IdentityFile {short}/key\n  IdentitiesOnly yes\n" if key else ""
         if key:
             (short / "key").symlink_to(Path(key).absolute())

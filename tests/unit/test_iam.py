@@ -15,7 +15,7 @@ import pytest
 from devel import iam_simulate, packers
 from kiln.cloud import iam
 from kiln.matrix import load
-from kiln.packer import program, render
+from kiln.packer import program, render, running
 from tests.unit import iam_requests
 
 
@@ -238,7 +238,7 @@ def seen(
         patch.setenv("AWS_ENDPOINT_URL", endpoint)
         patch.setattr(BaseResponse, "call_action", noted)
         patch.setattr(AmiBackend, "create_image", create_image)
-        result = program.run_build(
+        result = running.run_build(
             found,
             folder,
             log=folder / "packer.log",

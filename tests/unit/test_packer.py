@@ -13,10 +13,11 @@ import pytest
 from devel import packers
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
+from kiln.base.short_path import remove_short_paths
 from kiln.base.stopping import Stop
-from kiln.packer import output
-from kiln.packer import program as packer
-from kiln.packer.program import Event, Packer
+from kiln.packer import output, plugins, program, running, validate
+from kiln.packer.output import Event
+from kiln.packer.program import Packer
 
 OLD = Packer(Path("/usr/bin/packer"), (1, 6, 6))
 NEW = Packer(Path("/usr/bin/packer"), (1, 11, 2))
@@ -47,7 +48,7 @@ build {
 """
 
 
-def program(folder: Path, says: str, name: str = "packer") -> Path:
+def binary(folder: Path, says: str, name: str = "packer") -> Path:
     """An executable of that name which prints `says`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
@@ -66,7 +67,7 @@ def real(request: pytest.FixtureRequest) -> Packer:
 
 def files(folder: Path) -> tuple[Path, Path]:
     """The HCL that new Packers read, and that of 1.6."""
-    return folder / "build.pkr.hcl", folder / packer.FOLDER_1_6 / "build.pkr.hcl"
+    return folder / "build.pkr.hcl", folder / program.FOLDER_1_6 / "build.pkr.hcl"
 
 
 @pytest.fixture
@@ -77,8 +78,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "row"
 
 
-def run(real: Packer, folder: Path, script: str, **more: object) -> packer.BuildResult:
-    return packer.run_build(
+def run(real: Packer, folder: Path, script: str, **more: object) -> running.BuildResult:
+    return running.run_build(
         real,
         folder,
         log=folder.parent / "out" / "packer.log",
@@ -97,7 +98,7 @@ def test_no_packer_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("KILN_PACKER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KilnError, match="there is no packer on PATH") as caught:
-        packer.find_packer()
+        program.find_packer()
     assert "install packer" in caught.value.hint
     assert caught.value.exit_status == 1
 
@@ -105,22 +106,22 @@ def test_no_packer_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_old_packer_is_refused_with_both_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path, "Packer v1.5.4")
+    binary(tmp_path, "Packer v1.5.4")
     monkeypatch.delenv("KILN_PACKER", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     with pytest.raises(KilnError, match=r"Packer 1\.5\.4 .* is too old") as caught:
-        packer.find_packer()
+        program.find_packer()
     assert "1.6.6" in caught.value.hint
 
 
 def test_another_program_of_that_name_is_told_from_packer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = program(tmp_path, "1024 words")
+    path = binary(tmp_path, "1024 words")
     monkeypatch.delenv("KILN_PACKER", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}")
     with pytest.raises(KilnError, match="is not HashiCorp's Packer") as caught:
-        packer.find_packer()
+        program.find_packer()
     assert str(path) in caught.value.message
     assert "cracklib" in caught.value.message
 
@@ -128,34 +129,34 @@ def test_another_program_of_that_name_is_told_from_packer(
 def test_packer_is_found_behind_another_program_of_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path / "sbin", "usage: packer")
-    right = program(tmp_path / "bin", "Packer v1.11.2\n\nYour version of Packer is out of date!")
+    binary(tmp_path / "sbin", "usage: packer")
+    right = binary(tmp_path / "bin", "Packer v1.11.2\n\nYour version of Packer is out of date!")
     monkeypatch.delenv("KILN_PACKER", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}/sbin:{tmp_path}/bin:/bin")
-    assert packer.find_packer() == Packer(right, (1, 11, 2))
+    assert program.find_packer() == Packer(right, (1, 11, 2))
 
 
 def test_a_named_binary_goes_before_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = program(tmp_path, "Packer v1.7.0", name="my-packer")
+    named = binary(tmp_path, "Packer v1.7.0", name="my-packer")
     monkeypatch.setenv("KILN_PACKER", str(named))
-    assert packer.find_packer() == Packer(named, (1, 7, 0))
+    assert program.find_packer() == Packer(named, (1, 7, 0))
     monkeypatch.setenv("KILN_PACKER", str(tmp_path / "nowhere"))
     with pytest.raises(KilnError, match=r"nowhere is not HashiCorp's Packer"):
-        packer.find_packer()
+        program.find_packer()
 
 
 def test_the_old_packer_gets_a_folder_of_its_own_in_the_new_ones() -> None:
-    assert packer.command(OLD, "validate")[-1] == "packer-1.6"
-    assert packer.command(NEW, "validate")[-1] == "."
+    assert program.command(OLD, "validate")[-1] == "packer-1.6"
+    assert program.command(NEW, "validate")[-1] == "."
     assert Packer(OLD.path, (1, 7, 0)).has_plugins
     assert not OLD.has_plugins
 
 
 def test_variables_are_written_as_packer_reads_them() -> None:
     given = {"region": "eu-west-1", "ssh_source_cidrs": ["192.0.2.1/32"], "skip": True, "n": 3}
-    argv = packer.command(OLD, "build", variables=given, var_files=[Path("/v.pkrvars.hcl")])
+    argv = program.command(OLD, "build", variables=given, var_files=[Path("/v.pkrvars.hcl")])
     assert argv[1:-1] == [
         "build",
         "-var-file=/v.pkrvars.hcl",
@@ -299,11 +300,11 @@ def test_ctrl_c_stops_packer_once_and_waits_for_it(
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from kiln.base import stopping
-from kiln.packer import program as packer
+from kiln.packer import program, running
 stop = stopping.Stop()
 with stopping.on_signals(stop):
-    result = packer.run_build(
-        packer.find_packer(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
+    result = running.run_build(
+        program.find_packer(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
         manifest=Path({str(folder)!r}, "manifest.json"),
         variables={{"script": {until(folder / "flag")!r}}},
         on_event=lambda event: print(event.text, flush=True),
@@ -347,18 +348,18 @@ def test_packer_validate_finds_what_is_wrong(real: Packer, folder: Path) -> None
     defaults = HCL.replace("type = string", 'type    = string\n  default = "x"')
     for path in files(folder):
         path.write_text(extra + defaults)
-    assert packer.packer_validate(real, folder) == ""
+    assert validate.packer_validate(real, folder) == ""
     for path in files(folder):
         path.write_text(extra + defaults.replace("communicator", "comunicator"))
-    assert "comunicator" in packer.packer_validate(real, folder)
+    assert "comunicator" in validate.packer_validate(real, folder)
 
 
 def test_packer_fmt_finds_the_file_it_would_change(real: Packer, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.pkr.hcl", tmp_path / "bad.pkr.hcl"
     good.write_text('variable "a" {\n  type = string\n}\n')
     bad.write_text('variable "a" {\n    type = string\n}\n')
-    assert packer.badly_formatted(real, [good, bad]) == [bad]
-    assert packer.badly_formatted(real, [good]) == []
+    assert validate.badly_formatted(real, [good, bad]) == [bad]
+    assert validate.badly_formatted(real, [good]) == []
 
 
 # ------------------------------------------------------------------- the plugin of newer versions
@@ -381,8 +382,8 @@ def with_plugins(folder: Path, *versions: str, init: int = 0) -> Packer:
 
 def test_the_newest_plugin_of_the_range_is_used(tmp_path: Path) -> None:
     found = with_plugins(tmp_path, "1.8.0", "1.8.10", "1.8.9", "1.9.0")
-    assert packer.install_plugins(found, tmp_path) == "1.8.10"
-    assert packer.described(found).endswith("plugin amazon 1.8.10")
+    assert plugins.install_plugins(found, tmp_path) == "1.8.10"
+    assert plugins.described(found).endswith("plugin amazon 1.8.10")
 
 
 def test_without_a_plugin_that_fits_the_message_says_what_is_there_and_how_to_place_one(
@@ -390,12 +391,33 @@ def test_without_a_plugin_that_fits_the_message_says_what_is_there_and_how_to_pl
 ) -> None:
     found = with_plugins(tmp_path, "1.8.0", init=1)
     with pytest.raises(KilnError, match="no plugin amazon that fits") as caught:
-        packer.install_plugins(found, tmp_path)
+        plugins.install_plugins(found, tmp_path)
     assert "wanted is >= 1.8.2, < 1.9.0, installed: 1.8.0" in caught.value.message
     assert "packer plugins install --path FILE github.com/hashicorp/amazon" in caught.value.hint
     assert caught.value.exit_status == 1
 
 
 def test_a_packer_with_the_builder_compiled_in_needs_no_plugin(tmp_path: Path) -> None:
-    assert packer.install_plugins(OLD, tmp_path) == ""
-    assert packer.described(OLD) == str(OLD)
+    assert plugins.install_plugins(OLD, tmp_path) == ""
+    assert plugins.described(OLD) == str(OLD)
+
+
+def test_what_a_killed_question_leaves_is_removed_by_the_next_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    binary = tmp_path / "packer"
+    binary.write_text('#!/bin/sh\necho "$TMPDIR" >asked\n: >"$TMPDIR/packer-log1"\nkill -9 0\n')
+    binary.chmod(0o755)
+    code = "import sys; from kiln.packer.program import ask_packer; ask_packer(sys.argv[1:])"
+    subprocess.run(
+        [sys.executable, "-c", code, str(binary), "version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        check=False,
+    )
+    left = Path((tmp_path / "asked").read_text().strip())
+    assert (left / "packer-log1").exists()
+    remove_short_paths()
+    assert not left.exists()

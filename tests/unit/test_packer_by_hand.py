@@ -13,7 +13,7 @@ from devel import packers
 from kiln.base.account import Account, SubnetFilter
 from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
-from kiln.packer import program, render
+from kiln.packer import program, render, validate
 from kiln.packer.program import Packer
 
 COMPANY = Account(
@@ -61,7 +61,7 @@ def test_packer_reads_the_settings_by_itself(folder: Path, packer: Packer | None
 
 def test_packer_would_format_the_file_as_it_is(folder: Path) -> None:
     found = program.find_packer()
-    assert program.badly_formatted(found, [folder / render.SETTINGS]) == []
+    assert validate.badly_formatted(found, [folder / render.SETTINGS]) == []
 
 
 def test_what_only_the_pipeline_looks_up_is_said(folder: Path) -> None:

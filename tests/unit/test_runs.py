@@ -6,10 +6,8 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
 from kiln.cloud import runs
 from kiln.cloud.aws_target import AwsTarget
 from lab.target import LabTarget
@@ -257,49 +254,6 @@ def test_a_recipe_whose_name_is_a_path_gets_no_folder(build_dir: Path) -> None:
         ):
             pass
     assert not build_dir.exists()
-
-
-def test_a_short_path_leads_to_the_run_and_is_gone_afterwards(tmp_path: Path) -> None:
-    folder = tmp_path / 'é "$HOME" {{x}} [1]'
-    folder.mkdir()
-    with runs.short_path("test-short-path", folder) as short:
-        (short / "run" / "x").write_text("x")
-        assert (folder / "x").read_text() == "x"
-        assert re.fullmatch(r"/tmp/kiln-[\w-]+", str(short))
-        assert stat.S_IMODE(short.stat().st_mode) == 0o700
-    assert not short.exists()
-    assert (folder / "x").exists()
-
-
-def test_the_short_path_of_a_killed_process_of_this_checkout_is_removed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    mine = os.getpid()
-    own, living = (tmp_path / "build" / "row" / f"{name}-{mine}" for name in ("killed", "living"))
-    other = tmp_path / "other" / "row" / f"other-{mine}"
-    for folder in (own, living, other):
-        folder.mkdir(parents=True)
-    dies = """
-import os, sys
-from pathlib import Path
-from kiln.cloud.runs import short_path
-opened = [short_path(Path(folder).name, Path(folder)) for folder in sys.argv[1:]]
-for one in opened:
-    one.__enter__()
-os._exit(9)
-"""
-    subprocess.run([sys.executable, "-c", dies, str(own), str(other)], cwd=ROOT, check=False)
-    left, anothers = Path(f"/tmp/kiln-{own.name}"), Path(f"/tmp/kiln-{other.name}")
-    assert left.exists()
-    # What `verify --host` uses has no row, and so no row's lock.
-    with runs.short_path(living.name, living) as used:
-        runs.remove_short_paths()
-        assert used.exists()
-    assert not left.exists()
-    assert anothers.exists()
-    shutil.rmtree(anothers)
-    assert own.exists()
 
 
 def test_a_path_with_a_newline_is_refused_before_anything_is_launched(

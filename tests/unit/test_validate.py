@@ -15,7 +15,8 @@ from devel import packers
 from kiln.base.recipe import Recipe
 from kiln.cli import packer as tasks
 from kiln.matrix import load
-from kiln.packer import program, render
+from kiln.packer import plugins, program, render
+from kiln.packer import validate as validation
 from kiln.packer.program import Packer
 from kiln.packer.validate import validate_recipes
 
@@ -130,10 +131,10 @@ def test_rows_that_give_the_builder_the_same_are_validated_once_and_their_values
         return ""
 
     new = Packer(Path("/nowhere/packer"), (1, 15, 1))
-    monkeypatch.setattr(program, "packer_validate", validate)
-    monkeypatch.setattr(program, "packer_values", values)
-    monkeypatch.setattr(program, "install_plugins", lambda *_: "1.8.2")
-    monkeypatch.setattr(program, "badly_formatted", lambda *_: [])
+    monkeypatch.setattr(validation, "packer_validate", validate)
+    monkeypatch.setattr(validation, "packer_values", values)
+    monkeypatch.setattr(plugins, "install_plugins", lambda *_: "1.8.2")
+    monkeypatch.setattr(validation, "badly_formatted", lambda *_: [])
     every = load.load_recipes()
     results = {result.name: result for result in validate_recipes(every, new)}
     by_line = {recipe.line: recipe for recipe in every}
@@ -161,10 +162,10 @@ def test_a_value_that_cannot_be_computed_is_told_in_validates_words(
         first = folder.name == recipes[0].line
         return "" if first else "Error: on recipe.pkr.hcl line 7"
 
-    monkeypatch.setattr(program, "packer_validate", validate)
-    monkeypatch.setattr(program, "packer_values", lambda *_: "no attribute named runs_on")
-    monkeypatch.setattr(program, "install_plugins", lambda *_: "1.8.2")
-    monkeypatch.setattr(program, "badly_formatted", lambda *_: [])
+    monkeypatch.setattr(validation, "packer_validate", validate)
+    monkeypatch.setattr(validation, "packer_values", lambda *_: "no attribute named runs_on")
+    monkeypatch.setattr(plugins, "install_plugins", lambda *_: "1.8.2")
+    monkeypatch.setattr(validation, "badly_formatted", lambda *_: [])
     results = validate_recipes(recipes, Packer(Path("/nowhere/packer"), (1, 15, 1)))
     assert results[1].like == recipes[0].name
     assert [finding.message for finding in results[1].findings] == [
