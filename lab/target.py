@@ -21,13 +21,21 @@ from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import session
-from kiln.cloud.target import DEFAULT_REGION, OwnBoot, OwnKernel, PackerInputs, ParentAmi
+from kiln.cloud.target import (
+    DEFAULT_REGION,
+    OwnBoot,
+    OwnKernel,
+    PackageArchive,
+    PackerInputs,
+    ParentAmi,
+)
 from lab import control, host, mirror, prepared, users
 from lab.amis import images, public_images
 from lab.api import keys
+from lab.mirror import updates as published_updates
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
-from lab.rootfs import bases, distros, emulation
+from lab.rootfs import aptsources, bases, distros, emulation
 from lab.settings import Lab, current
 from lab.shell import CommandError, run
 from lab.vendors import REAL, STAND_INS, refuse_impossible, refuse_silent
@@ -194,7 +202,18 @@ class LabTarget:
         if self.vendors == REAL:
             return ""
         kind = (recipe.distro.id, recipe.arch)
-        return _digest_of_code() + (_MADE.get(kind) or bases.ensure(*kind)).name
+        updates = published_updates.published(recipe.distro.id)
+        base = (_MADE.get(kind) or bases.ensure(*kind)).name
+        return f"{_digest_of_code()}{base}{updates or ''}"
+
+    def archive_of(self, recipe: Recipe) -> PackageArchive:
+        """See `Target`: Amazon Linux's repositories are the lab's; packages of a Debian or Ubuntu
+        guest are those of this machine's archive, whichever of the two it is."""
+        if self.vendors == REAL:
+            return PackageArchive(recipe.distro.id, recipe.arch)
+        if recipe.distro.family == "al":
+            return PackageArchive(recipe.distro.id, recipe.arch, mirror.reached(current().gateway))
+        return PackageArchive(aptsources.distribution(), recipe.arch)
 
     def own_cidr(self) -> str:
         """See `Target`: guests see this machine at the bridge's address."""

@@ -8,9 +8,11 @@ from typing import Any
 from invoke import Context
 
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.vocabulary import Form
 from kiln.cli.flags import JSON, NO_INSTALL
 from kiln.cli.front import note, say, show, task
 
+ADVISORY = Form(r"^[A-Z0-9][A-Za-z0-9._-]{0,60}$", "an id such as ALAS2-2026-0001")
 FORCE = {"force": "first end the builds that use the lab, and say which"}
 
 
@@ -116,6 +118,29 @@ def fault(
             f"the lab does not answer: {error}", hint="start it: ./invoke lab.up"
         ) from None
     show(left, as_json=json, text=_faults)
+
+
+@task(
+    help={
+        "distro": "whose repositories get it: --distro al2",
+        "package": "a package that the lab has: --package curl",
+        "version": "with its release: --version 8.3.1-1.amzn2",
+        "advisory": "the id of the security advisory that names it; without one it fixes no "
+        "vulnerability: --advisory ALAS2-2026-0001",
+    }
+)
+def update(c: Context, distro: str, package: str, version: str, advisory: str = "") -> None:
+    """Publish an update on the lab's mirror, as a vendor does after an AMI was made."""
+    from lab.mirror import updates
+    from lab.packages.system import VERSION_TEXT
+
+    upstream, _, release = VERSION_TEXT.required(version, "--version").rpartition("-")
+    if not upstream:
+        raise KilnError(f"--version {version} has no release", hint="for example 8.3.1-1.amzn2")
+    if advisory and not ADVISORY.fits(advisory):
+        raise KilnError(f"--advisory {advisory!r} is not an id", hint=ADVISORY.what)
+    updates.publish(updates.PublishedUpdate(distro, package, upstream, release, advisory))
+    note(f"the lab's mirror has {package} {version} of {distro} until lab.clean")
 
 
 @task(help=JSON)

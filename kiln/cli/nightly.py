@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kiln.pipeline.record import Record
     from kiln.pipeline.shared_records import Shelf
     from kiln.publish.nightly import Due, Night, RowResult
+    from kiln.publish.pending import Bring
 
 _REPORT = {
     "out": "folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)",
@@ -113,7 +114,8 @@ def nightly_(
         )
 
     with exclusively(place, nights.LOCK, nights.LOCK_SECONDS):
-        night = nights.plan_night(recipes, settings, place)
+        bring = _bringing(recipes, given, place)
+        night = nights.plan_night(recipes, settings, place, bring)
         if limit is not None:
             baked = [due.recipe for due in night.due if due.ami_id is None]
             costs.require_below(baked, settings, place.region, limit)
@@ -140,7 +142,7 @@ def plan(
 
     recipes = _chosen(selection)
     place = choice.answering(targets.choose(target, region))
-    night = plan_night(recipes, load.load_publishing(), place)
+    night = plan_night(recipes, load.load_publishing(), place, _bringing(recipes, given, place))
     commands = _commands(night, place, given)
     data = {
         "items": [
@@ -185,7 +187,7 @@ def finish(
     recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
     planned = read_plan(Path(plan)) if plan else {}
     place = choice.answering(targets.choose(target, region))
-    night = plan_night(recipes, load.load_publishing(), place)
+    night = plan_night(recipes, load.load_publishing(), place, _bringing(recipes, given, place))
     results = after_night(night, planned, _of_the_night(recipes, given, place), place)
     return _reported(results, place, sent, as_json=json)
 
@@ -225,13 +227,14 @@ def codebuild_(
     sent = Sent(out, topic, catalogue, given).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
     place = choice.answering(targets.choose(target, region))
-    night = plan_night(recipes, settings, place)
+    bring = _bringing(recipes, given, place)
+    night = plan_night(recipes, settings, place, bring)
     commands = _commands(night, place, given)
     planned = {due.recipe.name: due.why for due in night.due}
     if commands:
         run_batch(place, project, commands, note)
         # What is still due has failed, whatever CodeBuild says.
-        night = plan_night(recipes, settings, place)
+        night = plan_night(recipes, settings, place, bring)
     results = after_night(night, planned, _of_the_night(recipes, given, place), place)
     return _reported(results, place, sent, as_json=json)
 
@@ -328,6 +331,26 @@ def _of_the_night(
     for shelf, rows in shelves.items():
         shared_records.bring_newest(shelf, rows, note, each=3)
     return builds_of_the_night([recipe.name for recipe in recipes])
+
+
+def _bringing(recipes: Sequence[Recipe], given: Mapping[str, str], target: Target) -> Bring:
+    """Fetches the records of runs that another machine did, where the rows have a bucket for
+    them."""
+    from kiln.cli import shared
+    from kiln.pipeline import shared_records
+
+    by_name = {recipe.name: recipe for recipe in recipes}
+
+    def bring(runs: Mapping[str, str]) -> None:
+        shelves: dict[Shelf, dict[str, str]] = {}
+        for row, run_id in runs.items():
+            shelf = shared.shelf_for(given, target, by_name[row])
+            if shelf:
+                shelves.setdefault(shelf, {})[row] = run_id
+        for shelf, wanted in shelves.items():
+            shared_records.bring_runs(shelf, wanted, note)
+
+    return bring
 
 
 def _plan_text(night: Night, commands: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws, network, session
-from kiln.cloud.target import OwnBoot, OwnKernel, PackerInputs, ParentAmi
+from kiln.cloud.target import OwnBoot, OwnKernel, PackageArchive, PackerInputs, ParentAmi
 
 # AWS's own "what is my address": https://checkip.amazonaws.com
 _CHECK_IP = "https://checkip.amazonaws.com"
@@ -105,6 +105,11 @@ class AwsTarget:
     def serves(self, recipe: Recipe) -> str:
         """See `Target`: the vendors' own hosts."""
         return ""
+
+    def archive_of(self, recipe: Recipe) -> PackageArchive:
+        """See `Target`: the distribution's, by the mirrors that the row's settings name."""
+        mirrors = tuple(recipe.row.account.mirrors.items())
+        return PackageArchive(recipe.distro.id, recipe.arch, mirrors)
 
     def own_cidr(self) -> str:
         """See `Target`."""

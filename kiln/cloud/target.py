@@ -50,6 +50,16 @@ class OwnBoot:
     how: str
 
 
+@dataclass(frozen=True)
+class PackageArchive:
+    """Whose packages instances get: a distribution's (its id), for a processor by EC2's name, and
+    the mirrors that they get them from (beginning of a URL, what takes its place)."""
+
+    distro: str
+    arch: str
+    mirrors: tuple[tuple[str, str], ...] = ()
+
+
 class Target(Protocol):
     """A place with an EC2 API in which AMIs are built and checked. Hashable and immutable."""
 
@@ -152,6 +162,10 @@ class Target(Protocol):
     def serves(self, recipe: Recipe) -> str:
         """A digest of what stands in here for the vendors' hosts and the parent AMI; empty if they
         are real."""
+
+    def archive_of(self, recipe: Recipe) -> PackageArchive:
+        """Whose packages a bake of the recipe gets besides the vendors': the distribution's own, or
+        what stands in for it here."""
 
     def own_cidr(self) -> str:
         """The address, as a /32, that EC2 sees this machine under: SSH is opened to it alone.

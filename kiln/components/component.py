@@ -175,9 +175,14 @@ def of_cuda(recipe: Recipe) -> dict[str, str]:
 
 def operating_system(recipe: Recipe) -> str:
     """The vendor of the distribution's packages: amazon, ubuntu or debian."""
-    if recipe.distro.family == "al":
+    return system_of(recipe.distro.id, recipe.distro.family)
+
+
+def system_of(distro_id: str, family: str) -> str:
+    """The same of a distribution by its id and family (al or debian)."""
+    if family == "al":
         return "amazon"
-    return "ubuntu" if recipe.distro.id.startswith("ubuntu") else "debian"
+    return "ubuntu" if distro_id.startswith("ubuntu") else "debian"
 
 
 def archive(recipe: Recipe) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from kiln import components, facts
 from kiln.base.recipe import Recipe
 from kiln.components import Step
-from kiln.components.component import operating_system
+from kiln.components.component import system_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,20 @@ def of_row(recipe: Recipe, steps: Iterable[Step]) -> tuple[Repository, ...]:
     """The repositories from which a bake of the recipe installs packages."""
     vendors = [repository for step in steps for repository in _of_vendor(recipe, step)]
     return (*_of_distribution(recipe), *vendors)
+
+
+def security_of(distro_id: str, arch: str) -> tuple[Repository, ...]:
+    """Where a distribution publishes its security updates for a processor (`security` of
+    archives.yaml); nothing if that is not known."""
+    table = facts.table("archives")
+    fields = _fields_of(distro_id, arch)
+    entries = [entry for entry in table["security"] if _holds(entry["when"], fields)]
+    return tuple(_made(entry, table["keys"][entry["keys"]], fields) for entry in entries)
+
+
+def updated_by_parent(distro_id: str) -> bool:
+    """Does an image of the distribution get security updates by a new parent AMI only?"""
+    return distro_id in facts.table("archives")["security_by_parent"]
 
 
 def _of_distribution(recipe: Recipe) -> list[Repository]:
@@ -136,13 +150,19 @@ def _holds(when: dict[str, str], fields: dict[str, str]) -> bool:
 
 def _fields(recipe: Recipe) -> dict[str, str]:
     """The fields that conditions and placeholders of archives.yaml use."""
+    fields = _fields_of(recipe.distro.id, recipe.arch)
+    return {**fields, "release": recipe.package_snapshot or "latest"}
+
+
+def _fields_of(distro_id: str, arch: str) -> dict[str, str]:
+    distro = facts.distro(distro_id)
     return {
-        "distro": recipe.distro.id,
-        "os": operating_system(recipe),
-        "arch": recipe.arch,
-        "codename": str(facts.distro(recipe.distro.id).get("codename", "")),
-        "release": recipe.package_snapshot or "latest",
-        **facts.table("downloads")["processors"][recipe.arch],
+        "distro": distro_id,
+        "os": system_of(distro_id, str(distro["family"])),
+        "arch": arch,
+        "codename": str(distro.get("codename", "")),
+        "release": "latest",
+        **facts.table("downloads")["processors"][arch],
     }
 
 

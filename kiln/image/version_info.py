@@ -64,6 +64,7 @@ _LISTS = {
     "runfiles": ("name", "version"),
     "units": ("name", "state"),
     "downloads": ("url", "sha256"),
+    "upgradable": ("name", "version"),
 }
 _MAPPINGS = {
     "os": ("id", "version_id", "name"),

@@ -94,6 +94,14 @@ class UnitFile:
 
 
 @dataclass(frozen=True)
+class UpgradablePackage:
+    """A package of which the bake's repositories had a newer version, with epoch and release."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
 class VersionInfo:
     """What is on an image: version-info.json."""
 
@@ -113,6 +121,7 @@ class VersionInfo:
     files: dict[str, str] = field(default_factory=dict)
     sysctls: dict[str, str] = field(default_factory=dict)
     boot: dict[str, str] = field(default_factory=dict)
+    upgradable: list[UpgradablePackage] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

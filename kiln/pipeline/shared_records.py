@@ -6,7 +6,7 @@ checkout lacks into `build/`, where they stand as if they had been made here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -126,6 +126,11 @@ def bring_newest(shelf: Shelf, rows: Sequence[str], refused: Refused, each: int 
     kept = kept_runs(shelf)
     for row in rows:
         _bring(shelf, [kept_run for kept_run in kept if kept_run[0] == row][:each], refused)
+
+
+def bring_runs(shelf: Shelf, runs: Mapping[str, str], refused: Refused) -> None:
+    """Fetch the records of these runs (row → run id) that the bucket has, with one listing."""
+    _bring(shelf, [kept_run for kept_run in kept_runs(shelf) if kept_run in runs.items()], refused)
 
 
 def bring_named(shelf: Shelf, name: str, refused: Refused) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -68,11 +69,14 @@ def _is_url(text: str) -> bool:
 
 
 class Fetcher:
-    """Fetches into a folder. Proxies and CA certificates come from the environment."""
+    """Fetches into a folder. Proxies and CA certificates come from the environment.
 
-    def __init__(self, folder: Path) -> None:
+    `more` are mirrors besides those of KILN_MIRRORS: beginning of a URL → what takes its place.
+    """
+
+    def __init__(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
         self._folder = folder
-        self._mirrors = mirrors()
+        self._mirrors = {**mirrors(), **(more or {})}
         folder.mkdir(parents=True, exist_ok=True)
 
     def place(self, url: str) -> str:

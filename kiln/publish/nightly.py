@@ -27,6 +27,7 @@ from kiln.publish.channels import Held
 from kiln.publish.cost import run_cost
 from kiln.publish.gates import grave
 from kiln.publish.ours import OwnImage, own_images
+from kiln.publish.pending import Bring, Lacking, lacking_updates
 from kiln.publish.publish import Publication
 from kiln.publish.release import Release
 
@@ -38,22 +39,28 @@ LOCK_SECONDS = 12 * 3600
 
 @dataclass(frozen=True)
 class Due:
-    """A row that must be built, or only published (`ami_id`: its verified AMI), and why."""
+    """A row that must be built, or only published (`ami_id`: its verified AMI), and why.
+
+    `unknown` says why it is not known whether that AMI lacks security updates; "" if it is.
+    """
 
     recipe: Recipe
     why: str
     ami_id: str | None = None
+    unknown: str = ""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A row that needs nothing: its channel holds an AMI of the same inputs."""
+    """A row that needs nothing: its channel holds an AMI of the same inputs. `unknown` as in `Due`:
+    such a row is not built, and nothing says that it is up to date."""
 
     row: str
     why: str
     ami_id: str
     line: str
     channel: str
+    unknown: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,38 +88,55 @@ class RowResult:
     usd: float | None = None
 
 
+def _nothing(runs: Mapping[str, str]) -> None:
+    """There is no bucket of records."""
+
+
 def plan_night(
     recipes: Sequence[Recipe],
     settings: Mapping[str, Publish],
     target: Target,
+    bring: Bring = _nothing,
 ) -> Night:
     """Which of the recipes are due. `settings` are by the recipe's name; starts nothing.
 
     A night has one region, the target's: where its rows are built, and where it looks for what was
     built. Requests grow with the parent AMIs, each of which is looked up once; images and channels
-    are listed once. Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
+    are listed once. Each distribution's security repositories are asked once, and only if a row's
+    newest AMI has its inputs. `bring` fetches the records of such rows that are not here (row → run
+    id). Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
     find = parents.once()
     due: list[Due] = []
-    skipped: list[Skipped] = []
+    # Rows whose newest AMI has the same inputs, and what their channel holds.
+    same: dict[str, tuple[Recipe, OwnImage, Held | None]] = {}
     for recipe in recipes:
         chosen = settings[recipe.name]
         options = Options(given={"region": target.region})
         plan = planning.plan_build(recipe, target, options, find=find)
-        now = held.get((recipe.channel_line, chosen.channels[0]))
-        judged = _judge(plan, images, now, chosen)
+        judged = _judge(plan, images, chosen)
         if isinstance(judged, Due):
             due.append(judged)
         else:
-            skipped.append(judged)
+            now = held.get((recipe.channel_line, chosen.channels[0]))
+            same[recipe.name] = (recipe, judged, now)
+    lacking = lacking_updates([(row, image) for row, image, _ in same.values()], target, bring)
+    skipped: list[Skipped] = []
+    for recipe, image, now in same.values():
+        row = _row(recipe, image, now, settings[recipe.name], lacking.get(recipe.name))
+        if isinstance(row, Due):
+            due.append(row)
+        else:
+            skipped.append(row)
+    order = {recipe.name: number for number, recipe in enumerate(recipes)}
+    due.sort(key=lambda row: order[row.recipe.name])
     return Night(tuple(due), tuple(skipped))
 
 
-def _judge(
-    plan: Plan, images: Sequence[OwnImage], now: Held | None, settings: Publish
-) -> Due | Skipped:
+def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | OwnImage:
+    """Why the row must be built, or its newest verified AMI, which has the same inputs."""
     recipe = plan.recipe
     verified = [
         image
@@ -126,15 +150,36 @@ def _judge(
     newest = max(verified, key=lambda image: image.created)
     if newest.tags.get(INPUT_DIGEST) != plan.input_digest:
         return Due(recipe, f"its inputs have changed since {newest.ami_id}")
-    age = datetime.now(timezone.utc) - newest.created
+    age = _age(newest)
     if age > timedelta(days=settings.max_age):
         return Due(recipe, f"{newest.ami_id} is {age.days} days old, more than {settings.max_age}")
-    if now is None or now.image_id != newest.ami_id or now.moving:
-        channel = settings.channels[0]
-        why = f"{newest.ami_id}, built before, was not in {channel} yet"
-        return Due(recipe, why, newest.ami_id)
-    why = f"{newest.ami_id} has the same inputs and is {age.days} days old"
-    return Skipped(recipe.name, why, newest.ami_id, recipe.channel_line, settings.channels[0])
+    return newest
+
+
+def _age(image: OwnImage) -> timedelta:
+    return datetime.now(timezone.utc) - image.created
+
+
+def _row(
+    recipe: Recipe,
+    image: OwnImage,
+    now: Held | None,
+    settings: Publish,
+    lacking: Lacking | None,
+) -> Due | Skipped:
+    """A row whose newest AMI has its inputs. `lacking` is None where a bake of today would bring no
+    update."""
+    if lacking and lacking.updates:
+        return Due(recipe, f"{image.ami_id} has {lacking}")
+    unknown = lacking.unknown if lacking else ""
+    doubt = f"; whether it lacks security updates is not known: {unknown}" if unknown else ""
+    channel = settings.channels[0]
+    if now is None or now.image_id != image.ami_id or now.moving:
+        why = f"{image.ami_id}, built before, was not in {channel} yet{doubt}"
+        return Due(recipe, why, image.ami_id, unknown)
+    known = ", lacks no published security update" if lacking and not unknown else ""
+    why = f"{image.ami_id} has the same inputs{known} and is {_age(image).days} days old{doubt}"
+    return Skipped(recipe.name, why, image.ami_id, recipe.channel_line, channel, unknown)
 
 
 def run_night(

@@ -65,6 +65,12 @@ def find(url: str, state: Path | None = None) -> Path | None:
     return _site(state or settings.current().shared).find(url)
 
 
+def reached(address: str) -> tuple[tuple[str, str], ...]:
+    """How this machine reaches the vendors' hosts on a mirror at an address, which it knows by no
+    name: beginning of a URL, and what takes its place."""
+    return tuple((f"https://{host}", f"http://{address}/{host}") for host in vendor_hosts())
+
+
 def sha256(url: str, state: Path | None = None) -> str:
     """The SHA-256, as hex, of the file that the mirror serves for a URL; made when it is missing.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.server
 import ssl
 import threading
@@ -129,7 +130,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._text(HTTPStatus.METHOD_NOT_ALLOWED, "405: AMI Kiln lab mirror\n")
             return
         scheme = "https" if self.server.context else "http"
-        url = f"{scheme}://{host}{unquote(urlsplit(self.path).path)}"
+        path = unquote(urlsplit(self.path).path)
+        url = f"{scheme}://{host}{path}"
+        if host == self.server.server_address[0]:
+            # This machine resolves no vendor's name to the mirror: the path begins with the host.
+            url = f"https:/{path}"
         started = time.monotonic()
         try:
             file = self.server.find(url)
@@ -142,7 +147,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._text(HTTPStatus.NOT_FOUND, f"404 Not Found: {url} (AMI Kiln lab mirror)\n")
             return
         size = file.stat().st_size
-        tag = f'"{file.parent.name}-{size}"'
+        # A repository's folder is named after its content; within it names and sizes repeat.
+        tag = f'"{hashlib.sha256(str(file).encode()).hexdigest()[:16]}-{size}"'
         if self.headers.get("If-None-Match") == tag:
             self._log(url, HTTPStatus.NOT_MODIFIED, 0, started)
             self._head(HTTPStatus.NOT_MODIFIED, 0, "", tag)

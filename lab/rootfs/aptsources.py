@@ -6,6 +6,7 @@ import contextlib
 import platform
 from dataclasses import dataclass
 
+from kiln import facts
 from kiln.base.errors import operation_failed
 from lab.settings import current
 from lab.shell import CommandError, run
@@ -56,6 +57,18 @@ def host() -> Archive:
         raise operation_failed(f"cannot read this machine's apt sources: {failure}") from None
     suite = _DEBIAN_SUITE if origin == "debian" else codename
     return Archive(origin, suite, parse(listing, codename, suite))
+
+
+def distribution() -> str:
+    """The id of the distribution whose packages guests get; as a facts' table names it.
+
+    Raises operation_failed as `host` does.
+    """
+    archive = host()
+    for distro_id in facts.distro_names():
+        if facts.distro(distro_id).get("codename") == archive.suite:
+            return distro_id
+    return f"{archive.origin}-{archive.suite}"
 
 
 def parse(listing: str, codename: str, suite: str) -> tuple[tuple[str, str], ...]:

@@ -17,6 +17,7 @@ The JSON has:
     paths        {name: path or [path]} of libraries and programs for users
     units        [{name, state}]: unit files that are not static
     held         package names (Debian), name-version-release locks (Amazon Linux)
+    upgradable   [{name, version}] that the repositories have and the bake did not install
     files        {path: "sha256:… mode" or "link:target"} of what components installed, and of the
                  configuration that an image has of its own
     sysctls      {name: value} as the files in sysctl.d set them, the last one counting
@@ -238,6 +239,24 @@ def held() -> list[str]:
     return sorted(names)
 
 
+def upgradable() -> list[dict[str, str]]:
+    """Packages of which the repositories have a newer version than the bake has installed: held
+    ones, and those that an upgrade leaves. Who asks for pending updates needs to know them."""
+    newer = set()
+    for line in run("apt", "list", "--upgradable").splitlines():
+        # openssl/stable-security 3.0.17-1~deb12u3 amd64 [upgradable from: 3.0.17-1~deb12u2]
+        fields = line.split()
+        if len(fields) > 2 and "/" in fields[0]:
+            newer.add((fields[0].split("/")[0], fields[1]))
+    tool = "dnf" if os.path.exists("/usr/bin/dnf") else "yum"
+    listed = run(tool, "--quiet", "--cacheonly", "check-update").split("Obsoleting Packages")[0]
+    # Name with architecture, version and repository; yum 3 may wrap a line between them.
+    words = listed.split()
+    for name, version in zip(words[0::3], words[1::3]):
+        newer.add((name.rpartition(".")[0], re.sub(r"^0:", "", version)))
+    return [{"name": name, "version": version} for name, version in sorted(newer)]
+
+
 def installed_files(components: dict[str, Any], root: str = "") -> dict[str, str]:
     """What components recorded as installed, and the configuration, each path once."""
     recorded = [path for record in components.values() for path in record.get("files", ())]
@@ -343,6 +362,7 @@ def collect(kernel: str, etc: str) -> dict[str, Any]:
         "paths": paths(),
         "units": units(),
         "held": held(),
+        "upgradable": upgradable(),
         "files": installed_files(components),
         "sysctls": configured_sysctls(),
         "boot": boot_parameters(),

@@ -211,7 +211,7 @@ def test_the_published_schema_describes_what_is_written(info: dict[str, Any]) ->
     described = PUBLISHED["$defs"]["VersionInfo"]
     assert set(info) == set(described["properties"])
     # Images baked before have none of these.
-    assert set(info) - set(described["required"]) == {"files", "sysctls", "boot"}
+    assert set(info) - set(described["required"]) == {"files", "sysctls", "boot", "upgradable"}
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,15 @@ class Signer:
 
 
 def deb_repository(
-    signer: Signer, arch: str, packages: list[Pkg], *, suite: str = "", parts: tuple[str, ...] = ()
+    signer: Signer,
+    arch: str,
+    packages: list[Pkg],
+    *,
+    suite: str = "",
+    parts: tuple[str, ...] = (),
+    until: datetime | None = None,
 ) -> dict[str, bytes]:
-    """Path → content of a Debian repository; a flat one without `suite`."""
+    """Path → content of a Debian repository; a flat one without `suite`. `until`: Valid-Until."""
     index = gzip.compress("\n".join(_stanza(package, arch) for package in packages).encode())
     empty = gzip.compress(b"")
     indexes = {"Packages.gz": index}
@@ -105,6 +111,7 @@ def deb_repository(
             f"Suite: {suite or '/'}",
             f"Codename: {suite or '/'}",
             f"Date: {signer.began:%a, %d %b %Y %H:%M:%S} UTC",
+            *([f"Valid-Until: {until:%a, %d %b %Y %H:%M:%S} UTC"] if until else []),
             f"Architectures: {arch}",
             f"Components: {' '.join(parts)}",
             "SHA256:",
@@ -131,10 +138,15 @@ def _stanza(package: Pkg, arch: str) -> str:
     )
 
 
-def rpm_repository(signer: Signer | None, arch: str, packages: list[Pkg]) -> dict[str, bytes]:
-    """Path → content of an RPM repository; metadata is signed if there is a signer."""
+def rpm_repository(
+    signer: Signer | None, arch: str, packages: list[Pkg], advisories: str = ""
+) -> dict[str, bytes]:
+    """Path → content of an RPM repository; metadata is signed if there is a signer. `advisories` is
+    an updateinfo.xml."""
     primary = gzip.compress(_primary(packages, arch).encode())
     data = {"primary.xml.gz": primary}
+    if advisories:
+        data["updateinfo.xml.gz"] = gzip.compress(advisories.encode())
     streams = sorted({package.stream for package in packages if package.stream})
     if streams:
         data["modules.yaml"] = "".join(_module(s, packages, arch) for s in streams).encode()
