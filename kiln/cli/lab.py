@@ -139,7 +139,7 @@ def update(c: Context, distro: str, package: str, version: str, advisory: str = 
         raise KilnError(f"--version {version} has no release", hint="for example 8.3.1-1.amzn2")
     if advisory and not ADVISORY.fits(advisory):
         raise KilnError(f"--advisory {advisory!r} is not an id", hint=ADVISORY.what)
-    updates.publish(updates.PublishedUpdate(distro, package, upstream, release, advisory))
+    updates.add(updates.PublishedUpdate(distro, package, upstream, release, advisory))
     note(f"the lab's mirror has {package} {version} of {distro} until lab.clean")
 
 

@@ -1,5 +1,26 @@
-"""Locks: parameters that only one can create. A line is locked while its channels move, and the
-night while it lasts."""
+"""Locks: a line is locked while its channels move, and the night while it lasts.
+
+A lock is a parameter of SSM. SSM can create one only if there is none, but it cannot replace or
+delete one only if that is still what was read: of two processes that find a dead holder, the second
+would delete what the first has just made, and both would go on. So nobody deletes a lock that may
+be somebody else's, and what counts is not simply the newest version of the parameter:
+
+- A process that takes a lock over writes a new version. In its value stand the number and the token
+  of the version that it read last.
+- A version counts only if the one before it has that number and that token, or if it is the first.
+  SSM numbers versions one after the other, so of several that read the same only one counts: the
+  one that was written first. Whoever reads afterwards, from whatever machine, comes to the same
+  answer, also if the process that was too late is killed before it could see that.
+- The token tells a version from one of the same number, after the parameter was deleted and made
+  anew.
+- A holder deletes its parameter when it is done, as long as its lock does not end soon: nobody else
+  may take it then. Later it writes a version that says that the lock is free, by the same rule.
+
+A read that lags behind makes a process lose, never win: its version names one that is not the one
+before it. Clocks of several machines may differ by a minute.
+https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
+https://docs.aws.amazon.com/systems-manager/latest/userguide/sysman-paramstore-versions.html
+"""
 
 from __future__ import annotations
 
@@ -8,8 +29,9 @@ import json
 import os
 import platform
 import time
+import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +42,29 @@ from kiln.publish import channels, parameters
 
 # A move takes seconds; whoever was killed in one blocks others no longer than this.
 _SECONDS = 300
+# Seconds by which the clocks of two machines may differ.
+_SKEW = 60
+# Of a version that was just written, until it is seen.
+_READS = 3
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock: machine and process; it counts `until` then, in seconds since 1970.
+    """Who holds a lock: machine and process; it counts `until` then, in seconds since 1970. A lock
+    that ended in 1970 is free.
 
     `space` tells where the process's number means something: the boot and the PID namespace.
+    `token` is of this version alone; `after` and `after_token` name the one that it follows, 0 and
+    "" for the first.
     """
 
     host: str
     process: int
     until: float
     space: str = ""
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    after: int = 0
+    after_token: str = ""
 
     @property
     def is_dead(self) -> bool:
@@ -48,6 +80,18 @@ class Holder:
         except PermissionError:
             pass
         return False
+
+    @property
+    def ends_soon(self) -> bool:
+        """Whether another machine may find the lock expired."""
+        return self.until < time.time() + _SKEW
+
+    def following(self, versions: dict[int, Holder | None]) -> Holder:
+        """The same, as the version that follows these."""
+        last = max(versions, default=0)
+        before = versions.get(last)
+        token = before.token if before else ""
+        return replace(self, token=uuid.uuid4().hex, after=last, after_token=token)
 
 
 def _space() -> str:
@@ -67,80 +111,126 @@ def exclusively(target: Target, name: str, seconds: float = _SECONDS) -> Iterato
 
     Raises KilnError (exit status 1) if somebody holds it; a dead holder's lock is taken.
     """
-    parameter = lock_parameter(name)
     mine = Holder(platform.node(), os.getpid(), time.time() + seconds, _space())
     with aws.explained(f"the lock of {name} could not be taken"):
-        if not _created(target, name, parameter, mine):
-            _take_from_the_dead(target, name, parameter, mine)
+        if not _written(target, name, mine, anew=True):
+            mine = _taken(target, name, mine)
     try:
         yield
     except BaseException:
         # What ended the work is what a person must read, also if it holds for the lock as well.
         with contextlib.suppress(KilnError):
-            _release_lock(target, name, parameter, mine)
+            _release_lock(target, name, mine)
         raise
-    _release_lock(target, name, parameter, mine)
+    _release_lock(target, name, mine)
 
 
-def _release_lock(target: Target, name: str, parameter: str, mine: Holder) -> None:
+def _taken(target: Target, name: str, mine: Holder) -> Holder:
+    """Take a lock whose parameter is there, if nobody holds it; as which version."""
+    versions = _versions(target, name)
+    holder = _that_counts(versions)
+    if holder is not None and not holder.is_dead:
+        left = max(1, round(holder.until - time.time()))
+        raise operation_failed(
+            f"{name} is being moved by process {holder.process} on {holder.host}",
+            hint=f"wait for it; if it is dead, its lock ends in {left} s",
+        )
+    mine = mine.following(versions)
+    _written(target, name, mine, anew=False)
+    versions = _versions(target, name)
+    for _ in range(_READS):
+        if mine in versions.values():
+            break
+        time.sleep(target.poll_seconds)  # what was written may be seen late
+        versions = _versions(target, name)
+    if _that_counts(versions) != mine:
+        raise operation_failed(f"{name}: somebody else took its lock at this moment; try again")
+    return mine
+
+
+def _release_lock(target: Target, name: str, mine: Holder) -> None:
     with aws.explained(f"the lock of {name} could not be released"):
+        versions = _versions(target, name)
         # It may have expired meanwhile, and be somebody else's now.
-        if _holder(target, parameter) == mine:
-            _delete(target, parameter)
+        if _that_counts(versions) != mine:
+            return
+        if mine.ends_soon:
+            _written(target, name, replace(mine, until=0).following(versions), anew=False)
+        else:
+            _delete(target, name)
 
 
-def _created(target: Target, name: str, parameter: str, mine: Holder) -> bool:
+def _written(target: Target, name: str, holder: Holder, *, anew: bool) -> bool:
+    """Write a version, the first one if `anew`; False if the parameter was there already."""
     from botocore.exceptions import ClientError
 
     try:
         parameters.put(
             target,
             parameters.tags_of_line(name),
-            Name=parameter,
-            Value=json.dumps(asdict(mine)),
+            Name=lock_parameter(name),
+            Value=json.dumps(asdict(holder)),
             Type="String",
-            Overwrite=False,
+            Overwrite=not anew,
         )
     except ClientError as error:
-        if error.response["Error"].get("Code") == "ParameterAlreadyExists":
+        if anew and error.response["Error"].get("Code") == "ParameterAlreadyExists":
             return False
         raise
     return True
 
 
-def _take_from_the_dead(target: Target, name: str, parameter: str, mine: Holder) -> None:
-    holder = _holder(target, parameter)
-    if holder is not None:
-        if not holder.is_dead:
-            left = max(1, round(holder.until - time.time()))
-            raise operation_failed(
-                f"{name} is being moved by process {holder.process} on {holder.host}",
-                hint=f"wait for it; if it is dead, its lock ends in {left} s",
-            )
-        _delete(target, parameter)
-    # Of several who saw the same dead holder, one creates the parameter again.
-    if not _created(target, name, parameter, mine):
-        raise operation_failed(f"{name}: somebody else took its lock at this moment; try again")
+def _versions(target: Target, name: str) -> dict[int, Holder | None]:
+    """The parameter's versions by number; nothing if it is gone, None for a damaged one."""
+    from botocore.exceptions import ClientError
 
-
-def _holder(target: Target, parameter: str) -> Holder | None:
-    """Who holds the lock; None if it was released meanwhile. A damaged value is a dead holder."""
-    listed: list[Any] = list(aws.ssm(target).get_parameters(Names=[parameter])["Parameters"])
-    if not listed:
-        return None
+    entries: list[Any] = []
     try:
-        value = json.loads(listed[0]["Value"])
-        space = str(value.get("space", ""))
-        return Holder(str(value["host"]), int(value["process"]), float(value["until"]), space)
+        pages = aws.ssm(target).get_paginator("get_parameter_history")
+        for page in pages.paginate(Name=lock_parameter(name)):
+            entries += page["Parameters"]
+    except ClientError as error:
+        if error.response["Error"].get("Code") != "ParameterNotFound":
+            raise
+    return {int(entry["Version"]): _read(str(entry["Value"])) for entry in entries}
+
+
+def _that_counts(versions: dict[int, Holder | None]) -> Holder | None:
+    """The newest version that follows the one that it says it follows; None if nobody ever held the
+    lock, or what did was deleted."""
+    for number in sorted(versions, reverse=True):
+        holder = versions[number]
+        if holder is None or holder.after != number - 1:
+            continue
+        before = versions.get(number - 1)
+        # Of a parameter with many versions SSM forgets the oldest.
+        forgotten = number - 1 not in versions and number > 1
+        if forgotten or (before.token if before else "") == holder.after_token:
+            return holder
+    return None
+
+
+def _read(value: str) -> Holder | None:
+    try:
+        data = json.loads(value)
+        return Holder(
+            str(data["host"]),
+            int(data["process"]),
+            float(data["until"]),
+            str(data.get("space", "")),
+            str(data.get("token", "")),
+            int(data.get("after", 0)),
+            str(data.get("after_token", "")),
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Holder("", 0, 0)
+        return None
 
 
-def _delete(target: Target, parameter: str) -> None:
+def _delete(target: Target, name: str) -> None:
     from botocore.exceptions import ClientError
 
     try:
-        aws.ssm(target).delete_parameter(Name=parameter)
+        aws.ssm(target).delete_parameter(Name=lock_parameter(name))
     except ClientError as error:
         if error.response["Error"].get("Code") != "ParameterNotFound":
             raise

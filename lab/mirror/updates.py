@@ -42,7 +42,7 @@ def published(distro_id: str) -> tuple[PublishedUpdate, ...]:
     return tuple(update for update in updates if update.distro == distro_id)
 
 
-def publish(update: PublishedUpdate) -> None:
+def add(update: PublishedUpdate) -> None:
     """Publish an update from now on.
 
     Raises KilnError (exit status 2) for a distribution whose repositories are not the lab's, or a

@@ -225,18 +225,6 @@ def test_the_lock_of_a_dead_holder_is_taken(client: Callable[..., Any], bake: Ba
     assert not client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
 
 
-def test_a_lock_that_expired_and_was_taken_is_left_to_its_new_holder(
-    client: Callable[..., Any],
-) -> None:
-    theirs = {"host": "elsewhere", "process": 7, "until": 4e9, "space": ""}
-    with exclusively(AWS, LINE):
-        client("ssm").put_parameter(
-            Name=lock_parameter(LINE), Value=json.dumps(theirs), Overwrite=True
-        )
-    (left,) = client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
-    assert json.loads(left["Value"]) == theirs
-
-
 def test_what_ended_a_move_is_said_and_not_that_its_lock_is_left() -> None:
     expired = faulty(after_writes(1, token_expired()))
     with expired, pytest.raises(KilnError, match="the copies are gone"), exclusively(AWS, LINE):
