@@ -3,7 +3,7 @@ stand alone, so that an engine can run the rows on machines of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kiln.cloud.target import Target
     from kiln.pipeline.record import Record
     from kiln.pipeline.shared_records import Shelf
+    from kiln.publish.compared import Comparison
     from kiln.publish.nightly import Due, Night, RowResult
     from kiln.publish.pending import Bring
 
@@ -119,7 +120,7 @@ def nightly_(
         if limit is not None:
             baked = [due.recipe for due in night.due if due.ami_id is None]
             costs.require_below(baked, settings, place.region, limit)
-        results = nights.run_night(night, build, publish)
+        results = nights.run_night(night, build, publish, _comparing(place, bring))
     return _reported(results, place, sent, as_json=json)
 
 
@@ -149,7 +150,17 @@ def plan(
             {"row": due.recipe.name, "command": commands[due.recipe.name], "why": due.why}
             for due in night.due
         ],
-        "skipped": [{"row": row.row, "why": row.why} for row in night.skipped],
+        "skipped": [
+            {
+                "row": row.row,
+                "why": row.why,
+                "ami_id": row.ami_id,
+                "line": row.line,
+                "channel": row.channel,
+                "unknown": row.unknown,
+            }
+            for row in night.skipped
+        ],
     }
     show(data, as_json=json, text=lambda plan: _plan_text(night, commands))
 
@@ -185,10 +196,12 @@ def finish(
     from kiln.publish.nightly import after_night, plan_night, read_plan
 
     recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
-    planned = read_plan(Path(plan)) if plan else {}
+    planned = read_plan(Path(plan)) if plan else None
     place = choice.answering(targets.choose(target, region))
-    night = plan_night(recipes, load.load_publishing(), place, _bringing(recipes, given, place))
-    results = after_night(night, planned, _of_the_night(recipes, given, place), place)
+    bring = _bringing(recipes, given, place)
+    night = plan_night(recipes, load.load_publishing(), place, bring, planned)
+    compare = _comparing(place, bring)
+    results = after_night(night, planned or {}, _of_the_night(recipes, given, place), compare)
     return _reported(results, place, sent, as_json=json)
 
 
@@ -234,8 +247,9 @@ def codebuild_(
     if commands:
         run_batch(place, project, commands, note)
         # What is still due has failed, whatever CodeBuild says.
-        night = plan_night(recipes, settings, place, bring)
-    results = after_night(night, planned, _of_the_night(recipes, given, place), place)
+        night = plan_night(recipes, settings, place, bring, planned)
+    compare = _comparing(place, bring)
+    results = after_night(night, planned, _of_the_night(recipes, given, place), compare)
     return _reported(results, place, sent, as_json=json)
 
 
@@ -344,13 +358,22 @@ def _bringing(recipes: Sequence[Recipe], given: Mapping[str, str], target: Targe
     def bring(runs: Mapping[str, str]) -> None:
         shelves: dict[Shelf, dict[str, str]] = {}
         for row, run_id in runs.items():
-            shelf = shared.shelf_for(given, target, by_name[row])
+            # The release before may be of a row that is not in the matrix any more.
+            recipe = by_name.get(row)
+            shelf = shared.shelf_for(given, target, recipe)
             if shelf:
                 shelves.setdefault(shelf, {})[row] = run_id
         for shelf, wanted in shelves.items():
             shared_records.bring_runs(shelf, wanted, note)
 
     return bring
+
+
+def _comparing(target: Target, bring: Bring) -> Callable[[str, str], Comparison | None]:
+    """What a channel of a line holds, beside what it held before."""
+    from kiln.publish.compared import compared
+
+    return lambda line, channel: compared(target, line, channel, bring)
 
 
 def _plan_text(night: Night, commands: Mapping[str, str]) -> str:

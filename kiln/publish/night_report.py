@@ -32,7 +32,9 @@ def write(results: Sequence[RowResult], out: str | None) -> Path:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.get_template("nightly.html.j2").render(
-        results=results, counts=night_counts(results), when=when.strftime("%Y-%m-%d %H:%M UTC")
+        rows=[(row, _different(row)) for row in results],
+        counts=night_counts(results),
+        when=when.strftime("%Y-%m-%d %H:%M UTC"),
     )
     (folder / "report.html").write_text(page, encoding="utf-8", errors="backslashreplace")
     return folder
@@ -42,6 +44,9 @@ def night_counts(results: Sequence[RowResult]) -> str:
     """The sum in words: 2 built, 19 skipped, 0 failed, instances $1.20."""
     number = Counter(row.action for row in results)
     words = [f"{number[action]} {action}" for action in ("built", "skipped", "failed")]
+    unknown = sum(1 for row in results if row.unknown)
+    if unknown:
+        words.append(f"security updates of {unknown} not known")
     spent = [row.usd for row in results if row.usd is not None]
     return ", ".join([*words, f"instances ${sum(spent):,.2f}"] if spent else words)
 
@@ -50,26 +55,32 @@ def text(results: Sequence[RowResult]) -> str:
     """For a terminal: the failed rows last, then the sum."""
     order = {"skipped": 0, "built": 1, "failed": 2}
     lines = [
-        f"{row.action:8}{row.row}  {row.ami_id or ''}  {'; '.join([row.why, *row.changed])}"
+        f"{row.action:8}{row.row}  {row.ami_id or ''}  {'; '.join([row.why, *_different(row)])}"
         for row in sorted(results, key=lambda row: order[row.action])
     ]
     return "\n".join([*lines, night_counts(results)])
 
 
+def _different(row: RowResult) -> list[str]:
+    """What differs from the release before, grave differences first."""
+    return [*row.changed, *([str(row.diff)] if row.diff else [])]
+
+
 def as_markdown(results: Sequence[RowResult]) -> str:
     """A table for a job summary."""
-    heading = ("row", "", "why", "AMI", "channel", "checks", "seconds", "US$", "changed")
+    heading = ("row", "", "why", "AMI", "channel", "verdict", "checks", "seconds", "US$", "diff")
     rows = [
         (
             row.row,
             row.action,
             row.why,
             row.ami_id,
-            f"{row.line} {row.channel}" if row.channel else None,
+            f"{row.line} {row.channel}" if row.channel else row.line,
+            row.verdict,
             row.checks,
             row.seconds,
             row.usd,
-            "; ".join(row.changed),
+            "; ".join(_different(row)),
         )
         for row in results
     ]

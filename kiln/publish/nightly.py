@@ -5,6 +5,7 @@ What a row was built from stands on its AMI's tags, so any machine decides alike
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -24,12 +25,11 @@ from kiln.pipeline.plan import Options, Plan
 from kiln.pipeline.record import Record, all_of, document
 from kiln.publish import channels
 from kiln.publish.channels import Held
+from kiln.publish.compared import Comparison
 from kiln.publish.cost import run_cost
-from kiln.publish.gates import grave
 from kiln.publish.ours import OwnImage, own_images
-from kiln.publish.pending import Bring, Lacking, lacking_updates
+from kiln.publish.pending import UPDATES, Bring, Lacking, lacking_updates
 from kiln.publish.publish import Publication
-from kiln.publish.release import Release
 
 Action = Literal["built", "skipped", "failed"]
 LOCK = "nightly"
@@ -61,6 +61,7 @@ class Skipped:
     line: str
     channel: str
     unknown: str = ""
+    verdict: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,13 @@ class Night:
 
 @dataclass(frozen=True)
 class RowResult:
-    """What became of a row. `changed` are the grave differences to the release before; `usd` is the
-    list price of its instances, None if it is not known."""
+    """What became of a row.
+
+    `seconds` of its build and its publication; None where neither began here. `usd` is the list
+    price of its instances, None if it is not known. `verdict` is the value of the AMI's tag
+    `kiln:verified`. `diff` compares with the release before, `changed` are its grave differences.
+    `unknown` says why it is not known whether the AMI lacks security updates.
+    """
 
     row: str
     action: Action
@@ -86,6 +92,9 @@ class RowResult:
     checks: str | None = None
     changed: tuple[str, ...] = ()
     usd: float | None = None
+    verdict: str | None = None
+    diff: Comparison | None = None
+    unknown: str = ""
 
 
 def _nothing(runs: Mapping[str, str]) -> None:
@@ -97,6 +106,7 @@ def plan_night(
     settings: Mapping[str, Publish],
     target: Target,
     bring: Bring = _nothing,
+    planned: Mapping[str, str] | None = None,
 ) -> Night:
     """Which of the recipes are due. `settings` are by the recipe's name; starts nothing.
 
@@ -104,7 +114,9 @@ def plan_night(
     built. Requests grow with the parent AMIs, each of which is looked up once; images and channels
     are listed once. Each distribution's security repositories are asked once, and only if a row's
     newest AMI has its inputs. `bring` fetches the records of such rows that are not here (row → run
-    id). Raises KilnError (exit status 1) if a parent AMI is not found or AWS refuses.
+    id). `planned`, at the end of a night: what was due in it, by row with its reason; an update
+    that was published since then makes nothing due. Raises KilnError (exit status 1) if a parent
+    AMI is not found or AWS refuses.
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
@@ -125,7 +137,13 @@ def plan_night(
     lacking = lacking_updates([(row, image) for row, image, _ in same.values()], target, bring)
     skipped: list[Skipped] = []
     for recipe, image, now in same.values():
-        row = _row(recipe, image, now, settings[recipe.name], lacking.get(recipe.name))
+        missing = lacking.get(recipe.name)
+        since = ""
+        if missing and planned is not None and not _is_for(planned.get(recipe.name), image):
+            since = f"; published since the plan: {missing}" if missing.updates else ""
+            missing = replace(missing, updates=())
+        row = _row(recipe, image, now, settings[recipe.name], missing)
+        row = replace(row, why=row.why + since)
         if isinstance(row, Due):
             due.append(row)
         else:
@@ -156,6 +174,15 @@ def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | O
     return newest
 
 
+def _reason(image: OwnImage, lacking: Lacking) -> str:
+    return f"{image.ami_id} has {lacking}"
+
+
+def _is_for(why: str | None, image: OwnImage) -> bool:
+    """Was the row due because this image lacked updates?"""
+    return bool(why and why.startswith(f"{image.ami_id} has ") and UPDATES in why)
+
+
 def _age(image: OwnImage) -> timedelta:
     return datetime.now(timezone.utc) - image.created
 
@@ -170,7 +197,7 @@ def _row(
     """A row whose newest AMI has its inputs. `lacking` is None where a bake of today would bring no
     update."""
     if lacking and lacking.updates:
-        return Due(recipe, f"{image.ami_id} has {lacking}")
+        return Due(recipe, _reason(image, lacking))
     unknown = lacking.unknown if lacking else ""
     doubt = f"; whether it lacks security updates is not known: {unknown}" if unknown else ""
     channel = settings.channels[0]
@@ -179,55 +206,69 @@ def _row(
         return Due(recipe, why, image.ami_id, unknown)
     known = ", lacks no published security update" if lacking and not unknown else ""
     why = f"{image.ami_id} has the same inputs{known} and is {_age(image).days} days old{doubt}"
-    return Skipped(recipe.name, why, image.ami_id, recipe.channel_line, channel, unknown)
+    return Skipped(
+        recipe.name,
+        why,
+        image.ami_id,
+        recipe.channel_line,
+        channel,
+        unknown,
+        image.tags.get(VERIFIED),
+    )
 
 
 def run_night(
     night: Night,
     build: Callable[[list[Recipe]], Outcome],
     publish: Callable[[Recipe, str], Publication],
+    compare: Callable[[str, str], Comparison | None],
 ) -> list[RowResult]:
     """Build and publish what is due; one row's failure stops no other.
 
-    `build` builds recipes; `publish` publishes an AMI of a recipe to its first channel.
+    `build` builds recipes; `publish` publishes an AMI of a recipe to its first channel; `compare`
+    compares what a channel of a line holds with what it held before.
     """
-    results = [RowResult(row.row, "skipped", row.why, ami_id=row.ami_id) for row in night.skipped]
+    results = [_of_skipped(row) for row in night.skipped]
     built = _built([due for due in night.due if due.ami_id is None], build)
     for due in night.due:
         name = due.recipe.name
         failed = built.get(name)
         if isinstance(failed, RowResult) and failed.action == "failed":
-            results.append(failed)
+            results.append(replace(failed, line=due.recipe.channel_line))
             continue
         made = failed or RowResult(name, "built", due.why, ami_id=due.ami_id)
+        made = replace(made, why=due.why, line=due.recipe.channel_line, unknown=due.unknown)
+        began = time.monotonic()
         try:
             done = publish(due.recipe, str(made.ami_id))
+            diff = compare(done.release.line, done.release.channel)
         except KilnError as error:
-            results.append(
-                RowResult(
-                    name,
-                    "failed",
-                    f"not published: {error.message}",
-                    ami_id=made.ami_id,
-                    usd=made.usd,
-                )
-            )
+            results.append(replace(made, action="failed", why=f"not published: {error.message}"))
             continue
         results.append(
-            RowResult(
-                name,
-                "built",
-                due.why,
-                ami_id=made.ami_id,
-                line=done.release.line,
+            replace(
+                made,
                 channel=done.release.channel,
-                seconds=made.seconds,
-                checks=made.checks,
-                changed=done.changed,
-                usd=made.usd,
+                seconds=round((made.seconds or 0) + time.monotonic() - began, 1),
+                changed=diff.grave if diff else (),
+                verdict=done.release.verdict,
+                diff=diff,
             )
         )
     return results
+
+
+def _of_skipped(row: Skipped) -> RowResult:
+    return RowResult(
+        row.row,
+        "skipped",
+        row.why,
+        ami_id=row.ami_id,
+        line=row.line,
+        channel=row.channel,
+        verdict=row.verdict,
+        unknown=row.unknown,
+    )
 
 
 def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict[str, RowResult]:
@@ -297,56 +338,50 @@ def result_of(record: Record, why: str) -> RowResult:
         if good
         else record.error or (f"its checks: {counts}" if counts else "it was not verified"),
         record.ami_id,
-        seconds=round(sum(record.seconds.values()), 1) if good else None,
+        seconds=round(sum(record.seconds.values()), 1) if record.seconds else None,
         checks=counts,
         usd=None if spent.without_price else round(spent.total, 4),
     )
 
 
 def after_night(
-    night: Night, planned: Mapping[str, str], records: Mapping[str, Record], target: Target
+    night: Night,
+    planned: Mapping[str, str],
+    records: Mapping[str, Record],
+    compare: Callable[[str, str], Comparison | None],
 ) -> list[RowResult]:
     """What a night looks like when its items have ended, wherever they ran: what is still due has
     failed, and what was `planned`, by row with its reason, and is due no more was built.
 
-    `records` are those of the night's builds, by row. Raises KilnError (exit status 1) if SSM
-    refuses.
+    `records` are those of the night's builds, by row; `compare` as in `run_night`. Raises KilnError
+    (exit status 1) if SSM refuses.
     """
     results = []
     for row in night.skipped:
         record = records.get(row.row)
         ours = record is not None and record.ami_id == row.ami_id
         if not ours and row.row not in planned:
-            results.append(RowResult(row.row, "skipped", row.why, ami_id=row.ami_id))
+            results.append(_of_skipped(row))
             continue
-        why = planned.get(row.row, row.why)
-        made = result_of(record, why) if record and ours else RowResult(row.row, "built", why)
+        made = result_of(record, row.why) if record and ours else RowResult(row.row, "built", "")
+        diff = compare(row.line, row.channel)
         results.append(
             replace(
-                made,
+                _of_skipped(row),
                 action="built",
-                why=why,
-                ami_id=row.ami_id,
-                line=row.line,
-                channel=row.channel,
-                changed=_changed(target, row),
+                why=planned.get(row.row, row.why),
+                seconds=made.seconds,
+                checks=made.checks,
+                usd=made.usd,
+                changed=diff.grave if diff else (),
+                diff=diff,
             )
         )
     for due in night.due:
         record = records.get(due.recipe.name)
         if record is None or record.status == "verified":
-            results.append(RowResult(due.recipe.name, "failed", due.why, due.ami_id))
+            result = RowResult(due.recipe.name, "failed", due.why, due.ami_id)
         else:
-            results.append(result_of(record, due.why))
+            result = result_of(record, due.why)
+        results.append(replace(result, line=due.recipe.channel_line))
     return results
-
-
-def _changed(target: Target, row: Skipped) -> tuple[str, ...]:
-    """The grave differences to the release that the channel held before."""
-    releases: list[Release] = []
-    for release in channels.past(target, row.line, row.channel):
-        if not releases or releases[-1].run_id != release.run_id:
-            releases.append(release)
-        if len(releases) == 2:
-            return tuple(grave(releases[1], releases[0]))
-    return ()

@@ -18,7 +18,6 @@ from kiln.publish import copies, moving
 from kiln.publish import images as amis
 from kiln.publish.attestation import attest
 from kiln.publish.choice import answering
-from kiln.publish.gates import grave
 from kiln.publish.moving import Move, move_everywhere
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release, on_image
@@ -30,14 +29,10 @@ _COPY_TIMEOUT = 4 * 3600
 
 @dataclass(frozen=True)
 class Publication:
-    """The release that a channel holds now, and what was done for it in each region.
-
-    `changed` are the grave differences to the release that it held before.
-    """
+    """The release that a channel holds now, and what was done for it in each region."""
 
     release: Release
     steps: tuple[Move, ...]
-    changed: tuple[str, ...] = ()
 
 
 def publish_row(
@@ -82,8 +77,7 @@ def publish_row(
         attest(target, source.record, images, settings.sign, folder)
     release = _release(source, line, channel, images, target, why)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
-    former = before[target.region].release if target.region in before else None
-    return Publication(release, tuple(steps), tuple(grave(former, release)) if former else ())
+    return Publication(release, tuple(steps))
 
 
 def _require_first(channel: str, settings: Publish) -> None:

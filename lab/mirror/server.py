@@ -146,9 +146,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._log(url, HTTPStatus.NOT_FOUND, 0, started)
             self._text(HTTPStatus.NOT_FOUND, f"404 Not Found: {url} (AMI Kiln lab mirror)\n")
             return
-        size = file.stat().st_size
-        # A repository's folder is named after its content; within it names and sizes repeat.
-        tag = f'"{hashlib.sha256(str(file).encode()).hexdigest()[:16]}-{size}"'
+        status = file.stat()
+        size = status.st_size
+        # A repository's folder is named after its content; within it names, sizes and times repeat.
+        place = hashlib.sha256(f"{file} {status.st_mtime_ns}".encode()).hexdigest()[:16]
+        tag = f'"{place}-{size}"'
         if self.headers.get("If-None-Match") == tag:
             self._log(url, HTTPStatus.NOT_MODIFIED, 0, started)
             self._head(HTTPStatus.NOT_MODIFIED, 0, "", tag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
 import json
@@ -11,6 +12,7 @@ import shutil
 import ssl
 import struct
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,7 @@ from lab.mirror import (
     nvidia_cuda,
     nvidia_toolkit,
     repos,
+    updates,
 )
 from lab.packages import deb, driver, elf, model, rpm
 from lab.packages.model import File, Package
@@ -54,7 +57,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int,
 
 
 def fetch(port: int, url: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    """Status and body, over TLS that trusts only the lab's CA, with SNI and Host."""
+    """Status and body."""
+    answer = asked(port, url, method, **headers)
+    return answer.status, answer.read()
+
+
+def asked(port: int, url: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+    """The answer, over TLS that trusts only the lab's CA, with SNI and Host."""
     host, path = url.removeprefix("https://").split("/", 1)
     context = ssl.create_default_context(cafile=str(ca.ensure().certificate))
 
@@ -67,8 +76,7 @@ def fetch(port: int, url: str, method: str = "GET", **headers: str) -> tuple[int
 
     connection = Here(host, context=context)
     connection.request(method, f"/{path}", headers={"Host": host, **headers})
-    answer = connection.getresponse()
-    return answer.status, answer.read()
+    return connection.getresponse()
 
 
 class TestServer:
@@ -110,10 +118,32 @@ class TestServer:
 
     def test_an_unchanged_file_is_not_sent_again(self, served: tuple[int, int, Path]) -> None:
         url = "https://cdn.amazonlinux.com/2/core/latest/x86_64/mirror.list"
-        file = mirror.find(url)
-        assert file is not None
-        tag = f'"{file.parent.name}-{file.stat().st_size}"'
+        tag = asked(served[0], url).headers["ETag"]
         assert fetch(served[0], url, **{"If-None-Match": tag})[0] == 304
+
+    def test_a_repository_that_was_published_anew_is_sent_again(
+        self, served: tuple[int, int, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(updates, "_file", lambda: tmp_path / "updates.json")
+        url = "https://cdn.amazonlinux.com/kiln-lab/2/core/x86_64/repodata/repomd.xml"
+        tag = asked(served[0], url).headers["ETag"]
+        updates.add(updates.PublishedUpdate("al2", "bzip2", "1.0.7", "1.amzn2", "ALAS2-2026-1"))
+        status, content = fetch(served[0], url, **{"If-None-Match": tag})
+        assert status == 200
+        (name,) = re.findall(rb'href="(repodata/[^"]*updateinfo[^"]*)"', content)
+        listed = fetch(served[0], f"{url.removesuffix('repodata/repomd.xml')}{name.decode()}")[1]
+        assert b"<id>ALAS2-2026-1</id>" in gzip.decompress(listed)
+
+    def test_this_machine_reaches_a_host_below_the_mirrors_address(
+        self, served: tuple[int, int, Path]
+    ) -> None:
+        ((there, here),) = [
+            pair for pair in mirror.reached("127.0.0.1") if "amazonlinux" in pair[0]
+        ]
+        path = "/2/core/latest/x86_64/mirror.list"
+        url = f"{here}{path}".replace("127.0.0.1", f"127.0.0.1:{served[1]}")
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == fetch(served[0], f"{there}{path}")[1]
 
     def test_each_request_is_in_the_log(self, served: tuple[int, int, Path]) -> None:
         fetch(served[0], "https://nvidia.github.io/libnvidia-container/gone", method="HEAD")

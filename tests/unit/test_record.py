@@ -202,6 +202,42 @@ def info(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return written
 
 
+# As apt 2.6 and dnf 4.14 print them; yum 3 wraps a long name.
+APT = """Listing...
+libssl3/stable-security 3.0.17-1~deb12u3 amd64 [upgradable from: 3.0.17-1~deb12u2]
+vim/stable 2:9.0.1378-2+deb12u2 amd64 [upgradable from: 2:9.0.1378-2]
+"""
+DNF = """
+bash.x86_64                 5.2.15-1.amzn2023.0.3      amazonlinux
+a-package-with-a-name-that-is-longer-than-its-column.noarch
+                            1:2.0-1.amzn2023           amazonlinux
+Obsoleting Packages
+old.noarch                  1-1                        amazonlinux
+    older.noarch            1-1                        @System
+"""
+
+
+def test_version_info_lists_what_the_bake_could_have_upgraded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "provisioners" / "lib"))
+    import version_info
+
+    def run(*command: str) -> str:
+        return {"apt": APT, "dnf": DNF, "yum": DNF}[command[0]]
+
+    monkeypatch.setattr(version_info, "run", run)
+    assert version_info.upgradable() == [
+        {
+            "name": "a-package-with-a-name-that-is-longer-than-its-column",
+            "version": "1:2.0-1.amzn2023",
+        },
+        {"name": "bash", "version": "5.2.15-1.amzn2023.0.3"},
+        {"name": "libssl3", "version": "3.0.17-1~deb12u3"},
+        {"name": "vim", "version": "2:9.0.1378-2+deb12u2"},
+    ]
+
+
 def test_the_published_schema_describes_what_is_written(info: dict[str, Any]) -> None:
     assert (ROOT / "docs" / "record.schema.json").read_text() == record_json_schema()
     published = jsonschema.Draft202012Validator(PUBLISHED)

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -22,6 +23,7 @@ from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline import record, shared_records
 from kiln.publish import channels, copies, images, nightly, ours
+from kiln.publish.compared import compared
 from kiln.publish.lock import exclusively
 from kiln.publish.publish import Publication
 from kiln.publish.retire import Retirement, plan_retirement, retire
@@ -270,7 +272,8 @@ def a_night(world: World) -> Task:
     def run() -> None:
         with exclusively(AWS, nightly.LOCK):
             night = nightly.plan_night([RECIPE], {RECIPE.name: settings}, AWS)
-            for result in nightly.run_night(night, build, publish):
+            compare = partial(compared, AWS, bring=lambda runs: None)
+            for result in nightly.run_night(night, build, publish, compare):
                 if result.action == "failed":
                     raise KilnError(result.why, exit_status=1)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.client import BaseClient
 
+from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST
 from kiln.cloud import parents
@@ -18,8 +21,11 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.publish import night_report
-from kiln.publish.nightly import Night, RowResult, plan_night
-from tests.unit.publish.channel import AWS, OTHER, RECIPE, Bake, published
+from kiln.publish.compared import Comparison, compared
+from kiln.publish.nightly import Due, Night, RowResult, after_night, plan_night, run_night
+from kiln.publish.pending import Lacking, Update
+from kiln.publish.publish import Publication
+from tests.unit.publish.channel import AWS, LINE, OTHER, RECIPE, Bake, published, versions_of
 
 
 def planned(recipe: Recipe = RECIPE, **settings: int) -> Night:
@@ -95,10 +101,167 @@ def test_a_night_looks_up_a_parent_once_for_all_rows_that_share_it(
     assert sorted(calls) == sorted([*parent, "DescribeImages", "GetParametersByPath"])
 
 
+def lacking(
+    monkeypatch: pytest.MonkeyPatch, *updates: Update, unknown: str = ""
+) -> dict[str, Lacking]:
+    """What every image is found to lack from now on."""
+    found = {RECIPE.name: Lacking(updates, unknown)}
+    monkeypatch.setattr("kiln.publish.nightly.lacking_updates", lambda *asked: found)
+    return found
+
+
+CURL = Update("curl", "8.3.0-1", "8.4.0-1")
+
+
+def test_a_row_whose_ami_lacks_a_security_update_is_due(
+    baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = baked()
+    published()
+    assert "lacks no published security update" in planned().skipped[0].why
+    lacking(monkeypatch, CURL)
+    (due,) = planned().due
+    assert due.why == f"{ami_id} has 1 pending security update: curl 8.3.0-1 → 8.4.0-1"
+    # It is built, not only published.
+    assert due.ami_id is None
+
+
+def test_a_row_whose_updates_are_not_known_is_not_built_and_says_so(
+    baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baked()
+    published()
+    lacking(monkeypatch, unknown="debian-security (deb.debian.org): no answer in time")
+    (skipped,) = planned().skipped
+    assert skipped.unknown == "debian-security (deb.debian.org): no answer in time"
+    assert skipped.why.endswith(
+        "; whether it lacks security updates is not known: debian-security (deb.debian.org): "
+        "no answer in time"
+    )
+    assert "lacks no" not in skipped.why
+    result = RowResult(RECIPE.name, "skipped", skipped.why, unknown=skipped.unknown)
+    assert night_report.night_counts([result]) == (
+        "0 built, 1 skipped, 0 failed, security updates of 1 not known"
+    )
+
+
+def at_the_end(plan: dict[str, str]) -> RowResult:
+    night = plan_night([RECIPE], {RECIPE.name: Publish()}, AWS, planned=plan)
+    (result,) = after_night(night, plan, {}, lambda line, channel: None)
+    return result
+
+
+def test_at_the_end_of_a_night_an_update_that_came_since_fails_no_row(
+    baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = baked()
+    published()
+    lacking(monkeypatch, CURL)
+    skipped = at_the_end({})
+    assert skipped.action == "skipped"
+    assert "published since the plan: 1 pending security update: curl" in skipped.why
+    # The night has built it, for another reason.
+    assert at_the_end({RECIPE.name: "it has no verified AMI"}).action == "built"
+    # It was due because this very AMI lacks the update.
+    assert at_the_end({RECIPE.name: f"{ami_id} has {Lacking((CURL,))}"}).action == "failed"
+
+
+def packages_of(*named: tuple[str, str]) -> dict[str, Any]:
+    packages = [
+        {"manager": "rpm", "name": name, "version": version, "release": "1", "arch": "noarch"}
+        for name, version in named
+    ]
+    return {**versions_of("510.47.03"), "packages": packages}
+
+
+def test_what_is_built_is_compared_with_the_release_before(bake: Bake) -> None:
+    first = bake(1, versions=packages_of(("curl", "8.3.0"), ("glibc", "2.26")))
+    published(ami_id=first)
+    assert compared(AWS, LINE, "nightly", lambda runs: None) is None
+    second = bake(2, versions=packages_of(("curl", "8.4.0"), ("glibc", "2.27")))
+    due = Due(RECIPE, "its inputs have changed", second)
+
+    def publish(recipe: Recipe, ami_id: str) -> Publication:
+        return published(ami_id=ami_id)
+
+    compare = partial(compared, AWS, bring=lambda runs: None)
+    (row,) = run_night(Night((due,), ()), pytest.fail, publish, compare)
+    assert row.changed == ("glibc 2.26-1 → 2.27-1",)
+    assert row.diff is not None
+    assert (row.diff.before, row.diff.counts) == (first, {"high": 1, "medium": 0, "low": 1})
+    assert [change["name"] for change in row.diff.changes] == ["glibc", "curl"]
+    assert str(row.diff) == (
+        f"2 changes since {first} (1 high, 1 low): package glibc 2.26-1 → 2.27-1, "
+        "package curl 8.3.0-1 → 8.4.0-1"
+    )
+    assert (row.verdict or "").startswith("pass 2026-11-02")
+
+
+def test_a_release_whose_record_is_elsewhere_is_compared_when_it_was_fetched(
+    bake: Bake, tmp_path: Path
+) -> None:
+    published(ami_id=bake(1, versions=packages_of(("curl", "8.3.0"))))
+    published(ami_id=bake(2, versions=packages_of(("curl", "8.4.0"))))
+    before = tmp_path / "build" / RECIPE.name / "20261101T000000Z-aaaa"
+    elsewhere = before.rename(tmp_path / "elsewhere")
+    diff = compared(AWS, LINE, "nightly", lambda runs: None)
+    assert diff is not None
+    assert diff.unknown == "no record of run 20261101T000000Z-aaaa here, so not compared"
+
+    def bring(runs: Mapping[str, str]) -> None:
+        assert runs == {RECIPE.name: "20261101T000000Z-aaaa"}
+        elsewhere.rename(before)
+
+    fetched = compared(AWS, LINE, "nightly", bring)
+    assert fetched is not None
+    assert [change["name"] for change in fetched.changes] == ["curl"]
+
+
+def test_a_row_that_fails_to_publish_keeps_what_its_build_took(bake: Bake) -> None:
+    def publish(recipe: Recipe, ami_id: str) -> Publication:
+        raise KilnError("no such region")
+
+    due = Due(RECIPE, "x", bake(1))
+    (row,) = run_night(Night((due,), ()), pytest.fail, publish, lambda line, channel: None)
+    assert (row.action, row.why) == ("failed", "not published: no such region")
+    assert (row.line, row.ami_id) == (LINE, due.ami_id)
+
+
 RESULTS = [
-    RowResult("row-a", "built", "its inputs <have> changed", ami_id="ami-0a", checks="97 passed"),
-    RowResult("row-b", "failed", "no capacity | anywhere"),
+    RowResult(
+        *("row-a", "built", "its inputs <have> changed"),
+        ami_id="ami-0a",
+        line="al2/classic/base/x86_64",
+        channel="nightly",
+        seconds=12.5,
+        checks="97 passed",
+        usd=0.25,
+        verdict="pass 2026-11-02 c0ffee0",
+        changed=("kernel 1 → 2",),
+        diff=Comparison(
+            *("ami-0b", ("kernel 1 → 2",), {"high": 1, "medium": 0, "low": 0}),
+            changes=(
+                {
+                    "severity": "high",
+                    "kind": "kernel",
+                    "name": "boots",
+                    "old": "1",
+                    "new": "2",
+                    "what": "changed",
+                },
+            ),
+        ),
+    ),
+    RowResult("row-b", "failed", "no capacity | anywhere", line="al2/x/base/x86_64"),
+    RowResult(
+        *("row-c", "skipped", "same inputs"),
+        ami_id="ami-0c",
+        line="al2/y/base/x86_64",
+        channel="nightly",
+        verdict="pass 2026-11-01 c0ffee0",
+    ),
 ]
+COUNTS = "1 built, 1 skipped, 1 failed, instances $0.25"
 
 
 def test_the_report_of_a_night_has_a_form_for_programs_forges_and_people(tmp_path: Path) -> None:
@@ -107,11 +270,25 @@ def test_the_report_of_a_night_has_a_form_for_programs_forges_and_people(tmp_pat
     assert [(row["row"], row["action"]) for row in rows] == [
         ("row-a", "built"),
         ("row-b", "failed"),
+        ("row-c", "skipped"),
     ]
     summary = (tmp_path / "report.md").read_text()
-    assert summary.startswith("## AMI Kiln, nightly: 1 built, 0 skipped, 1 failed\n")
+    assert summary.startswith(f"## AMI Kiln, nightly: {COUNTS}\n")
     assert "| row-b | failed | no capacity \\| anywhere |" in summary
     assert "its inputs &lt;have&gt; changed" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.md", "report.html"])
+def test_each_form_of_the_report_has_every_column_of_every_row(tmp_path: Path, name: str) -> None:
+    night_report.write(RESULTS, str(tmp_path))
+    text = html.unescape((tmp_path / name).read_text())
+    built = ("row-a", "built", "its inputs <have> changed", "ami-0a", "12.5", "0.25", "97 passed")
+    diff = ("kernel 1 → 2", "ami-0b", "high")
+    words = (*built, *diff, "al2/classic/base/x86_64", "pass 2026-11-02 c0ffee0")
+    skipped = ("row-c", "same inputs", "al2/y/base/x86_64", "nightly", "pass 2026-11-01 c0ffee0")
+    if name == "report.json":
+        text = json.dumps(json.loads(text), ensure_ascii=False)
+    assert [word for word in (*words, *skipped, "al2/x/base/x86_64") if word not in text] == []
 
 
 def test_the_report_of_a_night_reaches_its_topic(client: Callable[..., Any]) -> None:
@@ -123,5 +300,8 @@ def test_the_report_of_a_night_reaches_its_topic(client: Callable[..., Any]) -> 
     night_report.send(AWS, topic, RESULTS)
     (message,) = sqs.receive_message(QueueUrl=queue)["Messages"]
     told = json.loads(message["Body"])
-    assert told["Subject"] == "AMI Kiln, nightly: 1 built, 0 skipped, 1 failed"
-    assert told["Message"].splitlines()[0] == "built   row-a  ami-0a  its inputs <have> changed"
+    assert told["Subject"] == f"AMI Kiln, nightly: {COUNTS}"
+    built = told["Message"].splitlines()[1]
+    assert built.startswith(
+        "built   row-a  ami-0a  its inputs <have> changed; kernel 1 → 2; 1 change"
+    )
