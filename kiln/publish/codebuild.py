@@ -15,6 +15,9 @@ ITEM_BUILDSPEC = "deploy/nightly-item.buildspec.yaml"
 # https://docs.aws.amazon.com/codebuild/latest/APIReference/API_BuildBatch.html (buildBatchStatus)
 _RUNNING = "IN_PROGRESS"
 _SUCCEEDED = "SUCCEEDED"
+# "Only batch builds that have failed can be retried": not one that was stopped or took too long.
+# https://docs.aws.amazon.com/codebuild/latest/APIReference/API_RetryBuildBatch.html
+_FAILED = "FAILED"
 
 
 def batch_buildspec(commands: Mapping[str, str]) -> str:
@@ -52,14 +55,20 @@ def run_batch(
         )
     batch = str(started["buildBatch"]["id"])
     say(f"CodeBuild batch {batch}: {len(commands)} rows")
-    ended = _wait(client, batch, commands, say, pause)
-    if any(status != _SUCCEEDED for status in ended.values()):
+    ended, whole = _wait(client, batch, commands, say, pause)
+    if whole not in (_SUCCEEDED, _FAILED):
+        say(f"CodeBuild ended the batch as {_words(whole)}: nothing is run once more")
+    elif any(status != _SUCCEEDED for status in ended.values()):
         say("runs what failed once more: each item goes on where it ended")
         with aws.explained(f"the batch {batch} could not be tried again"):
             again = client.retry_build_batch(id=batch, retryType="RETRY_FAILED_BUILDS")
         batch = str(again["buildBatch"]["id"])
-        ended = _wait(client, batch, commands, say, pause)
+        ended, _ = _wait(client, batch, commands, say, pause)
     return ended
+
+
+def _words(status: str) -> str:
+    return status.lower().replace("_", " ")
 
 
 def _wait(
@@ -68,8 +77,9 @@ def _wait(
     commands: Mapping[str, str],
     say: Callable[[str], None],
     pause: float,
-) -> dict[str, str]:
-    """The status of each row when the batch has ended; tells each change on the way."""
+) -> tuple[dict[str, str], str]:
+    """The status of each row when the batch has ended, and the batch's; tells each change on the
+    way."""
     known: dict[str, str] = {}
     while True:
         with aws.explained(f"the batch {batch} could not be looked up"):
@@ -79,10 +89,11 @@ def _wait(
         statuses = _statuses(batches[0], commands)
         for row, status in statuses.items():
             if known.get(row) != status:
-                say(f"{row}: {status.lower().replace('_', ' ')}")
+                say(f"{row}: {_words(status)}")
         known = statuses
-        if batches[0]["buildBatchStatus"] != _RUNNING:
-            return {row: statuses.get(row, "NOT_STARTED") for row in commands}
+        whole = str(batches[0]["buildBatchStatus"])
+        if whole != _RUNNING:
+            return {row: statuses.get(row, "NOT_STARTED") for row in commands}, whole
         time.sleep(pause)
 
 
