@@ -15,7 +15,7 @@ from typing import Literal
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.base.tags import INPUT_DIGEST, RECIPE, VERIFIED
+from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED
 from kiln.cloud import parents
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -167,11 +167,23 @@ def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | O
         return Due(recipe, "it has no verified AMI")
     newest = max(verified, key=lambda image: image.created)
     if newest.tags.get(INPUT_DIGEST) != plan.input_digest:
-        return Due(recipe, f"its inputs have changed since {newest.ami_id}")
+        return Due(
+            recipe, f"its inputs have changed since {newest.ami_id}: {_changed(plan, newest)}"
+        )
     age = _age(newest)
     if age > timedelta(days=settings.max_age):
         return Due(recipe, f"{newest.ami_id} is {age.days} days old, more than {settings.max_age}")
     return newest
+
+
+def _changed(plan: Plan, image: OwnImage) -> str:
+    """Which inputs differ from those that the image's tags name."""
+    recipe = image.tags.get(RECIPE_DIGEST) != plan.recipe_digest
+    before, now = image.tags.get(SOURCE_AMI), plan.source.ami_id
+    words = ["the recipe, the lock or a script"] if recipe else []
+    if before != now:
+        words.append(f"the parent AMI ({before or 'unknown'} → {now})")
+    return " and ".join(words) or "the package snapshot"
 
 
 def _reason(image: OwnImage, lacking: Lacking) -> str:

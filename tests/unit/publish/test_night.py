@@ -59,9 +59,31 @@ def test_a_row_is_due_without_an_ami_then_to_be_published_then_skipped(
     assert "has the same inputs" in skipped.why
 
 
-def test_a_row_is_due_when_its_inputs_have_changed(bake: Bake) -> None:
-    ami_id = bake(1)
-    assert [one.why for one in planned().due] == [f"its inputs have changed since {ami_id}"]
+@pytest.mark.parametrize(
+    ("recipe", "parent", "words"),
+    [
+        ("d" * 64, "", "the recipe, the lock or a script"),
+        ("", "ami-0e0e0e0e", "the parent AMI (ami-0e0e0e0e → {parent})"),
+        (
+            "d" * 64,
+            "ami-0e",
+            "the recipe, the lock or a script and the parent AMI (ami-0e → {parent})",
+        ),
+        ("", "", "the package snapshot"),
+    ],
+)
+def test_a_row_is_due_when_its_inputs_have_changed_and_says_which(
+    bake: Bake, recipe: str, parent: str, words: str
+) -> None:
+    plan = planning.plan_build(RECIPE, AWS, planning.Options())
+    tags = {
+        "kiln:recipe-digest": recipe or plan.recipe_digest,
+        "kiln:source-ami": parent or plan.source.ami_id,
+    }
+    ami_id = bake(1, tags=tags)
+    (due,) = planned().due
+    said = words.format(parent=plan.source.ami_id)
+    assert due.why == f"its inputs have changed since {ami_id}: {said}"
 
 
 def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_amis(
