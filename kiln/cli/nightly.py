@@ -114,7 +114,7 @@ def nightly_(
             shelf=shelf,
         )
 
-    with exclusively(place, nights.LOCK, nights.LOCK_SECONDS):
+    with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, "a night's rows are being built"):
         bring = _bringing(recipes, given, place)
         night = nights.plan_night(recipes, settings, place, bring)
         if limit is not None:

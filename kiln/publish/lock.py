@@ -106,15 +106,18 @@ def lock_parameter(name: str) -> str:
 
 
 @contextlib.contextmanager
-def exclusively(target: Target, name: str, seconds: float = _SECONDS) -> Iterator[None]:
-    """Hold the lock `name` in the target's region while inside.
+def exclusively(
+    target: Target, name: str, seconds: float = _SECONDS, doing: str = ""
+) -> Iterator[None]:
+    """Hold the lock `name` in the target's region while inside; `doing` says what its holder does,
+    in messages.
 
     Raises KilnError (exit status 1) if somebody holds it; a dead holder's lock is taken.
     """
     mine = Holder(platform.node(), os.getpid(), time.time() + seconds, _space())
     with aws.explained(f"the lock of {name} could not be taken"):
         if not _written(target, name, mine, anew=True):
-            mine = _taken(target, name, mine)
+            mine = _taken(target, name, mine, doing or f"{name} is being moved")
     try:
         yield
     except BaseException:
@@ -125,15 +128,16 @@ def exclusively(target: Target, name: str, seconds: float = _SECONDS) -> Iterato
     _release_lock(target, name, mine)
 
 
-def _taken(target: Target, name: str, mine: Holder) -> Holder:
+def _taken(target: Target, name: str, mine: Holder, doing: str) -> Holder:
     """Take a lock whose parameter is there, if nobody holds it; as which version."""
     versions = _versions(target, name)
     holder = _that_counts(versions)
     if holder is not None and not holder.is_dead:
         left = max(1, round(holder.until - time.time()))
+        ends = f"{left} s" if left < 3600 else f"{left / 3600:.1f} h"
         raise operation_failed(
-            f"{name} is being moved by process {holder.process} on {holder.host}",
-            hint=f"wait for it; if it is dead, its lock ends in {left} s",
+            f"{doing} by process {holder.process} on {holder.host}",
+            hint=f"wait for it; if it is dead, its lock ends in {ends}",
         )
     mine = mine.following(versions)
     _written(target, name, mine, anew=False)

@@ -238,3 +238,15 @@ def test_the_version_after_one_that_ssm_has_forgotten_still_counts() -> None:
     holder = lock.Holder("here", 1, 4e9, after=99, after_token="forgotten")
     assert lock._that_counts({100: holder}) == holder
     assert lock._that_counts({101: holder}) is None
+
+
+def test_who_has_the_nights_lock_is_said_and_until_when() -> None:
+    doing = "a night's rows are being built"
+    with (
+        exclusively(AWS, NAME, seconds=12 * 3600, doing=doing),
+        pytest.raises(KilnError) as refused,
+        exclusively(AWS, NAME, doing=doing),
+    ):
+        pass
+    assert refused.value.message.startswith(f"{doing} by process ")
+    assert refused.value.hint == "wait for it; if it is dead, its lock ends in 12.0 h"
