@@ -249,7 +249,9 @@ def upgradable() -> list[dict[str, str]]:
         if len(fields) > 2 and "/" in fields[0]:
             newer.add((fields[0].split("/")[0], fields[1]))
     tool = "dnf" if os.path.exists("/usr/bin/dnf") else "yum"
-    listed = run(tool, "--quiet", "--cacheonly", "check-update").split("Obsoleting Packages")[0]
+    # A locked package counts too, like a held one of apt's; without this the tool leaves it out.
+    quiet = ("--quiet", "--cacheonly", "--disableplugin=versionlock")
+    listed = run(tool, *quiet, "check-update").split("Obsoleting Packages")[0]
     # Name with architecture, version and repository; yum 3 may wrap a line between them.
     words = listed.split()
     for name, version in zip(words[0::3], words[1::3]):
