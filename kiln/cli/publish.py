@@ -162,7 +162,7 @@ def rollback(
         as_json=json,
         text=lambda steps: f"{channel} of {line} holds {back.release.ami_name} again",
     )
-    return 0
+    return 1 if back.kept else 0
 
 
 @task(

@@ -118,7 +118,7 @@ def _predicate(record: Record) -> dict[str, Any]:
             "resolvedDependencies": inputs,
         },
         "runDetails": {
-            "builder": {"id": f"ami-kiln {record.target}, Packer {record.packer or 'unknown'}"},
+            "builder": {"id": f"ami-kiln {record.target}, {record.packer or 'Packer unknown'}"},
             "metadata": {
                 "invocationId": record.run_id,
                 "startedOn": record.started,

@@ -27,7 +27,7 @@ from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.compared import Comparison
 from kiln.publish.cost import run_cost
-from kiln.publish.ours import OwnImage, own_images
+from kiln.publish.ours import OwnImage, moment, own_images
 from kiln.publish.pending import UPDATES, Bring, Lacking, lacking_updates
 from kiln.publish.publish import Publication
 
@@ -176,6 +176,18 @@ def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | O
     return newest
 
 
+def _was_rolled_back(now: Held, image: OwnImage) -> bool:
+    """Has somebody taken the channel back to another AMI since this one was built?"""
+    release = now.release
+    return (
+        release is not None
+        and not now.moving
+        and release.moved.action == "rollback"
+        and now.image_id != image.ami_id
+        and moment(release.moved.at) > image.created
+    )
+
+
 def _changed(plan: Plan, image: OwnImage) -> str:
     """Which inputs differ from those that the image's tags name."""
     recipe = image.tags.get(RECIPE_DIGEST) != plan.recipe_digest
@@ -213,6 +225,15 @@ def _row(
     unknown = lacking.unknown if lacking else ""
     doubt = f"; whether it lacks security updates is not known: {unknown}" if unknown else ""
     channel = settings.channels[0]
+    if now is not None and now.release is not None and _was_rolled_back(now, image):
+        release = now.release
+        why = (
+            f"{channel} was rolled back to {now.image_id} at {release.moved.at}, after "
+            f"{image.ami_id} was built, which is not published again: ./invoke publish --name "
+            f"{recipe.name} does that{doubt}"
+        )
+        line, verdict = recipe.channel_line, release.verdict
+        return Skipped(recipe.name, why, now.image_id, line, channel, unknown, verdict)
     if now is None or now.image_id != image.ami_id or now.moving:
         why = f"{image.ami_id}, built before, was not in {channel} yet{doubt}"
         return Due(recipe, why, image.ami_id, unknown)

@@ -102,11 +102,13 @@ def _fills(channel: str, line: str, settings: Publish) -> str:
 
 @dataclass(frozen=True)
 class Rollback:
-    """What a channel went back to, and from which AMI."""
+    """What a channel went back to, and from which AMI. `kept` are the regions, with their AMI, that
+    the release was never published to: the channel holds there what it held."""
 
     release: Release
     former: str
     steps: tuple[Move, ...]
+    kept: tuple[tuple[str, str], ...] = ()
 
 
 def roll_back(
@@ -141,7 +143,14 @@ def roll_back(
     release = former.into(channel, moving.moved_now(target, "rollback", why))
     before = moving.held_in(target, list(release.images), line, channel)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
-    return Rollback(release, now.image_id, tuple(steps))
+    present = now.release.images if now.release else {}
+    kept = tuple((place, ami) for place, ami in present.items() if place not in release.images)
+    for place, ami in kept:
+        say(
+            f"{place}: {channel} of {line} still holds {ami}: {release.ami_name} was never "
+            "published there"
+        )
+    return Rollback(release, now.image_id, tuple(steps), kept)
 
 
 def _interrupted(now: Held, target: Target) -> Release | None:

@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,19 @@ from kiln.pipeline import plan as planning
 from kiln.publish import night_report
 from kiln.publish.compared import Comparison, compared
 from kiln.publish.nightly import Due, Night, RowResult, after_night, plan_night, run_night
+from kiln.publish.ours import own_images
 from kiln.publish.pending import Lacking, Update
 from kiln.publish.publish import Publication
-from tests.unit.publish.channel import AWS, LINE, OTHER, RECIPE, Bake, published, versions_of
+from tests.unit.publish.channel import (
+    AWS,
+    LINE,
+    OTHER,
+    RECIPE,
+    Bake,
+    back,
+    published,
+    versions_of,
+)
 
 
 def planned(recipe: Recipe = RECIPE, **settings: int) -> Night:
@@ -57,6 +68,33 @@ def test_a_row_is_due_without_an_ami_then_to_be_published_then_skipped(
     (skipped,) = planned().skipped
     assert (skipped.ami_id, skipped.channel) == (ami_id, "nightly")
     assert "has the same inputs" in skipped.why
+
+
+def test_a_night_does_not_undo_a_rollback(
+    baked: Callable[[], str], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(ami_id=bake(0))
+    ami_id = baked()
+    published(ami_id=ami_id)
+    before = back("nightly")
+    # EC2 dates images to the second.
+    hour = timedelta(hours=1)
+    monkeypatch.setattr(
+        "kiln.publish.nightly.own_images",
+        lambda target: [
+            replace(
+                image, created=datetime.now(timezone.utc) - hour * (2 - (image.ami_id == ami_id))
+            )
+            for image in own_images(target)
+        ],
+    )
+    (skipped,) = planned().skipped
+    assert skipped.why.startswith(f"nightly was rolled back to {before} at ")
+    assert f"{ami_id} was built, which is not published again" in skipped.why
+    assert (skipped.ami_id, (skipped.verdict or "")[:4]) == (before, "pass")
+    # What is newer than the rollback is built and published as ever.
+    lacking(monkeypatch, CURL)
+    assert [due.ami_id for due in planned().due] == [None]
 
 
 @pytest.mark.parametrize(

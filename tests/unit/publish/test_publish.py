@@ -528,3 +528,17 @@ def test_an_ami_whose_record_has_no_version_info_is_published_without_versions(b
     assert on_image({}) == Installed()
     with pytest.raises(KilnError, match="version-info of the AMI's record"):
         on_image({"components": {}})
+
+
+def test_a_region_that_the_former_release_never_reached_is_named_by_a_rollback(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    first = bake(1)
+    published(ami_id=first)
+    published(OTHER, ami_id=bake(2))
+    there = resolved(client, "nightly", OTHER)
+    told: list[str] = []
+    rolled = roll_back(LINE, "nightly", Publish(), AWS, to=None, why="", say=told.append)
+    assert resolved(client, "nightly") == first
+    assert rolled.kept == ((OTHER, there),)
+    assert told[-1].startswith(f"{OTHER}: nightly of {LINE} still holds {there}: ")
