@@ -31,6 +31,7 @@ from kiln.publish.ours import OwnImage, moment, own_images
 from kiln.publish.pending import UPDATES, Bring, Lacking, lacking_updates
 from kiln.publish.publish import Publication
 
+Compare = Callable[[str, str], Comparison | None]
 Action = Literal["built", "skipped", "failed"]
 LOCK = "nightly"
 # A night may take long; whoever was killed in one blocks the next no longer than this.
@@ -254,7 +255,7 @@ def run_night(
     night: Night,
     build: Callable[[list[Recipe]], Outcome],
     publish: Callable[[Recipe, str], Publication],
-    compare: Callable[[str, str], Comparison | None],
+    compare: Compare,
 ) -> list[RowResult]:
     """Build and publish what is due; one row's failure stops no other.
 
@@ -274,10 +275,10 @@ def run_night(
         began = time.monotonic()
         try:
             done = publish(due.recipe, str(made.ami_id))
-            diff = compare(done.release.line, done.release.channel)
         except KilnError as error:
             results.append(replace(made, action="failed", why=f"not published: {error.message}"))
             continue
+        diff = _compared(compare, done.release.line, done.release.channel)
         results.append(
             replace(
                 made,
@@ -289,6 +290,14 @@ def run_night(
             )
         )
     return results
+
+
+def _compared(compare: Compare, line: str, channel: str) -> Comparison | None:
+    """What is published is published, whether or not it can be compared."""
+    try:
+        return compare(line, channel)
+    except KilnError as error:
+        return Comparison("the release before", (), {}, (), f"not compared: {error.message}")
 
 
 def _of_skipped(row: Skipped) -> RowResult:
@@ -381,13 +390,12 @@ def after_night(
     night: Night,
     planned: Mapping[str, str],
     records: Mapping[str, Record],
-    compare: Callable[[str, str], Comparison | None],
+    compare: Compare,
 ) -> list[RowResult]:
     """What a night looks like when its items have ended, wherever they ran: what is still due has
     failed, and what was `planned`, by row with its reason, and is due no more was built.
 
-    `records` are those of the night's builds, by row; `compare` as in `run_night`. Raises KilnError
-    (exit status 1) if SSM refuses.
+    `records` are those of the night's builds, by row; `compare` as in `run_night`.
     """
     results = []
     for row in night.skipped:
@@ -397,7 +405,7 @@ def after_night(
             results.append(_of_skipped(row))
             continue
         made = result_of(record, row.why) if record and ours else RowResult(row.row, "built", "")
-        diff = compare(row.line, row.channel)
+        diff = _compared(compare, row.line, row.channel)
         results.append(
             replace(
                 _of_skipped(row),

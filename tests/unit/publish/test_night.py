@@ -287,6 +287,18 @@ def test_a_row_that_fails_to_publish_keeps_what_its_build_took(bake: Bake) -> No
     assert (row.line, row.ami_id) == (LINE, due.ami_id)
 
 
+def test_what_cannot_be_compared_is_published_all_the_same(bake: Bake) -> None:
+    def compare(line: str, channel: str) -> Comparison | None:
+        raise KilnError("the history could not be read")
+
+    due = Due(RECIPE, "x", bake(1))
+    (row,) = run_night(
+        Night((due,), ()), pytest.fail, lambda recipe, ami_id: published(ami_id=ami_id), compare
+    )
+    assert (row.action, row.channel) == ("built", "nightly")
+    assert str(row.diff) == "to the release before: not compared: the history could not be read"
+
+
 RESULTS = [
     RowResult(
         *("row-a", "built", "its inputs <have> changed"),
