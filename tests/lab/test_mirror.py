@@ -126,8 +126,10 @@ class TestServer:
     ) -> None:
         monkeypatch.setattr(updates, "_file", lambda: tmp_path / "updates.json")
         url = "https://cdn.amazonlinux.com/kiln-lab/2/core/x86_64/repodata/repomd.xml"
+        # The two states have one name, and on a machine like ours one size.
+        updates.add(updates.PublishedUpdate("al2", "bzip2", "1.0.7", "1.amzn2"))
         tag = asked(served[0], url).headers["ETag"]
-        updates.add(updates.PublishedUpdate("al2", "bzip2", "1.0.7", "1.amzn2", "ALAS2-2026-1"))
+        updates.add(updates.PublishedUpdate("al2", "bzip2", "1.0.8", "1.amzn2", "ALAS2-2026-1"))
         status, content = fetch(served[0], url, **{"If-None-Match": tag})
         assert status == 200
         (name,) = re.findall(rb'href="(repodata/[^"]*updateinfo[^"]*)"', content)
