@@ -185,6 +185,16 @@ def test_an_update_of_a_kernel_is_one_of_its_series(distributions: Distributions
     assert distributions.names(pinned) == []
 
 
+def test_a_held_kernel_of_debian_counts_unless_the_row_pins_it(
+    distributions: Distributions,
+) -> None:
+    name = "linux-image-cloud-amd64"
+    distributions.debian(Pkg(name, "6.1.147-1"))
+    distributions.image(DEBIAN, deb(name, "6.1.140", "1"), held=[name])
+    assert distributions.names(DEBIAN) == [f"{name} 6.1.140-1 → 6.1.147-1"]
+    assert distributions.names(replace(DEBIAN, kernel=name)) == []
+
+
 def test_what_the_row_pins_is_not_pending(distributions: Distributions) -> None:
     distributions.debian(Pkg("nvidia-driver", "535.999-1"), FIXED)
     driver = deb("nvidia-driver", "535.309.01", "1")
