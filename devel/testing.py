@@ -19,12 +19,16 @@ from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli.front import note
-from lab import host
+from lab import host, settings
 from lab.rootfs import emulation
 
 _SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
-# Lab tests use a lab of their own, not the user's.
-_LAB_FOR_TESTS = "9"
+# Lab tests use labs of their own, not the user's: one for each process, from this index on. What
+# runs beside them has others: a lab is not taken down while a run of somebody else's is in it.
+_LAB_FOR_TESTS = 9
+_LAB_BESIDE = 44
+_LAB_FOR_UNIT_TESTS = 45
+_LABS = 255 - settings.FIRST_NETWORK
 # They wait for guests half of the time.
 _LABS_AT_ONCE = 3
 KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
@@ -156,8 +160,9 @@ def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
         background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
         status = linters()
         # By groups: the tests that open a browser share one.
-        background.start("unit", ["tests/unit", "-n", "2", "--dist", "loadgroup", *chosen])
-        background.start("beside", [*_files_beside(), "-m", "beside", *chosen])
+        several = ["-n", "2", "--dist", "loadgroup"]
+        background.start("unit", ["tests/unit", *several, *chosen], lab=_LAB_FOR_UNIT_TESTS)
+        background.start("beside", [*_files_beside(), "-m", "beside", *chosen], lab=_LAB_BESIDE)
         status |= background.finish("kernel-log")
         several = ["-n", str(_LABS_AT_ONCE), "--no-loadscope-reorder"]
         in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *several, *chosen]
@@ -186,11 +191,12 @@ class _Background:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def start(self, name: str, arguments: list[str]) -> None:
+    def start(self, name: str, arguments: list[str], lab: int = _LAB_FOR_TESTS) -> None:
         """Start pytest with these arguments; its report is `name`.xml."""
         output = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
         report = self._reports / f"{name}.xml"
-        self._runs[name] = (self._pool.submit(run_pytest, report, arguments, output), output)
+        run = self._pool.submit(run_pytest, report, arguments, output, lab)
+        self._runs[name] = (run, output)
 
     def finish(self, name: str) -> int:
         """Wait until that run is over and show what it printed; its exit status."""
@@ -202,7 +208,9 @@ class _Background:
 
 
 def _unit_tests(reports: Path, arguments: list[str]) -> int:
-    return run_pytest(reports / "unit.xml", ["tests/unit", "-n", str(os.cpu_count()), *arguments])
+    several = ["-n", str(os.cpu_count())]
+    report = reports / "unit.xml"
+    return run_pytest(report, ["tests/unit", *several, *arguments], lab=_LAB_FOR_UNIT_TESTS)
 
 
 def _list_skips(reports: Path) -> None:
@@ -212,9 +220,20 @@ def _list_skips(reports: Path) -> None:
         print(skipped, flush=True)
 
 
-def run_pytest(report: Path, arguments: list[str], output: TextIO | None = None) -> int:
-    """Run pytest; its exit status. Its JUnit report goes into `report`."""
-    environment = {**os.environ, "KILN_LAB_INDEX": os.environ.get("KILN_LAB_INDEX", _LAB_FOR_TESTS)}
+def run_pytest(
+    report: Path,
+    arguments: list[str],
+    output: TextIO | None = None,
+    lab: int = _LAB_FOR_TESTS,
+) -> int:
+    """Run pytest; its exit status. Its JUnit report goes into `report`.
+
+    `lab` is the index of the first lab that its tests use. KILN_LAB_INDEX moves all of them, so
+    that two runs on one machine do not meet.
+    """
+    asked = "KILN_LAB_INDEX" in os.environ
+    moved = settings.current().index - _LAB_FOR_TESTS if asked else 0
+    environment = {**os.environ, "KILN_LAB_INDEX": str((lab + moved) % _LABS)}
     # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(

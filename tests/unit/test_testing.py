@@ -92,7 +92,10 @@ def test_no_lab_test_runs_while_the_kernels_log_is_counted(
     events: list[str] = []
     counting, over = threading.Event(), threading.Event()
 
-    def run(report: Path, arguments: list[str], output: object = None) -> int:
+    labs: dict[str, int] = {}
+
+    def run(report: Path, arguments: list[str], output: object = None, lab: int = 9) -> int:
+        labs[report.stem] = lab
         events.append(f"{report.stem} starts")
         if report.stem == "kernel-log":
             counting.set()
@@ -117,6 +120,9 @@ def test_no_lab_test_runs_while_the_kernels_log_is_counted(
     }
     assert events.index("kernel-log starts") < events.index("linters")
     assert events.index("kernel-log ends") < events.index("labs starts")
+    # A run of somebody else's keeps a lab from going down.
+    used = [{labs["labs"] + number for number in range(3)}, {labs["beside"]}, {labs["unit"]}]
+    assert len(set.union(*used)) == 5
 
 
 def test_quick_runs_the_unit_tests_without_the_slow_ones(
@@ -126,7 +132,7 @@ def test_quick_runs_the_unit_tests_without_the_slow_ones(
     beside: list[dict[str, list[str]]] = []
     monkeypatch.setattr(testing, "side_by_side", lambda commands: beside.append(commands) or [])
     monkeypatch.setattr(
-        testing, "run_pytest", lambda report, arguments: runs.append(arguments) or 1
+        testing, "run_pytest", lambda report, arguments, lab: runs.append(arguments) or 1
     )
     testing.quick()
     runs.clear()
