@@ -1,4 +1,4 @@
-"""How the lab's API reads HTTP: werkzeug's server, as moto runs it, with three additions.
+"""How the lab's API reads HTTP: werkzeug's server, as moto runs it, with four additions.
 
 werkzeug ends each connection after its answer, and waits 10 ms before for what the client may still
 send: half of the cost of most calls. AWS keeps connections, and so does this.
@@ -17,12 +17,12 @@ from moto.moto_server.werkzeug_app import MotoRequestHandler
 
 # A longer body is left to werkzeug: who refuses the call need not read it.
 _LONGEST_KEPT = 1 << 20
-_NOT_SIMPLE = ("Transfer-Encoding", "Expect", "Upgrade")
+_NOT_SIMPLE = ("Transfer-Encoding", "Upgrade")
 
 
 class Handler(MotoRequestHandler):  # type: ignore[misc]
-    """Keeps connections, answers 400 to a request line that werkzeug fails on, and ends silent
-    connections.
+    """Keeps connections, answers 400 to a request line that werkzeug fails on, lets a client send
+    its body at once, and ends silent connections.
     """
 
     # Seconds without a byte from the client, who need not have a key to open a connection.
@@ -44,6 +44,12 @@ class Handler(MotoRequestHandler):  # type: ignore[misc]
             self.send_error(400, "the address is not a URL")
             return False
         return True
+
+    def handle_expect_100(self) -> bool:
+        """See http.server. boto3 asks before each S3 upload, and waits a second for the answer."""
+        allowed: bool = super().handle_expect_100()
+        self.wfile.flush()
+        return allowed
 
     def run_wsgi(self) -> None:
         """Answer a request. The connection stays if its body was read whole and it may."""

@@ -18,7 +18,8 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     if environ["PATH_INFO"] == "/fails":
         raise RuntimeError("a fault of the lab")
     start_response("200 OK", [])
-    return [b"sent: ", environ["wsgi.input"].read()]
+    length = environ.get("CONTENT_LENGTH")
+    return [b"sent: ", environ["wsgi.input"].read(int(length) if length else -1)]
 
 
 @pytest.fixture
@@ -76,3 +77,18 @@ def test_a_lab_that_goes_down_answers_nobody_whose_connection_was_kept(
     web.end(server)
     with pytest.raises(ConnectionError):
         answer(connection)
+
+
+@pytest.mark.parametrize("length", [3, 2 << 20])
+def test_a_client_that_asks_first_may_send_its_body_at_once(
+    connection: http.client.HTTPConnection, length: int
+) -> None:
+    """boto3 asks so before each S3 upload, and waits a second for an answer."""
+    connection.putrequest("PUT", "/")
+    connection.putheader("Expect", "100-continue")
+    connection.putheader("Content-Length", str(length))
+    connection.endheaders()
+    assert connection.sock.recv(1 << 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.send(b"x" * length)
+    response = connection.getresponse()
+    assert (response.status, len(response.read())) == (200, len(b"sent: ") + length)
