@@ -256,7 +256,7 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> int:
             [
                 *(summary(build.record) for build in outcome.built),
                 *([""] if outcome.built and outcome.failures else []),
-                *(f"failed  {error}" for error in outcome.failures),
+                *(f"failed  {error}" for error in dict.fromkeys(outcome.failures.values())),
             ]
         ),
     )

@@ -32,11 +32,11 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the builds of `asked` recipes ended; a recipe without a record is among `failures`."""
+    """How the builds of `asked` recipes ended. `failures` are those without a record, by name."""
 
     asked: int
     built: tuple[Built, ...]
-    failures: tuple[KilnError, ...]
+    failures: dict[str, KilnError]
 
     @property
     def good(self) -> bool:
@@ -131,10 +131,10 @@ def build_recipes(
     """
     stop = Stop()
     built: list[Built] = []
-    failures: list[KilnError] = []
+    failures: dict[str, KilnError] = {}
 
-    def failed(error: KilnError) -> None:
-        failures.append(error)
+    def failed(error: KilnError, *rows: Recipe) -> None:
+        failures.update({row.name: error for row in rows})
         on_failure(error)
 
     for turn, together in enumerate(in_turns(recipes, target, progress)):
@@ -143,7 +143,7 @@ def build_recipes(
         except KilnError as error:
             if turn == 0:
                 raise
-            failed(error)
+            failed(error, *together)
             break
         with on_signals(stop):
             if len(recipes) == 1:
@@ -152,7 +152,7 @@ def build_recipes(
                 built += _several(planned, packer, stop, failed)
         if stop.is_set():
             break
-    return Outcome(len(recipes), tuple(built), tuple(failures))
+    return Outcome(len(recipes), tuple(built), failures)
 
 
 def _ready(
@@ -279,7 +279,10 @@ def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
 
 
 def _several(
-    planned: list[Plan], packer: program.Packer, stop: Stop, failed: Callable[[KilnError], None]
+    planned: list[Plan],
+    packer: program.Packer,
+    stop: Stop,
+    failed: Callable[[KilnError, Recipe], None],
 ) -> list[Built]:
     """Build in parallel; a failure does not stop the other builds."""
     with ThreadPoolExecutor(max_workers=min(len(planned), _AT_ONCE)) as pool:
@@ -295,12 +298,14 @@ def _several(
     return [build for build in ended if build]
 
 
-def _ended(plan: Plan, future: Future[Built], failed: Callable[[KilnError], None]) -> Built | None:
+def _ended(
+    plan: Plan, future: Future[Built], failed: Callable[[KilnError, Recipe], None]
+) -> Built | None:
     """Wait for one of several builds; report its failure instead of raising it."""
     try:
         return future.result()
     except KilnError as error:
-        failed(error)
+        failed(error, plan.recipe)
     except OSError as error:
-        failed(operation_failed(f"{plan.recipe.name}: {error}"))
+        failed(operation_failed(f"{plan.recipe.name}: {error}"), plan.recipe)
     return None

@@ -33,12 +33,10 @@ def settle(dead: DeadRun, target: Target) -> Record | None:
         return None  # it was killed long before a verdict
     if before.ami_id is None or before.run_id != run.id:
         return None
-    try:
-        tags = verdict.describe(target, before.ami_id)["tags"]
-    except KilnError as error:
-        if "there is no AMI" in error.message or "InvalidAMIID" in error.message:
-            return None
-        raise
+    image = verdict.look_up(target, before.ami_id)
+    if image is None:
+        return None
+    tags = image["tags"]
     mark, _, rest = tags.get(VERIFIED, "").partition(" ")
     # A build's AMI is its own; that of `verify` may have an older verdict.
     its_own = tags.get(RUN_ID) == run.id if before.kind == "build" else rest[:20] >= before.started

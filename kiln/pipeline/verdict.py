@@ -20,6 +20,8 @@ from kiln.pipeline.baked import ON_THE_IMAGE
 from kiln.pipeline.draft import Draft, now
 from kiln.pipeline.record import Checks
 
+_GONE = ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable")
+
 
 def judge(
     draft: Draft,
@@ -134,10 +136,26 @@ def mark(
 
 def describe(target: Target, ami_id: str) -> dict[str, Any]:
     """Id, name, creation date and tags of an AMI. Raises KilnError (exit status 1) without one."""
-    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
-        images = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"]
-    if not images:
+    image = look_up(target, ami_id)
+    if image is None:
         raise operation_failed(f"there is no AMI {ami_id} in {target.region}")
+    return image
+
+
+def look_up(target: Target, ami_id: str) -> dict[str, Any] | None:
+    """As `describe`, and None without such an AMI. Raises KilnError (exit status 1)."""
+    from botocore.exceptions import ClientError
+
+    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
+        try:
+            images = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"]
+        except ClientError as error:
+            # Of one that never was, and of one that was deregistered.
+            if error.response["Error"].get("Code") in _GONE:
+                return None
+            raise
+    if not images:
+        return None
     image = images[0]
     return {
         "id": ami_id,

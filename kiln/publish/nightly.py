@@ -329,10 +329,10 @@ def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict
         results[name] = result_of(row.record, why[name])
     for name in why:
         if name not in results:
-            reasons = [
-                str(error.message) for error in outcome.failures if name in str(error.message)
-            ]
-            results[name] = RowResult(name, "failed", reasons[0] if reasons else "its build failed")
+            reason = outcome.failures.get(name)
+            results[name] = RowResult(
+                name, "failed", reason.message if reason else "it was stopped"
+            )
     return results
 
 

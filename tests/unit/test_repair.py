@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
+from botocore.stub import Stubber
 from records import a_record
 
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError
 from kiln.base.tags import RUN_ID, VERIFIED
-from kiln.cloud import runs
+from kiln.cloud import aws, runs
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import DeadRun, Run
 from kiln.pipeline import record, repair
@@ -40,7 +42,7 @@ def tagged(monkeypatch: pytest.MonkeyPatch, **tags: str) -> None:
     answer: dict[str, Any] = {"tags": {RUN_ID: tags.get("run_id", ID)}}
     if "verdict" in tags:
         answer["tags"][VERIFIED] = tags["verdict"]
-    monkeypatch.setattr(repair.verdict, "describe", lambda target, ami: answer)
+    monkeypatch.setattr(repair.verdict, "look_up", lambda target, ami: answer)
 
 
 @pytest.mark.parametrize(("word", "status"), [("pass", "verified"), ("fail", "failed")])
@@ -97,9 +99,27 @@ def test_a_verify_counts_only_a_verdict_of_its_own_time(
     assert done.status == "failed"
 
 
-def test_an_ami_that_is_gone_has_no_verdict(dead: DeadRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(target: object, ami: str) -> None:
-        raise operation_failed(f"there is no AMI {ami} in us-east-1")
+def answering(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """EC2 refuses DescribeImages with this code."""
+    client = boto3.client("ec2", "us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    stubber = Stubber(client)
+    stubber.add_client_error("describe_images", code, "the image", http_status_code=400)
+    stubber.activate()
+    monkeypatch.setattr(aws, "ec2", lambda target: client)
 
-    monkeypatch.setattr(repair.verdict, "describe", gone)
+
+@pytest.mark.parametrize("code", ["InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"])
+def test_an_ami_that_is_gone_has_no_verdict(
+    dead: DeadRun, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    answering(monkeypatch, code)
     assert repair.settle(dead, TARGET) is None
+
+
+def test_an_ami_that_ec2_does_not_show_is_not_taken_for_gone(
+    dead: DeadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, "UnauthorizedOperation")
+    with pytest.raises(KilnError) as error:
+        repair.settle(dead, TARGET)
+    assert error.value.exit_status == 1

@@ -21,6 +21,7 @@ from kiln.cloud import parents
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
+from kiln.pipeline.build import Outcome
 from kiln.publish import night_report
 from kiln.publish.compared import Comparison, compared
 from kiln.publish.nightly import Due, Night, RowResult, after_night, plan_night, run_night
@@ -275,6 +276,21 @@ def test_a_release_whose_record_is_elsewhere_is_compared_when_it_was_fetched(
     fetched = compared(AWS, LINE, "nightly", bring)
     assert fetched is not None
     assert [change["name"] for change in fetched.changes] == ["curl"]
+
+
+def test_each_row_that_was_not_built_has_its_own_reason() -> None:
+    rows = [replace(RECIPE, name=name) for name in ("al2-470", "al2-470-ecs", "al2-510")]
+    night = Night(tuple(Due(row, "its inputs have changed") for row in rows), ())
+    reasons = {
+        "al2-470-ecs": KilnError("al2-470-ecs: no capacity"),
+        "al2-470": KilnError("it has no network"),
+    }
+    results = run_night(night, lambda rows: Outcome(3, (), reasons), pytest.fail, pytest.fail)
+    assert [(row.row, row.action, row.why) for row in results] == [
+        ("al2-470", "failed", "it has no network"),
+        ("al2-470-ecs", "failed", "al2-470-ecs: no capacity"),
+        ("al2-510", "failed", "it was stopped"),
+    ]
 
 
 def test_a_row_that_fails_to_publish_keeps_what_its_build_took(bake: Bake) -> None:
