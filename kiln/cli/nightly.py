@@ -147,7 +147,12 @@ def plan(
     commands = _commands(night, place, given)
     data = {
         "items": [
-            {"row": due.recipe.name, "command": commands[due.recipe.name], "why": due.why}
+            {
+                "row": due.recipe.name,
+                "command": commands[due.recipe.name],
+                "why": due.why,
+                "outdated": due.outdated,
+            }
             for due in night.due
         ],
         "skipped": [
@@ -235,7 +240,7 @@ def codebuild_(
     from kiln.matrix import load
     from kiln.publish import choice
     from kiln.publish.codebuild import run_batch
-    from kiln.publish.nightly import after_night, plan_night
+    from kiln.publish.nightly import Planned, after_night, plan_night
 
     sent = Sent(out, topic, catalogue, given).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
@@ -243,7 +248,7 @@ def codebuild_(
     bring = _bringing(recipes, given, place)
     night = plan_night(recipes, settings, place, bring)
     commands = _commands(night, place, given)
-    planned = {due.recipe.name: due.why for due in night.due}
+    planned = {due.recipe.name: Planned(due.why, due.outdated) for due in night.due}
     if commands:
         run_batch(place, project, commands, note)
         # What is still due has failed, whatever CodeBuild says.

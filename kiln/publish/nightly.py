@@ -28,7 +28,7 @@ from kiln.publish.channels import Held
 from kiln.publish.compared import Comparison
 from kiln.publish.cost import run_cost
 from kiln.publish.ours import OwnImage, moment, own_images
-from kiln.publish.pending import UPDATES, Bring, Lacking, lacking_updates
+from kiln.publish.pending import Bring, Lacking, lacking_updates
 from kiln.publish.publish import Publication
 
 Compare = Callable[[str, str], Comparison | None]
@@ -43,12 +43,22 @@ class Due:
     """A row that must be built, or only published (`ami_id`: its verified AMI), and why.
 
     `unknown` says why it is not known whether that AMI lacks security updates; "" if it is.
+    `outdated` is the verified AMI whose missing security updates are the reason, if they are.
     """
 
     recipe: Recipe
     why: str
     ami_id: str | None = None
     unknown: str = ""
+    outdated: str | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What the plan of a night says of a row that was due; the fields are those of `Due`."""
+
+    why: str
+    outdated: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ def plan_night(
     settings: Mapping[str, Publish],
     target: Target,
     bring: Bring = _nothing,
-    planned: Mapping[str, str] | None = None,
+    planned: Mapping[str, Planned] | None = None,
 ) -> Night:
     """Which of the recipes are due. `settings` are by the recipe's name; starts nothing.
 
@@ -115,7 +125,7 @@ def plan_night(
     built. Requests grow with the parent AMIs, each of which is looked up once; images and channels
     are listed once. Each distribution's security repositories are asked once, and only if a row's
     newest AMI has its inputs. `bring` fetches the records of such rows that are not here (row → run
-    id). `planned`, at the end of a night: what was due in it, by row with its reason; an update
+    id). `planned`, at the end of a night: what was due in it, by row; an update
     that was published since then makes nothing due. Raises KilnError (exit status 1) if a parent
     AMI is not found or AWS refuses.
     """
@@ -199,13 +209,9 @@ def _changed(plan: Plan, image: OwnImage) -> str:
     return " and ".join(words) or "the package snapshot"
 
 
-def _reason(image: OwnImage, lacking: Lacking) -> str:
-    return f"{image.ami_id} has {lacking}"
-
-
-def _is_for(why: str | None, image: OwnImage) -> bool:
+def _is_for(planned: Planned | None, image: OwnImage) -> bool:
     """Was the row due because this image lacked updates?"""
-    return bool(why and why.startswith(f"{image.ami_id} has ") and UPDATES in why)
+    return planned is not None and planned.outdated == image.ami_id
 
 
 def _age(image: OwnImage) -> timedelta:
@@ -222,7 +228,7 @@ def _row(
     """A row whose newest AMI has its inputs. `lacking` is None where a bake of today would bring no
     update."""
     if lacking and lacking.updates:
-        return Due(recipe, _reason(image, lacking))
+        return Due(recipe, f"{image.ami_id} has {lacking}", outdated=image.ami_id)
     unknown = lacking.unknown if lacking else ""
     doubt = f"; whether it lacks security updates is not known: {unknown}" if unknown else ""
     channel = settings.channels[0]
@@ -348,8 +354,8 @@ def builds_of_the_night(rows: Sequence[str]) -> dict[str, Record]:
     return builds
 
 
-def read_plan(path: Path) -> dict[str, str]:
-    """Row → why it was due, of what `nightly.plan --json` printed.
+def read_plan(path: Path) -> dict[str, Planned]:
+    """What was due, by row, of what `nightly.plan --json` printed.
 
     Raises KilnError (exit status 2) for another file.
     """
@@ -357,12 +363,19 @@ def read_plan(path: Path) -> dict[str, str]:
     if not isinstance(items, list):
         raise KilnError(f"{path}: not a plan of a night: it has no list `items`", hint=_PLAN)
     for index, item in enumerate(items):
-        row, why = (item.get("row"), item.get("why")) if isinstance(item, dict) else (None, None)
-        if not vocabulary.RECIPE_NAME.fits(row) or not isinstance(why, str):
+        fields = item if isinstance(item, dict) else {}
+        if not vocabulary.RECIPE_NAME.fits(fields.get("row")) or not isinstance(
+            fields.get("why"), str
+        ):
             raise KilnError(
                 f"{path}: not a plan of a night: `items[{index}]` has no row and why", hint=_PLAN
             )
-    return {item["row"]: item["why"] for item in items}
+        if not isinstance(fields.get("outdated"), str | None):
+            raise KilnError(
+                f"{path}: not a plan of a night: `items[{index}].outdated` is not the id of an AMI",
+                hint=_PLAN,
+            )
+    return {item["row"]: Planned(item["why"], item.get("outdated")) for item in items}
 
 
 _PLAN = "./invoke nightly.plan --json > plan.json writes one"
@@ -388,12 +401,12 @@ def result_of(record: Record, why: str) -> RowResult:
 
 def after_night(
     night: Night,
-    planned: Mapping[str, str],
+    planned: Mapping[str, Planned],
     records: Mapping[str, Record],
     compare: Compare,
 ) -> list[RowResult]:
     """What a night looks like when its items have ended, wherever they ran: what is still due has
-    failed, and what was `planned`, by row with its reason, and is due no more was built.
+    failed, and what was `planned`, by row, and is due no more was built.
 
     `records` are those of the night's builds, by row; `compare` as in `run_night`.
     """
@@ -405,12 +418,13 @@ def after_night(
             results.append(_of_skipped(row))
             continue
         made = result_of(record, row.why) if record and ours else RowResult(row.row, "built", "")
+        was_due = planned.get(row.row)
         diff = _compared(compare, row.line, row.channel)
         results.append(
             replace(
                 _of_skipped(row),
                 action="built",
-                why=planned.get(row.row, row.why),
+                why=was_due.why if was_due else row.why,
                 seconds=made.seconds,
                 checks=made.checks,
                 usd=made.usd,

@@ -28,7 +28,6 @@ from kiln.publish.ours import OwnImage
 
 # Named in a reason; the rest is counted.
 _NAMED = 3
-UPDATES = "pending security update"
 # Packages of the kernel: a bake takes the newest, and holds it then.
 _KERNEL = ("kernel", "linux-")
 
@@ -59,7 +58,7 @@ class Lacking:
         if more > 0:
             names.append(f"and {more} more")
         number = len(self.updates)
-        return f"{number} {UPDATES}{'s' if number > 1 else ''}: {', '.join(names)}"
+        return f"{number} pending security update{'s' if number > 1 else ''}: {', '.join(names)}"
 
 
 Bring = Callable[[Mapping[str, str]], None]

@@ -24,7 +24,7 @@ from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
 from kiln.publish import night_report
 from kiln.publish.compared import Comparison, compared
-from kiln.publish.nightly import Due, Night, RowResult, after_night, plan_night, run_night
+from kiln.publish.nightly import Due, Night, Planned, RowResult, after_night, plan_night, run_night
 from kiln.publish.ours import own_images
 from kiln.publish.pending import Lacking, Update
 from kiln.publish.publish import Publication
@@ -206,7 +206,7 @@ def test_a_row_whose_updates_are_not_known_is_not_built_and_says_so(
     )
 
 
-def at_the_end(plan: dict[str, str]) -> RowResult:
+def at_the_end(plan: dict[str, Planned]) -> RowResult:
     night = plan_night([RECIPE], {RECIPE.name: Publish()}, AWS, planned=plan)
     (result,) = after_night(night, plan, {}, lambda line, channel: None)
     return result
@@ -222,9 +222,9 @@ def test_at_the_end_of_a_night_an_update_that_came_since_fails_no_row(
     assert skipped.action == "skipped"
     assert "published since the plan: 1 pending security update: curl" in skipped.why
     # The night has built it, for another reason.
-    assert at_the_end({RECIPE.name: "it has no verified AMI"}).action == "built"
+    assert at_the_end({RECIPE.name: Planned("it has no verified AMI")}).action == "built"
     # It was due because this very AMI lacks the update.
-    assert at_the_end({RECIPE.name: f"{ami_id} has {Lacking((CURL,))}"}).action == "failed"
+    assert at_the_end({RECIPE.name: Planned("curl is old", outdated=ami_id)}).action == "failed"
 
 
 def packages_of(*named: tuple[str, str]) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def moved_to_tonight(shelf: Shelf) -> None:
     keep_record(shelf, records.parse_record(data, "x"))
 
 
-def finished(planned: dict[str, str]) -> nightly.RowResult:
+def finished(planned: dict[str, nightly.Planned]) -> nightly.RowResult:
     night = nightly.plan_night([RECIPE], {RECIPE.name: Publish()}, AWS)
     builds = nightly.builds_of_the_night([RECIPE.name])
     (result,) = nightly.after_night(night, planned, builds, lambda line, channel: None)
@@ -219,7 +219,7 @@ def test_the_end_of_a_night_says_what_other_machines_have_built(bake: Bake, shel
     on_another_machine()
     assert finished({}).action == "skipped"
     bring_row(shelf, RECIPE.name, pytest.fail)
-    result = finished({RECIPE.name: "it has no verified AMI"})
+    result = finished({RECIPE.name: nightly.Planned("it has no verified AMI")})
     assert (result.action, result.ami_id) == ("built", ami_id)
     assert (result.why, result.checks) == ("it has no verified AMI", "1 passed, 0 failed")
     assert (result.line, result.channel, result.seconds) == (LINE, "nightly", 68.3)
@@ -233,7 +233,7 @@ def test_the_end_of_a_night_says_why_a_row_failed_elsewhere(shelf: Shelf) -> Non
     )
     keep_record(shelf, failed)
     bring_row(shelf, RECIPE.name, pytest.fail)
-    result = finished({RECIPE.name: "x"})
+    result = finished({RECIPE.name: nightly.Planned("x")})
     assert (result.action, result.why) == ("failed", "no capacity")
 
 
@@ -243,6 +243,10 @@ def test_the_end_of_a_night_says_why_a_row_failed_elsewhere(shelf: Shelf) -> Non
         ("[]", "not a mapping"),
         ('{"skipped": []}', "no list `items`"),
         ('{"items": [{"row": "a/../b", "why": ""}]}', "`items\\[0\\]` has no row and why"),
+        (
+            '{"items": [{"row": "a", "why": "", "outdated": 7}]}',
+            "`items\\[0\\].outdated` is not the id of an AMI",
+        ),
         ("{", "not a JSON"),
     ],
 )
