@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import io
+import itertools
 import json
 import os
 import signal
 import subprocess
+import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +52,8 @@ os.environ["KILN_LAB_INDEX"] = str(
 )
 # Of SSH connections. A socket's path must be short.
 SOCKETS = tempfile.TemporaryDirectory(prefix="kiln-ssh-", ignore_cleanup_errors=True)
+# Seconds in which a machine that is running for EC2 has opened port 22, however busy this one is.
+_BOOT = 60
 # These look at the same built AMI.
 OF_THE_BUILD = ("test_build.py", "test_mig_first_boot.py", "test_mutations.py")
 
@@ -105,29 +110,49 @@ class Guest:
         """Run a shell command as the image's user.
 
         All commands share a connection: a login costs a guest more than most commands. It ends with
-        the machine's sessions. Tried again when there is none: an instance of an AMI with host keys
-        in it gets new ones from cloud-init, and sshd starts anew, at a moment when it runs already.
+        the machine's sessions.
         """
+        done = self._ssh(command, b"", timeout)
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    def unpack(self, files: Mapping[str, tuple[bytes, int]]) -> None:
+        """Write files as root: absolute path → content and mode."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for name, (content, mode) in files.items():
+                entry = tarfile.TarInfo(name.lstrip("/"))
+                entry.size, entry.mode = len(content), mode
+                archive.addfile(entry, io.BytesIO(content))
+        done = self._ssh("sudo tar -x -C / --no-same-owner", packed.getvalue(), 120)
+        assert done.returncode == 0, done.stderr
+
+    def _ssh(
+        self, command: str, standard_input: bytes, timeout: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run it, again where there is no connection: an instance of an AMI with host keys in it
+        gets new ones from cloud-init, and sshd starts anew, at a moment when it runs already. One
+        that is running for EC2 may still be booting, and refuses."""
         ssh = [
             *("ssh", "-i", str(self.key), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
             *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
-            *(
-                "-o",
-                "ControlMaster=auto",
-                "-o",
-                "ControlPersist=20",
-                "-o",
-                f"ControlPath={self._link}",
-            ),
+            *("-o", "ControlMaster=auto", "-o", "ControlPersist=20"),
+            *("-o", f"ControlPath={self._link}"),
             # Nobody says goodbye when a machine's network goes down under a connection.
             *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5"),
             *(f"{self.user}@{self.address}", command),
         ]
-        for pause in (1, 3, 0):
-            done = subprocess.run(ssh, capture_output=True, text=True, timeout=timeout, check=False)
-            if done.returncode != 255:
+        deadline = time.monotonic() + _BOOT
+        for attempt in itertools.count(1):
+            done = subprocess.run(
+                ssh, input=standard_input, capture_output=True, timeout=timeout, check=False
+            )
+            refused = b"refused" in done.stderr
+            again = time.monotonic() < deadline if refused else attempt < 3
+            if done.returncode != 255 or not again:
                 break
-            time.sleep(pause)
+            time.sleep(1 if attempt == 1 else 3)
         return done
 
 

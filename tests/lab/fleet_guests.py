@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import subprocess
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,24 +92,7 @@ def lay(guest: Guest, more: dict[str, str] | None = None) -> None:
     files = {name: (file.content, file.mode) for name, file in install.payload().items()}
     files["/var/lib/kiln-lab/driver.json"] = (_DRIVER.encode(), 0o644)
     files |= {name: (text.encode(), 0o644) for name, text in (more or {}).items()}
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, (content, mode) in files.items():
-            entry = tarfile.TarInfo(name.lstrip("/"))
-            entry.size, entry.mode = len(content), mode
-            archive.addfile(entry, io.BytesIO(content))
-    unpack = [
-        *("ssh", "-i", str(guest.key), "-o", "StrictHostKeyChecking=no"),
-        *("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
-        *(f"{guest.user}@{guest.address}", "sudo tar -x -C / --no-same-owner"),
-    ]
-    # As Guest.run: sshd starts anew while cloud-init makes its keys.
-    for pause in (1, 3, 5, 0):
-        done = subprocess.run(unpack, input=packed.getvalue(), capture_output=True, check=False)
-        if done.returncode != 255:
-            break
-        time.sleep(pause)
-    assert done.returncode == 0, done.stderr
+    guest.unpack(files)
 
 
 def did(guest: Guest, command: str) -> str:

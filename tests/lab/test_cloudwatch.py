@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-import tarfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -113,21 +110,7 @@ def _lay(guest: Guest, folder: Path) -> None:
     files["/root/quick.json"] = (json.dumps(QUICK).encode(), 0o644)
     files["/usr/bin/dcgm-exporter"] = (b"#!/bin/sh\n", 0o755)
     files["/root/exported/metrics"] = (EXPORTED.encode(), 0o644)
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, (content, mode) in files.items():
-            entry = tarfile.TarInfo(name.lstrip("/"))
-            entry.size, entry.mode = len(content), mode
-            archive.addfile(entry, io.BytesIO(content))
-    subprocess.run(
-        [
-            *("ssh", "-i", str(guest.key), "-o", "StrictHostKeyChecking=no"),
-            *("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
-            *(f"{guest.user}@{guest.address}", "sudo tar -x -C / --no-same-owner"),
-        ],
-        input=packed.getvalue(),
-        check=True,
-    )
+    guest.unpack(files)
 
 
 def until(found: Callable[[], Any], what: str, seconds: float = 60) -> Any:
