@@ -18,7 +18,13 @@ from kiln.base.recipe import Recipe
 from kiln.compat.published import judged_packages
 from kiln.components import Step, package_repositories
 from kiln.facts import lock_file
-from kiln.facts.evidence import file_source, known_units, package_source, signed_file
+from kiln.facts.evidence import (
+    file_source,
+    known_units,
+    package_source,
+    parent_source,
+    signed_file,
+)
 from kiln.facts.indexes import Published
 
 RULE = "EVIDENCE-ASSUMED"
@@ -99,7 +105,8 @@ def _packages(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:
     for package, judged in judged_packages(recipe).items():
         # Whatever version there is of a package, its name is what must exist.
         of_name = "" if package.version else names[package.component]
-        source = package_source(package, urls) or of_name
+        on_parent = parent_source(package, recipe.flavor, recipe.distro.id)
+        source = package_source(package, urls) or on_parent or of_name
         known = Known.SEEN if source else Known.ASSUMED
         if judged.state is Published.YES:
             known, source = Known.RECORDED, f"index of {judged.recorded}"

@@ -104,9 +104,11 @@ def is_ours(name: str) -> bool:
     return name in _COMPONENTS
 
 
-def selected(stack: Mapping[str, Any], without: set[str], distro: str) -> tuple[str, ...]:
-    """The components that a GPU stack requests and the distribution supports, without those that a
-    row leaves out, in bake order."""
+def selected(
+    stack: Mapping[str, Any], without: set[str], distro: str, arch: str
+) -> tuple[str, ...]:
+    """The components that a GPU stack requests, the distribution supports and instance types with
+    the processor need, without those that a row leaves out, in bake order."""
     return tuple(
         component.name
         for component in everything()
@@ -114,4 +116,5 @@ def selected(stack: Mapping[str, Any], without: set[str], distro: str) -> tuple[
         and distro not in component.lacks
         and (component.needs is None or stack.get(component.needs))
         and (component.wanted is None or component.wanted(stack))
+        and (component.serves is None or component.serves(arch))
     )

@@ -72,7 +72,8 @@ class Component:
     `needs` names the recipe's field without which the component is not baked; `wanted` decides it
     from the row's GPU stack where several fields count. `optional`: a row may leave it out.
     `reboots`: the build instance may reboot after it. `keys` maps a variable of the script to the
-    name of a signing key in keys.yaml, whose fingerprint the script gets.
+    name of a signing key in keys.yaml, whose fingerprint the script gets. `serves` says whether any
+    instance type with a processor needs the component.
 
     Variables that end in `_PACKAGES` list packages from the vendor's repository, those that end in
     `_OS_PACKAGES` from the distribution's, in the format of kiln_install.
@@ -82,6 +83,7 @@ class Component:
     what: str
     needs: str | None = None
     wanted: Callable[[Mapping[str, Any]], bool] | None = None
+    serves: Callable[[str], bool] | None = None
     optional: bool = True
     reboots: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)

@@ -52,6 +52,18 @@ def package_source(package: WantedPackage, repository_urls: tuple[str, ...]) -> 
     return ""
 
 
+def parent_source(package: WantedPackage, flavor: str, distro: str) -> str:
+    """Where it was seen that the parent AMI of a flavour has a package at the wanted version, or
+    "": what a parent has already need not be in a repository."""
+    data = table("evidence")
+    for entry in data["parents"]:
+        here = entry["flavor"] == flavor and distro in entry["distros"]
+        for name, version in map(_split, entry["seen"] if here else ()):
+            if name == package.name and package.is_met_by(version):
+                return full_source(entry["source"], data["sources"])
+    return ""
+
+
 def file_source(url: str) -> str:
     """Where a file was seen under its URL; "" if nowhere."""
     data = table("evidence")

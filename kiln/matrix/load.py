@@ -172,7 +172,7 @@ def _recipe(variant: Variant) -> Recipe:
             "driver_source": stack["driver_source"] or "repo",
             "imex": bool(stack["imex"]),
         },
-        components=components.selected(stack, without, row.distro),
+        components=components.selected(stack, without, row.distro, arch),
         instance_type=instance_type,
         verify_instance_type=variant.per_arch("verify_instance_type") or instance_type,
         target_instance_types=tuple(variant.setting("target_instance_types")),

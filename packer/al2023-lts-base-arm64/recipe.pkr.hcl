@@ -48,15 +48,6 @@ locals {
         NVIDIA_OTHER_PACKAGES  = ""
       }
     }
-    "nvidia-fabricmanager" = {
-      env = {
-        NVIDIA_DRIVER_VERSION         = "580.178.04"
-        NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=580.178.04"
-        NVLSM_PACKAGES                = "nvlsm=2025.10.14"
-        NVLSM_OS_PACKAGES             = "libibumad infiniband-diags"
-        NVLSM_PROGRAM                 = "/opt/nvidia/nvlsm/sbin/nvlsm"
-      }
-    }
     "cuda" = {
       env = {
         CUDA_VERSION  = "13.0.3"

@@ -48,15 +48,6 @@ locals {
         NVIDIA_OTHER_PACKAGES  = ""
       }
     }
-    "nvidia-fabricmanager" = {
-      env = {
-        NVIDIA_DRIVER_VERSION         = "595.91.07"
-        NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=595.91.07"
-        NVLSM_PACKAGES                = "nvlsm=2025.10.14"
-        NVLSM_OS_PACKAGES             = "libibumad infiniband-diags"
-        NVLSM_PROGRAM                 = "/opt/nvidia/nvlsm/sbin/nvlsm"
-      }
-    }
     "nvidia-imex" = {
       env = {
         NVIDIA_DRIVER_VERSION = "595.91.07"

@@ -101,8 +101,8 @@ locals {
     }
     "dcgm" = {
       env = {
-        DCGM_VERSION  = "4.6.0"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0 datacenter-gpu-manager-4-proprietary=4.6.0 datacenter-gpu-manager-4-proprietary-cuda13=4.6.0"
+        DCGM_VERSION  = "4.5.2"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.5.2 datacenter-gpu-manager-4-cuda13=4.5.2 datacenter-gpu-manager-4-proprietary=4.5.2 datacenter-gpu-manager-4-proprietary-cuda13=4.5.2"
       }
     }
     "container-toolkit" = {

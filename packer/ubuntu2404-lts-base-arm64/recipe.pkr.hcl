@@ -48,15 +48,6 @@ locals {
         NVIDIA_OTHER_PACKAGES  = ""
       }
     }
-    "nvidia-fabricmanager" = {
-      env = {
-        NVIDIA_DRIVER_VERSION         = "580.178.04"
-        NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=580.178.04"
-        NVLSM_PACKAGES                = "nvlsm=2025.10.14"
-        NVLSM_OS_PACKAGES             = "libibumad3 infiniband-diags"
-        NVLSM_PROGRAM                 = "/opt/nvidia/nvlsm/sbin/nvlsm"
-      }
-    }
     "cuda" = {
       env = {
         CUDA_VERSION  = "13.0.3"
@@ -101,8 +92,8 @@ locals {
     }
     "dcgm" = {
       env = {
-        DCGM_VERSION  = "4.6.0"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0 datacenter-gpu-manager-4-proprietary=4.6.0 datacenter-gpu-manager-4-proprietary-cuda13=4.6.0"
+        DCGM_VERSION  = "4.5.3"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.5.3 datacenter-gpu-manager-4-cuda13=4.5.3 datacenter-gpu-manager-4-proprietary=4.5.3 datacenter-gpu-manager-4-proprietary-cuda13=4.5.3"
       }
     }
     "container-toolkit" = {

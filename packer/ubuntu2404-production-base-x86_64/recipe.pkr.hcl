@@ -109,8 +109,8 @@ locals {
     }
     "dcgm" = {
       env = {
-        DCGM_VERSION  = "4.7.0"
-        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.7.0 datacenter-gpu-manager-4-cuda13=4.7.0 datacenter-gpu-manager-4-proprietary=4.7.0 datacenter-gpu-manager-4-proprietary-cuda13=4.7.0 datacenter-gpu-manager-4-module-config=4.7.0 datacenter-gpu-manager-4-module-diag=4.7.0 datacenter-gpu-manager-4-module-health=4.7.0 datacenter-gpu-manager-4-module-introspect=4.7.0 datacenter-gpu-manager-4-module-nvswitch=4.7.0 datacenter-gpu-manager-4-module-policy=4.7.0 datacenter-gpu-manager-4-module-sysmon=4.7.0 libdcgm=4.7.0 dcgmi=4.7.0 nv-hostengine=4.7.0"
+        DCGM_VERSION  = "4.6.0"
+        DCGM_PACKAGES = "datacenter-gpu-manager-4-core=4.6.0 datacenter-gpu-manager-4-cuda13=4.6.0 datacenter-gpu-manager-4-proprietary=4.6.0 datacenter-gpu-manager-4-proprietary-cuda13=4.6.0"
       }
     }
     "container-toolkit" = {

@@ -156,7 +156,7 @@ def test_nvidias_repository_and_its_key_are_those_of_distribution_and_processor(
 def test_nvidias_repository_is_on_an_image_only_when_something_comes_from_it(
     stack: dict[str, Any], baked: bool
 ) -> None:
-    assert ("nvidia-repo" in components.selected(stack, set(), "debian12")) is baked
+    assert ("nvidia-repo" in components.selected(stack, set(), "debian12", "x86_64")) is baked
 
 
 # ------------------------------------------------------------------- nvidia-driver
@@ -314,6 +314,14 @@ def test_fabric_manager_without_a_package_is_nvidias_archive(
     assert download.url.endswith(
         f"/linux-{platform}/fabricmanager-linux-{platform}-535.309.01-archive.tar.xz"
     )
+
+
+@pytest.mark.parametrize(("arch", "baked"), [("x86_64", True), ("arm64", False)])
+def test_fabric_manager_is_for_processors_whose_instances_have_an_nvswitch(
+    arch: str, *, baked: bool
+) -> None:
+    stack = {"driver": "580.178.04"}
+    assert ("nvidia-fabricmanager" in components.selected(stack, set(), "al2023", arch)) is baked
 
 
 def test_nvlsm_brings_the_distributions_libraries_without_a_version() -> None:

@@ -44,8 +44,15 @@ def test_a_package_counts_as_seen_only_at_the_version_and_in_the_repository_wher
     assert known(AL2023, "datacenter-gpu-manager-4-core=4.6.0") is Known.SEEN
     other = replace(AL2023, dcgm="4.5.3")
     assert known(other, "datacenter-gpu-manager-4-core=4.5.3") is Known.ASSUMED
-    ubuntu = ROWS["ubuntu2204-580.178.04-open-cuda13.0-base-x86_64"]
+    ubuntu = replace(ROWS["ubuntu2204-580.178.04-open-cuda13.0-base-x86_64"], dcgm="4.6.0")
     assert known(ubuntu, "datacenter-gpu-manager-4-core=4.6.0") is Known.ASSUMED
+
+
+def test_a_package_that_the_parent_has_was_seen_at_the_parents_version_only() -> None:
+    row = ROWS["al2023-595.112.07-open-cuda13.2-parallelcluster-x86_64"]
+    assert known(row, "nvidia-driver=595.112.07") is Known.SEEN
+    assert known(replace(row, flavor="base"), "nvidia-driver=595.112.07") is Known.ASSUMED
+    assert known(replace(row, driver="595.99.02"), "nvidia-driver=595.99.02") is Known.ASSUMED
 
 
 def test_a_build_of_nccl_for_another_cuda_was_not_seen() -> None:
