@@ -84,7 +84,7 @@ def together(*edits: Edit) -> Edit:
                 "the nearest published is 2.30.4-1+cuda13.3",
                 "nvidia-open=595.91.07: not at 595.91.07; "
                 "the nearest published is 595.71.05-1ubuntu1",
-                "datacenter-gpu-manager-4-cuda13=4.7.0: no package of this name; "
+                "datacenter-gpu-manager-4-cuda13=4.6.0: no package of this name; "
                 "published is datacenter-gpu-manager-4-",
             ],
             id="2-nccl-for-another-cuda-17-driver-in-no-index-18-dcgm-in-other-parts",

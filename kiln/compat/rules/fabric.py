@@ -25,8 +25,9 @@ def companions_match(c: Combination) -> Iterator[Objection]:
 
 @instance_rule("FM-NEEDED")
 def fabric_manager_needed(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
-    """CUDA does not start on NVSwitch machines without fabric manager."""
-    if instance_type.nvswitch and c.fabric_manager is False:
+    """CUDA does not start on NVSwitch machines without fabric manager. That a machine has another
+    processor than the image is another rule's."""
+    if instance_type.nvswitch and instance_type.arch == c.arch and c.fabric_manager is False:
         yield Objection(
             f"{instance_type.type} has NVSwitch: without fabric manager CUDA fails with "
             "'system not yet initialized' (802)",
