@@ -33,7 +33,8 @@ class PublicImage:
 
     Times are written as EC2 writes them. `boot_mode` is None where EC2 shows none. `kind` is that
     of `lab.rootfs.parents`: what AWS added to the distribution. `listed` says why an image is only
-    found and cannot be launched. `texts` are parameters with another value than the id.
+    found and cannot be launched. `texts` are parameters with another value than the id. `billing` are
+    PlatformDetails and UsageOperation, None for Linux's.
     """
 
     id: str
@@ -50,6 +51,7 @@ class PublicImage:
     kind: str = ""
     listed: str = ""
     texts: tuple[tuple[str, str], ...] = ()
+    billing: tuple[str, str] | None = None
 
     @property
     def base(self) -> str:
@@ -127,6 +129,7 @@ def _of_entry(entry: dict[str, Any]) -> Iterator[PublicImage]:
                 (parameter.format(**words), text.format(**words))
                 for parameter, text in entry.get("texts", {}).items()
             ),
+            billing=tuple(entry["billing"]) if "billing" in entry else None,
         )
 
 

@@ -73,6 +73,8 @@ def install(machines: Machines) -> None:
         for image in machines.public.values():
             ami = backend.amis[image.id]
             ami.deprecation_time = image.deprecated
+            if image.billing:
+                ami.platform_details, ami.usage_operation = image.billing
             # moto: 15 GiB.
             ami.ebs_snapshot.volume.size = known_images.SIZE_OF_PUBLIC
         known_images.restore(backend)
@@ -133,7 +135,7 @@ def _serve_parameters(machines: Machines) -> None:
     """The public SSM parameters of the parent images, in every region."""
     images = machines.public.values()
     ids = [(name, image.id, "aws:ec2:image") for image in images for name in image.parameters]
-    texts = [(name, text, "text") for image in images for name, text in image.texts]
+    texts = [(*pair, "text") for pair in dict.fromkeys(t for image in images for t in image.texts)]
 
     def prepare(self: Any, account_id: str, region_name: str) -> None:
         super(moto_ssm.ParameterDict, self).__init__(list)

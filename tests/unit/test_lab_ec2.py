@@ -243,6 +243,20 @@ FOUND = [
         "099720109477",
         "/dev/sda1",
     ),
+    # As Canonical's guide to Packer asks, and the AWS CLI's users do.
+    ("099720109477", "ubuntu-pro-server*20.04-amd64*", "099720109477", "/dev/sda1"),
+    (
+        "amazon",
+        "ubuntu-pro-server/images/hvm-ssd-gp3/ubuntu-noble-24.04-*64-pro-server-*",
+        "099720109477",
+        "/dev/sda1",
+    ),
+    (
+        "099720109477",
+        "ubuntu-pro-minimal/images/hvm-ssd/ubuntu-jammy-22.04-*",
+        "099720109477",
+        "/dev/sda1",
+    ),
     ("136693071363", "debian-12-amd64-*", "136693071363", "/dev/xvda"),
     ("136693071363", "debian-13-amd64-*", "136693071363", "/dev/xvda"),
     ("amazon", "amzn2-ami-hvm-*-x86_64-ebs", "137112412989", "/dev/xvda"),
@@ -296,6 +310,21 @@ def test_a_public_image_looks_as_on_ec2_and_says_what_it_is(ec2: Any, parent: st
     assert tags(found) == {"kiln-lab-stand-in": "al2023"}
 
 
+def test_ubuntu_pro_is_billed_as_such_and_says_why_it_cannot_be_launched(
+    client: Callable[..., Any], ec2: Any
+) -> None:
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html"""
+    name = "/aws/service/canonical/ubuntu/pro-server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+    pro = image(ec2, client("ssm").get_parameter(Name=name)["Parameter"]["Value"])
+    assert (pro["PlatformDetails"], pro["UsageOperation"]) == ("Ubuntu Pro", "RunInstances:0g00")
+    by_operation = [{"Name": "usage-operation", "Values": ["RunInstances:0g00"]}]
+    listed = ec2.describe_images(Owners=["099720109477"], Filters=by_operation)["Images"]
+    assert pro["ImageId"] in {one["ImageId"] for one in listed}
+    assert {one["Name"].split("-")[1] for one in listed} == {"pro"}
+    with pytest.raises(ClientError, match=r"UnsupportedOperation.*of Ubuntu Pro the lab has"):
+        launched(ec2, InstanceType="t3.micro", ImageId=pro["ImageId"])
+
+
 def test_an_image_made_of_one_has_its_boot_mode_and_no_deprecation(baked: Any) -> None:
     assert (baked["BootMode"], baked["EnaSupport"]) == ("uefi-preferred", True)
     assert (baked["PlatformDetails"], baked["UsageOperation"]) == ("Linux/UNIX", "RunInstances")
@@ -327,6 +356,23 @@ def test_an_old_image_without_a_boot_mode_shows_none(ec2: Any, client: Callable[
         (
             "canonical/ubuntu/server-minimal/noble/stable/current/amd64/hvm/ebs-gp3/ami-id",
             "ubuntu-minimal/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-minimal-",
+        ),
+        # A serial stands where `current` does.
+        (
+            "canonical/ubuntu/server/24.04/stable/20260930/arm64/hvm/ebs-gp3/ami-id",
+            "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-arm64-server-20260930",
+        ),
+        (
+            "canonical/ubuntu/server/26.04/stable/current/arm64/hvm/ebs-gp3/ami-id",
+            "ubuntu/images/hvm-ssd-gp3/ubuntu-resolute-26.04-arm64-server-",
+        ),
+        (
+            "canonical/ubuntu/pro-server/jammy/stable/20260930/amd64/hvm/ebs-gp2/ami-id",
+            "ubuntu-pro-server/images/hvm-ssd/ubuntu-jammy-22.04-amd64-pro-server-20260930",
+        ),
+        (
+            "canonical/ubuntu/pro-minimal/22.04/stable/current/arm64/hvm/ebs-gp2/ami-id",
+            "ubuntu-pro-minimal/images/hvm-ssd/ubuntu-jammy-22.04-arm64-pro-minimal-",
         ),
         (
             "canonical/ubuntu/eks/24.04/1.33/stable/current/amd64/hvm/ebs-gp3/ami-id",
@@ -375,6 +421,7 @@ def test_public_parameters_tell_names_and_versions_besides_ids(client: Callable[
     assert about["image_name"] == told(f"{ecs}/image_name")
     eks = "eks/optimized-ami/1.33/amazon-linux-2023/x86_64/standard/recommended/release_version"
     assert told(eks).startswith("1.33.")
+    assert told("canonical/meta/publisher-id") == "099720109477"
     assert (
         "v" + told("bottlerocket/aws-k8s-1.33/x86_64/latest/image_version")
         in (image(client("ec2"), told("bottlerocket/aws-k8s-1.33/x86_64/latest/image_id"))["Name"])
