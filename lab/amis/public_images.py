@@ -33,8 +33,8 @@ class PublicImage:
 
     Times are written as EC2 writes them. `boot_mode` is None where EC2 shows none. `kind` is that
     of `lab.rootfs.parents`: what AWS added to the distribution. `listed` says why an image is only
-    found and cannot be launched. `texts` are parameters with another value than the id. `billing` are
-    PlatformDetails and UsageOperation, None for Linux's.
+    found and cannot be launched. `texts` are parameters with another value than the id. `billing`
+    is PlatformDetails and UsageOperation, None for Linux's.
     """
 
     id: str

@@ -1,6 +1,6 @@
 """AMIs and disks that come from S3 or go there: import tasks, store and restore tasks.
 
-What is imported is a raw disk; other formats are refused.
+What is imported is a disk: raw, or one that qemu-img makes raw. Exports are refused.
 
 https://docs.aws.amazon.com/vm-import/latest/userguide/vmimport-image-import.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-store-restore.html
@@ -9,7 +9,9 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-store-restore.html
 from __future__ import annotations
 
 import secrets
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from moto.core.utils import utcnow
@@ -22,7 +24,7 @@ from lab.api import buckets
 from lab.ec2 import account, images, snapshots
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
-from lab.storage import volumes
+from lab.storage import formats, volumes
 
 _GIB = 1 << 30
 _ROLE = "vmimport"
@@ -36,10 +38,12 @@ def _import_snapshot(request: Request) -> dict[str, Any]:
     asked = request.asked
     _check_role(request, asked.get("RoleName") or _ROLE)
     container = asked.get("DiskContainer") or {}
-    snapshot, detail = _snapshot_of(request, container)
-    snapshot.add_tags(_tags(asked, "snapshot"))
-    if asked.get("Description"):
-        snapshot.description = asked["Description"]
+    form = _format_of(container, ["RAW", *formats.names()])
+    snapshot, detail = _snapshot_of(request, container, form)
+    if snapshot:
+        snapshot.add_tags(_tags(asked, "snapshot"))
+        if asked.get("Description"):
+            snapshot.description = asked["Description"]
     task_id = f"import-snap-{secrets.token_hex(9)[:17]}"
     task = {
         "ImportTaskId": task_id,
@@ -48,7 +52,7 @@ def _import_snapshot(request: Request) -> dict[str, Any]:
         "Tags": _listed(_tags(asked, "import-snapshot-task")),
     }
     account.of(request.backend).tasks[task_id] = task
-    begun = {key: value for key, value in detail.items() if key != "SnapshotId"}
+    begun = {k: v for k, v in detail.items() if k not in ("SnapshotId", "StatusMessage")}
     begun |= {"Status": "active", "StatusMessage": "pending", "Progress": "0"}
     return task | {"SnapshotTaskDetail": begun}
 
@@ -77,9 +81,10 @@ def _import_image(request: Request) -> dict[str, Any]:
             )
         detail = {"SnapshotId": snapshot.id, "Status": "completed", "Progress": "100"}
     else:
-        snapshot, detail = _snapshot_of(request, containers[0])
+        form = _format_of(containers[0], ["RAW", "OVA", *formats.names()])
+        snapshot, detail = _snapshot_of(request, containers[0], form)
     task_id = f"import-ami-{secrets.token_hex(9)[:17]}"
-    ami = registrations.of_disk(
+    ami = snapshot and registrations.of_disk(
         backend,
         snapshot,
         Image(
@@ -103,10 +108,10 @@ def _import_image(request: Request) -> dict[str, Any]:
     task = {
         "ImportTaskId": task_id,
         "Description": asked.get("Description") or "",
-        "Architecture": ami.architecture,
+        "Architecture": asked.get("Architecture") or "x86_64",
         "LicenseType": "BYOL",
         "Platform": "Linux",
-        "ImageId": ami.id,
+        **({"ImageId": ami.id} if ami else {}),
         "SnapshotDetails": [detail],
         "Tags": _listed(_tags(asked, "import-image-task")),
         "ami": ami,
@@ -123,6 +128,9 @@ def _image_tasks(request: Request) -> dict[str, Any]:
 def _of_image(task: dict[str, Any]) -> dict[str, Any]:
     """A task as it stands: its AMI is there when the disk's files have been copied."""
     shown = {key: value for key, value in task.items() if key != "ami"}
+    if task["ami"] is None:
+        (detail,) = task["SnapshotDetails"]
+        return shown | {"Status": "deleted", "StatusMessage": detail["StatusMessage"]}
     if task["ami"].state == "pending":
         return shown | {"Status": "active", "StatusMessage": "converting", "Progress": "28"}
     if task["ami"].state == "failed":
@@ -207,39 +215,74 @@ def _restore(request: Request) -> dict[str, Any]:
     return {"ImageId": image.id}
 
 
-def _snapshot_of(request: Request, container: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The snapshot of a raw disk in S3, and how a task shows it."""
-    backend = request.backend
-    form, place = container.get("Format") or "", container.get("UserBucket") or {}
-    if form.upper() != "RAW" or not place:
+def _format_of(container: dict[str, Any], known: list[str]) -> str:
+    form = str(container.get("Format") or "").upper()
+    if form not in known or not container.get("UserBucket"):
         raise error(
             "UnsupportedOperation",
-            f"AMI Kiln lab: disks are imported from a bucket (UserBucket) in the format RAW, "
-            f"not {form or 'none'}",
+            "AMI Kiln lab: disks are imported from a bucket (UserBucket) in a format of "
+            f"{', '.join(known)}, not {form or 'none'}",
         )
+    return form
+
+
+def _snapshot_of(
+    request: Request, container: dict[str, Any], form: str
+) -> tuple[Any, dict[str, Any]]:
+    """The snapshot of a disk in S3, None for what is no disk, and how a task shows it."""
+    place = container["UserBucket"]
     bucket, key = place.get("S3Bucket") or "", place.get("S3Key") or ""
     _check_bucket(bucket)
     content = buckets.read(bucket, key)
     if content is None:
         raise error("InvalidParameter", f"The object {key} does not exist in the bucket {bucket}")
+    detail: dict[str, Any] = {
+        "DiskImageSize": float(len(content)),
+        "Format": "VMDK" if form == "OVA" else form,
+        "UserBucket": {"S3Bucket": bucket, "S3Key": key},
+    }
+    with tempfile.TemporaryDirectory(dir=LabInstance.machines.lab.state) as folder:
+        try:
+            disk = _raw(form, content, Path(folder))
+        except formats.NotADiskError as wrong:
+            message = f"ClientError: Disk validation failed [{wrong}]"
+            return None, detail | {"Status": "deleted", "StatusMessage": message}
+        except formats.NoProgramError as missing_program:
+            raise error("UnsupportedOperation", f"AMI Kiln lab: {missing_program}") from None
+        snapshot = _keep(request, disk)
+    return snapshot, detail | {
+        "Progress": "100",
+        "SnapshotId": snapshot.id,
+        "Status": "completed",
+    }
+
+
+def _raw(form: str, content: bytes, folder: Path) -> Path:
+    """The raw disk of an object, in a folder."""
+    given, disk = folder / "given", folder / "raw"
+    given.write_bytes(content)
+    if form == "RAW":
+        return given
+    if form == "OVA":
+        form, archive, given = "VMDK", given, folder / "vmdk"
+        formats.disk_of_ova(archive, given)
+    formats.to_raw(form, given, disk)
+    return disk
+
+
+def _keep(request: Request, disk: Path) -> Any:
+    """A snapshot that has a raw disk, which is moved."""
+    backend, size = request.backend, disk.stat().st_size
     volume = backend.create_volume(
-        size=max(1, -(-len(content) // _GIB)), zone_name=f"{request.region}a", encrypted=False
+        size=max(1, -(-size // _GIB)), zone_name=f"{request.region}a", encrypted=False
     )
     snapshot = backend.create_snapshot(volume.id, "Imported by the lab")
     backend.delete_volume(volume.id)
     file = volumes.snapshot_file(LabInstance.machines.lab, snapshot.id)
     file.parent.mkdir(exist_ok=True)
-    file.write_bytes(content)
+    disk.rename(file)
     LabInstance.machines.contents[snapshot.id] = file
-    detail = {
-        "DiskImageSize": float(len(content)),
-        "Format": "RAW",
-        "Progress": "100",
-        "SnapshotId": snapshot.id,
-        "Status": "completed",
-        "UserBucket": {"S3Bucket": bucket, "S3Key": key},
-    }
-    return snapshot, detail
+    return snapshot
 
 
 def _check_role(request: Request, name: str) -> None:

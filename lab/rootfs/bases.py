@@ -135,6 +135,9 @@ def _identify(
                 parents.install(kind, distro_id, emulation.machine(arch), making)
         else:
             _as_debian_family(distro_id, making, spec, arch)
+            if kind:
+                _copy_tree(parents.folder(kind), making, _placeholders(spec, arch))
+                parents.install(kind, distro_id, emulation.machine(arch), making)
         _mark(making, distro_id, spec, arch)
         making.rename(base)
     except (CommandError, OSError) as failure:
@@ -250,15 +253,7 @@ def _install_boot_loader(root: Path, packages: Sequence[str]) -> None:
     probe = "/usr/sbin/grub-probe"
     divert = ("dpkg-divert", "--quiet", "--local", "--divert", f"{probe}.distrib", "--add", probe)
     run("chroot", str(root), *divert)
-    resolver = root / "etc/resolv.conf"
-    replace(resolver, Path("/etc/resolv.conf").read_text())
-    try:
-        tree.apt(root, "install", "--no-install-recommends", *packages)
-    except CommandError:  # the lists of packages are as old as the tree
-        tree.apt(root, "update")
-        tree.apt(root, "install", "--no-install-recommends", *packages)
-    tree.apt(root, "clean")
-    resolver.unlink()
+    tree.apt_with_names(root, "install", "--no-install-recommends", *packages)
 
 
 def for_processor(root: Path, arch: str) -> tuple[list[str], list[str]]:
@@ -317,7 +312,7 @@ def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
     """Copy a tree of files and fill in placeholders; programs and scripts are executable."""
     for path in sorted(source.rglob("*")):
         if path.name == ".keep":
-            (root / path.relative_to(source)).parent.mkdir(exist_ok=True)
+            (root / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir() or path.name == ".keep":
             continue
         text = path.read_text()

@@ -16,9 +16,9 @@ from kiln import facts
 from kiln.base import plain_yaml, versions
 from kiln.base.errors import KilnError, did_you_mean
 from lab.mirror import catalogue, efa, nvidia_cuda
-from lab.packages import model, rpm, system
+from lab.packages import deb, model, rpm, system
 from lab.packages.model import File, Package
-from lab.rootfs import distros
+from lab.rootfs import distros, tree
 from lab.shell import run
 
 SEPARATOR = "+"
@@ -51,11 +51,7 @@ def folder(kind: str) -> Path:
 
 def digest(kind: str, distro_id: str, arch: str) -> str:
     """A digest of the packages of a kind that are in no repository of the distribution."""
-    entry = kinds()[kind]
-    own = _own(kind, distro_id, arch) + _nvidia(entry, distro_id, arch)
-    if "efa" in entry:
-        own += _efa(entry, arch)
-    return "".join(package.digest() for package in own)
+    return "".join(package.digest() for package in _added(kind, distro_id, arch))
 
 
 def install(kind: str, distro_id: str, arch: str, root: Path) -> None:
@@ -64,69 +60,114 @@ def install(kind: str, distro_id: str, arch: str, root: Path) -> None:
     `arch` is a `uname -m` name. Raises CommandError.
     """
     entry = kinds()[kind]
-    wanted = set(entry["packages"])
-    packages = [p for p in system.amazon_linux(distro_id, arch) if p.name in wanted]
-    if kernel := entry.get("kernel"):
-        packages += system.kernel(distro_id, arch, kernel)
-        run("chroot", str(root), "rpm", "--erase", "--nodeps", "kernel")
-    packages += _own(kind, distro_id, arch) + _nvidia(entry, distro_id, arch)
-    if "efa" in entry:
-        packages += _efa(entry, arch)
-    with tempfile.TemporaryDirectory(dir=root / "var/tmp") as temporary:
-        built = rpm.build(packages, Path(temporary))
-        inside = ["/" + str(path.relative_to(root)) for path in built]
-        run("chroot", str(root), "rpm", "--install", "--nosignature", "--nodeps", *inside)
+    if _format(distro_id) == "deb":
+        _install_debs(entry["archive"], _added(kind, distro_id, arch), root)
+    else:
+        wanted = set(entry["packages"])
+        packages = [p for p in system.amazon_linux(distro_id, arch) if p.name in wanted]
+        if kernel := entry.get("kernel"):
+            packages += system.kernel(distro_id, arch, kernel)
+            run("chroot", str(root), "rpm", "--erase", "--nodeps", "kernel")
+        _install_rpms(packages + _added(kind, distro_id, arch), root)
     for unit in entry["enable"]:
         run("chroot", str(root), "systemctl", "--quiet", "enable", unit)
     if entry.get("lock"):
         _lock(entry["lock"], root)
 
 
+def _install_rpms(packages: list[Package], root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=root / "var/tmp") as temporary:
+        built = rpm.build(packages, Path(temporary))
+        inside = ["/" + str(path.relative_to(root)) for path in built]
+        run("chroot", str(root), "rpm", "--install", "--nosignature", "--nodeps", *inside)
+
+
+def _install_debs(archive: list[str], packages: list[Package], root: Path) -> None:
+    """Install packages of the distribution's archive, then the lab's."""
+    tree.apt_with_names(root, "install", "--no-install-recommends", *archive)
+    with tempfile.TemporaryDirectory(dir=root / "var/tmp") as temporary:
+        built = deb.build(packages, Path(temporary))
+        inside = ["/" + str(path.relative_to(root)) for path in built]
+        run("chroot", str(root), "dpkg", "--force-unsafe-io", "--install", *inside)
+
+
+def _format(distro_id: str) -> str:
+    return "rpm" if distros.spec(distro_id)["family"] == "al" else "deb"
+
+
+def _added(kind: str, distro_id: str, arch: str) -> list[Package]:
+    """The packages of a kind that are in no repository of the distribution."""
+    entry = kinds()[kind]
+    packages = _own(kind, distro_id, arch) + _nvidia(entry, distro_id, arch)
+    return packages + (_efa(entry, _format(distro_id), arch) if "efa" in entry else [])
+
+
 def _own(kind: str, distro_id: str, arch: str) -> list[Package]:
-    dist = system.dist(distro_id)
-    return [
-        package
-        for recipe in kinds()[kind].get("recipes", [])
-        for package in model.load(recipe, dist=dist, arch=arch)
-    ]
+    recipes = kinds()[kind].get("recipes", [])
+    dist = system.dist(distro_id) if recipes else ""
+    return [package for recipe in recipes for package in model.load(recipe, dist=dist, arch=arch)]
+
+
+# What a driver's packages have for the kernel module that is not open, by format.
+_PROPRIETARY = {
+    "rpm": ("kmod-nvidia-latest-dkms", "cuda-drivers"),
+    "deb": ("nvidia-kernel-source", "nvidia-dkms", "nvidia-driver", "cuda-drivers"),
+}
 
 
 def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
-    """NVIDIA's packages of the open kernel module, as its repository has them."""
+    """NVIDIA's packages, as its repositories have them: of the driver those of the open module."""
     known = catalogue.driver(entry.get("driver", ""))
     if known is None:
         return []
-    shape = {"format": "rpm", "arch": arch, "libdir": nvidia_cuda.libdir("rpm", arch)}
-    other = {"kmod-nvidia-latest-dkms", "cuda-drivers"}
-    driver = nvidia_cuda.driver_packages(known, "rpm", system.dist(distro_id), arch)
+    form = _format(distro_id)
+    dist = system.dist(distro_id) if form == "rpm" else ""
+    shape = {"format": form, "arch": arch, "libdir": nvidia_cuda.libdir(form, arch)}
+    driver = nvidia_cuda.driver_packages(known, form, dist, arch)
     parts = ("core", f"cuda{known.cuda.split('.')[0]}")
     dcgm = {f"datacenter-gpu-manager-4-{part}" for part in parts}
-    return [
-        *(package for package in driver if package.name not in other),
+    # From 4.7 on core is empty, and its parts are packages.
+    dcgm |= {"libdcgm", "dcgmi", "nv-hostengine"}
+    packages = [
+        *(package for package in driver if package.name not in _PROPRIETARY[form]),
         *(p for p in model.load("dcgm", dcgm=entry["dcgm"], **shape) if p.name in dcgm),
-        *model.load("nvlsm", nvlsm=entry["nvlsm"], **shape),
     ]
+    if "nvlsm" in entry:
+        packages += model.load("nvlsm", nvlsm=entry["nvlsm"], **shape)
+    if "container_toolkit" in entry:
+        packages += model.load("container-toolkit", toolkit=entry["container_toolkit"], **shape)
+    if "cuda" in entry:
+        packages += nvidia_cuda.toolkits(entry["cuda"], shape)
+        link = {"/usr/local/cuda": File(link=f"cuda-{entry['cuda'][-1]}")}
+        packages.append(_note("kiln-lab-cuda-link", entry["cuda"][-1], "the default CUDA", link))
+    return packages
 
 
-def _efa(entry: dict[str, Any], arch: str) -> list[Package]:
+def _efa(entry: dict[str, Any], form: str, arch: str) -> list[Package]:
     """What EFA's installer leaves: its list, and its packages unless it ran with --minimal."""
     newest = max(facts.table("efa")["releases"], key=versions.key)
     version = newest if entry["efa"] == "newest" else entry["efa"]
     packages: list[Package] = []
     bundled = efa.contents(version)
     if not entry.get("efa_minimal") and bundled is not None:
-        packages = efa.packages(version, bundled, "rpm", arch)
+        packages = efa.packages(version, bundled, form, arch)
     names = "".join(f"{package.name}\n" for package in packages) or "rdma-core\n"
     listing = f"# EFA installer version: {version}\n# Packages installed:\n{names}"
-    listed = Package(
-        name="kiln-lab-efa-list",
+    files = {"/opt/amazon/efa_installed_packages": File(listing.encode())}
+    what = "the list that EFA's installer leaves"
+    return [*packages, _note("kiln-lab-efa-list", version, what, files)]
+
+
+def _note(name: str, version: str, what: str, files: dict[str, File]) -> Package:
+    """A package for files that no package of the vendor has."""
+    return Package(
+        name=name,
         version=version,
         release="1",
         arch="noarch",
-        summary=f"{model.STAND_IN}: the list that EFA's installer leaves",
-        files={"/opt/amazon/efa_installed_packages": File(listing.encode())},
+        summary=f"{model.STAND_IN}: {what}",
+        files=files,
     )
-    return [*packages, listed]
 
 
 def _lock(patterns: list[str], root: Path) -> None:

@@ -177,3 +177,21 @@ def apt(root: Path, *words: str) -> None:
     words_of_env = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
     options = ("-qq", "-y", "-o", "DPkg::Options::=--force-unsafe-io")
     run("chroot", str(root), *words_of_env, "apt-get", *options, *words)
+
+
+def apt_with_names(root: Path, *words: str) -> None:
+    """Run apt-get in a tree that has no resolver yet, and leave no lists or archives behind.
+
+    The lists are read again when they are as old as the tree. Raises CommandError.
+    """
+    resolver = root / "etc/resolv.conf"
+    resolver.write_text(Path("/etc/resolv.conf").read_text())
+    try:
+        try:
+            apt(root, *words)
+        except CommandError:
+            apt(root, "update")
+            apt(root, *words)
+        apt(root, "clean")
+    finally:
+        resolver.unlink()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -411,3 +413,54 @@ def test_parameters_have_the_limits_of_their_tier_and_of_amis(ssm, source_ami) -
     ssm.put_parameter(**image, Value=source_ami)
     ssm.put_parameter(**image, Value="ami-0123456789abcdef0", Overwrite=True)
     assert ssm.get_parameter(Name=image["Name"])["Parameter"]["Value"] == source_ami
+
+
+def test_a_command_goes_to_as_many_at_once_as_asked_and_ends_after_too_many_errors(
+    ec2, key, source_ami, profile, ssm, guest
+) -> None:
+    """Three guests. MaxErrors=0: the first error is one too many; those that wait get nothing.
+
+    https://docs.aws.amazon.com/systems-manager/latest/userguide/send-commands-multiple.html
+    """
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "fleet", "Value": "wave"}]}]
+    with (
+        launching(ec2, key, source_ami) as launch,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        how = {"IamInstanceProfile": profile, "TagSpecifications": tags}
+        others = [made.result() for made in [pool.submit(launch, **how) for _ in range(2)]]
+        guests = {made.id: made for made in (guest, *others)}
+        for instance_id in guests:
+            until(lambda i=instance_id: ping(ssm, i) == "Online", "an agent does not register")
+
+        def send(script: str, **limits: str) -> dict[str, Any]:
+            sent = ssm.send_command(
+                DocumentName=SHELL,
+                Parameters={"commands": [script]},
+                InstanceIds=list(guests),
+                **limits,
+            )["Command"]["CommandId"]
+            told = {instance_id: ended(ssm, sent, instance_id) for instance_id in guests}
+            (over,) = ssm.list_commands(CommandId=sent)["Commands"]
+            return {"over": over, "told": told}
+
+        def spans(told: dict[str, Any]) -> list[tuple[float, float]]:
+            return sorted(
+                tuple(map(float, each["StandardOutputContent"].split())) for each in told.values()
+            )
+
+        stamp = "a=$(date +%s.%N); sleep 0.5; echo $a $(date +%s.%N)"
+        in_turn = send(stamp, MaxConcurrency="1")
+        first, second, third = spans(in_turn["told"])
+        assert first[1] <= second[0] and second[1] <= third[0]
+        together = spans(send(stamp, MaxConcurrency="100%")["told"])
+        assert max(begun for begun, _ in together) < min(end for _, end in together)
+
+        failing = send("exit 3", MaxConcurrency="1", MaxErrors="0")
+        ends = Counter((each["Status"], each["StatusDetails"]) for each in failing["told"].values())
+        assert ends == {("Failed", "Failed"): 1, ("Cancelled", "Terminated"): 2}
+        assert failing["over"]["MaxErrors"] == "0"
+
+        allowed = send("exit 3", MaxConcurrency="1", MaxErrors="1")
+        ends = Counter(each["Status"] for each in allowed["told"].values())
+        assert ends == {"Failed": 2, "Cancelled": 1}

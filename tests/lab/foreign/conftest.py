@@ -17,9 +17,14 @@ AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-{}"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the lab keeps its files."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[Callable[..., Any]]:
     """A boto3 client by service and region. The lab's log must hold no traceback afterwards."""
-    folder: Path = tmp_path_factory.mktemp("lab")
     with lab_api.serving(folder) as endpoint:
         yield partial(lab_api.client, endpoint)
         assert "Traceback" not in (folder / "log").read_text()

@@ -7,8 +7,13 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-store-restore.html
 from __future__ import annotations
 
 import json
+import shutil
+import struct
+import subprocess
+import tarfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +78,7 @@ def test_a_raw_disk_becomes_a_snapshot_of_which_volumes_are_made(
     waiter = ec2.get_waiter("snapshot_imported")
     waiter.wait(ImportTaskIds=[begun["ImportTaskId"]])
     for wrong, code in (
-        (disk(form="VMDK"), "UnsupportedOperation"),
+        (disk(form="OVA"), "UnsupportedOperation"),
         (disk(key="none"), "InvalidParameter"),
         (disk(bucket="nobodys-bucket"), "InvalidParameterValue"),
     ):
@@ -81,6 +86,100 @@ def test_a_raw_disk_becomes_a_snapshot_of_which_volumes_are_made(
     task_id = "import-snap-0123456789abcdef0"
     found, message = refused(ec2.describe_import_snapshot_tasks, ImportTaskIds=[task_id])
     assert (found, task_id in message) == ("InvalidParameterValue", True)
+
+
+def import_task(ec2: Any, **container: Any) -> Any:
+    """What the task of an imported snapshot tells when it is over."""
+    begun = ec2.import_snapshot(DiskContainer=container)
+    asked = {"ImportTaskIds": [begun["ImportTaskId"]]}
+    return ec2.describe_import_snapshot_tasks(**asked)["ImportSnapshotTasks"][0][
+        "SnapshotTaskDetail"
+    ]
+
+
+@pytest.fixture(scope="module")
+def images(s3: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The raw disk as other hypervisors have it, in the bucket."""
+    if not shutil.which("qemu-img"):
+        pytest.skip("qemu-img is not installed")
+    folder = tmp_path_factory.mktemp("images")
+    (folder / "raw").write_bytes(DISK)
+    for name, options in (
+        ("streamed.vmdk", ["-O", "vmdk", "-o", "subformat=streamOptimized"]),
+        ("sparse.vmdk", ["-O", "vmdk"]),
+        ("dynamic.vhd", ["-O", "vpc", "-o", "force_size"]),
+        ("fixed.vhd", ["-O", "vpc", "-o", "subformat=fixed,force_size"]),
+        ("disk.vhdx", ["-O", "vhdx"]),
+    ):
+        made = folder / name
+        words = ["qemu-img", "convert", "-f", "raw", *options, folder / "raw", made]
+        subprocess.run(words, check=True, capture_output=True)
+        s3.put_object(Bucket=BUCKET, Key=name, Body=made.read_bytes())
+    (folder / "machine.ovf").write_text("<Envelope/>")
+    with tarfile.open(folder / "machine.ova", "w") as packed:
+        for name in ("machine.ovf", "streamed.vmdk"):
+            packed.add(folder / name, name)
+    s3.put_object(Bucket=BUCKET, Key="machine.ova", Body=(folder / "machine.ova").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("key", "form"),
+    [
+        ("streamed.vmdk", "VMDK"),
+        ("dynamic.vhd", "VHD"),
+        ("fixed.vhd", "VHD"),
+        ("disk.vhdx", "VHDX"),
+    ],
+)
+def test_a_disk_of_another_hypervisor_becomes_a_snapshot_of_what_is_on_it(
+    client: Callable[..., Any], folder: Path, ec2: Any, role: str, images: None, key: str, form: str
+) -> None:
+    detail = import_task(ec2, **disk(key, form))
+    assert (detail["Status"], detail["Format"]) == ("completed", form)
+    (kept,) = folder.rglob(f"{detail['SnapshotId']}*")
+    assert kept.read_bytes().startswith(DISK)
+
+
+@pytest.mark.parametrize(
+    ("key", "form"), [("sparse.vmdk", "VMDK"), ("disk.raw", "VMDK"), ("disk.raw", "VHD")]
+)
+def test_a_disk_that_vm_import_does_not_take_ends_its_task(
+    ec2: Any, role: str, images: None, key: str, form: str
+) -> None:
+    detail = import_task(ec2, **disk(key, form))
+    wrong = f"ClientError: Disk validation failed [Unsupported {form} File Format]"
+    assert (detail["Status"], detail["StatusMessage"]) == ("deleted", wrong)
+    assert "SnapshotId" not in detail
+
+
+def test_an_ova_is_imported_as_an_image(ec2: Any, role: str, images: None) -> None:
+    for key, status in (("machine.ova", ("active", "completed", "deleted")), ("disk.raw", None)):
+        begun = ec2.import_image(DiskContainers=[disk(key, "OVA")])
+        tasks = {"ImportTaskIds": [begun["ImportTaskId"]]}
+        (task,) = ec2.describe_import_image_tasks(**tasks)["ImportImageTasks"]
+        if status:
+            assert task["Status"] in status
+            assert task["SnapshotDetails"][0]["Format"] == "VMDK"
+            assert task["SnapshotDetails"][0]["SnapshotId"].startswith("snap-")
+        else:
+            wrong = "ClientError: Disk validation failed [OVF file not found]"
+            assert (task["Status"], task["StatusMessage"]) == ("deleted", wrong)
+
+
+def test_a_vmdk_that_names_another_file_of_this_machine_is_not_followed(
+    ec2: Any, s3: Any, role: str, images: None, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"not for a guest".ljust(1 << 20, b"\0"))
+    descriptor = (
+        f"# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\n"
+        f'createType="monolithicFlat"\nRW 2048 FLAT "{secret}" 0\n'
+    )
+    header = struct.pack("<4sIIQQQQ", b"KDMV", 3, 0x30001, 0, 128, 1, 20)
+    for body in (descriptor.encode(), header.ljust(512, b"\0") + descriptor.encode()):
+        s3.put_object(Bucket=BUCKET, Key="names.vmdk", Body=body)
+        detail = import_task(ec2, **disk("names.vmdk", "VMDK"))
+        assert (detail["Status"], "SnapshotId" in detail) == ("deleted", False)
 
 
 def test_a_disk_without_a_file_system_ends_its_import_and_says_so(
