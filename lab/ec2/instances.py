@@ -83,9 +83,10 @@ def _delete_group(request: Request) -> Any:
 
 @call("CreateTags", tries=True)
 def _create_tags(request: Request) -> Any:
-    """Keys that begin with aws: are AWS's. Assumed: another owner's public AMI can be tagged.
+    """Keys that begin with aws: are AWS's. A public AMI of another account can be tagged; only the
+    account that does sees it, and the lab has one.
 
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
     """
     for tag in request.asked.get("Tags") or []:
         if str(tag.get("Key", "")).lower().startswith("aws:"):

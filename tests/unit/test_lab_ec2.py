@@ -443,6 +443,15 @@ def test_an_image_that_the_lab_has_no_system_of_is_found_and_says_so_when_it_is_
         copied(ec2, {"ImageId": found}, "a copy of bottlerocket")
 
 
+@pytest.mark.parametrize("system", ["amazon-linux-2023", "ubuntu-22.04", "ubuntu-24.04"])
+def test_a_deep_learning_base_ami_is_launched_as_everyone_launches_it(
+    ec2: Any, system: str
+) -> None:
+    name = f"deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-{system}/latest/ami-id"
+    made = launched(ec2, ImageId=f"resolve:ssm:/aws/service/{name}", InstanceType="g4dn.xlarge")
+    assert image(ec2, made["ImageId"])["Name"].startswith("Deep Learning Base OSS Nvidia Driver")
+
+
 def test_a_parameter_that_nobody_has_is_unknown(client: Callable[..., Any]) -> None:
     with pytest.raises(ClientError, match="ParameterNotFound"):
         client("ssm").get_parameter(Name="/aws/service/ami-amazon-linux-latest/mine")

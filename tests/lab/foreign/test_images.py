@@ -167,6 +167,15 @@ def test_only_the_owner_changes_an_image(ec2: Any, parent: str, refused: Any) ->
         assert refused(call, ImageId=parent, **how)[0] == "AuthFailure", call
 
 
+def test_a_public_image_of_another_is_tagged_for_oneself(ec2: Any, parent: str) -> None:
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions"""
+    ec2.create_tags(Resources=[parent], Tags=[{"Key": "approved", "Value": "yes"}])
+    approved = [{"Name": "tag:approved", "Values": ["yes"]}]
+    assert [each["ImageId"] for each in ec2.describe_images(Filters=approved)["Images"]] == [parent]
+    ec2.delete_tags(Resources=[parent], Tags=[{"Key": "approved"}])
+    assert ec2.describe_images(Filters=approved)["Images"] == []
+
+
 def test_a_deprecation_is_to_the_minute_and_in_the_future(
     ec2: Any, walk: Any, image: str, refused: Any
 ) -> None:
