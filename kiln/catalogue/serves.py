@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kiln import facts
 from kiln.base.recipe import Recipe
 from kiln.catalogue.model import ServedType
-from kiln.compat.which import rows_for
+from kiln.compat.which import judged_rows, rows_on
 from kiln.telemetry.pricing import monthly_cost
 from kiln.telemetry.settings import Telemetry
 
@@ -19,9 +19,10 @@ def served_types(
     offered = [kind.type for kind in facts.instances().values() if kind.offered]
     index = {line: place for place, line in enumerate(lines)}
     by_name = {recipe.name: recipe for recipe in recipes}
+    rows = judged_rows(recipes)
     by_type = []
     for name in types if types is not None else offered:
-        answer = rows_for(name, recipes)
+        answer = rows_on(facts.instance(name), rows)
         served = tuple(
             (
                 index[by_name[entry["row"]].channel_line],

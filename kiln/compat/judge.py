@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import kiln.compat.rules  # noqa: F401 (its modules register the rules)
@@ -38,9 +38,18 @@ class Clash:
         return self.rule.confirmed and not self.verdict.unsure
 
 
-def clashes(combination: Combination) -> list[Clash]:
-    """All clashes, in the order of the rules, for all instance types of the combination."""
-    all_clashes = list(_whole(combination, CHECKS))
+def general_clashes(combination: Combination) -> list[Clash]:
+    """The clashes that are the same whatever the instance types are."""
+    return list(_whole(combination, CHECKS.keys() - BY_INSTANCE_TYPE))
+
+
+def clashes(combination: Combination, general: Sequence[Clash] | None = None) -> list[Clash]:
+    """All clashes, in the order of the rules, for all instance types of the combination.
+
+    `general` are the combination's general clashes, if the caller has them already.
+    """
+    all_clashes = list(general_clashes(combination) if general is None else general)
+    all_clashes += _whole(combination, BY_INSTANCE_TYPE)
     for instance_type in combination.instance_types:
         all_clashes += clashes_on_instance(combination, instance_type)
     order = {rule_id: place for place, rule_id in enumerate(rules())}
@@ -52,8 +61,7 @@ def served(combination: Combination) -> list[InstanceType]:
 
     A clash about a type counts even if it is uncertain.
     """
-    anywhere = _whole(combination, CHECKS.keys() - BY_INSTANCE_TYPE)
-    if any(clash.blocks and clash.certain for clash in anywhere):
+    if any(clash.blocks and clash.certain for clash in general_clashes(combination)):
         return []
     return [
         instance_type

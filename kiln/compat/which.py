@@ -4,7 +4,7 @@ do not."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -12,9 +12,30 @@ from kiln import facts
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
-from kiln.compat.judge import Clash, clashes, served
+from kiln.compat.judge import Clash, clashes, general_clashes, served
 from kiln.compat.rules.combination import Combination, recipe_combination
 from kiln.facts import InstanceType
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """A row with what is the same on every instance type: its combination and the general clashes,
+    without the instance types that bake it."""
+
+    name: str
+    combination: Combination
+    general: list[Clash]
+
+
+def judged_rows(recipes: Iterable[Recipe], today: date | None = None) -> list[JudgedRow]:
+    """The rows, for several questions with rows_on."""
+    rows = []
+    for recipe in recipes:
+        plain = recipe_combination(
+            recipe, today or date.today(), instance_types=(), build_instances=()
+        )
+        rows.append(JudgedRow(recipe.name, plain, general_clashes(plain)))
+    return rows
 
 
 def rows_for(
@@ -42,19 +63,25 @@ def rows_for(
     wanted = facts.instance(instance_type) if instance_type else None
     every = list(recipes)
     fitting = [recipe for recipe in every if _is(recipe, asked)]
+    answer = rows_on(wanted, judged_rows(fitting, today), flavor)
+    return {**answer, "left_out": len(every) - len(fitting)}
+
+
+def rows_on(
+    wanted: InstanceType | None, rows: Iterable[JudgedRow], flavor: str | None = None
+) -> dict[str, Any]:
+    """The answer of rows_for without `left_out`: which of the rows serve an instance type."""
     serves, does_not = [], []
-    for recipe in fitting:
-        types = (wanted,) if wanted else ()
-        plain = recipe_combination(recipe, today or date.today(), instance_types=types)
-        on_type = replace(plain, build_instances=())
-        clashes_here = [clash for clash in clashes(on_type) if not clash.rule.spare]
+    for row in rows:
+        on_type = replace(row.combination, instance_types=(wanted,) if wanted else ())
+        clashes_here = [clash for clash in clashes(on_type, row.general) if not clash.rule.spare]
         against = [clash for clash in clashes_here if clash.blocks]
         if against:
             reasons = [clash.verdict.whole for clash in against]
-            does_not.append({"row": recipe.name, "reasons": list(dict.fromkeys(reasons))})
+            does_not.append({"row": row.name, "reasons": list(dict.fromkeys(reasons))})
         else:
             entry = {
-                "row": recipe.name,
+                "row": row.name,
                 "reasons": _reasons(on_type, wanted),
                 "warnings": [clash.verdict.whole for clash in clashes_here],
             }
@@ -64,7 +91,6 @@ def rows_for(
         "gpus": _gpus(wanted) if wanted else None,
         "serves": [entry for _, entry in sorted(serves, key=lambda pair: pair[0])],
         "does_not": does_not,
-        "left_out": len(every) - len(fitting),
     }
 
 

@@ -5,16 +5,23 @@ from datetime import date
 
 import pytest
 
+from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.compat.which import rows_for, which_text
+from kiln.compat.judge import general_clashes
+from kiln.compat.rules.combination import recipe_combination
+from kiln.compat.which import judged_rows, rows_for, rows_on, which_text
 from kiln.matrix.load import load_recipes
 
 TODAY = date(2026, 11, 21)
 RECIPES = load_recipes(ROOT / "amis.yaml")
-CLASSIC = next(one for one in RECIPES if (one.distro.id, one.stack) == ("al2", "classic"))
+CLASSIC = next(
+    recipe for recipe in RECIPES if (recipe.distro.id, recipe.stack) == ("al2", "classic")
+)
 LTS = next(
-    one for one in RECIPES if (one.distro.id, one.stack, one.arch) == ("al2023", "lts", "x86_64")
+    recipe
+    for recipe in RECIPES
+    if (recipe.distro.id, recipe.stack, recipe.arch) == ("al2023", "lts", "x86_64")
 )
 
 
@@ -61,11 +68,11 @@ def test_what_a_type_has_no_use_for_is_no_warning():
 
 def test_what_gets_no_fixes_any_more_comes_last():
     # 470 on AL2 drives a g4dn without a word; the open modules of 580 get one about GSP.
-    kepler = next(one for one in RECIPES if one.stack == "kepler")
-    debian = next(one for one in RECIPES if one.stack == "debian")
+    kepler = next(recipe for recipe in RECIPES if recipe.stack == "kepler")
+    debian = next(recipe for recipe in RECIPES if recipe.stack == "debian")
     answer = rows_for("g4dn.xlarge", [kepler, debian, CLASSIC, LTS], today=TODAY)
     assert rows(answer, "serves")[0] == LTS.name
-    both = next(one for one in RECIPES if one.kernel_module == "both")
+    both = next(recipe for recipe in RECIPES if recipe.kernel_module == "both")
     answer = rows_for("g4dn.xlarge", [kepler, LTS, both], today=TODAY)
     assert rows(answer, "serves") == [both.name, LTS.name, kepler.name]
 
@@ -99,6 +106,22 @@ def test_a_purpose_and_an_instance_type_together():
     answer = rows_for("p5.48xlarge", RECIPES, flavor="eks", today=TODAY)
     assert rows(answer, "serves") == ["al2023-580.178.04-open-cuda13.0-eks-x86_64"]
     assert rows(answer, "does_not") == ["al2023-580.178.04-open-cuda13.0-eks-arm64"]
+
+
+def test_rows_that_were_judged_once_are_answered_for_each_type():
+    judged = judged_rows(RECIPES, TODAY)
+    for name in ("p4d.24xlarge", "g5g.xlarge"):
+        answer = rows_for(name, RECIPES, today=TODAY)
+        assert {**rows_on(facts.instance(name), judged), "left_out": 0} == answer
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_what_is_judged_once_for_all_types_does_not_depend_on_them(recipe):
+    plain = recipe_combination(recipe, TODAY, instance_types=(), build_instances=())
+    every = tuple(facts.instances().values())
+    small = (facts.instance("g4dn.xlarge"),)  # without NVSwitch, MIG or EFA
+    for types in (every, small):
+        assert general_clashes(replace(plain, instance_types=types)) == general_clashes(plain)
 
 
 def test_rows_that_do_not_serve_for_the_same_reason_share_a_paragraph():
