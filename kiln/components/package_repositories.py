@@ -10,7 +10,7 @@ from typing import Any
 from kiln import components, facts
 from kiln.base.recipe import Recipe
 from kiln.components import Step
-from kiln.components.component import system_of
+from kiln.components.component import operating_system, system_of
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ def of_row(recipe: Recipe, steps: Iterable[Step]) -> tuple[Repository, ...]:
 def security_of(distro_id: str, arch: str) -> tuple[Repository, ...]:
     """Where a distribution publishes its security updates for a processor (`security` of
     archives.yaml); nothing if that is not known."""
+    # In the lab it is this machine's, whichever that is: perhaps one that no AMI is built on.
+    if distro_id not in facts.distro_names() or "family" not in facts.distro(distro_id):
+        return ()
     table = facts.table("archives")
     fields = _fields_of(distro_id, arch)
     entries = [entry for entry in table["security"] if _holds(entry["when"], fields)]
@@ -151,7 +154,9 @@ def _holds(when: dict[str, str], fields: dict[str, str]) -> bool:
 def _fields(recipe: Recipe) -> dict[str, str]:
     """The fields that conditions and placeholders of archives.yaml use."""
     fields = _fields_of(recipe.distro.id, recipe.arch)
-    return {**fields, "release": recipe.package_snapshot or "latest"}
+    # The matrix may name another family than the facts.
+    own = {"os": operating_system(recipe), "release": recipe.package_snapshot or "latest"}
+    return {**fields, **own}
 
 
 def _fields_of(distro_id: str, arch: str) -> dict[str, str]:

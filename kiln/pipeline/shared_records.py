@@ -129,8 +129,11 @@ def bring_newest(shelf: Shelf, rows: Sequence[str], refused: Refused, each: int 
 
 
 def bring_runs(shelf: Shelf, runs: Mapping[str, str], refused: Refused) -> None:
-    """Fetch the records of these runs (row → run id) that the bucket has, with one listing."""
-    _bring(shelf, [kept_run for kept_run in kept_runs(shelf) if kept_run in runs.items()], refused)
+    """Fetch the records of these runs (row → run id) that the bucket has.
+
+    One request for each, whatever else is there. Raises KilnError (exit status 1) if S3 refuses.
+    """
+    _bring(shelf, list(runs.items()), refused)
 
 
 def bring_named(shelf: Shelf, name: str, refused: Refused) -> None:
@@ -165,6 +168,8 @@ def _bring(shelf: Shelf, wanted: Sequence[tuple[str, str]], refused: Refused) ->
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(lacking))) as pool:
         fetched = pool.map(lambda run: _fetched(shelf, *run), lacking)
         for (row, run_id), record in zip(lacking, fetched, strict=True):
+            if record is None:
+                continue
             if isinstance(record, KilnError):
                 refused(f"{record.message}; it is left out")
                 continue
@@ -178,11 +183,15 @@ def _here(row: str, run_id: str) -> Run:
     return Run(run_id, row, build_dir() / row / run_id)
 
 
-def _fetched(shelf: Shelf, row: str, run_id: str) -> Record | KilnError:
-    """A record in the bucket, or why the file is not the record of that run."""
-    url = shelf.url_of(row, run_id)
+def _fetched(shelf: Shelf, row: str, run_id: str) -> Record | KilnError | None:
+    """A record in the bucket, why the file is not the record of that run, or None without one."""
+    url, key = shelf.url_of(row, run_id), shelf.key_of(row, run_id)
+    s3 = aws.s3(shelf.target)
     with aws.explained(f"{url} could not be read"):
-        answer = aws.s3(shelf.target).get_object(Bucket=shelf.bucket, Key=shelf.key_of(row, run_id))
+        try:
+            answer = s3.get_object(Bucket=shelf.bucket, Key=key)
+        except s3.exceptions.NoSuchKey:
+            return None
         with answer["Body"] as body:
             text = body.read(_LARGEST + 1)
     if len(text) > _LARGEST:

@@ -70,7 +70,11 @@ def _key_files(file: Path, folder: Path) -> Sequence[Path]:
     """The file itself, or the keyrings in it if it is a Debian package."""
     if file.read_bytes()[:8] != b"!<arch>\n":
         return [file]
-    subprocess.run(["dpkg-deb", "-x", str(file), str(folder)], check=True, capture_output=True)
+    command = ["dpkg-deb", "-x", str(file), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["dpkg-deb failed"])[-1]
+        raise NotSignedError(f"the keyring package cannot be unpacked: {reason[:300]}")
     return sorted(folder.glob("usr/share/keyrings/*.gpg"))
 
 

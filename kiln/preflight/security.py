@@ -12,6 +12,7 @@ import gzip
 import json
 import lzma
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -105,7 +106,8 @@ def _ask(archive: PackageArchive, repository: Repository, folder: Path) -> Versi
         return _of_rpm(index, fetcher, names["uname"])
     except NoAnswerError as error:
         return f"{repository.name} ({error.host}): {error.reason}"
-    except (NotThereError, NotSignedError, _UnusableError, OSError) as error:
+    # A ValueError is an address in a mirror list or in an index that is not one.
+    except (NotThereError, NotSignedError, _UnusableError, OSError, ValueError) as error:
         return f"{repository.name} ({repository.url}): {error}"
 
 
@@ -121,9 +123,7 @@ def _of_apt(index: Index, fetcher: Fetcher, arch: str) -> Versions:
     repository = index.repository
     answers = []
     for suite, url in zip(repository.suites, repository.release_files(), strict=True):
-        release = fetcher.get(url)
-        if release.sha256 not in {checksum for _, checksum in index.checksums}:
-            raise _UnusableError("its InRelease changed while it was read; ask again")
+        release = _checked(index, fetcher, url)
         sums = _checksums(release.path.read_text(encoding="utf-8", errors="replace"))
         for component in repository.components:
             listed = f"{component}/binary-{arch}/Packages"
@@ -136,6 +136,15 @@ def _of_apt(index: Index, fetcher: Fetcher, arch: str) -> Versions:
             listing = _Listing("dpkg", arch, ending, _of_packages)
             answers.append(_newest(fetched, listing))
     return _joined(answers)
+
+
+def _checked(index: Index, fetcher: Fetcher, url: str) -> Fetched:
+    """A file that names indexes, as `ask_repository` has checked it."""
+    fetched = fetcher.get(url)
+    if (url, fetched.sha256) not in index.checksums:
+        name = url.rpartition("/")[2]
+        raise _UnusableError(f"its {name} changed while it was read; ask again")
+    return fetched
 
 
 def _checksums(release: str) -> dict[str, str]:
@@ -185,7 +194,7 @@ _REPO = "{http://linux.duke.edu/metadata/repo}"
 
 def _of_rpm(index: Index, fetcher: Fetcher, arch: str) -> Versions:
     base = index.repository.url
-    metadata = fetcher.get(f"{base}/repodata/repomd.xml")
+    metadata = _checked(index, fetcher, f"{base}/repodata/repomd.xml")
     entry = _parsed(metadata.path.read_bytes()).find(f"{_REPO}data[@type='updateinfo']")
     location = entry.find(f"{_REPO}location") if entry is not None else None
     checksum = entry.find(f"{_REPO}checksum[@type='sha256']") if entry is not None else None
@@ -237,13 +246,13 @@ def _newest(fetched: Fetched, listing: _Listing) -> Versions:
     """
     kept = fetched.path.with_suffix(".newest")
     same = {"format": _FORMAT, "sha256": fetched.sha256, "arch": listing.arch}
-    with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         data: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         if {key: data[key] for key in same} == same:
             return {name: tuple(versions) for name, versions in data["versions"].items()}
     try:
         text = _UNPACKED[listing.ending](fetched.path.read_bytes())
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise _UnusableError(f"an index cannot be unpacked: {error}") from None
     newest: dict[str, dict[str, str]] = {}
     for name, version in listing.read(text, listing.arch):

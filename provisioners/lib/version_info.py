@@ -252,8 +252,10 @@ def upgradable() -> list[dict[str, str]]:
     # A locked package counts too, like a held one of apt's; without this the tool leaves it out.
     quiet = ("--quiet", "--cacheonly", "--disableplugin=versionlock")
     listed = run(tool, *quiet, "check-update").split("Obsoleting Packages")[0]
+    # dnf says so of a kernel that is installed and has not booted yet.
+    lines = [line for line in listed.splitlines() if not line.startswith("Security: ")]
     # Name with architecture, version and repository; yum 3 may wrap a line between them.
-    words = listed.split()
+    words = " ".join(lines).split()
     for name, version in zip(words[0::3], words[1::3]):
         newer.add((name.rpartition(".")[0], re.sub(r"^0:", "", version)))
     return [{"name": name, "version": version} for name, version in sorted(newer)]

@@ -19,7 +19,11 @@ from kiln.base.recipe import Recipe
 from kiln.base.tags import RUN_ID
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
+from kiln.cloud.target import PackageArchive
 from kiln.pipeline.record import write_record
+from kiln.preflight import security
+from kiln.preflight.indexes import Index
+from kiln.preflight.security import ask_security
 from kiln.publish.ours import OwnImage
 from kiln.publish.pending import Lacking, lacking_updates
 from tests.unit.records import a_record
@@ -269,6 +273,68 @@ def test_a_repository_without_advisories_is_named(distributions: Distributions) 
     lacking = distributions.lacking(AL2)
     assert lacking is not None
     assert lacking.unknown.count("it lists no advisories") == 2
+
+
+def test_advisories_that_change_while_they_are_read_are_not_believed(
+    distributions: Distributions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributions.amazon(("security", "curl", "8.3.0-9.amzn2"))
+    distributions.image(AL2, rpm("curl", "8.3.0", "1.amzn2"))
+    checked = security.ask_repository
+
+    def and_then_it_changes(*words: Any, **named: Any) -> Index:
+        index = checked(*words, **named)
+        for path in [path for path in distributions.vendors.site.files if "repomd" in path]:
+            distributions.vendors.site.files[path] += b"<!-- -->"
+        return index
+
+    monkeypatch.setattr(security, "ask_repository", and_then_it_changes)
+    lacking = distributions.lacking(AL2)
+    assert lacking is not None
+    assert lacking.updates == ()
+    assert lacking.unknown.count("its repomd.xml changed while it was read") == 2
+
+
+def test_a_keyring_package_that_cannot_be_unpacked_is_named(distributions: Distributions) -> None:
+    distributions.debian(FIXED)
+    distributions.image(DEBIAN, OPENSSL)
+    files = distributions.vendors.site.files
+    (key,) = [path for path in files if path.endswith(".deb")]
+    files[key] = b"!<arch>\nnothing"
+    assert "the keyring package cannot be unpacked: " in unknown(distributions)
+
+
+def test_a_mirror_list_without_an_address_that_can_be_asked_is_named(
+    distributions: Distributions,
+) -> None:
+    distributions.amazon()
+    distributions.image(AL2)
+    distributions.vendors.site.files[MIRROR_LISTS[0]] = b"https://[cdn/\n"
+    lacking = distributions.lacking(AL2)
+    assert lacking is not None
+    assert lacking.unknown.startswith("amzn2-core (")
+
+
+def test_what_was_kept_of_an_index_and_is_damaged_is_read_anew(
+    distributions: Distributions,
+) -> None:
+    distributions.debian(FIXED)
+    distributions.image(DEBIAN, OPENSSL)
+    before = distributions.names(DEBIAN)
+    kept = list((security.cache_folder() / "files").glob("*.newest"))
+    assert kept
+    for damage in ("", "[]", '{"format": 1}', "null"):
+        for file in kept:
+            file.write_text(damage)
+        assert distributions.names(DEBIAN) == before
+
+
+@pytest.mark.parametrize("distro", ["debian13", "Debian-sid"])
+def test_a_machine_whose_distribution_no_ami_is_built_on_has_no_security_repository(
+    distro: str,
+) -> None:
+    # The lab's Debian and Ubuntu guests have the packages of this machine's distribution.
+    assert ask_security([PackageArchive(distro, "x86_64")]) == {}
 
 
 def test_an_image_whose_record_is_elsewhere_is_known_when_it_was_fetched(

@@ -215,6 +215,10 @@ Obsoleting Packages
 old.noarch                  1-1                        amazonlinux
     older.noarch            1-1                        @System
 """
+# The words of dnf/cli/cli.py, _check_running_kernel.
+NOT_BOOTED = """Security: kernel-6.1.160-1.amzn2023.x86_64 is an installed security update
+Security: kernel-6.1.158-1.amzn2023.x86_64 is the currently running version
+"""
 
 
 def test_version_info_lists_what_the_bake_could_have_upgraded(
@@ -224,7 +228,8 @@ def test_version_info_lists_what_the_bake_could_have_upgraded(
     import version_info
 
     def run(*command: str) -> str:
-        return {"apt": APT, "dnf": DNF, "yum": DNF}[command[0]]
+        rpm = DNF.replace("Obsoleting", f"{NOT_BOOTED}Obsoleting")
+        return {"apt": APT, "dnf": rpm, "yum": rpm}[command[0]]
 
     monkeypatch.setattr(version_info, "run", run)
     assert version_info.upgradable() == [

@@ -24,7 +24,7 @@ from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline import record as records
 from kiln.pipeline.draft import Draft, cleaned_up
-from kiln.pipeline.shared_records import Shelf, bring_row, keep_record
+from kiln.pipeline.shared_records import Shelf, bring_row, bring_runs, keep_record
 from kiln.publish import channels, nightly
 from tests.unit.publish import faults
 from tests.unit.publish.channel import AWS, HOME, LINE, RECIPE, Bake, published, resolved
@@ -123,6 +123,16 @@ def test_a_file_that_is_no_record_of_that_run_is_left_out_and_said(
     (line,) = told
     assert f"s3://{shelf.bucket}/runs/{RECIPE.name}/{RUN}/record.json" in line
     assert why in line
+
+
+def test_runs_of_known_ids_are_fetched_without_a_list_of_the_bucket(shelf: Shelf) -> None:
+    keep_record(shelf, a_record(run_id=RUN))
+    # A bucket has all runs of all nights; a run that was killed has no record.
+    wanted = {RECIPE.name: RUN, "al2023-x": RUN}
+    with faulty(faults.refuses("ListObjectsV2", "AccessDenied")):
+        bring_runs(shelf, wanted, pytest.fail)
+    assert [record.run_id for record in records.all_of(RECIPE.name)] == [RUN]
+    assert not (build_dir() / "al2023-x").exists()
 
 
 @pytest.mark.parametrize("name", [RUN, RECIPE.name, "ami-0fade000"])
