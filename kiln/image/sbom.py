@@ -28,8 +28,10 @@ from packageurl import PackageURL
 from kiln import components
 from kiln.base.recipe import Recipe
 from kiln.image import version_info
+from kiln.image.version_info import Package
 
-SCHEMA = SchemaVersion.V1_6
+# What Inspector's scan takes: https://docs.aws.amazon.com/inspector/v2/APIReference/API_scan_ScanSbom.html
+SCHEMA = SchemaVersion.V1_5
 _PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
 # Endings of downloads that only serve to verify others: signatures and keys.
 _NOT_SOFTWARE = (".sig", ".pub", ".key", ".gpg", "gpgkey")
@@ -52,7 +54,7 @@ def cyclonedx(
     *,
     made: datetime | None = None,
 ) -> str:
-    """The CycloneDX 1.6 JSON of an image.
+    """The CycloneDX 1.5 JSON of an image.
 
     `record` is a build record or the data of version-info.json, `recipe` the recipe or its data
     from the record. The bill lists every package with its package URL, GPU and network kernel
@@ -100,12 +102,17 @@ def _packages(info: dict[str, Any]) -> Iterator[Component]:
     distro = info["os"]
     seen: dict[str, int] = {}
     for package in version_info.installed_packages(info):
+        epoch, version = _split_epoch(package)
         purl = PackageURL(
             type=_PURL_TYPES.get(package.manager, "generic"),
             namespace=distro["id"],
             name=package.name,
-            version=package.version,
-            qualifiers={"arch": package.arch, "distro": f"{distro['id']}-{distro['version_id']}"},
+            version=version,
+            qualifiers={
+                "arch": package.arch,
+                "distro": f"{distro['id']}-{distro['version_id']}",
+                "epoch": epoch,
+            },
         )
         text = purl.to_string()
         # A package database may list an entry twice (gpg-pubkey): keep both.
@@ -120,6 +127,17 @@ def _packages(info: dict[str, Any]) -> Iterator[Component]:
             if seen[text] > 1
             else None,
         )
+
+
+def _split_epoch(package: Package) -> tuple[str, str]:
+    """Epoch and version of a package URL: rpm's epoch is a qualifier, dpkg's part of the version.
+
+    https://github.com/package-url/purl-spec/blob/main/types/rpm-definition.json
+    """
+    epoch, colon, version = package.version.partition(":")
+    if package.manager == "rpm" and colon:
+        return epoch, version
+    return "", package.version
 
 
 def _modules(info: dict[str, Any]) -> Iterator[Component]:

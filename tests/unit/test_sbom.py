@@ -4,6 +4,7 @@ import json
 from datetime import datetime, timezone
 
 import pytest
+from botocore.loaders import Loader
 from cyclonedx.validation.json import JsonStrictValidator
 
 from kiln.base.errors import KilnError
@@ -71,6 +72,12 @@ def test_it_is_valid_cyclonedx():
     assert JsonStrictValidator(SCHEMA).validate_str(broken) is not None
 
 
+def test_it_has_the_version_that_inspectors_scan_takes():
+    model = Loader().load_service_model("inspector-scan", "service-2")
+    asked = model["shapes"]["ScanSbomRequest"]["members"]["sbom"]["documentation"]
+    assert f"CycloneDX {bill()['specVersion']} format" in asked
+
+
 def test_the_image_is_what_it_is_about():
     image = bill()["metadata"]["component"]
     assert image["name"] == RECIPE.name
@@ -81,8 +88,10 @@ def test_the_image_is_what_it_is_about():
 def test_every_package_has_its_url_with_distribution_and_processor():
     (openssl,) = named("openssl")
     assert openssl["version"] == "1:1.0.2k-24.amzn2"
-    assert openssl["purl"].startswith("pkg:rpm/amzn/openssl@1:1.0.2k-24.amzn2?")
-    assert "distro=amzn-2" in openssl["purl"]
+    assert openssl["purl"] == (
+        "pkg:rpm/amzn/openssl@1.0.2k-24.amzn2?arch=x86_64&distro=amzn-2&epoch=1"
+    )
+    assert "epoch" not in named("glibc")[0]["purl"]
 
 
 def test_packages_of_one_name_stay_apart():
@@ -128,10 +137,14 @@ def test_debian_packages_have_debian_urls():
     info = {
         **INFO,
         "os": {"id": "debian", "version_id": "12", "name": "Debian 12"},
-        "packages": [{**rpm("libc6", "2.36", "9+deb12u10", arch="amd64"), "manager": "dpkg"}],
+        "packages": [
+            {**rpm("libc6", "2.36", "9+deb12u10", arch="amd64"), "manager": "dpkg"},
+            {**rpm("vim", "9.0.1378", "2", arch="amd64", epoch="2"), "manager": "dpkg"},
+        ],
     }
-    (libc,) = [entry for entry in bill(info)["components"] if entry["name"] == "libc6"]
-    assert libc["purl"].startswith("pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64")
+    purls = {entry["name"]: entry.get("purl", "") for entry in bill(info)["components"]}
+    assert purls["libc6"].startswith("pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64")
+    assert purls["vim"].startswith("pkg:deb/debian/vim@2:9.0.1378-2?")
 
 
 def test_a_build_record_and_its_recipe_do_as_well():
