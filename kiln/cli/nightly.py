@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kiln.publish.nightly import Due, Night, RowResult
     from kiln.publish.pending import Bring
 
+# What the holder of the night's lock does.
+NIGHT = "a night's rows are being built"
 _REPORT = {
     "out": "folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)",
     "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
@@ -114,7 +116,7 @@ def nightly_(
             shelf=shelf,
         )
 
-    with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, "a night's rows are being built"):
+    with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
         bring = _bringing(recipes, given, place)
         night = nights.plan_night(recipes, settings, place, bring)
         if limit is not None:
@@ -240,19 +242,21 @@ def codebuild_(
     from kiln.matrix import load
     from kiln.publish import choice
     from kiln.publish.codebuild import run_batch
-    from kiln.publish.nightly import Planned, after_night, plan_night
+    from kiln.publish.lock import exclusively
+    from kiln.publish.nightly import LOCK, LOCK_SECONDS, Planned, after_night, plan_night
 
     sent = Sent(out, topic, catalogue, given).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
     place = choice.answering(targets.choose(target, region))
     bring = _bringing(recipes, given, place)
-    night = plan_night(recipes, settings, place, bring)
-    commands = _commands(night, place, given)
-    planned = {due.recipe.name: Planned(due.why, due.outdated) for due in night.due}
-    if commands:
-        run_batch(place, project, commands, note)
-        # What is still due has failed, whatever CodeBuild says.
-        night = plan_night(recipes, settings, place, bring, planned)
+    with exclusively(place, LOCK, LOCK_SECONDS, NIGHT):
+        night = plan_night(recipes, settings, place, bring)
+        commands = _commands(night, place, given)
+        planned = {due.recipe.name: Planned(due.why, due.outdated) for due in night.due}
+        if commands:
+            run_batch(place, project, commands, note)
+            # What is still due has failed, whatever CodeBuild says.
+            night = plan_night(recipes, settings, place, bring, planned)
     compare = _comparing(place, bring)
     results = after_night(night, planned, _of_the_night(recipes, given, place), compare)
     return _reported(results, place, sent, as_json=json)

@@ -174,8 +174,10 @@ def require_below(
             reverse=True,
         )
         dearest = ", ".join(f"{name} ${usd:,.2f}" for usd, name in each[:3])
+        number = len(recipes)
+        rows = "1 row is" if number == 1 else f"{number} rows are"
         raise KilnError(
-            f"{len(recipes)} rows are expected to cost ${whole.total:,.2f} (with a month of "
+            f"{rows} expected to cost ${whole.total:,.2f} (with a month of "
             f"snapshots), more than --max-cost {limit:g}: nothing was started",
             hint=f"the dearest: {dearest}; raise --max-cost, or select fewer rows",
         )
