@@ -22,6 +22,7 @@ from kiln.telemetry.stack.inputs import StackInputs
 from lab.mirror import cloudwatch
 from lab.standins.nvidia_smi import install
 from lab.target import LabTarget
+from tests.unit import insights
 
 TRUST = json.dumps(
     {
@@ -354,6 +355,11 @@ def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
         assert guest.id in label
     (label,) = shown("MIG slices: memory in use (MB)")
     assert "1g.5gb" in label
+    events = insights.table(client("logs"), body, "Xid, SXid and health events")
+    (row,) = [one for one in events if one.get("code") == "64" and one["instance"] == guest.id]
+    # A line that somebody wrote to the kernel's log is a drill.
+    assert (row["event"], row["pci"], row["drill"]) == ("xid", "0000:00:1e", "1")
+    assert insights.table(client("logs"), body, "Replace the instance") == []
 
     assert stacks.remove_stack(place, "ml", print)
     assert watch.describe_alarms(AlarmNamePrefix="ml-")["MetricAlarms"] == []

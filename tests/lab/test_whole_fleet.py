@@ -22,7 +22,7 @@ import pytest
 from conftest import Guest, launching, users_environment, wait_for
 from fleet_guests import AGENT_ETC, did, lay, tree, until_online
 
-from tests.unit import commands
+from tests.unit import commands, insights
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("KILN_FLEET"),
@@ -179,6 +179,7 @@ class Walked:
     trial: list[dict[str, Any]]
     alarm: dict[str, Any]
     graphs: dict[str, list[str]]
+    events: list[dict[str, str]]
     refused: dict[str, Any]
     replaced: dict[str, Any]
     jobs: dict[str, str]
@@ -220,6 +221,12 @@ def _graphs(watch: Any, dashboard: str) -> dict[str, list[str]]:
         title = widget["properties"]["title"]
         found[title] = [one["Label"] for one in results if one["Values"]]
     return found
+
+
+def _events(client: Any, dashboard: str) -> list[dict[str, str]]:
+    """The rows of the dashboard's table of events."""
+    body = json.loads(client("cloudwatch").get_dashboard(DashboardName=dashboard)["DashboardBody"])
+    return insights.table(client("logs"), body, "Xid, SXid and health events")
 
 
 def _left(client: Any) -> list[str]:
@@ -274,6 +281,7 @@ def walked(fleet: Fleet, client: Any, ec2: Any) -> Walked:
     did(guests["ubuntu"], f"sudo python3 -c '{XID}'")
     alarm = _alarm(fleet)
     graphs = _graphs(client("cloudwatch"), fleet.stack["DashboardName"])
+    events = _events(client, fleet.stack["DashboardName"])
     rows = fleet.invoke("fleet.status", names)
     trial = _task(fleet.home, "fleet.status", "--targets", f"tag:Name={STACK}")
     # Their configuration changes, and the two cannot be together.
@@ -296,7 +304,7 @@ def walked(fleet: Fleet, client: Any, ec2: Any) -> Walked:
     assert done.returncode == 0, done.stdout + done.stderr
     return Walked(
         first, after_failure, again, {one["instance_id"]: one for one in rows}, trial, alarm,
-        graphs, refused, replaced, jobs, removed, after, _left(client),
+        graphs, events, refused, replaced, jobs, removed, after, _left(client),
     )  # fmt: skip
 
 
@@ -361,6 +369,8 @@ def test_an_xid_of_one_instance_raises_the_alarm_and_is_on_dashboard_and_in_stat
     assert xids == {fleet.id("ubuntu"): {"79": 1}}
     assert [label for label in walked.graphs["Events by Xid"] if "79" in label.split()]
     shown = " ".join(walked.graphs["GPU use (%)"])
+    fatal = [(row["instance"], row["code"]) for row in walked.events if "drill" not in row]
+    assert fatal == [(fleet.id("ubuntu"), "79")]
     assert [name for name in REPORTING if fleet.id(name) not in shown] == []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from kiln.base import runtime_import
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, stacks, telemetry_stack
 from kiln.cloud.target import Target
@@ -21,9 +22,10 @@ from kiln.telemetry import Telemetry
 from kiln.telemetry.stack import template
 from kiln.telemetry.stack.inputs import StackInputs
 from lab.cloudformation.kinds import identity, machines, watching
-from tests.unit import lab_api
+from tests.unit import insights, lab_api
 
 Client = Callable[[str], Any]
+stream = runtime_import.runtime_module("gpu_xid.stream")
 INPUTS = StackInputs(Telemetry(), ("p4d.24xlarge",), ("i-0123456789abcdef0",))
 
 
@@ -197,6 +199,81 @@ def test_a_fatal_xid_raises_the_alarm_pages_and_is_on_the_dashboard(
         for word in one["Label"].split()
     }
     assert (counts["fatal"], counts["warning"]) == (8, 3)
+
+
+FELL = (
+    "NVRM: Xid (PCI:0000:00:1e): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+)
+LOST = "NVRM: GPU 0000:00:1c.0: GPU has fallen off the bus."
+FABRIC = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+
+
+def logged(kernel: str, boot: int, **more: Any) -> str:
+    """An event as the monitor of a machine writes it about a line of the kernel."""
+    (row,) = stream.events([kernel])
+    row.pop("message")
+    return json.dumps(row | {"boot_id": f"{boot:032x}", "uuid": None} | more)
+
+
+def test_the_dashboards_tables_show_the_events_and_the_instances_to_replace(
+    whole: dict[str, str], client: Client
+) -> None:
+    machines = {
+        "i-falls": [logged(FELL, boot, uuid="GPU-7", gpu=0) for boot in (1, 1, 2, 3)],
+        "i-lost": [logged(LOST, boot) for boot in (4, 5, 6)],
+        "i-twice": [logged(FELL, boot) for boot in (7, 8)],
+        "i-drill": [logged(FELL, boot, injected=True) for boot in (9, 10, 11)],
+        "i-fabric": [logged(FABRIC, 12), json.dumps({"event": "start", "boot_id": "c"})],
+    }
+    now = int(time.time() * 1000)
+    logs, group = client("logs"), whole["EventLogGroup"]
+    for name, lines in machines.items():
+        logs.create_log_stream(logGroupName=group, logStreamName=name)
+        events = [{"timestamp": now + at, "message": line} for at, line in enumerate(lines)]
+        logs.put_log_events(logGroupName=group, logStreamName=name, logEvents=events)
+    dashboard = client("cloudwatch").get_dashboard(DashboardName=whole["DashboardName"])
+    body = json.loads(dashboard["DashboardBody"])
+
+    listed = insights.table(logs, body, "Xid, SXid and health events")
+    seen = [row for row in listed if row["instance"] in machines]
+    assert [row["instance"] for row in seen].count("i-falls") == 4
+    assert [row["@timestamp"] for row in listed] == sorted(
+        (row["@timestamp"] for row in listed), reverse=True
+    )
+    (fabric,) = [row for row in seen if row["instance"] == "i-fabric"]
+    assert (fabric["event"], fabric["code"], fabric["severity"]) == ("sxid", "20034", "fatal")
+    assert fabric["action"].startswith("reset the fabric")
+    lost = [row for row in seen if row["instance"] == "i-lost"]
+    assert {(row["event"], row["code"], row["pci"]) for row in lost} == {
+        ("gpu-lost", "79", "0000:00:1c.0")
+    }
+    assert {row["instance"] for row in seen if row.get("drill") == "1"} == {"i-drill"}
+
+    replace = insights.table(logs, body, "Replace the instance")
+    newest = {row["instance"]: row.pop("last") for row in replace}
+    assert sorted(replace, key=str) == sorted(
+        [
+            {
+                "instance": "i-falls",
+                "uuid": "GPU-7",
+                "pci": "0000:00:1e",
+                "code": "79",
+                "boots": "3",
+            },
+            {"instance": "i-lost", "pci": "0000:00:1c.0", "code": "79", "boots": "3"},
+        ],
+        key=str,
+    )
+    at = datetime.strptime(newest["i-falls"], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=timezone.utc)
+    assert at.timestamp() * 1000 == pytest.approx(now + 3)
+
+
+def test_a_query_that_is_refused_says_where(whole: dict[str, str], client: Client) -> None:
+    with pytest.raises(ClientError, match="MalformedQueryException") as refused:
+        insights.asked(client("logs"), "fields a by b", [whole["EventLogGroup"]])
+    assert "unexpected symbol found by ([9,11])" in str(refused.value)
+    place = refused.value.response["queryCompileError"]["location"]  # type: ignore[typeddict-item]
+    assert place == {"startCharOffset": 9, "endCharOffset": 11}
 
 
 def sample(

@@ -26,6 +26,8 @@ _COLUMNS = 24
 _PERIOD = 60
 # `gpu-xid summary` calls for another instance after as many restarts: restarts.replace_after.
 _REPLACE_AFTER = 2
+# A GPU that is lost without an Xid has the code of the Xid that says so.
+_CODE = "coalesce(xid, sxid, implied_xid) as code"
 
 
 def dashboard_resource(inputs: StackInputs, alarms: Mapping[str, Resource]) -> Resource:
@@ -120,8 +122,8 @@ def _events_table(settings: Telemetry) -> Widget:
     return _logs(
         "Xid, SXid and health events",
         settings.log_group,
-        "fields @timestamp, @logStream as instance, event, coalesce(xid, sxid) as code, severity, "
-        "name, gpu, pci, action",
+        f"fields @timestamp, @logStream as instance, event, {_CODE}, severity, "
+        "name, gpu, pci, action, injected as drill",
         'filter event in ["xid", "sxid", "gpu-lost", "health"]',
         "sort @timestamp desc",
         "limit 100",
@@ -129,16 +131,20 @@ def _events_table(settings: Telemetry) -> Widget:
 
 
 def _restarts_table(settings: Telemetry) -> Widget:
+    """A log widget has no time range of its own: it looks as far back as the dashboard does."""
     return _logs(
-        f"Replace the instance: the same fatal event again after {_REPLACE_AFTER} restarts",
+        f"Replace the instance: the same fatal event again after {_REPLACE_AFTER} restarts, "
+        "in the dashboard's time range",
         settings.log_group,
-        "fields @logStream as instance, coalesce(xid, sxid, implied_xid) as code",
+        f"fields @logStream as instance, {_CODE}",
         'filter severity = "fatal" and event in ["xid", "sxid", "gpu-lost"] '
         "and not ispresent(injected)",
-        "stats count_distinct(boot_id) as boots, max(@timestamp) as last "
+        "stats count_distinct(boot_id) as boots, max(@timestamp) as newest "
         "by instance, uuid, pci, code",
         f"filter boots > {_REPLACE_AFTER}",
-        "sort last desc",
+        "sort newest desc",
+        # What stats gives of a time is a number of milliseconds.
+        "display instance, uuid, pci, code, boots, fromMillis(newest) as last",
     )
 
 

@@ -1,0 +1,411 @@
+"""A query of Logs Insights, read and checked before it runs.
+
+The language: https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_QuerySyntax.html and its
+pages per command. What CloudWatch refuses is from them and from messages that users report; each is
+named where it is checked. What the lab does not have is refused too, and the message says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from lark import Lark, Token
+from lark.exceptions import LarkError, UnexpectedInput
+
+from lab.cloudwatch.logs_insights import values
+
+# Commands that CloudWatch has and the lab has not.
+ABSENT = (
+    *("addtotals", "anomaly", "diff", "expand", "filterIndex", "join", "lookup", "pattern"),
+    *("relevantfields", "subqueries", "unmask", "unnest"),
+)
+# https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_AnalyzeLogData_Classes.html
+NOT_INFREQUENT = ("pattern", "diff", "filterIndex", "unmask")
+# https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_QuerySyntax-Limit.html
+MOST_ROWS, ROWS = 100_000, 10_000
+# statsStatements of https://docs.aws.amazon.com/cdk/api/v2/docs/aws-cdk-lib.aws_logs.QueryString.html
+_MOST_STATS = 2
+
+
+class QueryError(ValueError):
+    """A query that is refused: where what is wrong stands, and which command the lab lacks."""
+
+    def __init__(self, message: str, start: int, end: int, lacks: str = "") -> None:
+        super().__init__(message)
+        self.start, self.end, self.lacks = start, end, lacks
+
+
+# An expression is a tree: a field, a literal, a call, an operation on others.
+@dataclass(frozen=True)
+class Node:
+    """An expression: its kind, its name or value, its parts, and where it stands in the query."""
+
+    kind: str
+    name: str
+    parts: tuple[Node, ...]
+    start: int
+    end: int
+    value: values.Value = None
+    pattern: re.Pattern[str] = re.compile("")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A column: an expression and its name, the alias or the expression as it is written."""
+
+    node: Node
+    name: str
+    is_alias: bool
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command; what it has depends on its name."""
+
+    name: str
+    start: int
+    end: int
+    items: tuple[Item, ...] = ()
+    by: tuple[Item, ...] = ()
+    node: Node = Node("none", "", (), 0, 0)
+    keys: tuple[tuple[Node, bool], ...] = ()  # descending
+    names: tuple[str, ...] = ()
+    pattern: re.Pattern[str] = re.compile("")
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query; `source` chooses log groups where the request names none."""
+
+    text: str
+    commands: tuple[Command, ...]
+    source: Mapping[str, tuple[str, ...]] | None
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Query:
+    """Read a query. Raises QueryError."""
+    try:
+        tree = _parser().parse(text)
+    except UnexpectedInput as error:
+        raise _unexpected(text, error) from None
+    except LarkError as error:
+        raise QueryError(str(error).splitlines()[0], 0, len(text)) from None
+    reader = _Reader(text)
+    source, *commands = list[Any](tree.children)
+    query = Query(
+        text,
+        tuple(reader.command(command) for command in commands),
+        None if source is None else reader.source(source),
+    )
+    _check(query)
+    return query
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Lark:
+    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
+    return Lark(grammar, parser="lalr", maybe_placeholders=True, propagate_positions=True)
+
+
+def _unexpected(text: str, error: UnexpectedInput) -> QueryError:
+    """CloudWatch's words for a symbol that cannot stand where it does, as users report them:
+    https://github.com/boto/boto3/issues/3450 has those before 2023."""
+    start = error.pos_in_stream
+    token = getattr(error, "token", None)
+    if start is None or getattr(token, "type", "") == "$END":
+        return QueryError("unexpected end of the query", len(text), len(text))
+    word = re.compile(r"\w+|.", re.DOTALL).match(text, start)
+    symbol = word.group() if word else ""
+    before = text[:start].rstrip()
+    if before in ("", "|") or before.endswith("|"):
+        for name in ABSENT:
+            if name.lower() == symbol.lower():
+                message = f"the lab does not have the command {name}"
+                return QueryError(message, start, start + len(symbol), name)
+    return QueryError(f"unexpected symbol found {symbol}", start, start + len(symbol))
+
+
+class _Reader:
+    """Makes commands and expressions of what the grammar found."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def source(self, tree: Any) -> dict[str, tuple[str, ...]]:
+        """SOURCE logGroups(namePrefix: […], class: […]).
+
+        https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_QuerySyntax-Source.html
+        """
+        chosen: dict[str, tuple[str, ...]] = {}
+        for choice in filter(None, tree.children):
+            name, *texts = choice.children
+            if str(name) not in ("namePrefix", "class"):
+                raise _at(name, f"the lab does not have {name} in SOURCE")
+            chosen[str(name)] = tuple(_unquoted(text) for text in texts)
+        if len(chosen.get("namePrefix", ())) > 5:
+            raise _at(tree, "namePrefix takes up to five prefixes")
+        return chosen
+
+    def command(self, tree: Any) -> Command:
+        made = Command(str(tree.data).partition("_")[0], *_place(tree))
+        children = tree.children
+        read: dict[str, Callable[[], dict[str, Any]]] = {
+            "fields": lambda: {"items": tuple(map(self.item, children))},
+            "display": lambda: {"items": tuple(map(self.item, children))},
+            "filter": lambda: {"node": self.node(children[0])},
+            "stats": lambda: self.stats(children),
+            "sort": lambda: {"keys": tuple(map(self.key, children))},
+            "limit": lambda: {"number": self.limit(children[1])},
+            "dedup": lambda: {"names": tuple(map(plain, children))},
+            "parse": lambda: self.extraction(made, children),
+        }
+        return replace(made, **read[made.name]())
+
+    def stats(self, children: Sequence[Any]) -> dict[str, Any]:
+        *items, by = children
+        grouped = () if by is None else tuple(map(self.item, by.children))
+        return {"items": tuple(map(self.item, items)), "by": grouped}
+
+    def extraction(self, command: Command, children: Sequence[Any]) -> dict[str, Any]:
+        """What `parse` reads, its pattern and the fields that it makes."""
+        subject, wanted, *names = children
+        node = self.subject(subject, command)
+        if wanted.type == "STRING":
+            named = tuple(map(plain, names))
+            return {"node": node, "pattern": _glob(wanted, len(names)), "names": named}
+        pattern = _regex(wanted)
+        if not pattern.groupindex:
+            raise _at(wanted, "parse needs a named group: (?<name>…)")
+        return {"node": node, "pattern": pattern, "names": tuple(pattern.groupindex)}
+
+    def subject(self, name: Token | None, command: Command) -> Node:
+        """The field that `parse` reads."""
+        if name is None:
+            return Node("field", "@message", (), command.start, command.end)
+        return Node("field", plain(name), (), *_place(name))
+
+    def item(self, tree: Any) -> Item:
+        node, alias = tree.children
+        made = self.node(node)
+        if alias is not None:
+            return Item(made, plain(alias), is_alias=True)
+        written = made.name if made.kind == "field" else self._text[made.start : made.end]
+        return Item(made, written, is_alias=False)
+
+    def key(self, tree: Any) -> tuple[Node, bool]:
+        """What a sort goes by; without a direction it descends, as moto has it."""
+        node, direction = tree.children
+        return self.node(node), direction is None or direction.lower() == "desc"
+
+    def limit(self, token: Token) -> int:
+        number = float(token)
+        if number != int(number) or not 1 <= number <= MOST_ROWS:
+            raise _at(token, f"limit takes a number from 1 to {MOST_ROWS}")
+        return int(number)
+
+    def node(self, tree: Any) -> Node:
+        """An expression."""
+        start, end = _place(tree)
+        kind = str(tree.data)
+        children = tree.children
+        if kind in ("number", "text", "truth", "period", "star"):
+            value = values.literal(kind, str(children[0])) if children else None
+            plain_kind = kind if kind in ("period", "star") else "literal"
+            made = Node(plain_kind, "", (), start, end, value)
+        elif kind == "field":
+            made = Node(kind, plain(children[0]), (), start, end)
+        elif kind == "call":
+            name, *args = children
+            parts = tuple(self.node(arg) for arg in args if arg is not None)
+            made = self.called(str(name), parts, start, end)
+        elif kind == "within":
+            subject, negated, *options = children
+            parts = tuple(self.node(part) for part in (subject, *filter(None, options)))
+            made = _perhaps_not(Node("within", "", parts, start, end), negated)
+        elif kind in ("like", "matches"):
+            made = self.like(kind, children, start, end)
+        elif kind in ("sum", "product", "compares"):
+            made = self.left_to_right(children, start, end)
+        else:
+            name = "^" if kind == "power" else ""
+            made = Node(kind, name, tuple(map(self.node, children)), start, end)
+        return made
+
+    def left_to_right(self, children: Sequence[Any], start: int, end: int) -> Node:
+        made = self.node(children[0])
+        for operator, child in zip(children[1::2], children[2::2], strict=True):
+            made = Node("operation", str(operator), (made, self.node(child)), start, end)
+        return made
+
+    def like(self, kind: str, children: Sequence[Any], start: int, end: int) -> Node:
+        subject, *rest = children
+        negated, wanted = rest if kind == "like" else (None, rest[0])
+        pattern = (
+            _regex(wanted) if wanted.type == "REGEX" else re.compile(re.escape(_unquoted(wanted)))
+        )
+        made = Node("like", "", (self.node(subject),), start, end, pattern=pattern)
+        return _perhaps_not(made, negated)
+
+    def called(self, name: str, args: tuple[Node, ...], start: int, end: int) -> Node:
+        known = values.function_named(name)
+        if known is None:
+            raise QueryError(f"the lab does not have the function {name}", start, end)
+        few, many = values.ARGUMENTS[known]
+        if not few <= len(args) <= many:
+            raise QueryError(f"invalid number of arguments for {known}: {len(args)}", start, end)
+        for number, arg in enumerate(args):
+            if (arg.kind == "period") != (number == values.PERIOD_AT.get(known)):
+                raise QueryError(f"invalid argument for {known}", arg.start, arg.end)
+            if arg.kind == "star" and known != "count":
+                raise QueryError("unexpected symbol found *", arg.start, arg.end)
+        return Node("aggregate" if known in values.AGGREGATES else "call", known, args, start, end)
+
+
+def _perhaps_not(node: Node, negated: Token | None) -> Node:
+    return node if negated is None else Node("negated", "", (node,), node.start, node.end)
+
+
+def _place(tree: Any) -> tuple[int, int]:
+    if isinstance(tree, Token):
+        return int(tree.start_pos or 0), int(tree.end_pos or 0)
+    return int(getattr(tree.meta, "start_pos", 0)), int(getattr(tree.meta, "end_pos", 0))
+
+
+def _at(tree: Any, message: str) -> QueryError:
+    return QueryError(message, *_place(tree))
+
+
+def plain(name: Any) -> str:
+    """A field's name without the backquotes that a character such as - needs."""
+    return str(name).replace("`", "")
+
+
+def _unquoted(text: str) -> str:
+    return str(values.literal("text", text))
+
+
+def _regex(token: Token) -> re.Pattern[str]:
+    """A regular expression between slashes, with Python's name for a named group."""
+    text = re.sub(r"\(\?<(?![=!])@?(\w+)>", r"(?P<\1>", str(token)[1:-1]).replace(r"\/", "/")
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise _at(token, f"invalid regular expression: {error}") from None
+
+
+def _glob(token: Token, names: int) -> re.Pattern[str]:
+    """`user=*, method:*` as a regular expression with a group for each *; a last one is greedy."""
+    first, *parts = [re.escape(part) for part in _unquoted(str(token)).split("*")]
+    if len(parts) != names:
+        raise _at(token, f"the pattern has {len(parts)} wildcards and {names} names")
+    groups = [f"(.*?){part}" for part in parts[:-1]]
+    last = parts[-1] if parts else ""
+    groups.append(f"(.*?){last}" if last else "(.*)")
+    return re.compile(first + "".join(groups), re.DOTALL)
+
+
+# What a query's commands may be together.
+
+
+def _check(query: Query) -> None:
+    projected: set[str] = set()
+    shadowed: set[str] = set()
+    left: set[str] | None = None  # the names that a stats command leaves
+    counted = 0
+    for number, command in enumerate(query.commands):
+        if number and query.commands[number - 1].name == "dedup" and command.name != "limit":
+            # https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_QuerySyntax-Dedup.html
+            raise QueryError(f"unexpected symbol found {command.name}", command.start, command.end)
+        if command.name == "stats":
+            counted += 1
+            if counted > _MOST_STATS:
+                message = f"a query has up to {_MOST_STATS} stats commands"
+                raise QueryError(message, command.start, command.end)
+            left = _check_stats(command, left, shadowed)
+            continue
+        for node in _nodes_of(command):
+            _refuse_aggregates(node)
+            if left is not None:
+                _refuse_unknown(node, left)
+        for item in command.items:
+            if item.is_alias and item.name in projected:
+                shadowed.add(item.name)
+            projected.add(item.name)
+            if left is not None:
+                left.add(item.name)
+        if left is not None and command.name == "parse":
+            left.update(command.names)
+
+
+def _check_stats(command: Command, left: set[str] | None, shadowed: set[str]) -> set[str]:
+    """The names that it leaves. A name that it cannot know is refused in CloudWatch's words, and so
+    is an alias of the name that `fields` has already:
+    https://github.com/trade-tariff/trade-tariff-backend/pull/3465"""
+    known = {item.name for item in command.by}
+    for item in command.by:
+        _refuse_aggregates(item.node)
+        if left is not None:
+            _refuse_unknown(item.node, left)
+    for item in command.items:
+        for node in _outside_aggregates(item.node):
+            if node.kind == "field" and node.name not in known:
+                raise _unknown(node)
+        for node in _walk(item.node):
+            if node.kind == "aggregate":
+                for arg in node.parts:
+                    _refuse_aggregates(arg)
+                    if left is not None:
+                        _refuse_unknown(arg, left)
+        known.add(item.name)
+    for node in [each for item in (*command.items, *command.by) for each in _walk(item.node)]:
+        if node.kind == "field" and node.name in shadowed:
+            raise _unknown(node)
+    return known
+
+
+def _nodes_of(command: Command) -> list[Node]:
+    fields = [Node("field", name, (), command.start, command.end) for name in command.names]
+    return [
+        command.node,
+        *(item.node for item in command.items),
+        *(node for node, _ in command.keys),
+        *(fields if command.name == "dedup" else []),
+    ]
+
+
+def _walk(node: Node) -> Iterable[Node]:
+    yield node
+    for part in node.parts:
+        yield from _walk(part)
+
+
+def _outside_aggregates(node: Node) -> Iterable[Node]:
+    if node.kind == "aggregate":
+        return
+    yield node
+    for part in node.parts:
+        yield from _outside_aggregates(part)
+
+
+def _refuse_aggregates(node: Node) -> None:
+    for part in _walk(node):
+        if part.kind == "aggregate":
+            raise QueryError(f"{part.name} stands in stats only", part.start, part.end)
+
+
+def _refuse_unknown(node: Node, left: set[str]) -> None:
+    for part in _walk(node):
+        if part.kind == "field" and part.name not in left:
+            raise _unknown(part)
+
+
+def _unknown(node: Node) -> QueryError:
+    message = f"Unknown symbols found in or after stats: {node.name}"
+    return QueryError(message, node.start, node.end)
