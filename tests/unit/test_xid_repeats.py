@@ -43,6 +43,21 @@ def test_the_same_fatal_xid_after_two_restarts_calls_for_another_instance() -> N
     assert advice(*THRICE[:2], replace_after=1)
 
 
+def lost(day: int, boot: str, **more: Any) -> dict[str, Any]:
+    """A GPU that fell off the bus without an Xid; the driver names it with its function."""
+    gone = {"event": "gpu-lost", "xid": None, "implied_xid": 79, "pci": "0000:3b:00.0"}
+    return event(day, boot, **gone) | more
+
+
+def test_a_gpu_that_is_lost_without_an_xid_counts_as_the_xid_that_says_so() -> None:
+    wanted = [{"kind": "xid", "code": 79, "gpu": "GPU-1", "restarts": 2}]
+    assert advice(lost(1, "a"), lost(2, "b"), lost(3, "c")) == wanted
+    assert advice(*THRICE[:2], lost(3, "c")) == wanted
+    nameless = [event(1, "a", uuid=None), lost(2, "b", uuid=None), lost(3, "c", uuid=None)]
+    assert advice(*nameless) == [wanted[0] | {"gpu": "0000:3b:00"}]
+    assert advice(*THRICE[:2], lost(3, "c", pci=None, uuid=None)) == []
+
+
 @pytest.mark.parametrize(
     "last",
     [
@@ -67,6 +82,17 @@ def test_the_summary_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "xid 79 on GPU-1 came again after 2 restarts: replace" in capsys.readouterr().out
     assert cli.main(["summary", "--log", str(log), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["replace"][0]["restarts"] == 2
+
+
+def test_the_summary_counts_gpus_that_were_lost_without_an_xid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "gpuevent.log"
+    log.write_text(json.dumps(lost(1, "a")) + "\n")
+    assert cli.main(["summary", "--log", str(log)]) == 0
+    said = capsys.readouterr().out
+    assert "gpu-lost 79" in said
+    assert "no Xid or SXid events" not in said
 
 
 @pytest.mark.parametrize(("before", "says"), [(THRICE[:2], "2 yes"), (THRICE[:1], "1 no")])

@@ -136,15 +136,16 @@ def _restarts_table(settings: Telemetry) -> Widget:
         f"Replace the instance: the same fatal event again after {_REPLACE_AFTER} restarts, "
         "in the dashboard's time range",
         settings.log_group,
-        f"fields @logStream as instance, {_CODE}",
+        # A lost GPU's address has the function that an Xid's has not.
+        'fields @logStream as instance, coalesce(uuid, replace(pci, ".0", "")) as device, ' + _CODE,
         'filter severity = "fatal" and event in ["xid", "sxid", "gpu-lost"] '
         "and not ispresent(injected)",
         "stats count_distinct(boot_id) as boots, max(@timestamp) as newest "
-        "by instance, uuid, pci, code",
+        "by instance, device, code",
         f"filter boots > {_REPLACE_AFTER}",
         "sort newest desc",
         # What stats gives of a time is a number of milliseconds.
-        "display instance, uuid, pci, code, boots, fromMillis(newest) as last",
+        "display instance, device, code, boots, fromMillis(newest) as last",
     )
 
 

@@ -258,12 +258,13 @@ def _summary(options: Namespace) -> int:
         for row in history.rows(file):
             lost += row.get("lost", 0)
             repeats.add(row)
-            if history.is_gpu_event(row):
+            xid = history.as_xid(row)
+            if history.is_gpu_event(xid):
                 number = row.get("count", 1)
                 injected += number if row.get("injected") else 0
                 key = (
                     row["event"],
-                    row[row["event"]],
+                    xid[xid["event"]],
                     row.get("name"),
                     row["pci"],
                     row["severity"],

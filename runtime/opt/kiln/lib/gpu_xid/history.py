@@ -91,6 +91,13 @@ def is_gpu_event(row: dict[str, Any]) -> bool:
     )
 
 
+def as_xid(row: dict[str, Any]) -> dict[str, Any]:
+    """A GPU that was lost without an Xid as the Xid that says so; other rows as they are."""
+    if row["event"] != "gpu-lost":
+        return row
+    return dict(row, event="xid", xid=row.get("implied_xid"))
+
+
 def _number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 

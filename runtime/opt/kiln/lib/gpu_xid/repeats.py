@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Tuple
 
-from . import history
+from . import history, host
 
 Key = Tuple[str, int, str]  # evaluated, so not tuple[…]: Python 3.7
 
@@ -24,7 +24,8 @@ class Repeats:
         self.boots: dict[Key, dict[str, float]] = {}
 
     def add(self, row: dict[str, Any]) -> None:
-        """Take an event into account; what is not a fatal Xid or SXid of the kernel is left out."""
+        """Take an event into account; what is not a fatal Xid or SXid of the kernel, or a GPU that
+        was lost without one, is left out."""
         key = _key(row)
         if key is not None:
             boots = self.boots.setdefault(key, {})
@@ -77,11 +78,12 @@ def add_all(repeats: Repeats, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _key(row: dict[str, Any]) -> Key | None:
+    row = history.as_xid(row)
     if not history.is_gpu_event(row) or row["severity"] != "fatal" or row.get("injected"):
         return None
     if not isinstance(row.get("boot_id"), str) or _seconds(row["time"]) == 0:
         return None
-    gpu = row["uuid"] if isinstance(row.get("uuid"), str) else row["pci"]
+    gpu = row["uuid"] if isinstance(row.get("uuid"), str) else host.short(row["pci"])
     return row["event"], row[row["event"]], gpu
 
 
