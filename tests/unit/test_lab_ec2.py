@@ -434,7 +434,8 @@ def test_an_image_that_the_lab_has_no_system_of_is_found_and_says_so_when_it_is_
     name = "/aws/service/bottlerocket/aws-k8s-1.33/x86_64/latest/image_id"
     found = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
     refusal = (
-        r"UnsupportedOperation.*\(bottlerocket-aws-k8s-1.33-.*\) can only be looked up here: of"
+        r"UnsupportedOperation.*\(bottlerocket-aws-k8s-1.33-.*\) can only be looked up here: "
+        "the lab has no Bottlerocket, which has no shell"
     )
     for how in ({"ImageId": found}, {"ImageId": f"resolve:ssm:{name}"}):
         with pytest.raises(ClientError, match=refusal):

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from lab.storage import formats
+
 BUCKET = "disks-and-images"
 DISK = b"a raw disk".ljust(1 << 20, b"\0")
 
@@ -180,6 +182,14 @@ def test_a_vmdk_that_names_another_file_of_this_machine_is_not_followed(
         s3.put_object(Bucket=BUCKET, Key="names.vmdk", Body=body)
         detail = import_task(ec2, **disk("names.vmdk", "VMDK"))
         assert (detail["Status"], "SnapshotId" in detail) == ("deleted", False)
+
+
+def test_a_machine_without_qemu_img_says_which_package_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(formats.NoProgramError, match="VHD needs qemu-img on this machine.*utils"):
+        formats.to_raw("VHD", tmp_path / "disk.vhd", tmp_path / "raw")
 
 
 def test_a_disk_without_a_file_system_ends_its_import_and_says_so(
